@@ -1,0 +1,135 @@
+"""What travels between an agent and a worker, as versioned JSON.
+
+Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP: workers fill these, agents read them, and a
+foreign producer may write the same JSON by hand (docs/protocol.md).
+"""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+
+__all__ = ["Attachment", "CallInfo", "ToolCall", "ToolDefinition", "ToolResult"]
+
+PROTOCOL_VERSION = 1
+"""Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""
+
+
+class ToolCall(BaseModel):
+    """One tool call as a model asked for it.
+
+    Attributes:
+        id: The model's own id, echoed in the result. Never a key: models repeat them.
+        name: `server.tool`, or another form that `tool_names.resolve_tool_name` accepts.
+        arguments: A mapping, or the text that the model wrote.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | str | None = None
+
+
+class CallInfo(BaseModel):
+    """The fourth argument of the task `tarsy.call_tool`: who asks, and how long they wait.
+
+    Attributes:
+        call_id: The model's id of the call.
+        name: The name as it was asked for, echoed in the result.
+        timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own limit.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    v: Literal[1] = PROTOCOL_VERSION
+    call_id: str = ""
+    name: str = ""
+    agent_id: str | None = None
+    run_id: str | None = None
+    timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class ToolDefinition(BaseModel):
+    """A tool that an agent may offer to its model.
+
+    Attributes:
+        name: Canonical name, `server.tool`.
+        input_schema: JSON Schema of the arguments, as the MCP server gave it.
+        annotations: MCP hints in their wire spelling, such as `readOnlyHint`. Claims of the server, not guarantees.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    server: str
+    tool: str
+    description: str = ""
+    input_schema: dict[str, Any] = Field(default_factory=dict)
+    annotations: dict[str, Any] = Field(default_factory=dict)
+
+
+class Attachment(BaseModel):
+    """A part of a result that is not text.
+
+    Attributes:
+        type: The MCP content type: `image`, `audio`, `resource` or `resource_link`.
+        size_bytes: Size of the content, known also when the content itself was left out.
+        data: Base64 of the content; None for links and for what was too large to carry.
+        text: The text of an embedded text resource.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type: str
+    mime_type: str | None = None
+    uri: str | None = None
+    size_bytes: int | None = None
+    data: str | None = None
+    text: str | None = None
+
+
+class ToolResult(BaseModel):
+    """The answer to one call; there is exactly one, whatever happened.
+
+    Attributes:
+        content: What a model reads. For an error: what happened, whether the tool ran, what to do.
+        structured: Structured content of the MCP result, or the value of a text that is JSON.
+        error_code: The cause, None when the outcome is `ok`.
+        attempts: How often the call was sent to the MCP server; 0 when it never was.
+        duration_s: Seconds from the moment the worker took the call up until its answer was ready.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    v: Literal[1] = PROTOCOL_VERSION
+    call_id: str
+    name: str
+    content: str
+    structured: JsonValue = None
+    attachments: tuple[Attachment, ...] = ()
+    outcome: Outcome = Outcome.OK
+    error_code: ErrorCode | None = None
+    attempts: int = 0
+    duration_s: float = 0.0
+
+    @property
+    def is_error(self) -> bool:
+        return self.outcome is not Outcome.OK
+
+    @classmethod
+    def from_error(
+        cls, error: CallError, *, call_id: str, name: str, attempts: int = 0, duration_s: float = 0.0
+    ) -> Self:
+        """The answer to a call that `error` ended."""
+        return cls(
+            call_id=call_id,
+            name=name,
+            content=error.text,
+            outcome=error.outcome,
+            error_code=error.code,
+            attempts=attempts,
+            duration_s=duration_s,
+        )

@@ -1,0 +1,67 @@
+"""How a call can end, and the stable word for every cause.
+
+Owns the two vocabularies that agents, operators and models meet in each answer; it knows nothing of how an outcome comes about.
+A code belongs to exactly one outcome, so whoever reports an error names only the code.
+"""
+
+from enum import StrEnum
+from typing import Self
+
+__all__ = ["ErrorCode", "Outcome"]
+
+
+class Outcome(StrEnum):
+    """What became of a call. Everything but `OK` is an error."""
+
+    OK = "ok"
+    TOOL_ERROR = "tool_error"
+    """The tool ran, or the MCP server answered for it, and said no."""
+    REJECTED = "rejected"
+    """Never sent to the MCP server: the name, the arguments or the selection is wrong."""
+    UNAVAILABLE = "unavailable"
+    """Not executed: the MCP server could not be asked."""
+    UNKNOWN = "unknown"
+    """The session or the worker was lost after sending: the tool may have run."""
+    TIMEOUT = "timeout"
+    """No answer in time: the tool may have run."""
+    CANCELLED = "cancelled"
+    """Cancelled by the caller, an operator or a shutdown: the tool may have begun."""
+
+
+class ErrorCode(StrEnum):
+    """One stable word a cause; `docs/error-codes.md` explains each of them."""
+
+    outcome: Outcome
+
+    def __new__(cls, word: str, outcome: Outcome) -> Self:
+        code = str.__new__(cls, word)
+        code._value_ = word
+        code.outcome = outcome
+        return code
+
+    INVALID_NAME = "INVALID_NAME", Outcome.REJECTED
+    UNKNOWN_SERVER = "UNKNOWN_SERVER", Outcome.REJECTED
+    UNKNOWN_TOOL = "UNKNOWN_TOOL", Outcome.REJECTED
+    TOOL_NOT_SELECTED = "TOOL_NOT_SELECTED", Outcome.REJECTED
+    INVALID_ARGUMENTS = "INVALID_ARGUMENTS", Outcome.REJECTED
+    INVALID_MESSAGE = "INVALID_MESSAGE", Outcome.REJECTED
+
+    TOOL_ERROR = "TOOL_ERROR", Outcome.TOOL_ERROR
+    SERVER_ERROR = "SERVER_ERROR", Outcome.TOOL_ERROR
+    INVALID_RESULT = "INVALID_RESULT", Outcome.TOOL_ERROR
+    RESULT_TOO_LARGE = "RESULT_TOO_LARGE", Outcome.TOOL_ERROR
+
+    SERVER_UNAVAILABLE = "SERVER_UNAVAILABLE", Outcome.UNAVAILABLE
+    SERVER_MISCONFIGURED = "SERVER_MISCONFIGURED", Outcome.UNAVAILABLE
+    SERVER_REFUSED = "SERVER_REFUSED", Outcome.UNAVAILABLE
+
+    SESSION_LOST = "SESSION_LOST", Outcome.UNKNOWN
+    WORKER_LOST = "WORKER_LOST", Outcome.UNKNOWN
+    INTERNAL_ERROR = "INTERNAL_ERROR", Outcome.UNKNOWN
+
+    CALL_TIMEOUT = "CALL_TIMEOUT", Outcome.TIMEOUT
+    TIME_LIMIT = "TIME_LIMIT", Outcome.TIMEOUT
+    NO_ANSWER = "NO_ANSWER", Outcome.TIMEOUT
+
+    CANCELLED = "CANCELLED", Outcome.CANCELLED
+    WORKER_STOPPED = "WORKER_STOPPED", Outcome.CANCELLED
