@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.tool_names import function_name
 
 __all__ = ["Attachment", "CallInfo", "ToolCall", "ToolDefinition", "ToolResult"]
 
@@ -69,6 +70,10 @@ class ToolDefinition(BaseModel):
     description: str = ""
     input_schema: dict[str, Any] = Field(default_factory=dict)
     annotations: dict[str, Any] = Field(default_factory=dict)
+
+    def function_name(self, limit: int = 64) -> str:
+        """The name for a model provider's function declaration; `tool_names.resolve_tool_name` finds the way back."""
+        return function_name(self.server, self.tool, limit)
 
 
 class Attachment(BaseModel):
