@@ -1,0 +1,266 @@
+"""`key: value` lines, `key=value` pairs and YAML: arguments without braces.
+
+Owns where one pair ends and the next begins. A pair is a guess, so both readers give up rather than choose between two
+readings. They know no schema but the names of its properties, and both are linear in the text.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tarsy_tasks.arguments.almost_json import NotJsonError, read_json, read_json_at
+from tarsy_tasks.arguments.values import MAX_DEPTH, Written, read_scalar
+
+__all__ = ["read_pairs", "read_yaml"]
+
+_KEY = re.compile(r"""(["'`]|\*\*)?([^\W\d][\w./-]*+)(?(1)(?:["'`]|\*\*))[ \t]*+([:=])""")
+# `==`, `=~`, `=>`, `::`, `:=` are operators, and `://` belongs to a URL.
+_OPERATOR = re.compile(r"=[=~>]|:[:=]|://|:\\")
+_URI_SCHEMES = {"mailto", "urn", "data", "tel", "arn", "sha256", "sha1", "sha512", "jdbc", "about", "javascript"}
+_PORT = re.compile(r"[0-9]{2,5}(?:/\S*)?\s*\Z")
+_QUOTED = re.compile(r""""([^"\\]*+(?:\\.[^"\\]*+)*+)"|'([^']*+(?:''[^']*+)*+)'""", re.DOTALL)
+_BARE_VALUE = re.compile(r'[^,\n"]*+(?:"[^"\n]*"[^,\n"]*+|"(?![^"\n]*")[^,\n"]*+)*+')
+_BOUNDARY = re.compile(r"[ \t\r]*(?:,|\n|\Z)")
+_GAP = re.compile(r"[\s,]*")
+_SPACED = re.compile(r"""([^\W\d][\w./-]*+)=("[^"]*"|'[^']*'|[^\s,"'=]\S*)(?:\s+|\Z)""")
+_MOST_FAILED_STRUCTURES = 8
+
+
+@dataclass(slots=True)
+class _Part:
+    """One piece between commas and newlines; without a key it is no pair."""
+
+    start: int
+    end: int
+    key: str = ""
+    separator: str = ""
+    value_start: int = 0
+    value: Any = None
+    bare: bool = True
+
+
+def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
+    """The pairs of a text that consists of pairs, or None.
+
+    Without names every piece between commas and newlines must be a pair. Where the tool's properties are known, a piece
+    that names none of them goes on the value before it, if it has the same shape or only continues its line.
+
+    Returns:
+        Values as `Written` where they were bare, else text.
+    """
+    if spaced := _read_spaced(text):
+        return spaced
+    pairs: dict[str, Any] = {}
+    last: _Part | None = None
+    for part in _parts(text):
+        if part is _BROKEN:
+            return None
+        if last is not None and _goes_on(text, last, part, properties):
+            value = text[last.value_start : part.end].rstrip()
+            last.end = part.end
+            pairs[last.key] = Written(value, value)
+            continue
+        if not part.key or part.key in pairs:
+            return None
+        pairs[part.key] = part.value
+        last = part
+    return pairs or None
+
+
+_BROKEN = _Part(0, 0)
+
+
+def _parts(text: str) -> Iterator[_Part]:
+    failed_structures = 0
+    at = _GAP.match(text, 0).end()  # type: ignore[union-attr]
+    while at < len(text):
+        part = _pair(text, at) or _Part(at, at)
+        if not part.key:
+            part.end = _bare_end(text, at)
+        elif text[part.value_start : part.value_start + 1] in ('"', "'"):
+            _take_quoted(text, part)
+        elif text[part.value_start : part.value_start + 1] in ("{", "["):
+            failed_structures += not _take_structure(text, part)
+        else:
+            _take_bare(text, part)
+        if part.end < 0 or failed_structures > _MOST_FAILED_STRUCTURES:
+            yield _BROKEN
+            return
+        yield part
+        at = _GAP.match(text, part.end).end()  # type: ignore[union-attr]
+
+
+def _pair(text: str, at: int) -> _Part | None:
+    found = _KEY.match(text, at)
+    if found is None or _OPERATOR.match(text, found.start(3)):
+        return None
+    value_start = found.end()
+    if found[3] == ":" and not text[value_start : value_start + 1].isspace():
+        port = ("." in found[2] or found[2] == "localhost") and _PORT.match(text, value_start, value_start + 64)
+        if found[2].lower() in _URI_SCHEMES or port:
+            return None
+    while text[value_start : value_start + 1] in (" ", "\t"):
+        value_start += 1
+    return _Part(at, at, found[2], found[3], value_start)
+
+
+def _bare_end(text: str, at: int) -> int:
+    found = _BARE_VALUE.match(text, at)
+    return max(found.end(), at + 1) if found else at + 1
+
+
+def _take_bare(text: str, part: _Part) -> None:
+    found = _BARE_VALUE.match(text, part.value_start)
+    part.end = found.end() if found else part.value_start
+    value = text[part.value_start : part.end].strip()
+    part.value = Written(read_scalar(value), value)
+
+
+def _take_quoted(text: str, part: _Part) -> None:
+    found = _QUOTED.match(text, part.value_start)
+    if found is None:
+        part.end = -1
+    elif boundary := _BOUNDARY.match(text, found.end()):
+        part.end, part.bare = boundary.end(), False
+        if found[1] is None:
+            part.value = found[2].replace("''", "'")
+        else:
+            try:
+                part.value = read_json(found[0])
+            except NotJsonError:
+                part.value = found[1]
+    else:
+        _take_bare(text, part)
+
+
+def _take_structure(text: str, part: _Part) -> bool:
+    try:
+        value, end = read_json_at(text, part.value_start)
+    except NotJsonError:
+        _take_bare(text, part)
+        return False
+    if boundary := _BOUNDARY.match(text, end):
+        part.value = Written(value, text[part.value_start : end])
+        part.end, part.bare = boundary.end(), False
+    else:
+        _take_bare(text, part)
+    return True
+
+
+def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -> bool:
+    """Whether `part` belongs to the value of `last`."""
+    if not last.bare or part.key in properties:
+        return False
+    between = text[last.end : part.start]
+    if "\n" in between and not between.endswith((" ", "\t")):
+        return False
+    if not part.key:
+        # Without names any remark after a comma would become part of an argument.
+        return last.key in properties
+    inner = _pair(text, last.value_start)
+    return inner is not None and inner.separator == part.separator and (last.separator == ":" or last.key in properties)
+
+
+def _read_spaced(text: str) -> dict[str, Any] | None:
+    """`a=1 b="x y"`: pairs without space around `=`, separated by nothing but space."""
+    pairs: dict[str, Any] = {}
+    at = 0
+    while at < len(text):
+        found = _SPACED.match(text, at)
+        if found is None or found[1] in pairs or found[2].endswith((",", ";")):
+            return None
+        value = found[2]
+        quoted = value[0] in "\"'"
+        pairs[found[1]] = value[1:-1] if quoted else Written(read_scalar(value), value)
+        at = found.end()
+    return pairs if len(pairs) > 1 and "\n" not in text else None
+
+
+_YAML_STRUCTURE = re.compile(r":[ \t]*(?:\r?\n|[\[{|>])")
+_COMMENT = re.compile(r"[ \t]*#")
+_LONGEST_YAML = 65536
+"""Characters. YAML parsers are not linear, and arguments of that size are JSON or no arguments."""
+
+
+def read_yaml(text: str) -> dict[str, Any] | None:
+    """The mapping that a YAML text is, when some value is a list, a mapping or a block of text; else None.
+
+    YAML's syntax with TARSy's scalars: no dates, no sexagesimal numbers, no `yes`. Anchors, aliases, tags, merge keys,
+    repeated keys and text that YAML would take for a comment or fold are given up on.
+    """
+    if len(text) > _LONGEST_YAML or not _YAML_STRUCTURE.search(text):
+        return None
+    import yaml
+
+    library: Any = yaml
+    try:
+        # libyaml is ten times faster, and not in every wheel.
+        events = library.parse(text, Loader=getattr(library, "CSafeLoader", library.SafeLoader))
+        return _YamlReader(library, text, events).document()
+    except (yaml.YAMLError, _NotOursError, ValueError):
+        return None
+
+
+class _NotOursError(Exception):
+    """YAML that means more, or less, than it shows."""
+
+
+class _YamlReader:
+    def __init__(self, yaml: Any, text: str, events: Iterator[Any]) -> None:
+        self._yaml = yaml
+        self._text = text
+        self._following = events.__next__
+        self._structured = False
+
+    def document(self) -> dict[str, Any] | None:
+        for expected in (self._yaml.StreamStartEvent, self._yaml.DocumentStartEvent):
+            if not isinstance(self._following(), expected):
+                return None
+        first = self._following()
+        if not isinstance(first, self._yaml.MappingStartEvent):
+            return None
+        value = self._node(first, 0)
+        self._following()
+        if not isinstance(self._following(), self._yaml.StreamEndEvent):
+            return None
+        return value if self._structured else None
+
+    def _node(self, event: Any, depth: int) -> Any:
+        if isinstance(event, self._yaml.AliasEvent) or event.anchor or event.tag or depth >= MAX_DEPTH:
+            raise _NotOursError
+        if isinstance(event, self._yaml.ScalarEvent):
+            return self._scalar(event)
+        self._structured |= depth > 0
+        if isinstance(event, self._yaml.SequenceStartEvent):
+            return self._sequence(depth + 1)
+        return self._mapping(depth + 1)
+
+    def _sequence(self, depth: int) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := self._following(), self._yaml.SequenceEndEvent):
+            items.append(self._node(event, depth))
+        return items
+
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        while not isinstance(event := self._following(), self._yaml.MappingEndEvent):
+            if not isinstance(event, self._yaml.ScalarEvent):
+                raise _NotOursError
+            self._node(event, depth)
+            if event.value in members or event.value == "<<":
+                raise _NotOursError
+            members[event.value] = self._node(self._following(), depth)
+        return members
+
+    def _scalar(self, event: Any) -> Any:
+        if event.style in ("|", ">"):
+            self._structured = True
+            return event.value
+        if event.style in ('"', "'"):
+            return event.value
+        if event.start_mark.line != event.end_mark.line:
+            raise _NotOursError
+        if _COMMENT.match(self._text, event.end_mark.index):
+            raise _NotOursError
+        return Written(read_scalar(event.value), event.value) if event.value else None
