@@ -42,7 +42,9 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
     found = _distinct((server, tool) for server, tool in readings if tool in catalogue[server])
     if not found and (digest := _DIGEST_AT_END.search(name)):
         servers = {server for server, _ in readings} if re.search(r"[.:]", name) else catalogue
-        found = [(server, tool) for server in servers for tool in catalogue[server] if _digest(server, tool) == digest[1]]
+        found = [
+            (server, tool) for server in servers for tool in catalogue[server] if _digest(server, tool) == digest[1]
+        ]
     if len(found) == 1:
         return found[0]
     if found:

@@ -4,7 +4,8 @@
     wrappings    fences, labels, tags around the arguments
     almost_json  JSON, and what has one sensible reading as JSON
     pairs        `key: value`, `key=value`, YAML
-    schema       does it fit the tool's schema (patterns: which regular expressions may run)
+    target       what the tool's schema makes of each reading
+    schema       does it fit; compiler, keywords, containers, patterns build what answers that
     coercion     what does not fit is turned into what fits, where only one way makes sense
     rejection    the text for the model
     values       scalars, and the promise that all that comes out is JSON
@@ -15,7 +16,8 @@ Pure: no I/O, no state but a cache of schemas, linear in the text. docs/argument
 from collections.abc import Mapping
 from typing import Any
 
-from tarsy_tasks.arguments.cascade import ParsedArguments, Reading, read_arguments
+from tarsy_tasks.arguments.cascade import read_arguments
+from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 
 __all__ = ["ParsedArguments", "Reading", "parse_arguments", "read_arguments"]
 

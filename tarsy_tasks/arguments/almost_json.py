@@ -33,7 +33,12 @@ def _written_float(text: str) -> Written:
     return Written(_finite(text), text)
 
 
+def _written_number(text: str) -> Written:
+    return Written(read_scalar(text), text)
+
+
 _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_REPAIRED = json.JSONDecoder(parse_float=_written_number)
 _AS_WRITTEN = json.JSONDecoder(parse_float=_written_float, parse_constant=_no_constant)
 _LOOSE = json.JSONDecoder(strict=False)
 # Whole strings are one token each; the closing quote is optional so that no quote is ever looked at twice.
@@ -55,44 +60,62 @@ def read_json_as_written(text: str) -> Any:
 
 
 def _decode(decoder: json.JSONDecoder, text: str) -> Any:
-    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+    value, end = _decode_start(decoder, text)
+    if end < len(text):
+        raise NotJsonError(f"it goes on after its end, at character {end}")
+    return value
+
+
+def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
+    if _too_deep(text):
         raise NotJsonError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
-        return decoder.decode(text)
+        return decoder.raw_decode(text)
     except json.JSONDecodeError as error:
-        raise NotJsonError(f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos}") from None
+        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
+            raise NotJsonError("it is cut off before its end") from None
+        near = text[max(error.pos - 12, 0) : error.pos + 12]
+        raise NotJsonError(f"{error.msg[:1].lower()}{error.msg[1:]} near {near!r}") from None
     except ValueError:
         raise NotJsonError("an integer has more digits than can be handled; write it as a text") from None
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
+def _too_deep(text: str) -> bool:
+    """Whether it is nested too deep, as far as its first value goes: decoders in C recurse on the C stack."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    depth = 0
     for token in _BRACKETS.finditer(text):
         first = text[token.start()]
         if first in "[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > MAX_DEPTH:
+                return True
         elif first != '"':
             depth -= 1
-    return deepest
+            if depth <= 0:
+                return False
+    return False
 
 
 def read_almost_json(text: str) -> tuple[Any, tuple[str, ...]]:
     """The value of a text that is JSON but for the habits of models, and the repairs that were needed.
 
-    Leaves whose spelling matters are `Written`. Brackets, commas and semicolons too many at the end are skipped.
+    Numbers whose spelling matters are `Written`. Brackets, commas and semicolons too many at the end are skipped.
 
     Raises:
         NotJsonError: There is no reading, or more than one.
     """
-    reader = _Reader(text)
-    value, end = reader.value(reader.skip(0), 0)
-    end = reader.skip(end)
-    if end < len(text):
-        if _TAIL.fullmatch(text, end) is None:
-            raise NotJsonError(f"it goes on after its end, at character {end}")
-        reader.repairs["extra_closing"] = None
-    return value, tuple(reader.repairs)
+    if not _CLOSED.search(text[-_TAIL_CHARS:]) and "/" not in text and "#" not in text:
+        raise NotJsonError("it is cut off before its end")
+    repair = _Repair()
+    repaired = _HABITS.sub(repair, text).lstrip()
+    value, end = _decode_start(_REPAIRED, repaired)
+    if end < len(repaired):
+        if _TAIL.fullmatch(repaired, end) is None:
+            raise NotJsonError(f"it goes on after its end with {repaired[end : end + 20].strip()!r}")
+        repair.done["extra_closing"] = None
+    return value, tuple(repair.done)
 
 
 def read_json_at(text: str, start: int) -> tuple[Any, int]:
@@ -101,136 +124,125 @@ def read_json_at(text: str, start: int) -> tuple[Any, int]:
     Raises:
         NotJsonError: There is none.
     """
-    return _Reader(text).value(start, 0)
+    depth = 0
+    for token in _BRACKETS.finditer(text, start):
+        first = text[token.start()]
+        if first in "[{":
+            depth += 1
+        elif first != '"':
+            depth -= 1
+        if depth == 0:
+            return read_almost_json(text[start : token.end()])[0], token.end()
+        if depth > MAX_DEPTH:
+            break
+    raise NotJsonError("it is cut off before its end")
 
 
-_SKIP = re.compile(r"(?:[\s\ufeff\u200b]++|//[^\n]*+|#[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)*+")
+_TAIL_CHARS = 200
+_CLOSED = re.compile(r"[}\]][\s}\];,]*\Z")
 _TAIL = re.compile(r"[\s}\];,]*+")
-_KEY = re.compile(r"[^\W\d][\w$.-]*+")
-_BARE = re.compile(r"[\w.+\-/@%*$]++")
-_ELLIPSIS = re.compile(r"\.\.\.|…")
-_QUOTED = {
-    '"""': re.compile(r'((?:[^"\\]++|\\.|"(?!""))*+)"""', re.DOTALL),
-    "'''": re.compile(r"((?:[^'\\]++|\\.|'(?!''))*+)'''", re.DOTALL),
-    '"': re.compile(r'([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL),
-    "'": re.compile(r"([^'\\]*+(?:\\.[^'\\]*+)*+)'", re.DOTALL),
-    "`": re.compile(r"([^`\\]*+(?:\\.[^`\\]*+)*+)`", re.DOTALL),
-    "“": re.compile(r"([^“”\\]*+(?:\\.[^“”\\]*+)*+)”", re.DOTALL),
-    "„": re.compile(r"([^„“”\\]*+(?:\\.[^„“”\\]*+)*+)[“”]", re.DOTALL),
-    "‘": re.compile(r"([^‘’\\]*+(?:\\.[^‘’\\]*+)*+)’", re.DOTALL),
+_COLON = re.compile(r"\s*+:")
+_WORD = r"[\w.+\-/@%*$]"
+_NUMBER_OR_LITERAL = r"(?:-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|true|false|null)"
+_COMMENT = r"//[^\n]*+|\#[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?"
+# Each kind of token that JSON does not have, or not in this way. A text in quotes is one token even when its closing
+# quote is missing, and words begin only where no word went before: no character is looked at more than a few times.
+_HABITS = re.compile(
+    rf"""
+      (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
+    | (?P<double>"(?P<in_double>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end_double>")?)
+    | (?P<single>'(?P<in_single>[^'\\]*+(?:\\.[^'\\]*+)*+)(?P<end_single>')?)
+    | (?P<back>`(?P<in_back>[^`\\]*+(?:\\.[^`\\]*+)*+)(?P<end_back>`)?)
+    | (?P<smart>[“„](?P<in_smart>[^„“”\\]*+(?:\\.[^„“”\\]*+)*+)(?P<end_smart>[“”])?)
+    | (?P<curly>‘(?P<in_curly>[^‘’\\]*+(?:\\.[^‘’\\]*+)*+)(?P<end_curly>’)?)
+    | (?P<comment>{_COMMENT})
+    | (?P<word>(?<!{_WORD})(?!{_NUMBER_OR_LITERAL}(?!{_WORD})){_WORD}++)
+    | (?P<comma>,(?=(?:\s++|{_COMMENT})*+[}}\]]))
+    | (?P<gap>\s++(?=["'][^"'\\\n]{{0,100}}+["']\s*+:))
+    | (?P<stray>[=()<>&|!?^~\\])
+    | (?P<space>[\ufeff\u200b\u00a0\u2000-\u200a\u202f\u3000\f\v]++)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_QUOTES = {
+    "triple": "other_quotes",
+    "single": "single_quotes",
+    "back": "other_quotes",
+    "smart": "smart_quotes",
+    "curly": "smart_quotes",
 }
-_QUOTE_REPAIRS = {
-    "'": "single_quotes",
-    '"""': "other_quotes",
-    "'''": "other_quotes",
-    "`": "other_quotes",
-    "“": "smart_quotes",
-    "„": "smart_quotes",
-    "‘": "smart_quotes",
-}
-_QUOTE = re.compile("\"\"\"|'''|[\"'`“„‘]")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_LITERALS = {"true", "false", "null"}
 
 
-class _Reader:
-    """One pass over one text. Methods take a position and return the position after what they read."""
+class _Repair:
+    """Replaces one token after the other by what it is in JSON; `done` says what had to be done."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.repairs: dict[str, None] = {}
+    def __init__(self) -> None:
+        self.done: dict[str, None] = {}
 
-    def skip(self, at: int) -> int:
-        found = _SKIP.match(self.text, at)
-        end = found.end() if found else at
-        if end > at and (self.text.find("/", at, end) >= 0 or self.text.find("#", at, end) >= 0):
-            self.repairs["comment"] = None
-        return end
+    def __call__(self, token: re.Match[str]) -> str:
+        kind = token.lastgroup
+        if kind == "double":
+            return self._double(token)
+        if kind == "word":
+            return self._word(token)
+        if kind == "gap":
+            return self._gap(token)
+        if kind == "stray":
+            raise NotJsonError(f"{token[0]!r} does not belong there")
+        if kind == "space":
+            return " "
+        if kind == "comma":
+            self.done["trailing_comma"] = None
+            return ""
+        if kind == "comment":
+            if token[0].startswith("/*") and not token[0].endswith("*/"):
+                raise NotJsonError("a comment in it has no end")
+            self.done["comment"] = None
+            return " "
+        assert kind
+        content = self._content(token, kind)
+        self.done[_QUOTES[kind]] = None
+        return json.dumps(self._unescaped(content, '"' if kind == "triple" else "'"))
 
-    def value(self, at: int, depth: int) -> tuple[Any, int]:
-        first = self.text[at : at + 1]
-        if first in ("{", "[") and depth >= MAX_DEPTH:
-            raise NotJsonError(f"it is nested deeper than {MAX_DEPTH} levels")
-        if first == "{":
-            return self._object(at + 1, depth + 1)
-        if first == "[":
-            return self._array(at + 1, depth + 1)
-        if quote := _QUOTE.match(self.text, at):
-            return self._string(quote[0], at)
-        return self._word(at)
+    def _content(self, token: re.Match[str], kind: str) -> str:
+        if token[f"end_{kind}"] is None:
+            raise NotJsonError(f"the text {token[0][:20]!r} has no closing quote")
+        return token[f"in_{kind}"]
 
-    def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
-        members: dict[str, Any] = {}
-        at = self.skip(at)
-        while self.text[at : at + 1] != "}":
-            key, at = self._key(at)
-            at = self.skip(at)
-            if self.text[at : at + 1] != ":":
-                raise self._unexpected(at, "a colon after the key")
-            members[key], end = self.value(self.skip(at + 1), depth)
-            at = self.skip(end)
-            at = self._next(at, end, "}")
-        return members, at + 1
+    def _double(self, token: re.Match[str]) -> str:
+        content = self._content(token, "double")
+        if "\\" not in content and not _CONTROL.search(content):
+            return token[0]
+        return json.dumps(self._unescaped(content, '"'))
 
-    def _array(self, at: int, depth: int) -> tuple[list[Any], int]:
-        items: list[Any] = []
-        at = self.skip(at)
-        while self.text[at : at + 1] != "]":
-            item, end = self.value(at, depth)
-            items.append(item)
-            at = self._next(self.skip(end), end, "]")
-        return items, at + 1
-
-    def _next(self, at: int, value_end: int, closing: str) -> int:
-        """Past the comma to the next member, or to the closing bracket."""
-        here = self.text[at : at + 1]
-        if here == closing:
-            return at
-        if here == ",":
-            after = self.skip(at + 1)
-            if self.text[after : after + 1] == closing:
-                self.repairs["trailing_comma"] = None
-            return after
-        # In a list, two strings side by side may also be one: Python joins them.
-        if closing == "}" and at > value_end and here in ('"', "'"):
-            self.repairs["missing_comma"] = None
-            return at
-        raise self._unexpected(at, f'"," or "{closing}"')
-
-    def _key(self, at: int) -> tuple[str, int]:
-        if quote := _QUOTE.match(self.text, at):
-            return self._string(quote[0], at)
-        key = _KEY.match(self.text, at)
-        if key is None:
-            raise self._unexpected(at, "a key")
-        self.repairs["bare_key"] = None
-        return key[0], key.end()
-
-    def _word(self, at: int) -> tuple[Any, int]:
-        word = _BARE.match(self.text, at)
-        if word is None or _ELLIPSIS.match(self.text, at) or word[0] == "undefined":
-            raise self._unexpected(at, "a value")
-        text = word[0]
+    def _word(self, token: re.Match[str]) -> str:
+        text = token[0]
+        if _COLON.match(token.string, token.end()):
+            self.done["bare_key"] = None
+            return f'"{text}"'
+        if "..." in text or text == "undefined":
+            raise NotJsonError(f"{text[:20]!r} is no value")
         value = read_scalar(text)
         if isinstance(value, str):
-            self.repairs["bare_word"] = None
-        elif (value is None or value is True or value is False) and text not in _LITERALS:
-            self.repairs["python_literal"] = None
-        return Written(value, text), word.end()
+            self.done["bare_word"] = None
+            return f'"{text}"'
+        self.done["python_literal"] = None
+        return json.dumps(value)
 
-    def _string(self, quote: str, at: int) -> tuple[str, int]:
-        found = _QUOTED[quote].match(self.text, at + len(quote))
-        if found is None:
-            raise NotJsonError(f"the text that begins at character {at} has no closing quote")
-        if quote != '"':
-            self.repairs[_QUOTE_REPAIRS[quote]] = None
-        return self._unescaped(found[1], quote), found.end()
+    def _gap(self, token: re.Match[str]) -> str:
+        before = token.string[token.start() - 1] if token.start() else "{"
+        # Behind a comment it cannot be told from here whether a comma stands before it.
+        if before in "{[,:" or "comment" in self.done:
+            return " "
+        self.done["missing_comma"] = None
+        return ", "
 
     def _unescaped(self, content: str, quote: str) -> str:
         if quote == '"' and _CONTROL.search(content):
-            self.repairs["raw_newline"] = None
+            self.done["raw_newline"] = None
         if "\\" not in content:
             return content
         if quote == '"':
@@ -261,11 +273,6 @@ class _Reader:
             # "C:\new\data": who did not escape \d may not have escaped \n either.
             raise NotJsonError(f'"\\{kept[0]}" is no JSON escape, so "\\{meant[0]}" may mean two things; write "\\\\"')
         if kept:
-            self.repairs["stray_backslash"] = None
+            self.done["stray_backslash"] = None
         # Halves of a character that were escaped one by one belong together.
         return result.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass") if meant else result
-
-    def _unexpected(self, at: int, expected: str) -> NotJsonError:
-        if at >= len(self.text):
-            return NotJsonError(f"it is cut off: {expected} is missing at its end")
-        return NotJsonError(f"expected {expected} at character {at}, found {self.text[at : at + 12]!r}")

@@ -133,7 +133,7 @@ class _Coercion:
         value = plain(tree)
         items = schema.items
         if items is None or value is None or isinstance(value, list):
-            return value
+            return cast("Any", value)
         if isinstance(value, str):
             pieces = [piece.strip() for piece in value.split(",")]
             if not all(_LIST_ITEM.fullmatch(piece) for piece in pieces):
@@ -190,12 +190,14 @@ def _text_of(tree: Any) -> str | None:
 
 def _to_string(tree: Any, repairs: _Repairs) -> Any:
     """Numbers and booleans as they were written. A list that was only guessed to be one is text again."""
-    value = plain(tree)
-    guessed = isinstance(tree, Written)
-    if value is None or (isinstance(value, dict | list) and not guessed):
-        return value
+    if isinstance(tree, Written) and tree.value is not None:
+        repairs["to_string"] = None
+        return tree.text
+    text = _text_of(tree) if tree is not None else None
+    if text is None:
+        return plain(tree)
     repairs["to_string"] = None
-    return _text_of(tree) if not isinstance(value, dict | list) else tree.text
+    return text
 
 
 def _decoded(text: str, kind: str) -> Any:
@@ -207,10 +209,10 @@ def _decoded(text: str, kind: str) -> Any:
     except NotJsonError:
         return None
     # A second layer is read less freely: a bare word in it may be anything.
-    return None if "bare_word" in repairs else tree
+    return None if "bare_word" in repairs else cast("Any", tree)
 
 
 def _same(left: Any, right: Any) -> bool:
-    if isinstance(left, dict | list) and isinstance(right, dict | list):
+    if TYPES["object"](left) or TYPES["array"](left):
         return left is right or identity(left) == identity(right)
     return type(left) is type(right) and left == right

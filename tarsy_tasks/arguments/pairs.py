@@ -21,6 +21,7 @@ _URI_SCHEMES = {"mailto", "urn", "data", "tel", "arn", "sha256", "sha1", "sha512
 _PORT = re.compile(r"[0-9]{2,5}(?:/\S*)?\s*\Z")
 _QUOTED = re.compile(r""""([^"\\]*+(?:\\.[^"\\]*+)*+)"|'([^']*+(?:''[^']*+)*+)'""", re.DOTALL)
 _BARE_VALUE = re.compile(r'[^,\n"]*+(?:"[^"\n]*"[^,\n"]*+|"(?![^"\n]*")[^,\n"]*+)*+')
+_PLAIN = re.compile(r'[^:="\n]*+')
 _BOUNDARY = re.compile(r"[ \t\r]*(?:,|\n|\Z)")
 _GAP = re.compile(r"[\s,]*")
 _SPACED = re.compile(r"""([^\W\d][\w./-]*+)=("[^"]*"|'[^']*'|[^\s,"'=]\S*)(?:\s+|\Z)""")
@@ -38,6 +39,7 @@ class _Part:
     value_start: int = 0
     value: Any = None
     bare: bool = True
+    continued: bool = False
 
 
 def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
@@ -51,21 +53,25 @@ def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
     """
     if spaced := _read_spaced(text):
         return spaced
-    pairs: dict[str, Any] = {}
+    pairs: dict[str, _Part] = {}
     last: _Part | None = None
     for part in _parts(text):
         if part is _BROKEN:
             return None
         if last is not None and _goes_on(text, last, part, properties):
-            value = text[last.value_start : part.end].rstrip()
-            last.end = part.end
-            pairs[last.key] = Written(value, value)
+            last.end, last.continued = part.end, True
             continue
         if not part.key or part.key in pairs:
             return None
-        pairs[part.key] = part.value
-        last = part
-    return pairs or None
+        pairs[part.key] = last = part
+    return {key: _value(text, part) for key, part in pairs.items()} or None
+
+
+def _value(text: str, part: "_Part") -> Any:
+    if not part.continued:
+        return part.value
+    whole = text[part.value_start : part.end].rstrip()
+    return Written(whole, whole)
 
 
 _BROKEN = _Part(0, 0)
@@ -106,6 +112,10 @@ def _pair(text: str, at: int) -> _Part | None:
 
 
 def _bare_end(text: str, at: int) -> int:
+    """The end of what is no pair: pieces without a separator are taken in one go."""
+    plain = _PLAIN.match(text, at)
+    if plain and (comma := text.rfind(",", at, plain.end())) > at:
+        return comma
     found = _BARE_VALUE.match(text, at)
     return max(found.end(), at + 1) if found else at + 1
 
@@ -115,6 +125,8 @@ def _take_bare(text: str, part: _Part) -> None:
     part.end = found.end() if found else part.value_start
     value = text[part.value_start : part.end].strip()
     part.value = Written(read_scalar(value), value)
+    if not value.strip("="):  # nothing, or the padding of Base64
+        part.end = -1
 
 
 def _take_quoted(text: str, part: _Part) -> None:

@@ -1,0 +1,246 @@
+"""The tool that arguments are for: what its schema makes of each reading.
+
+Owns the decision whether an object, a guess, a value or a bare text is the call, or that there is none. An object
+that the model wrote is taken at its word, a guess must fit, and a bare text fills the one required string property
+unless something in it shows that it was to be more.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from tarsy_tasks.arguments.almost_json import NotJsonError, read_json_as_written
+from tarsy_tasks.arguments.coercion import coerce
+from tarsy_tasks.arguments.compiler import compile_schema
+from tarsy_tasks.arguments.reading import ParsedArguments, Reading
+from tarsy_tasks.arguments.rejection import MOST_PROBLEMS, declared, fold, rejection, required_names
+from tarsy_tasks.arguments.schema import Problem, Schema, TooCostlyError
+from tarsy_tasks.arguments.values import plain, read_scalar
+from tarsy_tasks.errors import ArgumentsError
+
+__all__ = ["Target"]
+
+_SPACE = " \t\r\n\f\v\ufeff\u200b\u00a0"
+_ENVELOPES = {"arguments", "args", "parameters", "params", "input", "kwargs", "tool_input", "action_input", "tool_args"}
+_ENVELOPE_NAMES = {
+    "name",
+    "tool",
+    "tool_name",
+    "function",
+    "function_name",
+    "action",
+    "id",
+    "type",
+    "call_id",
+    "recipient_name",
+}
+
+
+class Target:
+    """The tool's schema, and what it makes of each reading."""
+
+    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+        try:
+            self.schema = compile_schema(schema if isinstance(schema, dict | bool) else dict(schema))
+            self.checked = True
+        except TooCostlyError:
+            self.schema = Schema()
+            self.checked = False
+        self._properties: dict[str, Schema] | None = None
+
+    @property
+    def properties(self) -> dict[str, Schema]:
+        if self._properties is None:
+            self._properties = declared(self.schema)
+        return self._properties
+
+    def object(
+        self, arguments: dict[str, Any], tree: Callable[[], Any], reading: Reading, repairs: tuple[str, ...]
+    ) -> ParsedArguments:
+        """An object that the model wrote: it fits, can be made to fit, or is refused."""
+        try:
+            problems = self.schema.problems(arguments, MOST_PROBLEMS)
+            if not problems:
+                return ParsedArguments(arguments, reading, repairs if self.checked else (*repairs, "unchecked"))
+            parsed = self._coerced(tree(), reading, repairs) or self._opened(arguments, reading, repairs)
+        except TooCostlyError:
+            # The server checks its own arguments; ours would only have been a better message.
+            return ParsedArguments(arguments, reading, (*repairs, "unchecked"))
+        if parsed is None:
+            raise rejection(self.schema, "", problems)
+        return parsed
+
+    def fitted(
+        self, arguments: dict[str, Any], tree: Any, reading: Reading, repairs: tuple[str, ...]
+    ) -> ParsedArguments | None:
+        """A guess: it fits, or can be made to fit, or is none."""
+        try:
+            if self.schema.fits(arguments):
+                return ParsedArguments(arguments, reading, repairs) if self.checked else None
+            return self._coerced(tree, reading, repairs)
+        except TooCostlyError:
+            return None
+
+    def _coerced(self, tree: Any, reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
+        changed, changes = coerce(self.schema, tree)
+        if changes and isinstance(changed, dict) and self.schema.fits(changed):
+            return ParsedArguments(cast("dict[str, Any]", changed), reading, (*repairs, *changes))
+        return None
+
+    def _opened(self, arguments: dict[str, Any], reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
+        """The arguments inside of a whole call: `{"name": "pods_list", "arguments": {...}}`."""
+        keys = arguments.keys() - _ENVELOPE_NAMES
+        if len(keys) != 1 or not keys <= _ENVELOPES or not self.properties.keys().isdisjoint(arguments):
+            return None
+        inner: Any = arguments[next(iter(keys))]
+        others = [value for key, value in arguments.items() if key not in keys]
+        if not all(isinstance(value, str) for value in others):
+            return None
+        if isinstance(inner, str) and inner.lstrip().startswith("{"):
+            try:
+                inner = read_json_as_written(inner)
+            except NotJsonError:
+                return None
+        if not isinstance(inner, dict):
+            return None
+        return self.fitted(plain(inner), inner, reading, (*repairs, "whole_call"))
+
+    def value(self, text: str, value: Any) -> ParsedArguments:
+        """A JSON value that is no object."""
+        if "input" in self.properties or (not self.properties and not self.schema.closed):
+            parsed = self.fitted({"input": value}, {"input": value}, Reading.VALUE, ())
+            if parsed is not None:
+                return parsed
+        if value is None:
+            parsed = self.fitted({}, {}, Reading.EMPTY, ())
+            if parsed is not None:
+                return parsed
+        elif not isinstance(value, list):
+            parsed = self._filled(value if isinstance(value, str) else text.strip(_SPACE), Reading.VALUE, ())
+            if parsed is not None:
+                return parsed
+        raise self.refused("They are no JSON object.")
+
+    def text(self, text: str, repairs: tuple[str, ...], reason: str, fenced: bool) -> ParsedArguments:
+        """A bare text, perhaps a broken attempt at more."""
+        structure = "they are in a fence, but" if fenced else self._structure_in(text)
+        if structure:
+            why = (
+                f"the text is no JSON: {reason}"
+                if text.lstrip(_SPACE)[:1] in ("{", "[", '"') or fenced
+                else "not as an object"
+            )
+            raise self.refused(f"They look like an object, but cannot be read as one ({structure}; {why}).")
+        if read_scalar(text) is None and (parsed := self.fitted({}, {}, Reading.EMPTY, ())):
+            return parsed
+        if (
+            not self.properties
+            and not self.schema.closed
+            and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs))
+        ):
+            return parsed
+        parsed = self._filled(text, Reading.TEXT, repairs)
+        if parsed is None:
+            raise self.refused("They are a bare text, and which property it belongs to cannot be told.")
+        return parsed
+
+    def _filled(self, text: str, reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
+        """The text as the one required string property, or as `input` where the tool has that."""
+        required = required_names(self.schema)
+        name = (
+            next(iter(required))
+            if len(required) == 1
+            else "input"
+            if not required and "input" in self.properties
+            else None
+        )
+        node = self.properties.get(name) if name else None
+        if name is None or node is None or not _takes_text(node) or not _has_format(node, text):
+            return None
+        return self.fitted({name: text}, {name: text}, reading, (*repairs, "one_property"))
+
+    def _structure_in(self, text: str) -> str | None:
+        """What in a text shows that it was to be more than a text."""
+        if _BROKEN_JSON.match(text):
+            return "it begins as JSON"
+        if text.startswith("{") and (text.count("{") != text.count("}") or text.count('"') % 2):
+            return "it is cut off"
+        names = {fold(name) for name in self.properties}
+        pairs = _CALL_PAIR if _CALL.match(text) else _ANY_PAIR
+        for found in pairs.finditer(text):
+            if fold(found[1]) in names:
+                return f"`{found[1][:40]}` is named like a property"
+        if (flag := _FLAG.match(text)) and fold(flag[1]) in names:
+            return f"`{flag[1][:40]}` is named like a property"
+        return None
+
+    def refused(self, reason: str, arguments: dict[str, Any] | None = None) -> ArgumentsError:
+        """The rejection, with what is wrong with `arguments` if there is a reading."""
+        problems: list[Problem] = []
+        if arguments is not None:
+            with suppress(TooCostlyError):
+                problems = self.schema.problems(arguments, MOST_PROBLEMS)
+            unknown = [name for name in arguments if name not in self.properties]
+            if not problems:
+                reason = (
+                    f"`{unknown[0][:60]}` is no property of this tool." if unknown else "They can be read in two ways."
+                )
+        return rejection(self.schema, reason, problems)
+
+
+_BROKEN_JSON = re.compile(
+    r"""\{\s*(?:["'“]|\}|\\"|[^\W\d][\w$.-]{0,80}\s*:\s|\Z)|\[[\s\[]*(?:["'{]|-?[0-9.]+\s*(?:,|\Z)|\Z)|"[^"]*(?:\Z|"\s*:)""",
+)
+_ANY_PAIR = re.compile(
+    r"(?:^|[\n,;{])[ \t]*(?:[-*+][ \t]+)?[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])"
+)
+_CALL = re.compile(r"\s*[\w.:]{1,80}\(")
+_CALL_PAIR = re.compile(r"(?:^|[\n,;{(])[ \t]*[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])")
+_FLAG = re.compile(r"(?:--?|/|<)([^\W\d][\w.-]*+)[\s=:>]")
+
+
+def _takes_text(node: Schema, depth: int = 0) -> bool:
+    """Whether a property is one for text: a string, perhaps among other alternatives."""
+    if depth > 4:
+        return False
+    if node.types:
+        return "string" in node.types
+    if node.members is not None:
+        return any(isinstance(member, str) for member in node.members)
+    return any(_takes_text(each, depth + 1) for each in [*node.parts, *node.branches])
+
+
+def _has_format(node: Schema, text: str) -> bool:
+    form = node.raw.get("format")
+    holds = _FORMATS.get(form) if isinstance(form, str) else None
+    return holds is None or holds(text)
+
+
+def _matches(pattern: str) -> Callable[[str], bool]:
+    compiled = re.compile(pattern)
+    return lambda text: compiled.fullmatch(text) is not None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+# Rough on purpose: they only keep a sentence from being sent as a date.
+_FORMATS: Final[dict[str, Callable[[str], bool]]] = {
+    "date": _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    "date-time": _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}\S*"),
+    "time": _matches(r"[0-9]{2}:[0-9]{2}\S*"),
+    "email": _matches(r"[^\s@]+@[^\s@]+"),
+    "uri": _matches(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
+    "url": _matches(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
+    "uuid": _matches(r"[0-9A-Fa-f-]{32,36}"),
+    "hostname": _matches(r"[A-Za-z0-9.-]+"),
+    "ipv4": _is_address,
+    "ipv6": _is_address,
+}
