@@ -277,7 +277,9 @@ def _scalar_example(schema: Schema, name: str, depth: int) -> Any:
         return 1
     if kind == "string":
         form = raw.get("format")
-        return _FORMAT_EXAMPLES.get(form, "…") if isinstance(form, str) else f"<{name or 'text'}>"
+        made_up = [_FORMAT_EXAMPLES[form]] if isinstance(form, str) and form in _FORMAT_EXAMPLES else []
+        made_up += [f"<{name or 'text'}>", name, "a", "1", "A", "a-1"]
+        return next((each for each in made_up if _fits(schema, each)), made_up[0])
     return True if kind == "boolean" else None
 
 
