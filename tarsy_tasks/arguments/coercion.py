@@ -14,6 +14,7 @@ from tarsy_tasks.arguments.values import MAX_DEPTH, Written, plain, read_scalar
 __all__ = ["coerce"]
 
 _LIST_ITEM = re.compile(r"[\w.@/+=:*%~-]+")
+_DEEPEST = 3 * MAX_DEPTH  # a level of the value may be a reference, an alternative and an object
 _Repairs = dict[str, None]
 
 
@@ -42,7 +43,7 @@ class _Coercion:
 
     def coerce(self, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
         value = plain(tree)
-        if depth > MAX_DEPTH or self._fits(schema, value):
+        if depth > _DEEPEST or self._fits(schema, value):
             return value
         changes: _Repairs = {}
         changed = self._changed(schema, tree, changes, depth)
@@ -209,7 +210,7 @@ def _decoded(text: str, kind: str) -> Any:
     except NotJsonError:
         return None
     # A second layer is read less freely: a bare word in it may be anything.
-    return None if "bare_word" in repairs else cast("Any", tree)
+    return None if "bare_word" in repairs else tree
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -62,12 +62,12 @@ class Target:
         """An object that the model wrote: it fits, can be made to fit, or is refused."""
         try:
             problems = self.schema.problems(arguments, MOST_PROBLEMS)
-            if not problems:
-                return ParsedArguments(arguments, reading, repairs if self.checked else (*repairs, "unchecked"))
-            parsed = self._coerced(tree(), reading, repairs) or self._opened(arguments, reading, repairs)
         except TooCostlyError:
             # The server checks its own arguments; ours would only have been a better message.
             return ParsedArguments(arguments, reading, (*repairs, "unchecked"))
+        if not problems:
+            return ParsedArguments(arguments, reading, repairs if self.checked else (*repairs, "unchecked"))
+        parsed = self.fitted(arguments, tree(), reading, repairs) or self._opened(arguments, reading, repairs)
         if parsed is None:
             raise rejection(self.schema, "", problems)
         return parsed

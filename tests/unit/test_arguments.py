@@ -29,9 +29,35 @@ json_objects = st.dictionaries(st.text(max_size=8), json_values, max_size=5)
 some_schema = st.sampled_from([None, *SCHEMAS.values()])
 # Texts out of the pieces that the readers look for reach further than random characters.
 pieces = st.sampled_from(
-    r"""{ } [ ] " ' : = , \ ``` json namespace query limit name true None 007 1.10 - | # // /* “ <arguments> &a *a é \u \d
-    ... a 1 https://x/a {} "" ; ( ) ` NaN 1e999""".split()
-    + ["\n", " ", "x y", "  - ", "Action Input: "]
+    [
+        *"{}[]\"':=,\\|#“é;()`a1-\n ",
+        "```",
+        "json",
+        "namespace",
+        "query",
+        "limit",
+        "name",
+        "true",
+        "None",
+        "007",
+        "1.10",
+        "//",
+        "/*",
+        "<arguments>",
+        "&a",
+        "*a",
+        "\\u",
+        "\\d",
+        "...",
+        "https://x/a",
+        "{}",
+        '""',
+        "NaN",
+        "1e999",
+        "x y",
+        "  - ",
+        "Action Input: ",
+    ]
 )
 texts = st.text(max_size=40) | st.lists(pieces, max_size=25).map("".join) | st.sampled_from([row.text for row in ROWS])
 
@@ -57,13 +83,14 @@ def values_for(schema: dict[str, Any], root: dict[str, Any]) -> st.SearchStrateg
         named = {name: values_for(each, root) for name, each in schema.get("properties", {}).items()}
         required = {name: named.pop(name) for name in schema.get("required", ())}
         return st.fixed_dictionaries(required, optional=named)
+    if schema["type"] == "array":
+        return st.lists(values_for(schema.get("items", {"type": "string"}), root), max_size=3)
     return {
         "string": st.from_regex(schema.get("pattern", ""), fullmatch="pattern" in schema),
         "integer": st.integers(schema.get("minimum"), schema.get("maximum")),
         "number": st.floats(allow_nan=False, allow_infinity=False),
         "boolean": st.booleans(),
         "null": st.none(),
-        "array": st.lists(values_for(schema.get("items", {"type": "string"}), root), max_size=3),
     }[schema["type"]]
 
 
