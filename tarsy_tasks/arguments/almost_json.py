@@ -107,7 +107,7 @@ def read_almost_json(text: str) -> tuple[Any, tuple[str, ...]]:
         NotJsonError: There is no reading, or more than one.
     """
     if not _CLOSED.search(text[-_TAIL_CHARS:]) and "/" not in text and "#" not in text:
-        raise NotJsonError("it is cut off before its end")
+        raise NotJsonError("it is cut off, or something follows its end")
     repair = _Repair()
     repaired = _HABITS.sub(repair, text).lstrip()
     value, end = _decode_start(_REPAIRED, repaired)

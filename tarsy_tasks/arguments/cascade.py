@@ -163,7 +163,7 @@ def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArgument
             return ParsedArguments(plain(tree), reading, unwrapped.repairs)
         if (not names and not target.schema.closed) or (names and all(name in names for name in tree)):
             parsed = target.fitted(plain(tree), tree, reading, unwrapped.repairs)
-            if parsed is not None and not _hides_pairs(tree, names):
+            if parsed is not None and not _is_doubtful(tree, names):
                 return parsed
         if any(name in names for name in tree):
             named = plain(tree)
@@ -172,14 +172,14 @@ def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArgument
     return None
 
 
-def _hides_pairs(tree: dict[str, Any], names: Mapping[str, Any]) -> bool:
-    """Whether a bare value goes on with what names another property: `namespace=a; limit=5`."""
-    if not names:
-        return False
-    for value in tree.values():
-        for found in _INNER_PAIR.finditer(getattr(value, "text", "")):
-            if found[1] in names:
-                return True
+def _is_doubtful(tree: dict[str, Any], names: Mapping[str, Any]) -> bool:
+    """Whether a bare value goes on with what names another property, or with a comment: `namespace=a; limit=5`."""
+    for value in tree.values() if names else ():
+        text = getattr(value, "text", "")
+        if " # " in text or any(piece.strip() in names for piece in text.split(",")[1:]):
+            return True
+        if any(found[1] in names for found in _INNER_PAIR.finditer(text)):
+            return True
     return False
 
 
@@ -194,7 +194,14 @@ def _read_text(given: str, unwrapped: Unwrapped, reason: str, target: Target | N
     if target is None:
         return ParsedArguments({"input": text}, Reading.TEXT, repairs)
     fenced = unwrapped.language is not None and not unwrapped.is_code and not unwrapped.prose
-    return target.text(_indented(given, text), repairs, reason, fenced)
+    if (
+        fenced
+        and unwrapped.language in ("yaml", "yml")
+        and (read_yaml(unwrapped.text) or read_pairs(unwrapped.text, ()))
+    ):
+        # It is what the fence says, only not the arguments: a manifest.
+        return target.text(unwrapped.text, unwrapped.repairs, reason, fenced=False)
+    return target.text(_indented(given, text), repairs, reason, fenced=fenced)
 
 
 def _indented(given: str, text: str) -> str:

@@ -14,7 +14,7 @@ from tarsy_tasks.arguments.values import MAX_DEPTH, Written, read_scalar
 
 __all__ = ["read_pairs", "read_yaml"]
 
-_KEY = re.compile(r"""(["'`]|\*\*)?([^\W\d][\w./-]*+)(?(1)(?:["'`]|\*\*))[ \t]*+([:=])""")
+_KEY = re.compile(r"""(["'`]|\*\*)?([^\W\d][\w./-]*+)(?(1)(?:["'`]|\*\*))[ \t]*+([:=])[ \t]*+""")
 # `==`, `=~`, `=>`, `::`, `:=` are operators, and `://` belongs to a URL.
 _OPERATOR = re.compile(r"=[=~>]|:[:=]|://|:\\")
 _URI_SCHEMES = {"mailto", "urn", "data", "tel", "arn", "sha256", "sha1", "sha512", "jdbc", "about", "javascript"}
@@ -82,11 +82,12 @@ def _parts(text: str) -> Iterator[_Part]:
     at = _GAP.match(text, 0).end()  # type: ignore[union-attr]
     while at < len(text):
         part = _pair(text, at) or _Part(at, at)
+        first = text[part.value_start : part.value_start + 1] if part.key else ""
         if not part.key:
             part.end = _bare_end(text, at)
-        elif text[part.value_start : part.value_start + 1] in ('"', "'"):
+        elif first in ('"', "'"):
             _take_quoted(text, part)
-        elif text[part.value_start : part.value_start + 1] in ("{", "["):
+        elif first in ("{", "["):
             failed_structures += not _take_structure(text, part)
         else:
             _take_bare(text, part)
@@ -101,14 +102,12 @@ def _pair(text: str, at: int) -> _Part | None:
     found = _KEY.match(text, at)
     if found is None or _OPERATOR.match(text, found.start(3)):
         return None
-    value_start = found.end()
-    if found[3] == ":" and not text[value_start : value_start + 1].isspace():
-        port = ("." in found[2] or found[2] == "localhost") and _PORT.match(text, value_start, value_start + 64)
-        if found[2].lower() in _URI_SCHEMES or port:
+    key, separator, value_start = found[2], found[3], found.end()
+    if separator == ":" and value_start == found.end(3):
+        port = ("." in key or key == "localhost") and _PORT.match(text, value_start, value_start + 64)
+        if key.lower() in _URI_SCHEMES or port:
             return None
-    while text[value_start : value_start + 1] in (" ", "\t"):
-        value_start += 1
-    return _Part(at, at, found[2], found[3], value_start)
+    return _Part(at, at, key, separator, value_start)
 
 
 def _bare_end(text: str, at: int) -> int:
@@ -170,6 +169,8 @@ def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -
     if not part.key:
         # Without names any remark after a comma would become part of an argument.
         return last.key in properties
+    if text.find(part.separator, last.value_start, last.end) < 0:
+        return False
     inner = _pair(text, last.value_start)
     return inner is not None and inner.separator == part.separator and (last.separator == ":" or last.key in properties)
 

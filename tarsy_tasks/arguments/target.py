@@ -12,10 +12,11 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_json_as_written
+from tarsy_tasks.arguments.attempts import find_attempt
 from tarsy_tasks.arguments.coercion import coerce
 from tarsy_tasks.arguments.compiler import compile_schema
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
-from tarsy_tasks.arguments.rejection import MOST_PROBLEMS, declared, fold, rejection, required_names
+from tarsy_tasks.arguments.rejection import MOST_PROBLEMS, declared, rejection, required_names
 from tarsy_tasks.arguments.schema import Problem, Schema, TooCostlyError
 from tarsy_tasks.arguments.values import plain, read_scalar
 from tarsy_tasks.errors import ArgumentsError
@@ -36,6 +37,10 @@ _ENVELOPE_NAMES = {
     "call_id",
     "recipient_name",
 }
+
+
+_DOUBT = "They can be read in more than one way."
+_QUOTED = re.compile(r"(['`])([^'`\n]+)\1|“([^“”\n]+)”")
 
 
 class Target:
@@ -117,22 +122,26 @@ class Target:
             parsed = self.fitted({}, {}, Reading.EMPTY, ())
             if parsed is not None:
                 return parsed
+        elif isinstance(value, str):
+            return self.text(value, (), "it is a JSON string", fenced=False, reading=Reading.VALUE)
         elif not isinstance(value, list):
-            parsed = self._filled(value if isinstance(value, str) else text.strip(_SPACE), Reading.VALUE, ())
+            parsed = self._filled(text.strip(_SPACE), Reading.VALUE, ())
             if parsed is not None:
                 return parsed
         raise self.refused("They are no JSON object.")
 
-    def text(self, text: str, repairs: tuple[str, ...], reason: str, fenced: bool) -> ParsedArguments:
-        """A bare text, perhaps a broken attempt at more."""
-        structure = "they are in a fence, but" if fenced else self._structure_in(text)
-        if structure:
-            why = (
-                f"the text is no JSON: {reason}"
-                if text.lstrip(_SPACE)[:1] in ("{", "[", '"') or fenced
-                else "not as an object"
-            )
-            raise self.refused(f"They look like an object, but cannot be read as one ({structure}; {why}).")
+    def text(
+        self, text: str, repairs: tuple[str, ...], reason: str, *, fenced: bool, reading: Reading = Reading.TEXT
+    ) -> ParsedArguments:
+        """A bare text, perhaps a broken attempt at more.
+
+        Args:
+            reason: Why it is no JSON.
+            fenced: It was in a fence that promised arguments.
+        """
+        in_fence = f"What is in the fence cannot be read as arguments: {reason}." if fenced else None
+        if attempt := in_fence or find_attempt(text, self.properties, reason):
+            raise self.refused(attempt)
         if read_scalar(text) is None and (parsed := self.fitted({}, {}, Reading.EMPTY, ())):
             return parsed
         if (
@@ -141,7 +150,9 @@ class Target:
             and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs))
         ):
             return parsed
-        parsed = self._filled(text, Reading.TEXT, repairs)
+        if quoted := _QUOTED.fullmatch(text):
+            text, repairs = quoted[2] or quoted[3], (*repairs, "quoted")
+        parsed = self._filled(text, reading, repairs)
         if parsed is None:
             raise self.refused("They are a bare text, and which property it belongs to cannot be told.")
         return parsed
@@ -161,21 +172,6 @@ class Target:
             return None
         return self.fitted({name: text}, {name: text}, reading, (*repairs, "one_property"))
 
-    def _structure_in(self, text: str) -> str | None:
-        """What in a text shows that it was to be more than a text."""
-        if _BROKEN_JSON.match(text):
-            return "it begins as JSON"
-        if text.startswith("{") and (text.count("{") != text.count("}") or text.count('"') % 2):
-            return "it is cut off"
-        names = {fold(name) for name in self.properties}
-        pairs = _CALL_PAIR if _CALL.match(text) else _ANY_PAIR
-        for found in pairs.finditer(text):
-            if fold(found[1]) in names:
-                return f"`{found[1][:40]}` is named like a property"
-        if (flag := _FLAG.match(text)) and fold(flag[1]) in names:
-            return f"`{flag[1][:40]}` is named like a property"
-        return None
-
     def refused(self, reason: str, arguments: dict[str, Any] | None = None) -> ArgumentsError:
         """The rejection, with what is wrong with `arguments` if there is a reading."""
         problems: list[Problem] = []
@@ -184,21 +180,8 @@ class Target:
                 problems = self.schema.problems(arguments, MOST_PROBLEMS)
             unknown = [name for name in arguments if name not in self.properties]
             if not problems:
-                reason = (
-                    f"`{unknown[0][:60]}` is no property of this tool." if unknown else "They can be read in two ways."
-                )
+                reason = f"`{unknown[0][:60]}` is no property of this tool." if unknown else _DOUBT
         return rejection(self.schema, reason, problems)
-
-
-_BROKEN_JSON = re.compile(
-    r"""\{\s*(?:["'“]|\}|\\"|[^\W\d][\w$.-]{0,80}\s*:\s|\Z)|\[[\s\[]*(?:["'{]|-?[0-9.]+\s*(?:,|\Z)|\Z)|"[^"]*(?:\Z|"\s*:)""",
-)
-_ANY_PAIR = re.compile(
-    r"(?:^|[\n,;{])[ \t]*(?:[-*+][ \t]+)?[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])"
-)
-_CALL = re.compile(r"\s*[\w.:]{1,80}\(")
-_CALL_PAIR = re.compile(r"(?:^|[\n,;{(])[ \t]*[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])")
-_FLAG = re.compile(r"(?:--?|/|<)([^\W\d][\w.-]*+)[\s=:>]")
 
 
 def _takes_text(node: Schema, depth: int = 0) -> bool:

@@ -4,7 +4,6 @@ Owns the reading of scalars and the promise that whatever leaves the package can
 equal. It knows no syntax around the values and no schema."""
 
 import re
-from dataclasses import dataclass
 from typing import Any, cast
 
 from tarsy_tasks.errors import ArgumentsError
@@ -21,12 +20,14 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "n
 _LONGEST_WORD = 5
 
 
-@dataclass(frozen=True, slots=True)
 class Written:
     """A scalar or list together with how it was written: `1.10` is a number, or the text of a version."""
 
-    value: Any
-    text: str
+    __slots__ = ("text", "value")
+
+    def __init__(self, value: Any, text: str) -> None:
+        self.value = value
+        self.text = text
 
 
 def read_scalar(text: str) -> str | int | float | bool | None:

@@ -11,20 +11,7 @@ from dataclasses import dataclass
 __all__ = ["Unwrapped", "unwrap"]
 
 _SPACE = " \t\r\n\f\v\ufeff\u200b\u00a0"
-_DATA_LANGUAGES = {
-    "",
-    "json",
-    "json5",
-    "jsonc",
-    "javascript",
-    "js",
-    "yaml",
-    "yml",
-    "text",
-    "txt",
-    "plaintext",
-    "tool_code",
-}
+_DATA_LANGUAGES = {"", "json", "json5", "jsonc", "javascript", "js", "yaml", "yml"}
 _MOST_LAYERS = 6
 _LABEL_WORDS = (
     r"(?:action|tool|function|call)[ _-]?(?:input|arguments?|args|parameters|params|call)"
@@ -145,6 +132,8 @@ def _quoted(text: str) -> str | None:
 
 
 def _labelled(text: str, properties: Collection[str]) -> str | None:
+    if text.startswith(("Thought:", "Action:", "Reasoning:")) and text.count("\nAction Input:") == 1:
+        return text.partition("\nAction Input:")[2]
     label = _LABEL.match(text) or _BARE_LABEL.match(text)
     if label is None or label[1] in properties:
         return None

@@ -1,0 +1,48 @@
+"""What in a bare text shows that it was to be more than a text.
+
+Owns the signs of a failed attempt at structure: cut-off JSON, a pair, a flag, a tag or a call that names a property.
+Such a text must not be sent as the value of some property. It knows no schema but its names, and is linear in the text.
+"""
+
+import re
+from collections.abc import Collection
+
+from tarsy_tasks.arguments.rejection import fold
+
+__all__ = ["find_attempt"]
+
+_BROKEN_JSON = re.compile(
+    r"""\{\s*(?:["'“]|\}|\\"|[^\W\d][\w$.-]{0,80}\s*:\s|\Z)"""
+    r"""|\[[\s\[]*(?:["'{]|-?[0-9.]+\s*(?:,|\Z)|\Z)"""
+    r"""|"[^"]*(?:\Z|"\s*:)"""
+)
+_PAIR = re.compile(r"(?:^|[\n,;{])[ \t]*(?:[-*+][ \t]+)?[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])")
+_ARGUMENT = re.compile(r"[\n,;{(][ \t]*[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])")
+_CALL = re.compile(r"\s*[\w.:]{1,80}\(")
+_QUOTED_NAME = re.compile(r"[\"']([^\W\d][\w.-]*+)[\"']\s*+:")
+_FIRST = re.compile(r"(?:--?|/|<)([^\W\d][\w.-]*+)[\s=:>]|([^\W\d][\w.-]*+)[ \t]*(?:[-:=]>|:=|==|[ \t]\S+\Z)")
+_TRANSCRIPT = re.compile(r"(?:^|\n)(?:Observation|Action|Action Input|Final Answer):")
+
+
+def find_attempt(text: str, properties: Collection[str], reason: str) -> str | None:
+    """The sign that `text` is an attempt at structure, in words for a model, or None.
+
+    Args:
+        reason: Why it is no JSON.
+    """
+    if _BROKEN_JSON.match(text):
+        return f"It begins as JSON, but is none: {reason}."
+    if text.startswith("{") and (text.count("{") != text.count("}") or text.count('"') % 2):
+        return "It begins with a brace and is cut off."
+    if _TRANSCRIPT.search(text):
+        return "It holds more than the arguments."
+    names = {fold(name) for name in properties}
+    patterns = [_PAIR, _QUOTED_NAME, *([_ARGUMENT] if _CALL.match(text) else [])]
+    found = [match for pattern in patterns for match in pattern.finditer(text)]
+    if first := _FIRST.match(text):
+        found.append(first)
+    for match in found:
+        name = match[match.lastindex or 0]
+        if fold(name) in names:
+            return f"`{name[:40]}` names a property, but the text cannot be read as pairs."
+    return None
