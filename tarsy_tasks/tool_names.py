@@ -1,7 +1,7 @@
 """Tool names: from what a model wrote to `(server, tool)`, and to names that every model provider takes.
 
-Owns the spelling of names. It knows neither configuration nor MCP: callers bring the servers, and the tools if they know
-them. Nothing is guessed: two readings that both exist are an error, because the wrong tool is worse than none.
+Owns the spelling of names. It knows neither configuration nor MCP: callers bring the servers, and the tools if they
+know them. Nothing is guessed: two readings that both exist are an error, because the wrong tool is worse than none.
 """
 
 import hashlib

@@ -1,5 +1,6 @@
 """The corpus of texts that models write, and what becomes of them."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,17 @@ class Row:
     @property
     def schema(self) -> dict[str, Any] | None:
         return SCHEMAS[self.schema_name] if self.schema_name else None
+
+    @property
+    def table_line(self) -> str:
+        """The row as a line of a table in docs/arguments.md."""
+        becomes = "rejected" if self.want == "reject" else _code(json.dumps(self.want, ensure_ascii=False))
+        return f"| {_code(self.text)} | {self.schema_name or '–'} | {becomes} | {self.why} |"
+
+
+def _code(text: str) -> str:
+    shown = text.replace("\n", "⏎").replace("|", "\\|")
+    return f"`` {shown} ``" if "`" in shown else f"`{shown}`"
 
 
 _LOADED = yaml.safe_load(_DATA.read_text(encoding="utf-8"))

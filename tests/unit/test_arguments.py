@@ -393,7 +393,7 @@ def test_a_rejection_of_a_text_says_why_it_was_not_sent() -> None:
     assert (refused.value.code, refused.value.outcome) == (ErrorCode.INVALID_ARGUMENTS, Outcome.REJECTED)
     with pytest.raises(ArgumentsError, match="cut off"):
         parse_arguments('{"query": "a', SCHEMAS["search"])
-    with pytest.raises(ArgumentsError, match="`state` is named like a property"):
+    with pytest.raises(ArgumentsError, match="`state` names a property"):
         parse_arguments("call(state='open')", SCHEMAS["sql"] | {"properties": {"sql": {"type": "string"}, "state": {}}})
     with pytest.raises(ArgumentsError, match="takes no arguments"):
         parse_arguments("hello", SCHEMAS["nothing"])
@@ -427,3 +427,18 @@ def test_importing_loads_neither_yaml_nor_validators_nor_the_stack() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_examples_of_the_docs_page_are_rows_of_the_corpus() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "arguments.md").read_text(encoding="utf-8")
+    tables = page.split("| text | schema |")[1:]
+    shown = [line for table in tables for line in table.split("\n\n")[0].splitlines()[2:]]
+    assert len(shown) >= 50
+    assert set(shown) <= {row.table_line for row in ROWS}
+
+
+def test_every_repair_is_explained() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "arguments.md").read_text(encoding="utf-8")
+    words = {word for row in ROWS if row.want != "reject" for word in read_arguments(row.text, row.schema).repairs}
+    assert len(words) > 20
+    assert {word for word in words if f"`{word}`" not in page} == set()
