@@ -21,6 +21,7 @@ _ARGUMENT = re.compile(r"[\n,;{(][ \t]*[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}
 _CALL = re.compile(r"\s*[\w.:]{1,80}\(")
 _QUOTED_NAME = re.compile(r"[\"']([^\W\d][\w.-]*+)[\"']\s*+:")
 _FIRST = re.compile(r"(?:--?|/|<)([^\W\d][\w.-]*+)[\s=:>]|([^\W\d][\w.-]*+)[ \t]*(?:[-:=]>|:=|==|[ \t]\S+\Z)")
+_LABEL = re.compile(r"(?:input|arguments?|args|param(?:eter)?s)[ \t]*[:=](?![=~/])", re.IGNORECASE)
 _TRANSCRIPT = re.compile(r"(?:^|\n)(?:Observation|Action|Action Input|Final Answer):")
 
 
@@ -34,6 +35,8 @@ def find_attempt(text: str, properties: Collection[str], reason: str) -> str | N
         return f"It begins as JSON, but is none: {reason}."
     if text.startswith("{") and (text.count("{") != text.count("}") or text.count('"') % 2):
         return "It begins with a brace and is cut off."
+    if _LABEL.match(text):
+        return "It begins with a label, but what follows is no object."
     if _TRANSCRIPT.search(text):
         return "It holds more than the arguments."
     names = {fold(name) for name in properties}

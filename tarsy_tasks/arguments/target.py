@@ -96,6 +96,10 @@ class Target:
 
     def _opened(self, arguments: dict[str, Any], reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
         """The arguments inside of a whole call: `{"name": "pods_list", "arguments": {...}}`."""
+        if arguments.keys() == {"input"} and isinstance(text := arguments["input"], str):
+            # What reading without a schema makes of a bare text, and what some models were taught to write.
+            known = "input" in self.properties or find_attempt(text, self.properties, "")
+            return None if known else self._filled(text, reading, repairs)
         keys = arguments.keys() - _ENVELOPE_NAMES
         if len(keys) != 1 or not keys <= _ENVELOPES or not self.properties.keys().isdisjoint(arguments):
             return None

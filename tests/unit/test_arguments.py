@@ -20,12 +20,18 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 sys.path.insert(0, str(Path(__file__).parent))
 from arguments_corpus import ROWS, SCHEMAS, Row
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=12,
-)
-json_objects = st.dictionaries(st.text(max_size=8), json_values, max_size=5)
+
+def json_objects_of(text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
+    leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
+    values = st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4), max_leaves=12
+    )
+    return st.dictionaries(text, values, max_size=5)
+
+
+json_objects = json_objects_of(st.text(max_size=12))
+# Without what Python prints as \\x, which JSON does not have.
+printable_objects = json_objects_of(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=12))
 some_schema = st.sampled_from([None, *SCHEMAS.values()])
 # Texts out of the pieces that the readers look for reach further than random characters.
 pieces = st.sampled_from(
@@ -141,10 +147,9 @@ def test_an_object_survives_the_way_through_text(arguments: dict[str, Any]) -> N
         assert parsed.repairs == ()
 
 
-@given(arguments=json_objects)
+@given(arguments=printable_objects)
 def test_an_object_as_python_prints_it_is_the_same_object(arguments: dict[str, Any]) -> None:
     text = repr(arguments)
-    assume("\\x" not in text)
     got = outcome(text, None)
     # Where a backslash makes two readings possible it is left as a text.
     assert got == arguments or ("\\" in text and got == {"input": text})
@@ -167,7 +172,7 @@ def test_arguments_that_come_out_fit(text: str, schema: dict[str, Any]) -> None:
     assert jsonschema.Draft202012Validator(schema).is_valid(arguments)
 
 
-@given(text=texts | json_values.map(json.dumps))
+@given(text=texts | json_objects.map(json.dumps) | json_objects.map(lambda value: json.dumps(list(value.values()))))
 @example('{"a": 1e400}')
 @example("[1, 2")
 @example("-0")
