@@ -158,7 +158,7 @@ _HABITS = re.compile(
     | (?P<comment>{_COMMENT})
     | (?P<word>(?<!{_WORD})(?!{_NUMBER_OR_LITERAL}(?!{_WORD})){_WORD}++)
     | (?P<comma>,(?=(?:\s++|{_COMMENT})*+[}}\]]))
-    | (?P<gap>\s++(?=["'][^"'\\\n]{{0,100}}+["']\s*+:))
+    | (?P<gap>(?<![\s,{{\[:])\s++(?=["'][^"'\\\n]{{0,100}}+["']\s*+:))
     | (?P<stray>[=()<>&|!?^~\\])
     | (?P<space>[\ufeff\u200b\u00a0\u2000-\u200a\u202f\u3000\f\v]++)
     """,
@@ -171,9 +171,14 @@ _QUOTES = {
     "smart": "smart_quotes",
     "curly": "smart_quotes",
 }
+_SPECIAL = re.compile(r'["\\\x00-\x1f]')
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def _not_closed(token: re.Match[str]) -> NotJsonError:
+    return NotJsonError(f"the text {token[0][:20]!r} has no closing quote")
 
 
 class _Repair:
@@ -188,35 +193,26 @@ class _Repair:
             return self._double(token)
         if kind == "word":
             return self._word(token)
-        if kind == "gap":
-            return self._gap(token)
-        if kind == "stray":
-            raise NotJsonError(f"{token[0]!r} does not belong there")
-        if kind == "space":
-            return " "
-        if kind == "comma":
-            self.done["trailing_comma"] = None
-            return ""
-        if kind == "comment":
-            if token[0].startswith("/*") and not token[0].endswith("*/"):
-                raise NotJsonError("a comment in it has no end")
-            self.done["comment"] = None
-            return " "
-        assert kind
-        content = self._content(token, kind)
-        self.done[_QUOTES[kind]] = None
-        return json.dumps(self._unescaped(content, '"' if kind == "triple" else "'"))
-
-    def _content(self, token: re.Match[str], kind: str) -> str:
-        if token[f"end_{kind}"] is None:
-            raise NotJsonError(f"the text {token[0][:20]!r} has no closing quote")
-        return token[f"in_{kind}"]
+        if kind in _QUOTES:
+            return self._other_quotes(token, kind)
+        return self._sign(token, kind)
 
     def _double(self, token: re.Match[str]) -> str:
-        content = self._content(token, "double")
+        content = token["in_double"]
+        if token["end_double"] is None:
+            raise _not_closed(token)
         if "\\" not in content and not _CONTROL.search(content):
             return token[0]
         return json.dumps(self._unescaped(content, '"'))
+
+    def _other_quotes(self, token: re.Match[str], kind: str) -> str:
+        content = token[f"in_{kind}"]
+        if token[f"end_{kind}"] is None:
+            raise _not_closed(token)
+        self.done[_QUOTES[kind]] = None
+        if not _SPECIAL.search(content):
+            return f'"{content}"'
+        return json.dumps(self._unescaped(content, '"' if kind == "triple" else "'"))
 
     def _word(self, token: re.Match[str]) -> str:
         text = token[0]
@@ -232,10 +228,21 @@ class _Repair:
         self.done["python_literal"] = None
         return json.dumps(value)
 
-    def _gap(self, token: re.Match[str]) -> str:
-        before = token.string[token.start() - 1] if token.start() else "{"
+    def _sign(self, token: re.Match[str], kind: str | None) -> str:
+        if kind == "space":
+            return " "
+        if kind == "stray":
+            raise NotJsonError(f"{token[0]!r} does not belong there")
+        if kind == "comma":
+            self.done["trailing_comma"] = None
+            return ""
+        if kind == "comment":
+            if token[0].startswith("/*") and not token[0].endswith("*/"):
+                raise NotJsonError("a comment in it has no end")
+            self.done["comment"] = None
+            return " "
         # Behind a comment it cannot be told from here whether a comma stands before it.
-        if before in "{[,:" or "comment" in self.done:
+        if token.start() == 0 or "comment" in self.done:
             return " "
         self.done["missing_comma"] = None
         return ", "

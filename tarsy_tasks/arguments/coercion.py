@@ -15,6 +15,7 @@ __all__ = ["coerce"]
 
 _LIST_ITEM = re.compile(r"[\w.@/+=:*%~-]+")
 _DEEPEST = 3 * MAX_DEPTH  # a level of the value may be a reference, an alternative and an object
+_SCALARS = {"string", "integer", "number", "boolean", "null"}
 _Repairs = dict[str, None]
 
 
@@ -43,22 +44,33 @@ class _Coercion:
 
     def coerce(self, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
         value = plain(tree)
+        kind = schema.only_type
+        if kind is not None and TYPES[kind](value):
+            return value
+        if kind in _SCALARS:
+            # Short cut for the items of long lists.
+            made: _Repairs = {}
+            result = self._to_type(kind, schema, tree, made, depth)
+            if not TYPES[kind](result):
+                return value
+            repairs.update(made)
+            return result
         if depth > _DEEPEST or self._fits(schema, value):
             return value
         changes: _Repairs = {}
         changed = self._changed(schema, tree, changes, depth)
-        if _same(changed, value):
-            return value
         repairs.update(changes)
-        return changed
+        return changed if changes else value
 
     def _changed(self, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
-        value = plain(tree)
         if schema.branches:
             return self._by_branch(schema, tree, repairs, depth)
         for part in schema.parts:
-            changed = self.coerce(part, tree, repairs, depth + 1)
-            tree = tree if _same(changed, plain(tree)) else changed
+            changes: _Repairs = {}
+            changed = self.coerce(part, tree, changes, depth + 1)
+            if changes:
+                tree = changed
+                repairs.update(changes)
         if schema.members is not None:
             return _member(schema.members, tree, repairs)
         content = tree.value if isinstance(tree, Written) else tree
@@ -73,7 +85,7 @@ class _Coercion:
         for kind in kinds:
             changes: _Repairs = {}
             changed = self._to_type(kind, schema, tree, changes, depth)
-            if not _same(changed, value) and TYPES[kind](changed):
+            if changes and TYPES[kind](changed):
                 found.append((changed, changes))
         return _only(found, plain(tree), repairs)
 
@@ -117,7 +129,7 @@ class _Coercion:
         value = plain(tree)
         if kind == "string":
             return _to_string(tree, repairs)
-        if kind in ("boolean", "integer", "number", "null") and isinstance(value, str):
+        if kind in _SCALARS and isinstance(value, str):
             scalar = read_scalar(value.strip())
             if TYPES[kind](scalar):
                 repairs[f"to_{kind}"] = None

@@ -80,6 +80,8 @@ class _Compiler:
         for keyword, build in KEYWORDS.items():
             if keyword in node.raw and (check := build(node.raw[keyword], node, self)):
                 node.checks.append(check)
+        if len(node.checks) == 1 and len(node.types) == 1:
+            node.only_type = next(iter(node.types))
 
     def resolve(self, reference: str) -> Any:
         """The subschema that a local reference names, or None."""

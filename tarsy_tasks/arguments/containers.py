@@ -35,7 +35,7 @@ def build_properties(schemas: Any, node: Schema, compiler: Document) -> Check | 
         if isinstance(value, dict):
             for name, item in cast("dict[str, Any]", value).items():
                 if name in properties:
-                    properties[name].check(item, (*path, name), run)
+                    properties[name].check_part(item, path, name, run)
                     if run.full:
                         return
 
@@ -75,7 +75,7 @@ def build_additional(schema: Any, node: Schema, compiler: Document) -> Check | N
             if additional is None:
                 run.found((*path, name), "additionalProperties", "", item)
             else:
-                additional.check(item, (*path, name), run)
+                additional.check_part(item, path, name, run)
             if run.full:
                 return
 
@@ -156,7 +156,7 @@ def build_prefix_items(schemas: Any, _node: Schema, compiler: Document) -> Check
     def check(value: Any, path: Path, run: Run) -> None:
         if isinstance(value, list):
             for at, (node, item) in enumerate(zip(nodes, cast("list[Any]", value), strict=False)):
-                node.check(item, (*path, at), run)
+                node.check_part(item, path, at, run)
 
     return check if nodes else None
 
@@ -182,7 +182,7 @@ def _items_from(start: int, schema: Any, node: Schema, compiler: Document) -> Ch
         if isinstance(value, list):
             for at, item in enumerate(cast("list[Any]", value)):
                 if at >= start:
-                    items.check(item, (*path, at), run)
+                    items.check_part(item, path, at, run)
                     if run.full:
                         return
 

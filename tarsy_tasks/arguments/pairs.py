@@ -61,7 +61,7 @@ def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
         if last is not None and _goes_on(text, last, part, properties):
             last.end, last.continued = part.end, True
             continue
-        if not part.key or part.key in pairs:
+        if not part.key or part.key in pairs or (properties and last is None and part.key not in properties):
             return None
         pairs[part.key] = last = part
     return {key: _value(text, part) for key, part in pairs.items()} or None
@@ -223,6 +223,7 @@ class _YamlReader:
     def __init__(self, yaml: Any, text: str, events: Iterator[Any]) -> None:
         self._yaml = yaml
         self._text = text
+        self._has_comments = "#" in text
         self._following = events.__next__
         self._structured = False
 
@@ -240,40 +241,41 @@ class _YamlReader:
         return value if self._structured else None
 
     def _node(self, event: Any, depth: int) -> Any:
-        if isinstance(event, self._yaml.AliasEvent) or event.anchor or event.tag or depth >= MAX_DEPTH:
+        kind = type(event)
+        if kind is self._yaml.AliasEvent or event.anchor or event.tag or depth >= MAX_DEPTH:
             raise _NotOursError
-        if isinstance(event, self._yaml.ScalarEvent):
+        if kind is self._yaml.ScalarEvent:
             return self._scalar(event)
         self._structured |= depth > 0
-        if isinstance(event, self._yaml.SequenceStartEvent):
-            return self._sequence(depth + 1)
-        return self._mapping(depth + 1)
+        return self._sequence(depth + 1) if kind is self._yaml.SequenceStartEvent else self._mapping(depth + 1)
 
     def _sequence(self, depth: int) -> list[Any]:
         items: list[Any] = []
-        while not isinstance(event := self._following(), self._yaml.SequenceEndEvent):
+        following, end = self._following, self._yaml.SequenceEndEvent
+        while type(event := following()) is not end:
             items.append(self._node(event, depth))
         return items
 
     def _mapping(self, depth: int) -> dict[str, Any]:
         members: dict[str, Any] = {}
-        while not isinstance(event := self._following(), self._yaml.MappingEndEvent):
-            if not isinstance(event, self._yaml.ScalarEvent):
+        following, end = self._following, self._yaml.MappingEndEvent
+        while type(event := following()) is not end:
+            if type(event) is not self._yaml.ScalarEvent:
                 raise _NotOursError
             self._node(event, depth)
             if event.value in members or event.value == "<<":
                 raise _NotOursError
-            members[event.value] = self._node(self._following(), depth)
+            members[event.value] = self._node(following(), depth)
         return members
 
     def _scalar(self, event: Any) -> Any:
-        if event.style in ("|", ">"):
-            self._structured = True
-            return event.value
-        if event.style in ('"', "'"):
-            return event.value
-        if event.start_mark.line != event.end_mark.line:
+        style, value = event.style, event.value
+        if style:
+            self._structured |= style in "|>"
+            if style in "|>\"'":
+                return value
+        if " " in value and event.start_mark.line != event.end_mark.line:
             raise _NotOursError
-        if _COMMENT.match(self._text, event.end_mark.index):
+        if self._has_comments and _COMMENT.match(self._text, event.end_mark.index):
             raise _NotOursError
-        return Written(read_scalar(event.value), event.value) if event.value else None
+        return Written(read_scalar(value), value) if value else None

@@ -106,6 +106,8 @@ class Schema:
         members: The values of `enum` or `const`, None without.
         parts: Subschemas that apply to the same value: `allOf` and `$ref`.
         branches: Subschemas of which one applies: `anyOf` and `oneOf`.
+        checks: What is checked, in this order.
+        only_type: The one type, where nothing else is checked.
     """
 
     __slots__ = (
@@ -115,6 +117,7 @@ class Schema:
         "closed",
         "items",
         "members",
+        "only_type",
         "parts",
         "properties",
         "raw",
@@ -134,6 +137,7 @@ class Schema:
         self.parts: list[Schema] = []
         self.branches: list[Schema] = []
         self.checks: list[Check] = []
+        self.only_type: str | None = None
 
     def check(self, value: Any, path: Path, run: Run) -> None:
         run.steps_left -= 1
@@ -145,6 +149,13 @@ class Schema:
             if len(run.problems) >= run.most_problems:
                 break
         run.depth -= 1
+
+    def check_part(self, value: Any, path: Path, step: str | int, run: Run) -> None:
+        """Checks the value at `step` of what is at `path`; most are scalars that fit."""
+        if self.only_type is not None and TYPES[self.only_type](value):
+            run.steps_left -= 1
+        else:
+            self.check(value, (*path, step), run)
 
     def fits(self, value: Any) -> bool:
         """Whether `value` fits.

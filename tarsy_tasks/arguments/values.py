@@ -51,6 +51,8 @@ def read_scalar(text: str) -> str | int | float | bool | None:
 
 def plain(tree: Any) -> Any:
     """The values of `tree` without how they were written."""
+    if isinstance(tree, str | int | float):
+        return tree
     if isinstance(tree, Written):
         return plain(tree.value)
     if isinstance(tree, dict):
