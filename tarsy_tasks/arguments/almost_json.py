@@ -171,6 +171,7 @@ _QUOTES = {
     "smart": "smart_quotes",
     "curly": "smart_quotes",
 }
+_LITERALS: dict[bool | None, str] = {True: "true", False: "false", None: "null"}
 _SPECIAL = re.compile(r'["\\\x00-\x1f]')
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -226,7 +227,7 @@ class _Repair:
             self.done["bare_word"] = None
             return f'"{text}"'
         self.done["python_literal"] = None
-        return json.dumps(value)
+        return _LITERALS[value] if value is None or isinstance(value, bool) else repr(value)
 
     def _sign(self, token: re.Match[str], kind: str | None) -> str:
         if kind == "space":

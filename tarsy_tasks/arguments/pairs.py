@@ -7,7 +7,7 @@ readings. They know no schema but the names of its properties, and both are line
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_json, read_json_at
 from tarsy_tasks.arguments.values import MAX_DEPTH, Written, read_scalar
@@ -241,7 +241,7 @@ class _YamlReader:
         return value if self._structured else None
 
     def _node(self, event: Any, depth: int) -> Any:
-        kind = type(event)
+        kind = cast("type[object]", type(event))
         if kind is self._yaml.AliasEvent or event.anchor or event.tag or depth >= MAX_DEPTH:
             raise _NotOursError
         if kind is self._yaml.ScalarEvent:

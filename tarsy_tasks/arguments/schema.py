@@ -57,18 +57,27 @@ class Problem:
 class Run:
     """One check of `value`: what it found, and how much work is left to it."""
 
-    __slots__ = ("depth", "most_problems", "problems", "steps_left")
+    __slots__ = ("_value", "depth", "most_problems", "problems", "steps_left")
 
     def __init__(self, most_problems: int, value: Any) -> None:
         self.problems: list[Problem] = []
         self.most_problems = most_problems
-        self.steps_left = _FREE_STEPS + _STEPS_PER_VALUE * size(value)
+        self.steps_left = _FREE_STEPS
         self.depth = 0
+        self._value = value
 
     def spend(self, steps: int) -> None:
+        """Takes `steps` off what is left; a large value has more to spend.
+
+        Raises:
+            TooCostlyError: Nothing is left.
+        """
         self.steps_left -= steps
         if self.steps_left < 0:
-            raise TooCostlyError
+            self.steps_left += _STEPS_PER_VALUE * size(self._value)
+            self._value = None
+            if self.steps_left < _STEPS_PER_VALUE:
+                raise TooCostlyError
 
     def found(self, path: tuple[str | int, ...], kind: str, expected: str, given: Any) -> None:
         self.problems.append(Problem(path, kind, expected, given))
@@ -140,9 +149,9 @@ class Schema:
         self.only_type: str | None = None
 
     def check(self, value: Any, path: Path, run: Run) -> None:
-        run.steps_left -= 1
+        run.spend(1)
         run.depth += 1
-        if run.steps_left < 0 or run.depth > _DEEPEST_CHECK:
+        if run.depth > _DEEPEST_CHECK:
             raise TooCostlyError
         for check in self.checks:
             check(value, path, run)
@@ -180,14 +189,11 @@ class Schema:
 
 
 def size(value: Any) -> int:
-    """How many values there are in `value`, up to what matters."""
-    if isinstance(value, dict):
-        return 1 + sum(
-            size(item) if isinstance(item, dict | list) else 1 for item in cast("dict[str, Any]", value).values()
-        )
-    if isinstance(value, list):
-        return 1 + sum(size(item) if isinstance(item, dict | list) else 1 for item in cast("list[Any]", value))
-    return 1
+    """How many values there are in `value`."""
+    if not isinstance(value, dict | list):
+        return 1
+    parts = cast("list[Any]", list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else value)
+    return 1 + len(parts) + sum(size(part) - 1 for part in parts if isinstance(part, dict | list))
 
 
 def identity(value: Any) -> Any:

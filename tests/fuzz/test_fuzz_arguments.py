@@ -34,9 +34,7 @@ def mutations(draw: st.DrawFn) -> str:
                     text[:at],
                     text[at:],
                     text[:at] + text[to:],
-                    text[:at]
-                    + draw(st.text("{}[]\"'`:=,\\\n #/|-&*!é“\u2028\x00", min_size=1, max_size=3))
-                    + text[at:],
+                    text[:at] + draw(st.text(SIGNS, min_size=1, max_size=3)) + text[at:],
                     text[:at] + other,
                     text[:at] + json.dumps(other) + text[to:],
                 ]
