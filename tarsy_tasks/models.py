@@ -119,6 +119,15 @@ class ToolResult(BaseModel):
     def is_error(self) -> bool:
         return self.outcome is not Outcome.OK
 
+    def __repr__(self) -> str:
+        """What logs, events and Flower show of a result: how it ended, never what is in it."""
+        ending = self.outcome if self.error_code is None else f"{self.outcome} {self.error_code}"
+        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s>"
+
+    def __json__(self) -> dict[str, Any]:
+        """How kombu encodes a task's return value."""
+        return self.model_dump(mode="json")
+
     @classmethod
     def from_error(
         cls, error: CallError, *, call_id: str, name: str, attempts: int = 0, duration_s: float = 0.0

@@ -1,0 +1,155 @@
+"""`AsyncToolExecutor`: what an asyncio agent holds.
+
+Owns awaiting. What a call is and how it travels stands in `calls`; `executor` is the same, blocking. Sending goes through a small
+thread pool, for publishing to Redis blocks; waiting costs no thread and is bound to no event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from tarsy_tasks.agent.calls import Calls, SentCall
+from tarsy_tasks.agent.catalogue import Catalogue
+from tarsy_tasks.errors import ResultTimeout, TarsyTasksError
+from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
+
+T = TypeVar("T")
+_SENDERS = 4
+"""Sending is work for the interpreter, not waiting: more threads would send no faster."""
+
+
+class AsyncPendingCall:
+    """A call that was submitted.
+
+    Attributes:
+        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
+        call: The call itself.
+    """
+
+    def __init__(self, executor: "AsyncToolExecutor", sent: SentCall) -> None:
+        self.id = sent.id
+        self.call = sent.call
+        self._executor = executor
+        self._sent = sent
+
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._sent.future.done()
+
+    async def result(self, timeout: float | None = None) -> ToolResult:  # noqa: ASYNC109 - the contract of PendingCall
+        """Wait for the answer.
+
+        Args:
+            timeout: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was submitted.
+
+        Raises:
+            ResultTimeout: `timeout` ran out before the call's own deadline did; the call goes on.
+        """
+        left_s = self._sent.seconds_left()
+        try:
+            return await _wait(self._sent.future, left_s if timeout is None else min(timeout, left_s))
+        except TimeoutError:
+            if self._sent.seconds_left():
+                raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
+            return await self._executor._in_thread(lambda calls: calls.give_up(self._sent))  # noqa: SLF001
+
+    async def cancel(self) -> None:
+        """Cancel the call, wherever it is. `result` then tells how it ended.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached.
+        """
+        await self._executor._in_thread(lambda calls: calls.cancel(self._sent))  # noqa: SLF001
+
+
+class AsyncToolExecutor:
+    """`ToolExecutor` with `await`; arguments and errors are the same."""
+
+    def __init__(
+        self,
+        servers: Collection[str] | None = None,
+        *,
+        tool_filter: Mapping[str, Collection[str]] | None = None,
+        timeout_s: float = 60.0,
+        agent_id: str | None = None,
+        run_id: str | None = None,
+        app: "Celery | None" = None,
+    ) -> None:
+        self._calls = Calls(
+            servers=servers, tool_filter=tool_filter, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, app=app
+        )
+        self._catalogue = Catalogue()
+        self._senders = ThreadPoolExecutor(_SENDERS, thread_name_prefix="tarsy-send")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the sending threads. Calls that were submitted go on."""
+        self._catalogue = Catalogue()
+        await asyncio.get_running_loop().run_in_executor(None, self._senders.shutdown)
+
+    async def list_tools(self) -> list[ToolDefinition]:
+        """As `ToolExecutor.list_tools`."""
+        listings = await self._in_thread(lambda calls: [calls.send_listing(server) for server in calls.servers])
+        waits = [_wait(listing.future, self._calls.timeout_s) for listing in listings]
+        found = await asyncio.gather(*waits, return_exceptions=True)
+        answers: list[tuple[str, list[ToolDefinition] | Exception]] = []
+        for listing, answer in zip(listings, found, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, TarsyTasksError | TimeoutError):
+                raise answer
+            answers.append((listing.server, answer))
+        self._catalogue.update(self._calls, answers)
+        return self._catalogue.tools
+
+    async def failed_servers(self) -> dict[str, str]:
+        """As `ToolExecutor.failed_servers`."""
+        return dict((await self._listed()).failed)
+
+    async def prompt_section(self) -> str:
+        """As `ToolExecutor.prompt_section`."""
+        return (await self._listed()).prompt_section()
+
+    async def submit(self, call: ToolCall) -> AsyncPendingCall:
+        """As `ToolExecutor.submit`."""
+        return AsyncPendingCall(self, await self._in_thread(lambda calls: calls.send(call)))
+
+    async def execute(self, call: ToolCall) -> ToolResult:
+        """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
+        pending = await self.submit(call)
+        try:
+            return await pending.result()
+        except asyncio.CancelledError:
+            # The answer to the caller is its own cancellation; the tool's is on its way and needs nobody to wait for it.
+            self._senders.submit(self._calls.cancel, pending._sent)  # noqa: SLF001
+            raise
+
+    async def execute_many(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
+        """As `ToolExecutor.execute_many`."""
+        return list(await asyncio.gather(*(self.execute(call) for call in calls)))
+
+    async def _listed(self) -> Catalogue:
+        if not self._catalogue.listed:
+            await self.list_tools()
+        return self._catalogue
+
+    async def _in_thread(self, send: Callable[[Calls], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._senders, send, self._calls)
+
+
+async def _wait(future: "Future[T]", timeout_s: float) -> T:
+    """Await a future of the reader thread; it cannot be cancelled, so a timeout leaves it whole."""
+    async with asyncio.timeout(timeout_s):
+        return await asyncio.wrap_future(future)
