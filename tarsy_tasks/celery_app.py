@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "include": ["tarsy_tasks.worker.tasks"],
     "task_routes": ["tarsy_tasks.celery_app.route_task"],
     "task_default_queue": "tarsy",
+    "broker_transport": "tarsy_tasks.redis_transport:Transport",
     "beat_scheduler": "tarsy_tasks.beat:CheckScheduler",
     # JSON only: a message is data, never code.
     "task_serializer": "json",
@@ -77,6 +78,7 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     """
     redis_url = Settings().redis_url
     app = TarsyApp("tarsy_tasks", set_as_current=False)
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.result_backend:ResultBackend")
     app.config_from_object({"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})})
     return app
 

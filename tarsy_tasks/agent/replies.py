@@ -94,7 +94,7 @@ class ReplyReader:
                 pubsub.psubscribe(self._key_prefix + "*")
                 self._receive(pubsub)
             except Exception as error:
-                if self._subscribed.is_set():
+                if self._pending:
                     logger.warning("lost Redis, reconnecting: %s", error)
                 self._failure = error
                 self._subscribed.clear()

@@ -1,0 +1,28 @@
+"""Celery's Redis result backend without the read before every write.
+
+Owns what the project changes in the result backend; selected by `result_backend` in the defaults.
+"""
+
+from typing import Any
+
+from celery import states
+from celery.backends.redis import RedisBackend
+
+__all__ = ["ResultBackend"]
+
+
+class ResultBackend(RedisBackend):
+    """Stores a success without first reading what is stored.
+
+    Stock reads so that a failure never overwrites a success; a success needs no such care. It saves a round trip a call.
+    """
+
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
+    ) -> Any:
+        if state != states.SUCCESS:
+            return super()._store_result(task_id, result, state, traceback, request, **kwargs)
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        meta["task_id"] = task_id
+        self._set_with_state(self.get_key_for_task(task_id), self.encode(meta), state)
+        return result
