@@ -1,0 +1,1 @@
+def resolve_variables(server, environ): return server
