@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import celeryd_after_setup, celeryd_init
 
-from tarsy_tasks import keys
+from tarsy_tasks import keys, redis_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import Settings
@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "include": ["tarsy_tasks.worker.tasks"],
     "task_routes": ["tarsy_tasks.celery_app.route_task"],
     "task_default_queue": "tarsy",
-    "broker_transport": "tarsy_tasks.redis_transport:Transport",
+    "broker_transport": redis_transport.ALIAS,
     "beat_scheduler": "tarsy_tasks.beat:CheckScheduler",
     # JSON only: a message is data, never code.
     "task_serializer": "json",

@@ -6,9 +6,13 @@ behaviour that it replaces, and a test tells when upstream has mended it.
 
 from typing import Any
 
+from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 
-__all__ = ["Channel", "Transport"]
+__all__ = ["ALIAS", "Channel", "Transport"]
+
+ALIAS = "tarsy-redis"
+"""The transport's name in Celery's settings and log lines."""
 
 
 class Channel(kombu_redis.Channel):
@@ -37,3 +41,6 @@ class Transport(kombu_redis.Transport):
     """The transport with that channel."""
 
     Channel = Channel
+
+
+TRANSPORT_ALIASES[ALIAS] = f"{__name__}:Transport"

@@ -26,6 +26,9 @@ from tarsy_tasks.worker.sessions import ServerConnection
 __all__ = ["call_tool", "check_server", "list_tools"]
 
 _masker = build_masker()
+_GUARD_S = 0.5
+_NO_LIMIT_S = 24 * 3600.0
+"""For callers that name no timeout: the server's own limits are all that bounds the call."""
 
 
 class ServerTask(Task):
@@ -53,12 +56,11 @@ def call_tool(server: str, tool: str, arguments: Any = None, call: Any = None) -
         info = _parse_info(call)
         job = current_job()
         connection = _connection(job, server)
-        timeout_s = min(info.timeout_s or float("inf"), connection.server.timeouts.call_timeout(tool))
-        definition = _listed_tool(job, connection, tool, timeout_s)
+        deadline = started + (info.timeout_s or _NO_LIMIT_S)
+        definition = _listed_tool(job, connection, tool, deadline)
         checked = parse_arguments(arguments, definition.input_schema)
-        left_s = max(0.001, timeout_s - (time.monotonic() - started))
         attempts = 1
-        result = _call(job, connection, tool, checked, left_s)
+        result = _call(job, connection, tool, checked, deadline)
         return build_result(
             result,
             _masker,
@@ -136,29 +138,36 @@ def _connection(job: Job, server: str) -> ServerConnection:
     return connection
 
 
-def _listed_tool(job: Job, connection: ServerConnection, tool: str, timeout_s: float) -> ToolDefinition:
+def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: float) -> ToolDefinition:
     """The definition of a tool that the server lists; connects if there is no session."""
+    server = connection.server.name
     tools = connection.tools
     if tools is None:
+        left_s = _seconds_left(deadline)
         try:
-            tools = job.run(connection.connected(), timeout_s).tools
+            tools = job.run(connection.connected(), left_s).tools
         except TimeoutError:
             raise CallError(
                 ErrorCode.SERVER_UNAVAILABLE,
-                f"MCP server `{connection.server.name}` was not connected within {timeout_s:g} s. The tool did not run.",
+                f"MCP server `{server}` was not connected within the {left_s:.3g} s that were left. The tool did not run.",
             ) from None
     if tool not in tools:
-        resolve_tool_name(f"{connection.server.name}.{tool}", {connection.server.name: tools})
+        resolve_tool_name(f"{server}.{tool}", {server: tools})
     return tools[tool]
 
 
-def _call(job: Job, connection: ServerConnection, tool: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+def _call(job: Job, connection: ServerConnection, tool: str, arguments: dict[str, Any], deadline: float) -> Any:
+    timeout_s = min(_seconds_left(deadline), connection.server.timeouts.call_timeout(tool))
     try:
         # The SDK's own timeout starts only after the request is written; a stopped server may never read it.
-        return job.run(connection.call_tool(tool, arguments, timeout_s), timeout_s + 1.0)
+        return job.run(connection.call_tool(tool, arguments, timeout_s), timeout_s + _GUARD_S)
     except TimeoutError:
         raise CallError(
             ErrorCode.CALL_TIMEOUT,
-            f"`{connection.server.name}.{tool}` gave no answer within {timeout_s:g} s. It may have run. "
+            f"`{connection.server.name}.{tool}` gave no answer within {timeout_s:.3g} s. It may have run. "
             "Look at its effects before you call it again.",
         ) from None
+
+
+def _seconds_left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
