@@ -25,6 +25,7 @@ __all__ = ["Calls", "SentCall", "SentListing"]
 
 _GARBAGE_S = 600.0
 """A message that nobody took so long after its deadline is dropped; deadlines themselves do not depend on it."""
+_PUBLISH_WAIT_S = 0.2
 _REPLY_MARGIN = 0.1
 _REPLY_MARGIN_LIMIT_S = 1.0
 
@@ -189,6 +190,7 @@ class Calls:
 
     def _publish(self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float) -> None:
         from kombu.exceptions import EncodeError
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
         # Not `send_task`: it subscribes to each task a second time, synchronously.
         amqp: Any = self.app.amqp
@@ -202,21 +204,28 @@ class Calls:
             kwargsrepr="{}",
         )
         pool: Any = self.app.producer_pool
+
+        def publish() -> None:
+            with pool.acquire(block=True, timeout=max(0.001, deadline - time.monotonic())) as producer:
+                amqp.send_task_message(producer, task, message, queue=keys.queue(server), retry=False)
+
+        errors = _connection_errors()
+        retrying = Retrying(
+            retry=retry_if_exception_type(errors),
+            stop=stop_after_delay(max(0.0, deadline - time.monotonic() - _PUBLISH_WAIT_S)),
+            wait=wait_fixed(_PUBLISH_WAIT_S),
+            reraise=True,
+        )
         try:
-            while True:
-                try:
-                    with pool.acquire(block=True, timeout=max(0.001, deadline - time.monotonic())) as producer:
-                        return amqp.send_task_message(producer, task, message, queue=keys.queue(server), retry=False)
-                except EncodeError as error:
-                    raise ValueError(f"the arguments of {arguments[1]} hold something that is not JSON: {error}") from error
-                except _connection_errors() as error:
-                    if time.monotonic() + 0.2 >= deadline:
-                        raise BrokerUnavailable(
-                            f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued."
-                        ) from error
-                    time.sleep(0.2)
-        except BaseException:
+            retrying(publish)
+        except BaseException as error:
             reader.forget(task_id)
+            if isinstance(error, EncodeError):
+                raise ValueError(f"the arguments of {server}.{tool} hold something that is not JSON: {error}") from error
+            if isinstance(error, errors):
+                raise BrokerUnavailable(
+                    f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued."
+                ) from error
             raise
 
 
