@@ -140,7 +140,9 @@ async def bench_ours(worker: psutil.Process, in_flight: int, calls: int) -> Figu
     async with AsyncToolExecutor(timeout_s=60) as tools:
         first = await tools.execute(ToolCall(id="0", name="desk.echo", arguments={"text": TEXT}))
         assert first.content == TEXT, first.content
-        server = next(child for child in worker.children(recursive=True) if "tarsy_tasks.demo.server" in child.cmdline())
+        server = next(
+            child for child in worker.children(recursive=True) if "tarsy_tasks.demo.server" in child.cmdline()
+        )
 
         async def call() -> None:
             result = await tools.execute(ToolCall(id="1", name="desk.echo", arguments={"text": TEXT}))
@@ -234,7 +236,9 @@ def main() -> None:
             by[name, in_flight] for name in ("bare SDK", "stock noop task", "tarsy-tasks", "connect per call")
         )
         cpu = tarsy.cpu_ms["worker"] / (noop.cpu_ms["worker"] + sdk.cpu_ms["client"])
-        print(f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + bare SDK); {tarsy.per_s / reconnect.per_s:.0f} × connect per call")
+        print(
+            f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + bare SDK); {tarsy.per_s / reconnect.per_s:.0f} × connect per call"
+        )
     added = by["tarsy-tasks", 1].p50_ms - by["bare SDK", 1].p50_ms
     print(f"p50 added over a bare SDK call: {added:.2f} ms; 500 calls of 1 s in flight: {slow_s:.2f} s")
 

@@ -24,7 +24,7 @@ class Channel(kombu_redis.Channel):
 
     _own_client: Any = None
 
-    def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+    def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:
             return super()._create_client(asynchronous=True)
         if self._own_client is None:

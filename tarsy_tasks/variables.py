@@ -1,1 +1,2 @@
-def resolve_variables(server, environ): return server
+def resolve_variables(server, environ):
+    return server

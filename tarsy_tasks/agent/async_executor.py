@@ -58,7 +58,7 @@ class AsyncPendingCall:
         except TimeoutError:
             if self._sent.seconds_left():
                 raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
-            return await self._executor._in_thread(lambda calls: calls.give_up(self._sent))  # noqa: SLF001
+            return await self._executor._in_thread(lambda calls: calls.give_up(self._sent))
 
     async def cancel(self) -> None:
         """Cancel the call, wherever it is. `result` then tells how it ended.
@@ -66,7 +66,7 @@ class AsyncPendingCall:
         Raises:
             BrokerUnavailable: Redis could not be reached.
         """
-        await self._executor._in_thread(lambda calls: calls.cancel(self._sent))  # noqa: SLF001
+        await self._executor._in_thread(lambda calls: calls.cancel(self._sent))
 
 
 class AsyncToolExecutor:
@@ -133,7 +133,7 @@ class AsyncToolExecutor:
             return await pending.result()
         except asyncio.CancelledError:
             # The answer to the caller is its own cancellation; the tool's is on its way and needs nobody to wait for it.
-            self._senders.submit(self._calls.cancel, pending._sent)  # noqa: SLF001
+            self._senders.submit(self._calls.cancel, pending._sent)
             raise
 
     async def execute_many(self, calls: Iterable[ToolCall]) -> list[ToolResult]:

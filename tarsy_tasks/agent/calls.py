@@ -188,7 +188,9 @@ class Calls:
         reader.wait_until_subscribed(max(0.0, deadline - time.monotonic()))
         return reader
 
-    def _publish(self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float) -> None:
+    def _publish(
+        self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
+    ) -> None:
         from kombu.exceptions import EncodeError
         from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -221,7 +223,9 @@ class Calls:
         except BaseException as error:
             reader.forget(task_id)
             if isinstance(error, EncodeError):
-                raise ValueError(f"the arguments of {server}.{tool} hold something that is not JSON: {error}") from error
+                raise ValueError(
+                    f"the arguments of {server}.{tool} hold something that is not JSON: {error}"
+                ) from error
             if isinstance(error, errors):
                 raise BrokerUnavailable(
                     f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued."
@@ -267,7 +271,9 @@ def _read_result(meta: Meta, call: ToolCall) -> ToolResult:
                 f"The stored answer to `{call.name}` cannot be read: is the worker of another version? The tool may have run.",
             )
     elif meta["status"] == "REVOKED":
-        error = CallError(ErrorCode.CANCELLED, f"`{call.name}` was cancelled. If it had begun, the MCP server was told to stop.")
+        error = CallError(
+            ErrorCode.CANCELLED, f"`{call.name}` was cancelled. If it had begun, the MCP server was told to stop."
+        )
     else:
         error = _task_failure(meta, f"`{call.name}`")
     return ToolResult.from_error(error, call_id=call.id, name=call.name)
@@ -290,7 +296,9 @@ def _task_failure(meta: Meta, what: str) -> CallError:
     result = meta.get("result")
     kind = str(result.get("exc_type")) if isinstance(result, Mapping) else "no result"
     if kind == "TimeLimitExceeded":
-        return CallError(ErrorCode.TIME_LIMIT, f"{what} was cancelled at Celery's hard time limit. The tool may have run.")
+        return CallError(
+            ErrorCode.TIME_LIMIT, f"{what} was cancelled at Celery's hard time limit. The tool may have run."
+        )
     if kind == "WorkerLostError":
         return CallError(ErrorCode.WORKER_LOST, f"The worker was lost while {what} ran. The tool may have run.")
     return CallError(

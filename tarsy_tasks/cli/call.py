@@ -32,7 +32,9 @@ def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: f
         raise click.UsageError(str(error)) from None
     with executor:
         pending = executor.submit(ToolCall(id="cli", name=name, arguments=_parse_words(arguments)))
-        progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=notes, transient=True)
+        progress = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=notes, transient=True
+        )
         with progress:
             progress.add_task(name, total=None)
             try:

@@ -38,7 +38,9 @@ def check(path: Path | None, *, as_json: bool) -> None:
         ]
         print_json({"path": str(path), "servers": servers, "unresolved": unresolved})
         return
-    click.echo(f"{path}: {len(found.servers)} servers, {len(found.enabled_servers)} enabled: {', '.join(found.servers)}")
+    click.echo(
+        f"{path}: {len(found.servers)} servers, {len(found.enabled_servers)} enabled: {', '.join(found.servers)}"
+    )
     for problem in unresolved.values():
         notes.print(f"in a worker with this environment: {problem}", style="yellow", markup=False)
 

@@ -90,7 +90,9 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         with ToolExecutor(timeout_s=_START_S) as tools:
             _wait(stack, lambda: tools.list_tools() and not tools.failed_servers(), "every server lists its tools")
             found = tools.list_tools()
-    console.print(f"{len(found)} tools on 2 MCP servers: {', '.join(tool.name for tool in found)}", markup=False, soft_wrap=True)
+    console.print(
+        f"{len(found)} tools on 2 MCP servers: {', '.join(tool.name for tool in found)}", markup=False, soft_wrap=True
+    )
 
     started = time.monotonic()
     with notes.status("40 calls"):
@@ -152,7 +154,9 @@ def _print_tries(tries: "list[Try]") -> None:
                 mode,
                 kind,
                 str(len(group)),
-                ", ".join(f"{count} {outcome}" for outcome, count in Counter(one.result.outcome for one in group).items()),
+                ", ".join(
+                    f"{count} {outcome}" for outcome, count in Counter(one.result.outcome for one in group).items()
+                ),
                 f"{max(one.result.duration_s for one in group):.2f} s",
                 " ".join(group[0].result.content.split())[:70],
             )
@@ -161,11 +165,20 @@ def _print_tries(tries: "list[Try]") -> None:
     )
     for attempt in tries:
         if not attempt.as_expected:
-            notes.print(f"expected {attempt.group.expected}: {attempt.result!r} {attempt.result.content}", style="red", markup=False)
+            notes.print(
+                f"expected {attempt.group.expected}: {attempt.result!r} {attempt.result.content}",
+                style="red",
+                markup=False,
+            )
 
 
 def _health_row(record: "HealthRecord") -> tuple[str, ...]:
-    return record.server, "yes" if record.healthy else record.error or "no", str(record.tool_count), f"{record.latency_s * 1000:.0f} ms"
+    return (
+        record.server,
+        "yes" if record.healthy else record.error or "no",
+        str(record.tool_count),
+        f"{record.latency_s * 1000:.0f} ms",
+    )
 
 
 def _print_last_lines(stack: Stack) -> None:

@@ -25,7 +25,12 @@ _COLOURS = {"worker": "cyan", "beat": "magenta", "flower": "green"}
 @click.option("-l", "--loglevel", default="INFO", show_default=True, help="Log level of all processes.")
 @click.pass_context
 def up(
-    ctx: click.Context, config_path: Path | None, redis_url: str | None, flower_port: int, concurrency: int, loglevel: str
+    ctx: click.Context,
+    config_path: Path | None,
+    redis_url: str | None,
+    flower_port: int,
+    concurrency: int,
+    loglevel: str,
 ) -> None:
     """Run worker, beat and Flower until Ctrl-C."""
     path = (config_path or find_config_path()).resolve()

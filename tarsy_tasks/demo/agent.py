@@ -75,5 +75,7 @@ def _plan(servers: list[str]) -> Iterator[tuple[Group, ToolCall]]:
     for server in servers:
         for group in GROUPS:
             for number in range(group.count):
-                call = ToolCall(id=f"{server}-{group.kind}-{number}", name=f"{server}.{group.tool}", arguments=group.arguments)
+                call = ToolCall(
+                    id=f"{server}-{group.kind}-{number}", name=f"{server}.{group.tool}", arguments=group.arguments
+                )
                 yield group, call

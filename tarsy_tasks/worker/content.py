@@ -115,15 +115,23 @@ def _name(block: ContentBlock, masker: Masker) -> str:
 
 def _attachment(block: ContentBlock, masker: Masker) -> Attachment:
     if isinstance(block, ImageContent | AudioContent):
-        return Attachment(type=block.type, mime_type=block.mime_type, size_bytes=_decoded_size(block.data), data=block.data)
+        return Attachment(
+            type=block.type, mime_type=block.mime_type, size_bytes=_decoded_size(block.data), data=block.data
+        )
     if isinstance(block, ResourceLink):
-        return Attachment(type=block.type, mime_type=block.mime_type, uri=masker.mask(str(block.uri)), size_bytes=block.size)
+        return Attachment(
+            type=block.type, mime_type=block.mime_type, uri=masker.mask(str(block.uri)), size_bytes=block.size
+        )
     if isinstance(block, EmbeddedResource):
         resource = block.resource
         uri = masker.mask(str(resource.uri))
         if isinstance(resource, BlobResourceContents):
             return Attachment(
-                type=block.type, mime_type=resource.mime_type, uri=uri, size_bytes=_decoded_size(resource.blob), data=resource.blob
+                type=block.type,
+                mime_type=resource.mime_type,
+                uri=uri,
+                size_bytes=_decoded_size(resource.blob),
+                data=resource.blob,
             )
         return Attachment(
             type=block.type,

@@ -20,7 +20,13 @@ __all__ = ["SurvivableClient", "ssl_context"]
 
 _NOTIFICATION_TIMEOUT_S = 5.0
 """The SDK posts notifications in its writer loop: one that is answered slowly would delay every call behind it."""
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol)
+_NEVER_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
 _KEPT_BODY = 200
 _ID_WITHIN = 64
 """The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing it."""
@@ -67,7 +73,9 @@ class SurvivableClient(httpx2.AsyncClient):
                 return response
             body = await self._read(response)
         except OAuthFlowError as error:
-            return _error_response(request, 401, ErrorData(code=AUTH_FAILED, message=f"{type(error).__name__}: {error}"))
+            return _error_response(
+                request, 401, ErrorData(code=AUTH_FAILED, message=f"{type(error).__name__}: {error}")
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return _error_response(request, 503, _transport_error(error))
         if body is None:

@@ -97,7 +97,9 @@ def _classify_mcp_error(error: MCPError) -> Recovery:
     return _GIVE_UP_RAN
 
 
-def call_error(error: BaseException, recovery: Recovery, *, name: str, server: str, timeout_s: float, ending: str) -> CallError:
+def call_error(
+    error: BaseException, recovery: Recovery, *, name: str, server: str, timeout_s: float, ending: str
+) -> CallError:
     """The answer to a call that failed so: what happened, whether the tool ran, what to do.
 
     Args:

@@ -21,7 +21,7 @@ class CallRequest(Request):
         self._argsrepr = self._request_dict["argsrepr"] = shown
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
 
-    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002
         """Called by a shutdown for what runs. Stock would store RETRY and so lose the answer that the job still gives."""
         job = self._apply_result() if self._apply_result is not None else None
         if job is not None:

@@ -99,7 +99,7 @@ class Session:
                     self._log_connected(client, time.monotonic() - started)
                     ready.set_result(None)
                     await self._closing.wait()
-        except BaseException as error:  # noqa: BLE001 - the transport's death arrives here as a cancellation or a group
+        except BaseException as error:
             self._on_end(self.ending or _describe(_first_leaf(error)))
             if not ready.done():
                 ready.set_exception(_first_leaf(error))
@@ -197,7 +197,9 @@ class ServerConnection:
         if session is not None and not session.lost:
             return session
         if self._closed:
-            raise CallError(ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping. The tool did not run; call it again.")
+            raise CallError(
+                ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping. The tool did not run; call it again."
+            )
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(_retrieve)

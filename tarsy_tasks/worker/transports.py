@@ -26,9 +26,7 @@ _READ_SLACK_S = 30.0
 """The HTTP read timeout lies above every tool's own, for it would kill more than the one call."""
 
 
-def open_transport(
-    server: ServerConfig, output: ServerOutput, on_end: Callable[[str], None]
-) -> Transport:
+def open_transport(server: ServerConfig, output: ServerOutput, on_end: Callable[[str], None]) -> Transport:
     """The transport to a server, not yet connected.
 
     Args:
@@ -78,8 +76,6 @@ async def _http_transport(server: ServerConfig) -> AsyncGenerator[Any]:
     )
     async with (
         client,
-        streamable_http_client(
-            server.url, http_client=client, max_sse_event_size=server.max_message_bytes
-        ) as streams,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=server.max_message_bytes) as streams,
     ):
         yield streams

@@ -153,7 +153,9 @@ def test_a_cancelled_task_cancels_its_call(worker: Worker) -> None:
     async def run() -> None:
         async with AsyncToolExecutor(timeout_s=20) as tools:
             task = asyncio.create_task(tools.execute(wait_call(15)))
-            await asyncio.to_thread(wait_until, lambda: worker.log.count("received") > received, "the worker has the call")
+            await asyncio.to_thread(
+                wait_until, lambda: worker.log.count("received") > received, "the worker has the call"
+            )
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -79,7 +79,9 @@ def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_p
 
 
 @pytest.mark.parametrize("limited_worker", [[]], indirect=True)
-def test_a_soft_shutdown_ends_what_outlasts_its_grace(start_worker: StartWorker, limited_worker: Worker, tmp_path: Path) -> None:
+def test_a_soft_shutdown_ends_what_outlasts_its_grace(
+    start_worker: StartWorker, limited_worker: Worker, tmp_path: Path
+) -> None:
     tools = ToolExecutor(timeout_s=60)
     pending = hold(tools, tmp_path, "outlasting", seconds=50)
     limited_worker.stop(signal.SIGQUIT)
