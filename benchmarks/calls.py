@@ -1,7 +1,8 @@
-"""What a tool call costs: the bare SDK, a stock Celery task, a connection per call, and this package, side by side in one run.
+"""What a tool call costs: the bare SDK, a stock Celery task, a connection per call, and this package, side by side in
+one run.
 
-Prints CPU milliseconds per call by process, latencies and throughput at 1 and 64 calls in flight, and the ratios that the project
-holds itself to. Starts everything it needs and leaves nothing behind: `python benchmarks/calls.py`.
+Prints CPU milliseconds per call by process, latencies and throughput at 1 and 64 calls in flight, and the ratios that
+the project holds itself to. Starts everything it needs and leaves nothing behind: `python benchmarks/calls.py`.
 """
 
 import argparse
@@ -187,7 +188,8 @@ def worker_of(arguments: list[str], directory: Path, environment: dict[str, str]
     try:
         deadline = time.monotonic() + 30
         while b" ready." not in log.read_bytes():
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
         yield psutil.Process(process.pid)
     finally:
@@ -200,7 +202,8 @@ def print_table(rows: list[Figures]) -> None:
     for row in rows:
         cpu = ", ".join(f"{role} {value:.2f}" for role, value in row.cpu_ms.items())
         print(
-            f"{row.name:18} {row.in_flight:>9} {row.calls:>6} {row.per_s:>8.1f} {row.p50_ms:>7.2f} {row.p95_ms:>7.2f}  {cpu}"
+            f"{row.name:18} {row.in_flight:>9} {row.calls:>6} {row.per_s:>8.1f} "
+            f"{row.p50_ms:>7.2f} {row.p95_ms:>7.2f}  {cpu}"
         )
 
 
@@ -237,7 +240,8 @@ def main() -> None:
         )
         cpu = tarsy.cpu_ms["worker"] / (noop.cpu_ms["worker"] + sdk.cpu_ms["client"])
         print(
-            f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + bare SDK); {tarsy.per_s / reconnect.per_s:.0f} × connect per call"
+            f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + bare SDK); "
+            f"{tarsy.per_s / reconnect.per_s:.0f} × connect per call"
         )
     added = by["tarsy-tasks", 1].p50_ms - by["bare SDK", 1].p50_ms
     print(f"p50 added over a bare SDK call: {added:.2f} ms; 500 calls of 1 s in flight: {slow_s:.2f} s")

@@ -1,4 +1,6 @@
-"""The stock Celery application that the benchmarks compare with: one task that does nothing, all settings at their defaults."""
+"""The stock Celery application that the benchmarks compare with: one task that does nothing, all settings at their
+defaults.
+"""
 
 import os
 

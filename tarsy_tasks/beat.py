@@ -1,6 +1,7 @@
 """Beat's scheduler: a health check of every MCP server, four times a minute.
 
-Owns when checks are sent. A check that still waits in its queue is not sent again, so nothing piles up where no worker serves.
+Owns when checks are sent. A check that still waits in its queue is not sent again, so nothing piles up where no worker
+serves.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """The Celery application: safe defaults, `celeryconfig.py` over them, and where each task goes.
 
-Owns the Celery settings and the routing. It imports neither half: the worker's modules are named in `include`, and the one signal
-handler here imports them when a worker starts. `tarsy_tasks.app` is made here on first use.
+Owns the Celery settings and the routing. It imports neither half: the worker's modules are named in `include`, and the
+one signal handler here imports them when a worker starts. `tarsy_tasks.app` is made here on first use.
 """
 
 import importlib.util
@@ -74,7 +74,8 @@ class TarsyApp(Celery):
 def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     """An application with the package's defaults, Redis from `TARSY_REDIS_URL`, and `overrides` on top.
 
-    One merged dict, because a second `config_from_object` would replace the first and `conf.update` beat the user's file.
+    One merged dict, because a second `config_from_object` would replace the first and `conf.update` beat the user's
+    file.
     """
     redis_url = Settings().redis_url
     app = TarsyApp("tarsy_tasks", set_as_current=False)
@@ -121,7 +122,7 @@ def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any
     """Celery router: our tasks go to the queue of the server that they name first."""
     if name not in (CALL_TOOL, LIST_TOOLS, CHECK_SERVER):
         return None
-    server = (kwargs or {}).get("server") or (args[0] if args else None)
+    server: Any = kwargs["server"] if kwargs and "server" in kwargs else args[0] if args else None
     if not isinstance(server, str):
         return None
     return {"queue": keys.check_queue(server) if name == CHECK_SERVER else keys.queue(server)}

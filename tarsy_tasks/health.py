@@ -1,7 +1,7 @@
 """Health of the MCP servers, as anyone with access to Redis may read it.
 
-Owns the record's shape and how it is read back. Workers write the records (`tarsy_tasks.worker.health`); a server without a fresh
-record is `unknown`.
+Owns the record's shape and how it is read back. Workers write the records (`tarsy_tasks.worker.health`); a server
+without a fresh record is `unknown`.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, HealthRecord | 
         redis: A client of the database that workers write to, such as `app.backend.client`.
     """
     names = list(servers)
-    found = redis.mget([keys.health_key(name) for name in names]) if names else []
+    found: list[bytes | None] = redis.mget([keys.health_key(name) for name in names]) if names else []
     return {name: _parse_record(text) for name, text in zip(names, found, strict=True)}
 
 

@@ -1,7 +1,7 @@
 """What travels between an agent and a worker, as versioned JSON.
 
-Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP: workers fill these, agents read them, and a
-foreign producer may write the same JSON by hand (docs/protocol.md).
+Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP: workers fill these, agents read them,
+and a foreign producer may write the same JSON by hand (docs/protocol.md).
 """
 
 from typing import Any, Literal, Self
@@ -39,7 +39,8 @@ class CallInfo(BaseModel):
     Attributes:
         call_id: The model's id of the call.
         name: The name as it was asked for, echoed in the result.
-        timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own limit.
+        timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own
+            limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

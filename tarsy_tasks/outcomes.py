@@ -1,7 +1,7 @@
 """How a call can end, and the stable word for every cause.
 
-Owns the two vocabularies that agents, operators and models meet in each answer; it knows nothing of how an outcome comes about.
-A code belongs to exactly one outcome, so whoever reports an error names only the code.
+Owns the two vocabularies that agents, operators and models meet in each answer; it knows nothing of how an outcome
+comes about. A code belongs to exactly one outcome, so whoever reports an error names only the code.
 """
 
 from enum import StrEnum

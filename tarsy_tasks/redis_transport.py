@@ -1,7 +1,7 @@
 """kombu's Redis transport without its largest cost: a new client object for every message.
 
-Owns what the project changes in the broker's transport; selected by `broker_transport` in the defaults. Each override names the
-behaviour that it replaces, and a test tells when upstream has mended it.
+Owns what the project changes in the broker's transport; selected by `broker_transport` in the defaults. Each override
+names the behaviour that it replaces, and a test tells when upstream has mended it.
 """
 
 from typing import Any
@@ -18,8 +18,9 @@ ALIAS = "tarsy-redis"
 class Channel(kombu_redis.Channel):
     """A channel that keeps one client for its own commands.
 
-    kombu 5.7 builds a `redis.Redis`, with its table of some 300 callbacks, for every acknowledgement and every message that is
-    kept unacknowledged: a tenth of a worker's CPU. Clients are safe to share, their connections come from the pool.
+    kombu 5.7 builds a `redis.Redis`, with its table of some 300 callbacks, for every acknowledgement and every message
+    that is kept unacknowledged: a tenth of a worker's CPU. Clients are safe to share, their connections come from the
+    pool.
     """
 
     _own_client: Any = None

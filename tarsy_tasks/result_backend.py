@@ -14,7 +14,8 @@ __all__ = ["ResultBackend"]
 class ResultBackend(RedisBackend):
     """Stores a success without first reading what is stored.
 
-    Stock reads so that a failure never overwrites a success; a success needs no such care. It saves a round trip a call.
+    Stock reads so that a failure never overwrites a success; a success needs no such care. It saves a round trip a
+    call.
     """
 
     def _store_result(

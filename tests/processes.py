@@ -1,4 +1,6 @@
-"""The real parts that tests run: a worker process on a configuration of its own, and how to wait for what happens elsewhere."""
+"""The real parts that tests run: a worker process on a configuration of its own, and how to wait for what happens
+elsewhere.
+"""
 
 import json
 import os

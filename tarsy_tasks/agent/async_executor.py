@@ -1,7 +1,7 @@
 """`AsyncToolExecutor`: what an asyncio agent holds.
 
-Owns awaiting. What a call is and how it travels stands in `calls`; `executor` is the same, blocking. Sending goes through a small
-thread pool, for publishing to Redis blocks; waiting costs no thread and is bound to no event loop.
+Owns awaiting. What a call is and how it travels stands in `calls`; `executor` is the same, blocking. Sending goes
+through a small thread pool, for publishing to Redis blocks; waiting costs no thread and is bound to no event loop.
 """
 
 import asyncio
@@ -33,10 +33,11 @@ class AsyncPendingCall:
         call: The call itself.
     """
 
-    def __init__(self, executor: "AsyncToolExecutor", sent: SentCall) -> None:
+    def __init__(self, calls: Calls, senders: ThreadPoolExecutor, sent: SentCall) -> None:
         self.id = sent.id
         self.call = sent.call
-        self._executor = executor
+        self._calls = calls
+        self._senders = senders
         self._sent = sent
 
     def done(self) -> bool:
@@ -47,7 +48,8 @@ class AsyncPendingCall:
         """Wait for the answer.
 
         Args:
-            timeout: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was submitted.
+            timeout: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was
+                submitted.
 
         Raises:
             ResultTimeout: `timeout` ran out before the call's own deadline did; the call goes on.
@@ -58,7 +60,7 @@ class AsyncPendingCall:
         except TimeoutError:
             if self._sent.seconds_left():
                 raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
-            return await self._executor._in_thread(lambda calls: calls.give_up(self._sent))
+            return await self._in_thread(self._calls.give_up)
 
     async def cancel(self) -> None:
         """Cancel the call, wherever it is. `result` then tells how it ended.
@@ -66,7 +68,10 @@ class AsyncPendingCall:
         Raises:
             BrokerUnavailable: Redis could not be reached.
         """
-        await self._executor._in_thread(lambda calls: calls.cancel(self._sent))
+        await self._in_thread(self._calls.cancel)
+
+    async def _in_thread(self, act: Callable[[SentCall], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._senders, act, self._sent)
 
 
 class AsyncToolExecutor:
@@ -124,16 +129,17 @@ class AsyncToolExecutor:
 
     async def submit(self, call: ToolCall) -> AsyncPendingCall:
         """As `ToolExecutor.submit`."""
-        return AsyncPendingCall(self, await self._in_thread(lambda calls: calls.send(call)))
+        sent = await self._in_thread(lambda calls: calls.send(call))
+        return AsyncPendingCall(self._calls, self._senders, sent)
 
     async def execute(self, call: ToolCall) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
-        pending = await self.submit(call)
+        sent = await self._in_thread(lambda calls: calls.send(call))
         try:
-            return await pending.result()
+            return await AsyncPendingCall(self._calls, self._senders, sent).result()
         except asyncio.CancelledError:
-            # The answer to the caller is its own cancellation; the tool's is on its way and needs nobody to wait for it.
-            self._senders.submit(self._calls.cancel, pending._sent)
+            # Nobody waits for this: what the caller gets is its own cancellation.
+            self._senders.submit(self._calls.cancel, sent)
             raise
 
     async def execute_many(self, calls: Iterable[ToolCall]) -> list[ToolResult]:

@@ -1,13 +1,13 @@
 """From a model's tool call to a message in a queue, and from the stored answer to a `ToolResult`.
 
-Owns which calls may be sent, how they are sent and what their ending means to the agent. Both executors are thin layers over it,
-one that blocks and one that awaits.
+Owns which calls may be sent, how they are sent and what their ending means to the agent. Both executors are thin layers
+over it, one that blocks and one that awaits.
 """
 
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
@@ -141,8 +141,8 @@ class Calls:
         self.cancel(sent)
         error = CallError(
             ErrorCode.NO_ANSWER,
-            f"`{sent.call.name}` was not answered within {self.timeout_s:g} s. Either no worker serves its queue, or the tool is "
-            "still running and may have had its effect. Look at its effects before you call it again.",
+            f"`{sent.call.name}` was not answered within {self.timeout_s:g} s. Either no worker serves its queue, "
+            "or the tool is still running and may have had its effect. Look at its effects before you call it again.",
         )
         return ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name, duration_s=self.timeout_s)
 
@@ -178,8 +178,8 @@ class Calls:
             selected = ", ".join(f"{server}.{tool}" for tool in sorted(self.tool_filter[server]))
             raise ToolNameError(
                 ErrorCode.TOOL_NOT_SELECTED,
-                f"`{server}.{tool}` is not among the tools selected for this run. Of server `{server}` there are: {selected}. "
-                "Nothing was sent.",
+                f"`{server}.{tool}` is not among the tools selected for this run. Of server `{server}` there are: "
+                f"{selected}. Nothing was sent.",
             )
         return server, tool
 
@@ -268,7 +268,8 @@ def _read_result(meta: Meta, call: ToolCall) -> ToolResult:
         except ValidationError:
             error = CallError(
                 ErrorCode.INTERNAL_ERROR,
-                f"The stored answer to `{call.name}` cannot be read: is the worker of another version? The tool may have run.",
+                f"The stored answer to `{call.name}` cannot be read: is the worker of another version? "
+                "The tool may have run.",
             )
     elif meta["status"] == "REVOKED":
         error = CallError(
@@ -293,8 +294,8 @@ def _read_listing(meta: Meta) -> list[ToolDefinition]:
 
 def _task_failure(meta: Meta, what: str) -> CallError:
     """What a task that failed in Celery's sense means to the agent."""
-    result = meta.get("result")
-    kind = str(result.get("exc_type")) if isinstance(result, Mapping) else "no result"
+    result: Any = meta.get("result")
+    kind = str(cast("dict[str, Any]", result).get("exc_type")) if isinstance(result, dict) else "no result"
     if kind == "TimeLimitExceeded":
         return CallError(
             ErrorCode.TIME_LIMIT, f"{what} was cancelled at Celery's hard time limit. The tool may have run."

@@ -1,9 +1,11 @@
 """What an agent knows of the tools: the definitions to offer, the servers that did not answer, and the text about both.
 
-Owns the selection that an executor shows to its model. The definitions come from the workers, which ask the live sessions.
+Owns the selection that an executor shows to its model. The definitions come from the workers, which ask the live
+sessions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import Any, cast
 
 from tarsy_tasks.agent.calls import Calls
 from tarsy_tasks.models import ToolDefinition
@@ -56,10 +58,10 @@ def _tool_line(tool: ToolDefinition) -> str:
     return f"- `{tool.name}({_parameters(tool.input_schema)})`" + (f": {description}" if description else "")
 
 
-def _parameters(schema: Mapping[str, object]) -> str:
-    properties = schema.get("properties")
-    required = schema.get("required")
-    if not isinstance(properties, Mapping):
+def _parameters(schema: dict[str, Any]) -> str:
+    properties: Any = schema.get("properties")
+    required: Any = schema.get("required")
+    if not isinstance(properties, dict):
         return ""
-    needed = set(required) if isinstance(required, list) else set[object]()
-    return ", ".join(str(name) if name in needed else f"{name}?" for name in properties)
+    names = [str(name) for name in cast("dict[str, Any]", properties)]
+    return ", ".join(name if isinstance(required, list) and name in required else f"{name}?" for name in names)

@@ -41,7 +41,8 @@ class PendingCall:
         """Wait for the answer.
 
         Args:
-            timeout: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was submitted.
+            timeout: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was
+                submitted.
 
         Raises:
             ResultTimeout: `timeout` ran out before the call's own deadline did; the call goes on.
@@ -68,8 +69,8 @@ class ToolExecutor:
 
     Args:
         servers: Ids of the MCP servers that this agent may call; None for all that are configured.
-        tool_filter: For some servers, the tools to offer and to accept; an empty list means all. A selection for the model, not
-            security.
+        tool_filter: For some servers, the tools to offer and to accept; an empty list means all. A selection for the
+            model, not security.
         timeout_s: Seconds from submitting a call until it is answered, whatever happens.
         agent_id: Who asks, for the trail.
         run_id: In which run, for the trail.

@@ -1,8 +1,8 @@
 """One thread and one Redis subscription per process, through which all answers arrive.
 
-Owns the task ids and what waits for them. All ids of a process begin alike, so a single pattern subscription covers every call
-that will ever be made: no subscription, connection or thread per wait. Pub/sub may lose a message, so whatever is pending is
-also read from Redis after each reconnect and every few seconds.
+Owns the task ids and what waits for them. All ids of a process begin alike, so a single pattern subscription covers
+every call that will ever be made: no subscription, connection or thread per wait. Pub/sub may lose a message, so
+whatever is pending is also read from Redis after each reconnect and every few seconds.
 """
 
 import json
@@ -57,7 +57,9 @@ class ReplyReader:
         return self._id_prefix + str(uuid.uuid4())[19:]
 
     def expect(self, task_id: str, convert: Callable[[Meta], T]) -> "Future[T]":
-        """A future for the answer of a task; `convert` turns what Celery stored into its value. Call it before publishing."""
+        """A future for the answer of a task; `convert` turns what Celery stored into its value. Call it before
+        publishing.
+        """
         future: Future[T] = Future()
         # From here on nobody can cancel it: an asyncio wait that is cancelled must not take the answer from others.
         future.set_running_or_notify_cancel()
@@ -141,7 +143,7 @@ class ReplyReader:
             resolve(meta)
 
 
-_readers: "weakref.WeakKeyDictionary[Celery, ReplyReader]" = weakref.WeakKeyDictionary()
+_readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()
 _readers_lock = threading.Lock()
 
 
@@ -157,7 +159,8 @@ def reader_of(app: "Celery") -> ReplyReader:
 def _forget_readers() -> None:
     """A forked child has none of the threads, and its parent's ids."""
     global _readers, _readers_lock
-    _readers, _readers_lock = weakref.WeakKeyDictionary(), threading.Lock()
+    _readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()
+    _readers_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_readers)

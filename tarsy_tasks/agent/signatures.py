@@ -26,7 +26,7 @@ def tool_signature(
     agent_id: str | None = None,
     run_id: str | None = None,
     app: "Celery | None" = None,
-) -> "Signature[Any]":
+) -> "Signature":
     """A tool call as an immutable signature that names its queue.
 
     Its result is a `ToolResult` as JSON (docs/protocol.md): `ToolResult.model_validate(signature.delay().get())`.

@@ -1,7 +1,7 @@
 """The command line: `tarsy-tasks …`, mounted a second time as `celery -A tarsy_tasks mcp …`.
 
-Owns the group, the exit codes and which module a command lies in. Celery imports this module for each of its own commands, so a
-command's module is imported only when that command runs.
+Owns the group, the exit codes and which module a command lies in. Celery imports this module for each of its own
+commands, so a command's module is imported only when that command runs.
 """
 
 from importlib import import_module

@@ -23,8 +23,8 @@ __all__ = ["call"]
 def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
     """Call a tool.
 
-    ARGUMENTS are `key=value` pairs (a value that is JSON is taken as JSON), or one text, as a model would write it: a JSON
-    object for instance. `-` reads that text from standard input.
+    ARGUMENTS are `key=value` pairs (a value that is JSON is taken as JSON), or one text, as a model would write it: a
+    JSON object for instance. `-` reads that text from standard input.
     """
     try:
         executor = ToolExecutor(timeout_s=timeout_s)

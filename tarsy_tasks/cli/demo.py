@@ -28,7 +28,7 @@ _START_S = 40.0
 _SERVER = "tarsy_tasks.demo.server"
 
 
-class _DemoFailed(Exception):  # noqa: N818 - a step of the demo did not work
+class _DemoFailed(Exception):
     """A step did not come to its end; the text says which."""
 
 
@@ -44,7 +44,7 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
         mcp_port, flower_port = free_port(), free_port()
         path = Path(name) / "mcp.json"
         path.write_text(json.dumps(_config(mcp_port), indent=2))
-        with Stack({"TARSY_MCP_CONFIG": str(path)}, lambda *_: None) as stack:
+        with Stack({"TARSY_MCP_CONFIG": str(path)}) as stack:
             try:
                 fine = _run(stack, path, mcp_port, flower_port)
                 if keep:
@@ -104,7 +104,7 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         redis = agent_app().backend.client
         health = _wait(
             stack,
-            lambda: {name: record for name, record in read_health(redis, ["desk", "shop"]).items() if record} or None,
+            lambda: {name: record for name, record in read_health(redis, ["desk", "shop"]).items() if record},
             "a health record of each server",
             enough=lambda records: len(records) == 2,
         )
@@ -115,7 +115,8 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
     console.print(f"\nFlower: {address} (while the demo runs: tarsy-tasks demo --keep)", markup=False)
     console.print(
         "\nNext: write an mcp.json with your servers, then\n"
-        "  tarsy-tasks config check\n  tarsy-tasks up\n  tarsy-tasks tools list\n  tarsy-tasks call SERVER.TOOL key=value",
+        "  tarsy-tasks config check\n  tarsy-tasks up\n  tarsy-tasks tools list\n"
+        "  tarsy-tasks call SERVER.TOOL key=value",
         markup=False,
     )
     return all(attempt.as_expected for attempt in tries) and all(record.healthy for record in health.values())

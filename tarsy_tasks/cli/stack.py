@@ -1,7 +1,7 @@
 """The processes of a whole deployment on one machine: Valkey, worker, beat, Flower.
 
-Owns their start, their output and their end, for `up` and `demo`. Children get process groups of their own: a Ctrl-C reaches only
-this process, which then ends them in the right order.
+Owns their start, their output and their end, for `up` and `demo`. Children get process groups of their own: a Ctrl-C
+reaches only this process, which then ends them in the right order.
 """
 
 import os
@@ -41,7 +41,9 @@ class Stack:
         on_line: Called with the name of the process and each line it prints, from a thread of its own.
     """
 
-    def __init__(self, environment: Mapping[str, str], on_line: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], on_line: Callable[[str, str], None] = lambda _name, _line: None
+    ) -> None:
         self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         self.services: list[Service] = []
         self._on_line = on_line

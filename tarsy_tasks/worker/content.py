@@ -1,6 +1,7 @@
 """From an MCP result to what an agent reads: text, structured value, attachments; capped and masked.
 
-Owns what is kept of a result and how the rest is named. It runs in the pool thread, so a large result stalls no session.
+Owns what is kept of a result and how the rest is named. It runs in the pool thread, so a large result stalls no
+session.
 """
 
 import base64
@@ -8,7 +9,7 @@ import binascii
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from mcp_types import (
     AudioContent,
@@ -34,7 +35,9 @@ TEXT_LIMIT = 1024 * 1024
 ATTACHMENTS_LIMIT_BYTES = 4 * 1024 * 1024
 """Bytes of attachments that a result carries; larger ones keep their name and size."""
 _SLACK = 64 * 1024
-"""Cut only after masking, but mask no more than needed: a secret that the cut would halve is still whole within the slack."""
+"""Cut only after masking, but mask no more than needed: a secret that the cut would halve is still whole within the
+slack.
+"""
 
 
 def build_result(
@@ -90,9 +93,9 @@ def _json_safe(value: Any) -> JsonValue:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): _json_safe(item) for key, item in value.items()}
+        return {str(key): _json_safe(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_json_safe(item) for item in value]
+        return [_json_safe(item) for item in cast("list[Any]", value)]
     return value
 
 
@@ -101,7 +104,9 @@ def _refuse_constant(word: str) -> Any:
 
 
 def _name(block: ContentBlock, masker: Masker) -> str:
-    """The line that stands for a part that is not text, such as `[image/png, 12 kB]`; the text itself for a text resource."""
+    """The line that stands for a part that is not text, such as `[image/png, 12 kB]`; the text itself for a text
+    resource.
+    """
     if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
         return block.resource.text
     attachment = _attachment(block, masker)

@@ -1,14 +1,15 @@
 """HTTP client that an MCP session survives.
 
-Owns the one override that the project needs: `send` never raises for a POST of the SDK's transport and never hands it an unbounded
-or bodiless answer. An exception there kills the whole `Client` (python-sdk #915, #3522), and a bare status loses its number and
-its Retry-After. Both come back as a JSON-RPC error instead, which fails that one request. It knows no sessions.
+Owns the one override that the project needs: `send` never raises for a POST of the SDK's transport and never hands it
+an unbounded or bodiless answer. An exception there kills the whole `Client` (python-sdk #915, #3522), and a bare status
+loses its number and its Retry-After. Both come back as a JSON-RPC error instead, which fails that one request. It knows
+no sessions.
 """
 
 import json
 import ssl
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from mcp.client.auth import OAuthFlowError
@@ -29,7 +30,9 @@ _NEVER_SENT = (
 )
 _KEPT_BODY = 200
 _ID_WITHIN = 64
-"""The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing it."""
+"""The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing
+it.
+"""
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 
 
@@ -116,10 +119,10 @@ def _is_json(response: httpx2.Response) -> bool:
 
 def _parse_object(body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(body)
+        value: Any = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _transport_error(error: Exception) -> ErrorData:
@@ -143,8 +146,7 @@ def _status_error(response: httpx2.Response, body: bytes) -> ErrorData:
 def _error_response(
     request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
 ) -> httpx2.Response:
-    """A reply that makes the SDK fail only this request: it reads a JSON-RPC error from a body of status 400 and above."""
+    """A reply that fails only this request: from status 400 on, the SDK reads a JSON-RPC error from the body."""
     kept = [(name, value) for name, value in (headers or httpx2.Headers()).multi_items() if name not in _BODY_HEADERS]
     content = {"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_none=True)}
-    # With a session id, the SDK reads a 404 without looking at the body; any other status of this class will do.
     return httpx2.Response(status, headers=kept, json=content, request=request)

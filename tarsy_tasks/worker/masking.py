@@ -1,7 +1,7 @@
 """Masking: what leaves a worker carries no secret.
 
-Owns the patterns, their groups and the walk over JSON. It stands between an MCP server's words and everything that stores or shows
-them (results, error texts, logs). It fails closed: what cannot be masked is replaced by a notice.
+Owns the patterns, their groups and the walk over JSON. It stands between an MCP server's words and everything that
+stores or shows them (results, error texts, logs). It fails closed: what cannot be masked is replaced by a notice.
 """
 
 import logging
@@ -25,12 +25,15 @@ _OVERLAP = 1024
 
 
 def _keyword_pattern(*words: str) -> re.Pattern[str]:
-    """A key with one of the words at the end of its name, a separator and a value, as JSON, YAML, .env or a header spell it."""
+    """A key with one of the words at the end of its name, a separator and a value, as JSON, YAML, .env or a header
+    spell it.
+    """
     word = "|".join(words)
     capitalised = "|".join(word[0].upper() + word[1:] for word in words)
     return re.compile(
-        rf"(?P<key>(?:(?<![A-Za-z])(?i:{word})|(?<=[a-z])(?:{capitalised}))(?P<quote>\\?[\"']?)[ \t]{{0,8}}[:=][ \t]{{0,8}})"
-        r"(?:(?P<open>\\?\"|')(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\n]|\\(?=\")))+)(?P=open)|(?P<bare>[^\s\"'\\,;&}\]\)]{3,}))"
+        rf"(?P<key>(?:(?<![A-Za-z])(?i:{word})|(?<=[a-z])(?:{capitalised}))"
+        r"(?P<quote>\\?[\"']?)[ \t]{0,8}[:=][ \t]{0,8})"
+        r"(?:(?P<open>\\?\"|')(?:(?!(?P=open))(?:\\.|[^\\\n]|\\(?=\")))+(?P=open)|[^\s\"'\\,;&}\]\)]{3,})"
     )
 
 
@@ -49,8 +52,8 @@ class Masker:
     patterns: tuple[re.Pattern[str], ...]
 
     def mask(self, text: str) -> str:
-        """The text with every secret replaced; JSON stays JSON. Long texts are searched in windows, so that no search holds the
-        interpreter for long."""
+        """The text with every secret replaced; JSON stays JSON. Long texts are searched in windows, so that no search
+        holds the interpreter for long."""
         try:
             for pattern in self.patterns:
                 text = _replace(pattern, text) if len(text) > _WINDOW else pattern.sub(_mask_value, text)

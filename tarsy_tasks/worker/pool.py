@@ -1,7 +1,8 @@
 """The worker's pool: Celery's threads, one event loop for all MCP sessions, and calls that can be cancelled.
 
-Owns the loop, the sessions and the jobs. Stock threads ignore time limits, revoke and soft shutdown; here each of them becomes a
-cancel of the coroutine that the job waits for, and the SDK passes that on to the MCP server. The stock tracer stays.
+Owns the loop, the sessions and the jobs. Stock threads ignore time limits, revoke and soft shutdown; here each of them
+becomes a cancel of the coroutine that the job waits for, and the SDK passes that on to the MCP server. The stock tracer
+stays.
 """
 
 import contextvars

@@ -1,12 +1,13 @@
 """What a failure of an MCP session means: may the call be sent again, over which session, and did the tool run.
 
-Owns the one table from exception to `Recovery`, and the words that a model reads about it. It acts on nothing; `sessions` does.
-Codes of `MCPError` are overloaded by servers and by the SDK, so the table also looks at the SDK's own messages.
+Owns the one table from exception to `Recovery`, and the words that a model reads about it. It acts on nothing;
+`sessions` does. Codes of `MCPError` are overloaded by servers and by the SDK, so the table also looks at the SDK's own
+messages.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from mcp import MCPError
 from pydantic import ValidationError
@@ -60,7 +61,8 @@ _GATEWAY_STATUSES = (500, 502, 504)
 def classify_error(error: BaseException) -> Recovery:
     """The verdict on an exception out of a call to the SDK's client.
 
-    Source: the table in the SDK's behaviour over stdio and Streamable HTTP of both protocol eras, measured with SDK 2.3.
+    Source: the table in the SDK's behaviour over stdio and Streamable HTTP of both protocol eras, measured with SDK
+    2.3.
     """
     if isinstance(error, MCPError):
         return _classify_mcp_error(error)
@@ -73,7 +75,8 @@ def classify_error(error: BaseException) -> Recovery:
 
 
 def _classify_mcp_error(error: MCPError) -> Recovery:
-    data: dict[str, Any] = error.data if isinstance(error.data, dict) else {}
+    found: Any = error.data
+    data = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     message = error.message.lower()
     if message.startswith(_FORGOTTEN_SESSION):
         return _NEW
@@ -109,7 +112,8 @@ def call_error(
     if isinstance(error, TimeoutError) or (recovery is _GIVE_UP_MAYBE and _is_timeout(error)):
         return CallError(
             ErrorCode.CALL_TIMEOUT,
-            f"`{name}` gave no answer within {timeout_s:g} s. It may have run. Look at its effects before you call it again.",
+            f"`{name}` gave no answer within {timeout_s:.3g} s. It may have run. "
+            "Look at its effects before you call it again.",
         )
     what = _describe(error)
     if isinstance(error, MCPError) and error.code == MESSAGE_TOO_LARGE:
@@ -129,7 +133,8 @@ def call_error(
     if isinstance(error, MCPError) and error.code != _CONNECTION_CLOSED:
         return CallError(
             ErrorCode.SERVER_ERROR,
-            f"MCP server `{server}` answered `{name}` with an error: {what}. The same call will most likely fail again.",
+            f"MCP server `{server}` answered `{name}` with an error: {what}. "
+            "The same call will most likely fail again.",
         )
     return CallError(
         ErrorCode.INVALID_RESULT,

@@ -22,7 +22,7 @@ class CallRequest(Request):
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002
-        """Called by a shutdown for what runs. Stock would store RETRY and so lose the answer that the job still gives."""
+        """Called by a shutdown for what runs. Stock stores RETRY, and so loses the answer that the job still gives."""
         job = self._apply_result() if self._apply_result is not None else None
         if job is not None:
             job.stop()

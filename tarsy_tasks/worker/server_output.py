@@ -1,7 +1,7 @@
 """What an MCP server says outside of the protocol: stderr lines, and garbage on stdout.
 
-Owns the tagged log lines, the last words that an error text quotes, and the bound on both: a server may flood, and neither the
-log nor the event loop may drown in it. It does not read pipes.
+Owns the tagged log lines, the last words that an error text quotes, and the bound on both: a server may flood, and
+neither the log nor the event loop may drown in it. It does not read pipes.
 """
 
 import logging

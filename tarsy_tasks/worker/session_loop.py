@@ -1,7 +1,8 @@
 """The event loop that all MCP sessions of a worker process live on, in a thread of its own.
 
-Owns the thread. Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's `BlockingPortal`:
-the portal makes the calling thread wait until the loop has started the task, two thread switches more a call.
+Owns the thread. Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's
+`BlockingPortal`: the portal makes the calling thread wait until the loop has started the task, two thread switches more
+a call.
 """
 
 import asyncio

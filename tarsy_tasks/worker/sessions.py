@@ -1,21 +1,21 @@
 """MCP sessions: one per server and process, shared by all concurrent calls.
 
-Owns connecting, the states, the list of tools and the end of a session. Everything here runs on the session loop; only the
-snapshots `ServerConnection.tools` and `.state` are read from other threads. It knows neither Celery nor Redis.
+Owns connecting, the states, the list of tools and the end of a session. Everything here runs on the session loop; only
+the snapshots `ServerConnection.tools` and `.state` are read from other threads. It knows neither Celery nor Redis.
 
-Three rules keep it alive. A `Client` is entered and left by one owner task, for the SDK's cancel scopes allow nothing else. A
-session that failed is swapped first and closed when its other calls are through. What a caller waits for is never cancelled with
-the caller: the connection being made belongs to all of them.
+Three rules keep it alive. A `Client` is entered and left by one owner task, for the SDK's cancel scopes allow nothing
+else. A session that failed is swapped first and closed when its other calls are through. What a caller waits for is
+never cancelled with the caller: the connection being made belongs to all of them.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from mcp import Client
 from mcp_types import CallToolResult, Implementation, PaginatedRequestParams, Tool
@@ -309,7 +309,7 @@ class ServerConnection:
         return text + (f" Its last words: {words!r}." if words else "")
 
 
-async def _all_tools(client: Client) -> Any:
+async def _all_tools(client: Client) -> AsyncIterator[Tool]:
     """Walk the pages of tools/list; a server that pages in circles or for ever is an error, not a loop."""
     cursor: str | None = None
     seen: set[str] = set()
@@ -349,7 +349,7 @@ def build_connections(servers: Iterable[ServerConfig], masker: Masker) -> dict[s
 
 def _first_leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
 
 

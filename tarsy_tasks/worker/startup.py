@@ -27,12 +27,13 @@ def configure(worker: Any) -> None:
 
 
 def select_queues(worker: Any) -> None:
-    """Check the pool and the queues that were asked for, and serve the checks of every server whose calls are served."""
+    """Check the pool and the queues that were asked for, and serve the checks of each server that is served."""
     pool = get_implementation(worker.pool_cls)
     if not issubclass(pool, TaskPool):
         _refuse(
-            f"the pool {pool.__module__}:{pool.__name__} cannot run MCP calls: only tarsy_tasks.worker.pool:TaskPool holds the "
-            "MCP sessions and lets time limits and revoke reach the MCP server. Leave -P out; scale with -c, and with more workers."
+            f"the pool {pool.__module__}:{pool.__name__} cannot run MCP calls: only tarsy_tasks.worker.pool:TaskPool "
+            "holds the MCP sessions and lets time limits and revoke reach the MCP server. Leave -P out; scale with -c, "
+            "and with more workers."
         )
     queues = worker.app.amqp.queues
     configured = worker.app.mcp_config.enabled_servers

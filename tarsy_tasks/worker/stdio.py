@@ -1,7 +1,8 @@
 """stdio transport: one MCP server as a child process, every message bounded.
 
-Owns the child, its pipes and its end. It replaces the SDK's `stdio_client`, whose reader is unbounded and takes quadratic time on
-long lines, dies of one byte that is not UTF-8, and says nothing when the server is gone. It knows no sessions.
+Owns the child, its pipes and its end. It replaces the SDK's `stdio_client`, whose reader is unbounded and takes
+quadratic time on long lines, dies of one byte that is not UTF-8, and says nothing when the server is gone. It knows no
+sessions.
 """
 
 import asyncio
@@ -140,7 +141,8 @@ async def _write_messages(
             process.stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await process.stdin.drain()
     except OSError:
-        # The server closed its stdin but may live on: ending the read side tells the session that the connection is over.
+        # The server closed its stdin but may live on: ending the read side tells the session that the connection is
+        # over.
         to_session.close()
     except anyio.ClosedResourceError:
         pass
@@ -155,7 +157,9 @@ async def _read_stderr(process: Process, output: ServerOutput) -> None:
 
 
 async def _lines(stream: asyncio.StreamReader, limit_bytes: int) -> AsyncIterator[bytes | _LongLine]:
-    """Split a stream into lines in linear time, holding at most `limit_bytes` and a chunk; an unfinished last line counts."""
+    """Split a stream into lines in linear time, holding at most `limit_bytes` and a chunk; an unfinished last line
+    counts.
+    """
     pieces: list[bytes] = []
     size = 0
     head = tail = b""
@@ -223,7 +227,9 @@ async def _describe_end(process: Process) -> str:
 
 
 async def _exited(process: Process, within_s: float) -> bool:
-    """Whether the process is dead. Not `process.wait()`: that waits for the pipes too, which a grandchild may hold open."""
+    """Whether the process is dead. Not `process.wait()`: that waits for the pipes too, which a grandchild may hold
+    open.
+    """
     deadline = asyncio.get_running_loop().time() + within_s
     while process.returncode is None:
         if asyncio.get_running_loop().time() >= deadline:
@@ -250,7 +256,9 @@ def _signal_group(process: Process, number: signal.Signals) -> None:
 
 
 def _release_pipes(process: Process) -> None:
-    """Close the subprocess transport, which would otherwise live until a descendant lets go of a pipe; nothing public does it."""
+    """Close the subprocess transport, which would otherwise live until a descendant lets go of a pipe; nothing public
+    does it.
+    """
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with suppress(PermissionError, ProcessLookupError):

@@ -1,7 +1,7 @@
 """The three tasks. Here a call enters a worker, and here its way can be read from top to bottom.
 
-Each task answers with data, also when the call fails: FAILURE in Celery means that the worker itself failed, not the tool.
-Arguments and results are documented in docs/protocol.md; any Celery producer may send them.
+Each task answers with data, also when the call fails: FAILURE in Celery means that the worker itself failed, not the
+tool. Arguments and results are documented in docs/protocol.md; any Celery producer may send them.
 """
 
 import time
@@ -149,7 +149,8 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
         except TimeoutError:
             raise CallError(
                 ErrorCode.SERVER_UNAVAILABLE,
-                f"MCP server `{server}` was not connected within the {left_s:.3g} s that were left. The tool did not run.",
+                f"MCP server `{server}` was not connected within the {left_s:.3g} s that were left. "
+                "The tool did not run.",
             ) from None
     if tool not in tools:
         resolve_tool_name(f"{server}.{tool}", {server: tools})

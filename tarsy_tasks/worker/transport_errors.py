@@ -1,7 +1,7 @@
 """JSON-RPC errors that our own transports put in place of an answer.
 
-Owns the error codes for what only a transport knows and the SDK would lose or die of: that a request never left, which HTTP
-status came back, that an answer was too large. The codes lie outside of the ranges that JSON-RPC and MCP use.
+Owns the error codes for what only a transport knows and the SDK would lose or die of: that a request never left, which
+HTTP status came back, that an answer was too large. The codes lie outside of the ranges that JSON-RPC and MCP use.
 """
 
 from typing import Any

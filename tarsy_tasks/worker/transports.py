@@ -1,7 +1,7 @@
 """From a server's configuration to a pair of message streams.
 
-Owns the choice of transport and what is passed down to it. Variables are resolved here, just before connecting: no other process
-needs the secrets of a server.
+Owns the choice of transport and what is passed down to it. Variables are resolved here, just before connecting: no
+other process needs the secrets of a server.
 """
 
 import os

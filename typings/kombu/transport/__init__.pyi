@@ -1,0 +1,3 @@
+# Untyped upstream. Only what the package uses is declared, and all of it as Any.
+
+TRANSPORT_ALIASES: dict[str, str]
