@@ -40,7 +40,7 @@ class ServerTask(Task):
 
 
 @shared_task(name=celery_app.CALL_TOOL, base=ServerTask)
-def call_tool(server: str, tool: str, arguments: Any = None, call: Any = None) -> ToolResult:
+def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
     """Call one tool of one MCP server.
 
     Args:
@@ -53,7 +53,7 @@ def call_tool(server: str, tool: str, arguments: Any = None, call: Any = None) -
     info = CallInfo()
     attempts = 0
     try:
-        info = _parse_info(call)
+        info = _parse_message(server, tool, call)
         job = current_job()
         connection = _connection(job, server)
         deadline = started + (info.timeout_s or _NO_LIMIT_S)
@@ -115,16 +115,25 @@ def check_server(self: Any, server: str) -> dict[str, Any]:
     return record.model_dump(mode="json")
 
 
-def _parse_info(call: Any) -> CallInfo:
+def _parse_message(server: Any, tool: Any, call: Any) -> CallInfo:
+    """What a message says beside the arguments of the tool; any producer may have written it."""
+    for what, value in (("server", server), ("tool", tool)):
+        if not isinstance(value, str) or not value:
+            raise _invalid_message(f"its argument `{what}` is no text but {type(value).__name__}")
     try:
         return CallInfo.model_validate({} if call is None else call)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise CallError(
-            ErrorCode.INVALID_MESSAGE,
-            f"The task's fourth argument is no call information: {'.'.join(map(str, first['loc']))}: {first['msg']}. "
-            "The tool did not run; the producer of this message has to be mended (docs/protocol.md).",
-        ) from None
+        place = ".".join(["call", *map(str, first["loc"])])
+        raise _invalid_message(f"its argument `{place}` is wrong: {first['msg']}") from None
+
+
+def _invalid_message(what: str) -> CallError:
+    return CallError(
+        ErrorCode.INVALID_MESSAGE,
+        f"The message of this call is not as it should be: {what}. The tool did not run. The program that sent it has to "
+        "be mended (docs/protocol.md).",
+    )
 
 
 def _connection(job: Job, server: str) -> ServerConnection:
