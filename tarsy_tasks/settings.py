@@ -1,8 +1,28 @@
+"""What the environment says about this process: `TARSY_…` variables.
+
+Owns their names and defaults, each written once. Nothing is read at import: build a `Settings` where its values are
+needed.
+"""
+
 from pathlib import Path
+
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+__all__ = ["Settings"]
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="TARSY_")
+    """The variables of now; an empty one counts as unset.
+
+    Attributes:
+        mcp_config: `TARSY_MCP_CONFIG`, the configuration file. None: look in the working directory.
+        redis_url: `TARSY_REDIS_URL`, broker and result backend. It may hold a password.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="TARSY_", env_ignore_empty=True, frozen=True, hide_input_in_errors=True
+    )
+
     mcp_config: Path | None = None
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
