@@ -1,5 +1,5 @@
 import json
-from functools import lru_cache
+
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 

@@ -52,7 +52,8 @@ def _exit_code(error: TarsyTasksError) -> int:
     return UNAVAILABLE if isinstance(error, BrokerUnavailable) else FAILED
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+# Celery mounts the group under this name.
+@click.group(name="mcp", cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tarsy-tasks")
 def main() -> None:
     """MCP tool calls as Celery tasks.

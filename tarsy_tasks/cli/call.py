@@ -32,10 +32,8 @@ def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: f
         raise click.UsageError(str(error)) from None
     with executor:
         pending = executor.submit(ToolCall(id="cli", name=name, arguments=_parse_words(arguments)))
-        progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=notes, transient=True
-        )
-        with progress:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
             progress.add_task(name, total=None)
             try:
                 result = pending.result()

@@ -7,8 +7,8 @@ import click
 
 from tarsy_tasks.cli.output import json_option, notes, print_json
 from tarsy_tasks.config import config_schema, find_config_path, load_config
+from tarsy_tasks.config.variables import resolve_variables
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.variables import resolve_variables
 
 __all__ = ["config"]
 

@@ -131,8 +131,8 @@ def _parse_message(server: Any, tool: Any, call: Any) -> CallInfo:
 def _invalid_message(what: str) -> CallError:
     return CallError(
         ErrorCode.INVALID_MESSAGE,
-        f"The message of this call is not as it should be: {what}. The tool did not run. The program that sent it has to "
-        "be mended (docs/protocol.md).",
+        f"The message of this call is not as it should be: {what}. The tool did not run. "
+        "The program that sent it has to be mended (docs/protocol.md).",
     )
 
 
@@ -167,7 +167,7 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
 
 
 def _call(job: Job, connection: ServerConnection, tool: str, arguments: dict[str, Any], deadline: float) -> Any:
-    timeout_s = min(_seconds_left(deadline), connection.server.timeouts.call_timeout(tool))
+    timeout_s = min(_seconds_left(deadline), connection.server.timeouts.call_timeout_s(tool))
     try:
         # The SDK's own timeout starts only after the request is written; a stopped server may never read it.
         return job.run(connection.call_tool(tool, arguments, timeout_s), timeout_s + _GUARD_S)

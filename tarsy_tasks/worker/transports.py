@@ -14,7 +14,7 @@ from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.variables import resolve_variables
+from tarsy_tasks.config.variables import resolve_variables
 from tarsy_tasks.worker.http_client import SurvivableClient, ssl_context
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.stdio import StdioCommand, stdio_transport

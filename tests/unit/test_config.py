@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tarsy_tasks.config import ServerConfig, Timeouts, config_schema, find_config_path, load_config
-from tarsy_tasks.config_file import read_config_file
+from tarsy_tasks.config.file import read_config_file
+from tarsy_tasks.config.server_ids import build_server_id
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.server_ids import build_server_id
 
 SECRET = "hunter2-c0ffee"
 
@@ -966,7 +966,7 @@ def test_importing_and_loading_json_imports_neither_yaml_nor_the_heavy_libraries
     path = tmp_path / "mcp.json"
     path.write_text('// c\n{"mcpServers": {"a": {"url": "${U}"}},}')
     code = (
-        "import sys; from tarsy_tasks.config import load_config; from tarsy_tasks.variables import resolve_variables;"
+        "import sys; from tarsy_tasks.config import load_config, resolve_variables;"
         "server = load_config(sys.argv[1]).servers['a']; resolve_variables(server, {'U': 'http://h'});"
         "print([name for name in ('yaml', 'jsonschema', 'mcp', 'celery', 'pydantic_settings') if name in sys.modules])"
     )

@@ -5,8 +5,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config.variables import find_references, resolve_variables, variables_of
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.variables import find_references, resolve_variables, variables_of
 
 ENVIRON = {"A": "one", "B_2": "two", "EMPTY": "", "NESTED": "${A} {{.A}} $${A}"}
 

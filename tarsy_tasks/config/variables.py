@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import JsonValue, ValidationError
 
-from tarsy_tasks.config_problems import KeyPath, Problem, describe_validation
+from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation
 from tarsy_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tarsy_tasks.config import ServerConfig
+    from tarsy_tasks.config.servers import ServerConfig
 
 __all__ = ["RESOLVED", "find_references", "resolve_variables", "validate_references", "variables_of"]
 

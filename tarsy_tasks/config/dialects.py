@@ -1,6 +1,6 @@
 """The spellings of a configuration that people already have, brought to one: a flat entry for each server.
 
-Owns which roots and which alternative keys there are. It checks no values (`config.ServerConfig` does), and remembers
+Owns which roots and which alternative keys there are. It checks no values (`servers.ServerConfig` does), and remembers
 where each key came from, so that an error shows the file's own spelling.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config_problems import KeyPath, Problem, describe_kind, format_path, unknown_key
+from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, format_path, unknown_key
 
 __all__ = ["ALTERNATIVE_KEYS", "ServerEntry", "read_entries"]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config_problems import Problem, describe_kind
+from tarsy_tasks.config.problems import Problem, describe_kind
 from tarsy_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tarsy_tasks.config_yaml import YamlTree  # imports `yaml`, which a JSON file does not need
+    from tarsy_tasks.config.yaml_tree import YamlTree  # imports `yaml`, which a JSON file does not need
 
 __all__ = ["ConfigFile", "read_config_file"]
 
@@ -161,7 +161,7 @@ def _blank(match: re.Match[str]) -> str:
 
 def _build_tree(text: str, *, is_yaml: bool) -> "YamlTree":
     """The tree in which lines are found. YAML is pickier about white space than JSON, so there all of it is spaces."""
-    from tarsy_tasks.config_yaml import YamlTree
+    from tarsy_tasks.config.yaml_tree import YamlTree
 
     if not is_yaml:
         text = "".join(each if each == "\n" or each.isprintable() else " " for each in text)

@@ -1,8 +1,7 @@
-"""The configuration: which MCP servers there are, how to reach each, and how long to wait for it.
+"""The servers of a configuration.
 
-Owns the models, their rules and defaults, and loading them. It does not know the syntax of files (`config_file`), nor
-the spellings of other programs (`config_dialects`), and texts keep their `${NAME}` until a worker resolves them
-(`variables`). Agents import this, so it stays free of `yaml`, `mcp` and `celery`.
+Owns the models, their rules and defaults, and loading them. It does not know the syntax of files (`file`), nor the
+spellings of other programs (`dialects`), and texts keep their `${NAME}` until a worker resolves them (`variables`).
 """
 
 import os
@@ -25,9 +24,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tarsy_tasks.config_dialects import ALTERNATIVE_KEYS, ServerEntry, read_entries
-from tarsy_tasks.config_file import read_config_file
-from tarsy_tasks.config_problems import (
+from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, ServerEntry, read_entries
+from tarsy_tasks.config.file import read_config_file
+from tarsy_tasks.config.problems import (
     KeyPath,
     Problem,
     describe_kind,
@@ -36,9 +35,9 @@ from tarsy_tasks.config_problems import (
     quote,
     suggest,
 )
+from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN, build_server_id
+from tarsy_tasks.config.variables import RESOLVED, find_references, validate_references
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.server_ids import SERVER_ID_PATTERN, build_server_id
-from tarsy_tasks.variables import RESOLVED, find_references, validate_references
 
 __all__ = ["BearerAuth", "Config", "ServerConfig", "Timeouts", "config_schema", "find_config_path", "load_config"]
 
@@ -179,9 +178,7 @@ class ServerConfig(_Model):
     @classmethod
     def _validate_transport(cls, value: object, info: ValidationInfo) -> str:
         if not isinstance(value, str):
-            raise ValueError(  # noqa: TRY004  pydantic collects no TypeErrors
-                f"found {describe_kind(value)}, expected `stdio` or `http`"
-            )
+            raise ValueError(f"found {describe_kind(value)}, expected `stdio` or `http`")
         if value == "sse":
             raise ValueError(
                 "found `sse`, which is not supported yet; most servers offer `http` too, often at another path"
@@ -287,9 +284,8 @@ def find_config_path() -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from tarsy_tasks.settings import (
-        Settings,
-    )  # pydantic-settings is slow to import, and not needed when the path is given
+    # pydantic-settings is slow to import, and not needed when the path is given.
+    from tarsy_tasks.settings import Settings
 
     if (configured := Settings().mcp_config) is not None:
         if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched

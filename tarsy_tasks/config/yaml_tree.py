@@ -12,7 +12,7 @@ import re
 import yaml
 from pydantic import JsonValue
 
-from tarsy_tasks.config_problems import KeyPath, Problem
+from tarsy_tasks.config.problems import KeyPath, Problem
 
 __all__ = ["YamlTree"]
 
