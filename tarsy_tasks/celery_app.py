@@ -5,13 +5,14 @@ one signal handler here imports them when a worker starts. `tarsy_tasks.app` is 
 """
 
 import importlib.util
+import logging
 from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_after_setup, celeryd_init
+from celery.signals import after_setup_logger, celeryd_after_setup, celeryd_init
 
 from tarsy_tasks import keys, redis_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
@@ -142,6 +143,12 @@ def _select_queues(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker import startup
 
         startup.select_queues(instance)
+
+
+@after_setup_logger.connect
+def _log_one_line_a_call(**_: Any) -> None:
+    """The line that says how a call ended is enough; a second one for its arrival costs as much again."""
+    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
 
 
 def __getattr__(name: str) -> Any:

@@ -41,6 +41,7 @@ class CallInfo(BaseModel):
         name: The name as it was asked for, echoed in the result.
         timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own
             limit.
+        deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -51,6 +52,7 @@ class CallInfo(BaseModel):
     agent_id: str | None = None
     run_id: str | None = None
     timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class ToolDefinition(BaseModel):

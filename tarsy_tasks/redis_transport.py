@@ -4,15 +4,33 @@ Owns what the project changes in the broker's transport; selected by `broker_tra
 names the behaviour that it replaces, and a test tells when upstream has mended it.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 
-__all__ = ["ALIAS", "Channel", "Transport"]
+__all__ = ["ALIAS", "Channel", "QoS", "Transport"]
 
 ALIAS = "tarsy-redis"
 """The transport's name in Celery's settings and log lines."""
+
+
+class QoS(kombu_redis.QoS):
+    """Bookkeeping of unacknowledged messages without MULTI.
+
+    Its two commands go out together and concern one message; a transaction around them costs two more, and guards
+    against nothing: a connection that breaks in between has lost the reply either way.
+    """
+
+    @contextmanager
+    def pipe_or_acquire(self, pipe: Any = None, client: Any = None) -> Generator[Any]:
+        if pipe:
+            yield pipe
+        else:
+            with self.channel.conn_or_acquire(client) as found:
+                yield found.pipeline(transaction=False)
 
 
 class Channel(kombu_redis.Channel):
@@ -23,6 +41,7 @@ class Channel(kombu_redis.Channel):
     pool.
     """
 
+    QoS = QoS
     _own_client: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "SentCall", "SentListing"]
 
-_GARBAGE_S = 600.0
-"""A message that nobody took so long after its deadline is dropped; deadlines themselves do not depend on it."""
 _PUBLISH_WAIT_S = 0.2
 _REPLY_MARGIN = 0.1
 _REPLY_MARGIN_LIMIT_S = 1.0
@@ -107,17 +105,18 @@ class Calls:
             future: Future[ToolResult] = Future()
             future.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
             return SentCall("", call, deadline, future)
+        reader = self._reader(deadline)
+        task_id = reader.new_id()
+        future = reader.expect(task_id, lambda meta: _read_result(meta, call))
+        left_s = max(0.0, deadline - time.monotonic())
         info = CallInfo(
             call_id=call.id,
             name=call.name,
             agent_id=self._agent_id,
             run_id=self._run_id,
             # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
-            timeout_s=self.timeout_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
+            deadline=reader.clock.now() + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
         )
-        reader = self._reader(deadline)
-        task_id = reader.new_id()
-        future = reader.expect(task_id, lambda meta: _read_result(meta, call))
         arguments = (server, tool, call.arguments, info.model_dump(exclude_none=True))
         self._publish(reader, task_id, "tarsy.call_tool", arguments, deadline)
         return SentCall(task_id, call, deadline, future)
@@ -201,7 +200,6 @@ class Calls:
             task_id,
             task,
             args=arguments,
-            expires=max(0.0, deadline - time.monotonic()) + _GARBAGE_S,
             argsrepr=f"{server}.{tool}" if tool else server,
             kwargsrepr="{}",
         )

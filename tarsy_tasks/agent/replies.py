@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tarsy_tasks import keys
 from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.redis_clock import RedisClock
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -40,9 +41,13 @@ class ReplyReader:
 
     Args:
         redis: A redis-py client of the result backend.
+
+    Attributes:
+        clock: The clock of that Redis, set before the subscription is announced.
     """
 
     def __init__(self, redis: Any) -> None:
+        self.clock = RedisClock()
         self._redis = redis
         # The first three groups of a random UUID are this process's own, the other two a call's.
         self._id_prefix = str(uuid.uuid4())[:19]
@@ -112,9 +117,11 @@ class ReplyReader:
                 self._resolve(message["channel"], message["data"])
             elif message is not None and message["type"] == "psubscribe":
                 # The first subscription, or one that redis-py renewed by itself after a lost connection.
+                self.clock.sync(self._redis)
                 self._subscribed.set()
                 self._catch_up()
             if time.monotonic() >= next_poll:
+                self.clock.sync(self._redis)
                 self._catch_up()
                 next_poll = time.monotonic() + _POLL_S
 

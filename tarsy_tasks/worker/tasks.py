@@ -7,7 +7,7 @@ tool. Arguments and results are documented in docs/protocol.md; any Celery produ
 import time
 from typing import Any
 
-from celery import Task, shared_task
+from celery import Task, current_app, shared_task
 from celery.exceptions import SoftTimeLimitExceeded
 from pydantic import ValidationError
 
@@ -16,6 +16,7 @@ from tarsy_tasks.arguments import parse_arguments
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.models import PROTOCOL_VERSION, CallInfo, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker import health
 from tarsy_tasks.worker.content import build_result
@@ -26,6 +27,7 @@ from tarsy_tasks.worker.sessions import ServerConnection
 __all__ = ["call_tool", "check_server", "list_tools"]
 
 _masker = build_masker()
+_clock = RedisClock()
 _GUARD_S = 0.5
 _NO_LIMIT_S = 24 * 3600.0
 """For callers that name no timeout: the server's own limits are all that bounds the call."""
@@ -56,7 +58,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
         info = _parse_message(server, tool, call)
         job = current_job()
         connection = _connection(job, server)
-        deadline = started + (info.timeout_s or _NO_LIMIT_S)
+        deadline = started + _time_left(info)
         definition = _listed_tool(job, connection, tool, deadline)
         checked = parse_arguments(arguments, definition.input_schema)
         attempts = 1
@@ -134,6 +136,21 @@ def _invalid_message(what: str) -> CallError:
         f"The message of this call is not as it should be: {what}. The tool did not run. "
         "The program that sent it has to be mended (docs/protocol.md).",
     )
+
+
+def _time_left(info: CallInfo) -> float:
+    """Seconds that this call may take, by its own timeout and its deadline."""
+    left_s = info.timeout_s or _NO_LIMIT_S
+    if info.deadline is not None:
+        _clock.sync(current_app.backend.client)
+        left_s = min(left_s, info.deadline - _clock.now())
+    if left_s <= 0:
+        raise CallError(
+            ErrorCode.DEADLINE_PASSED,
+            f"The call waited in its queue until {-left_s:.3g} s after its deadline, so it was not started. "
+            "The tool did not run. The workers may be overloaded: call again later, or allow more time.",
+        )
+    return left_s
 
 
 def _connection(job: Job, server: str) -> ServerConnection:

@@ -14,3 +14,4 @@ class Task:
 def shared_task(*args: Any, **kwargs: Any) -> Any: ...
 
 states: Any
+current_app: Any
