@@ -9,6 +9,7 @@ import pytest
 
 import tarsy_tasks
 from tarsy_tasks import errors
+from tarsy_tasks.config import ServerConfig, Timeouts
 from tarsy_tasks.outcomes import ErrorCode
 
 PACKAGE = Path(tarsy_tasks.__file__).parent
@@ -103,3 +104,21 @@ def test_the_ci_runs_what_the_readme_tells() -> None:
     readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     assert readme.count("<!-- test command -->\n```sh\n") == 1
     assert "<!-- test command -->" in script
+
+
+def test_every_key_of_a_server_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for name in ServerConfig.model_fields.keys() - {"name"}:
+        assert f"| `{name}` |" in page
+    defaults = Timeouts().model_dump(exclude={"tools"})
+    for name, seconds in defaults.items():
+        assert f"| `{name}` | `{seconds:g}` |" in page
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    done = subprocess.run([Path(sys.executable).parent / "tarsy-tasks", "--help"], capture_output=True, text=True)
+    commands = [line.split()[0] for line in done.stdout.partition("Commands:")[2].splitlines() if line.strip()]
+    assert len(commands) >= 6
+    for command in commands:
+        assert f"| `{command}" in readme
