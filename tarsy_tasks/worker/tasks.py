@@ -143,10 +143,7 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, timeout_s: f
         try:
             tools = job.run(connection.connected(), timeout_s).tools
         except TimeoutError:
-            raise CallError(
-                ErrorCode.SERVER_UNAVAILABLE,
-                f"MCP server `{connection.server.name}` was not connected within {timeout_s:g} s. The tool did not run.",
-            ) from None
+            raise connection.not_connected_within(timeout_s) from None
     if tool not in tools:
         resolve_tool_name(f"{connection.server.name}.{tool}", {connection.server.name: tools})
     return tools[tool]
@@ -159,6 +156,6 @@ def _call(job: Job, connection: ServerConnection, tool: str, arguments: dict[str
     except TimeoutError:
         raise CallError(
             ErrorCode.CALL_TIMEOUT,
-            f"`{connection.server.name}.{tool}` gave no answer within {timeout_s:g} s. It may have run. "
+            f"`{connection.server.name}.{tool}` gave no answer within {timeout_s:.3g} s. It may have run. "
             "Look at its effects before you call it again.",
         ) from None
