@@ -110,7 +110,7 @@ def call_error(error: BaseException, recovery: Recovery, *, name: str, server: s
             f"`{name}` gave no answer within {timeout_s:.3g} s. It may have run. Look at its effects before you call it again.",
         )
     what = _describe(error)
-    if isinstance(error, MCPError) and error.code == MESSAGE_TOO_LARGE:
+    if isinstance(error, MCPError) and _is_too_large(error):
         return CallError(
             ErrorCode.RESULT_TOO_LARGE,
             f"`{name}` ran, but {what}. The answer was dropped. Ask for less: a filter, a limit or a page.",
@@ -132,6 +132,13 @@ def call_error(error: BaseException, recovery: Recovery, *, name: str, server: s
     return CallError(
         ErrorCode.INVALID_RESULT,
         f"`{name}` ran, but its answer cannot be used: {what}. Do not repeat it unless running it twice is harmless.",
+    )
+
+
+def _is_too_large(error: MCPError) -> bool:
+    """Whether the answer was above `max_message_bytes`; of an event stream the SDK says so in its own words."""
+    return error.code == MESSAGE_TOO_LARGE or (
+        error.code == _CONNECTION_CLOSED and error.message.startswith("SSE stream failed") and "limit" in error.message
     )
 
 
