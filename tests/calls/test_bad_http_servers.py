@@ -1,11 +1,8 @@
 """Streamable HTTP servers that misbehave: every call to them ends in time, and no other server's calls notice."""
 
-import os
-import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +10,8 @@ import pytest
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tests.calls.neighbour import BAD_TIMEOUTS, HEALTHY, call_beside_neighbour
 from tests.conftest import StartWorker
-from tests.processes import ServiceProcess, Worker, environment_of, free_port, wait_until
-from tests.servers import misbehaving_http
+from tests.processes import Worker, environment_of, free_port
+from tests.servers import listening, misbehaving_http
 
 UNAVAILABLE = (Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)
 REFUSED = (Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)
@@ -91,17 +88,8 @@ ENDINGS = [
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Where all the bad servers listen."""
     port = free_port()
-    directory = tmp_path_factory.mktemp("zoo")
-    command = [sys.executable, str(Path(misbehaving_http.__file__)), str(port)]
-    process = ServiceProcess(command, directory / "zoo.log", dict(os.environ), directory)
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    wait_until(listens, "the bad servers listen")
-    yield port
-    process.stop()
+    with listening([sys.executable, misbehaving_http.__file__, str(port)], port, tmp_path_factory.mktemp("zoo")):
+        yield port
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 LARGE_BYTES = 20_000_000
+SECRET = "hunter2hunter2"
 STATUSES = {
     "status-401": ({"WWW-Authenticate": "Bearer"}, b"who are you?"),
     "status-403": ({}, b"not for you"),
@@ -31,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         request = json.loads(body)
-        _, moment, kind = self.path.split("/")
+        _, moment, kind = self.path.partition("?")[0].split("/")
         is_act = request.get("method") == "tools/call" and request["params"]["name"] == "act"
         if "id" not in request:
             self.reply(202, {}, b"")
@@ -112,6 +113,16 @@ class Handler(BaseHTTPRequestHandler):
             case "forgets-sessions":
                 self.server.sessions.clear()
                 self.reply(404, {}, b"")
+            case "secret-500":
+                self.reply(500, {}, f"cannot log in, password: {SECRET}".encode())
+            case "secret-no-json":
+                self.reply(200, {"Content-Type": "application/json"}, f"password: {SECRET}".encode())
+            case "secret-stream":
+                self.begin_stream()
+                self.wfile.write(f"event: message\ndata: password: {SECRET}\n\n".encode())
+                self.close_connection = True
+            case "secret-result":
+                self.answer({"id": request["id"], "result": {"content": f"password: {SECRET}"}})
             case _:
                 headers, body = STATUSES[kind]
                 self.reply(307 if kind == "redirects" else int(kind.removeprefix("status-")), headers, body)
