@@ -140,8 +140,9 @@ def _configure_worker(instance: Any, **_: Any) -> None:
 @celeryd_after_setup.connect
 def _select_queues(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
-        from tarsy_tasks.worker import startup
+        from tarsy_tasks.worker import log_masking, masking, startup
 
+        log_masking.mask_log(masking.build_masker())
         startup.select_queues(instance)
 
 

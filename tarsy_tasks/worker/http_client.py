@@ -81,8 +81,9 @@ class SurvivableClient(httpx2.AsyncClient):
             )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return _error_response(request, 503, _transport_error(error))
-        if body is None:
+        if body is None and response.status_code < 400:
             return _error_response(request, 502, message_too_large(None, self._max_message_bytes))
+        body = body or b""
         is_answer = response.status_code < 400 or isinstance(_parse_object(body).get("error"), dict)
         # 404 under a session id is the SDK's to read: it means that the server has forgotten the session.
         if is_answer or (response.status_code == 404 and "mcp-session-id" in request.headers):

@@ -116,7 +116,7 @@ def call_error(
             "Look at its effects before you call it again.",
         )
     what = _describe(error)
-    if isinstance(error, MCPError) and error.code == MESSAGE_TOO_LARGE:
+    if isinstance(error, MCPError) and _is_too_large(error):
         return CallError(
             ErrorCode.RESULT_TOO_LARGE,
             f"`{name}` ran, but {what}. The answer was dropped. Ask for less: a filter, a limit or a page.",
@@ -139,6 +139,13 @@ def call_error(
     return CallError(
         ErrorCode.INVALID_RESULT,
         f"`{name}` ran, but its answer cannot be used: {what}. Do not repeat it unless running it twice is harmless.",
+    )
+
+
+def _is_too_large(error: MCPError) -> bool:
+    """Whether the answer was above `max_message_bytes`; of an event stream the SDK says so in its own words."""
+    return error.code == MESSAGE_TOO_LARGE or (
+        error.code == _CONNECTION_CLOSED and error.message.startswith("SSE stream failed") and "limit" in error.message
     )
 
 

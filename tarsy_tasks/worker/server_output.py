@@ -17,6 +17,9 @@ _LAST_WORDS_LINES = 5
 _LAST_WORDS_LIMIT = 600
 _LINES_PER_S = 50
 _BYTES_PER_S = 8 * 1024 * 1024
+_LINE_COST_BYTES = 400
+"""What a line costs beside its bytes: a flood of empty lines would take the event loop as surely as one of long lines.
+"""
 _PAUSE_S = 0.05
 
 
@@ -44,7 +47,7 @@ class ServerOutput:
                 self._logger.warning("%d more lines were left out of this log", self._lines - _LINES_PER_S)
             self._second, self._lines, self._bytes = second, 0, 0
         self._lines += 1
-        self._bytes += len(line)
+        self._bytes += len(line) + _LINE_COST_BYTES
         text = line[:_LINE_LIMIT].decode("utf-8", "replace").rstrip()
         if text and self._lines <= _LINES_PER_S:
             text = self._masker.mask(text)

@@ -51,6 +51,10 @@ class State(StrEnum):
     ERROR = "error"
 
 
+class ListingError(Exception):
+    """The server has no usable tools/list; the text completes "it …"."""
+
+
 class Session:
     """One open MCP session, entered and left by a task of its own.
 
@@ -126,15 +130,18 @@ class Session:
         """Ask the server for all its tools and replace `tools`.
 
         Raises:
-            TimeoutError: It took longer than `timeouts.list_s`.
-            CallError: The listing has no end.
+            ListingError: It took longer than `timeouts.list_s`, or it has no end.
         """
         assert self._client is not None
         if self._client.server_capabilities.tools is None:
             self.tools = {}
             return
-        async with asyncio.timeout(self._server.timeouts.list_s):
-            found = [tool async for tool in _all_tools(self._client)]
+        list_s = self._server.timeouts.list_s
+        try:
+            async with asyncio.timeout(list_s):
+                found = [tool async for tool in _all_tools(self._client)]
+        except TimeoutError:
+            raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self.tools = {tool.name: _definition(self._server.name, tool) for tool in found}
 
     async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
@@ -276,18 +283,22 @@ class ServerConnection:
             self._opening.cancel()
             await asyncio.wait({self._opening})
         session, self._session = self._session, None
+        closing = {*self._draining}
         if session is not None:
-            await session.close()
-        for task in self._draining:
-            task.cancel()
-        if self._draining:
-            await asyncio.wait(self._draining)
+            closing.add(asyncio.create_task(session.close()))
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_S)
         self.state = State.DISCONNECTED
+
+    def not_connected_within(self, timeout_s: float) -> CallError:
+        """The answer to a caller that could not wait for the connection any longer. Safe to call from any thread."""
+        return CallError(
+            ErrorCode.SERVER_UNAVAILABLE,
+            f"MCP server `{self.server.name}` was not connected within {timeout_s:.3g} s.{self._ending('')} The tool did not run.",
+        )
 
     def _unavailable(self, error: BaseException, ending: str) -> CallError:
         name = self.server.name
-        if isinstance(error, CallError):
-            return error
         if isinstance(error, ConfigError):
             return CallError(
                 ErrorCode.SERVER_MISCONFIGURED,
@@ -295,6 +306,8 @@ class ServerConnection:
             )
         if isinstance(error, TimeoutError):
             what = f"it did not complete the handshake within {self.server.timeouts.connect_s:g} s"
+        elif isinstance(error, ListingError):
+            what = f"it {error}"
         else:
             what = ending if ending.startswith("it") else _describe(error)
         refused = classify_error(error)
@@ -325,10 +338,7 @@ async def _all_tools(client: Client) -> AsyncIterator[Tool]:
         if cursor in seen or count > _MAX_TOOLS:
             break
         seen.add(cursor)
-    raise CallError(
-        ErrorCode.SERVER_UNAVAILABLE,
-        f"The MCP server's tools/list does not end (after {len(seen)} pages, {count} tools). The tool did not run.",
-    )
+    raise ListingError(f"has a tools/list without end (broken off after {len(seen)} pages and {count} tools)")
 
 
 def _definition(server: str, tool: Tool) -> ToolDefinition:

@@ -30,6 +30,8 @@ MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], Me
 
 _CHUNK_BYTES = 256 * 1024
 _QUEUED_MESSAGES = 64
+_DISCARD_PAUSE_S = 0.005
+"""After each chunk of a line that is too long: what is thrown away must not take the event loop."""
 _EXIT_GRACE_S = 2.0
 _KILL_GRACE_S = 2.0
 _POLL_S = 0.01
@@ -70,7 +72,7 @@ async def stdio_transport(
     Args:
         command: What to start.
         output: Receives stderr, and lines on stdout that are no JSON-RPC.
-        on_end: Called once with the reason when the server closes its stdout or exits; never on a regular exit.
+        on_end: Called with the reason when the server closes its stdin or stdout, or exits; never on a regular exit.
 
     Raises:
         OSError: The command cannot be started.
@@ -90,7 +92,7 @@ async def stdio_transport(
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
     tasks = [
         asyncio.create_task(_read_messages(process, command.max_message_bytes, to_session, output, on_end)),
-        asyncio.create_task(_write_messages(process, from_session, to_session)),
+        asyncio.create_task(_write_messages(process, from_session, to_session, on_end)),
         asyncio.create_task(_read_stderr(process, output)),
     ]
     try:
@@ -126,7 +128,7 @@ async def _read_messages(
                     await to_session.send(message)
             elif pause_s := _record_garbage(line, output):
                 await asyncio.sleep(pause_s)
-        on_end(await _describe_end(process))
+        on_end(await _describe_end(process, "stdout"))
         to_session.close()
 
 
@@ -134,6 +136,7 @@ async def _write_messages(
     process: Process,
     from_session: MemoryObjectReceiveStream[SessionMessage],
     to_session: MemoryObjectSendStream[SessionMessage | Exception],
+    on_end: Callable[[str], None],
 ) -> None:
     assert process.stdin is not None
     try:
@@ -141,8 +144,8 @@ async def _write_messages(
             process.stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
             await process.stdin.drain()
     except OSError:
-        # The server closed its stdin but may live on: ending the read side tells the session that the connection is
-        # over.
+        # The server closed its stdin but may live on: ending the read side tells the session that it is over.
+        on_end(await _describe_end(process, "stdin"))
         to_session.close()
     except anyio.ClosedResourceError:
         pass
@@ -183,6 +186,8 @@ async def _lines(stream: asyncio.StreamReader, limit_bytes: int) -> AsyncIterato
             elif not head:
                 head = (b"".join(pieces) + rest)[:_KEPT_BYTES]
                 pieces = []
+            if head:
+                await asyncio.sleep(_DISCARD_PAUSE_S)
     if head:
         yield _LongLine(head, tail, size)
     elif pieces:
@@ -199,6 +204,8 @@ def _parse(line: bytes | _LongLine, limit_bytes: int) -> SessionMessage | None:
         request_id = word.strip('"') if word.startswith('"') else int(word)
         error = message_too_large(line.size_bytes, limit_bytes)
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+    if b'"jsonrpc"' not in line:
+        return None
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
@@ -217,13 +224,14 @@ def _record_garbage(line: bytes | _LongLine, output: ServerOutput) -> float:
     return output.record_line(line, level=logging.WARNING, what="not JSON-RPC, on stdout")
 
 
-async def _describe_end(process: Process) -> str:
+async def _describe_end(process: Process, closed: str) -> str:
+    """Why a pipe has ended: mostly because the process has, which is seen a moment later."""
     if await _exited(process, 0.5):
         code = process.returncode
         assert code is not None
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         return f"its process {how}"
-    return "it closed its stdout"
+    return f"it closed its {closed}"
 
 
 async def _exited(process: Process, within_s: float) -> bool:
@@ -242,11 +250,14 @@ async def _stop(process: Process) -> None:
     """The spec's shutdown: close stdin, wait, then terminate and at last kill the whole process group."""
     assert process.stdin is not None
     process.stdin.close()
-    if not await _exited(process, _EXIT_GRACE_S):
-        _signal_group(process, signal.SIGTERM)
-        await _exited(process, _KILL_GRACE_S)
-    # Also after a clean exit: what the server started and left behind is in its group.
-    _signal_group(process, signal.SIGKILL)
+    try:
+        if not await _exited(process, _EXIT_GRACE_S):
+            _signal_group(process, signal.SIGTERM)
+            await _exited(process, _KILL_GRACE_S)
+    finally:
+        # Also after a clean exit: what the server started and left behind is in its group. And also when the loop is
+        # stopping and nobody has the time to wait.
+        _signal_group(process, signal.SIGKILL)
     await _exited(process, _KILL_GRACE_S)
 
 

@@ -173,11 +173,7 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
         try:
             tools = job.run(connection.connected(), left_s).tools
         except TimeoutError:
-            raise CallError(
-                ErrorCode.SERVER_UNAVAILABLE,
-                f"MCP server `{server}` was not connected within the {left_s:.3g} s that were left. "
-                "The tool did not run.",
-            ) from None
+            raise connection.not_connected_within(left_s) from None
     if tool not in tools:
         resolve_tool_name(f"{server}.{tool}", {server: tools})
     return tools[tool]
