@@ -274,13 +274,13 @@ def _read_result(meta: Meta, call: ToolCall) -> ToolResult:
             ErrorCode.CANCELLED, f"`{call.name}` was cancelled. If it had begun, the MCP server was told to stop."
         )
     else:
-        error = _task_failure(meta, f"`{call.name}`")
+        error = _task_failure(meta, f"`{call.name}`", " The tool may have run.")
     return ToolResult.from_error(error, call_id=call.id, name=call.name)
 
 
 def _read_listing(meta: Meta) -> list[ToolDefinition]:
     if meta["status"] != "SUCCESS":
-        raise _task_failure(meta, "the list of tools")
+        raise _task_failure(meta, "the list of tools", "")
     try:
         error = meta["result"]["error"]
         if error is not None:
@@ -290,16 +290,12 @@ def _read_listing(meta: Meta) -> list[ToolDefinition]:
         raise CallError(ErrorCode.INTERNAL_ERROR, f"The stored list of tools cannot be read: {error!r:.200}") from None
 
 
-def _task_failure(meta: Meta, what: str) -> CallError:
-    """What a task that failed in Celery's sense means to the agent."""
+def _task_failure(meta: Meta, what: str, then: str) -> CallError:
+    """What a task that failed in Celery's sense means to the agent; `then` ends the text."""
     result: Any = meta.get("result")
     kind = str(cast("dict[str, Any]", result).get("exc_type")) if isinstance(result, dict) else "no result"
     if kind == "TimeLimitExceeded":
-        return CallError(
-            ErrorCode.TIME_LIMIT, f"{what} was cancelled at Celery's hard time limit. The tool may have run."
-        )
+        return CallError(ErrorCode.TIME_LIMIT, f"Celery's hard time limit ended {what}.{then}")
     if kind == "WorkerLostError":
-        return CallError(ErrorCode.WORKER_LOST, f"The worker was lost while {what} ran. The tool may have run.")
-    return CallError(
-        ErrorCode.INTERNAL_ERROR, f"The worker failed on {what} ({kind}); its log says why. The tool may have run."
-    )
+        return CallError(ErrorCode.WORKER_LOST, f"The worker was lost while it ran {what}.{then}")
+    return CallError(ErrorCode.INTERNAL_ERROR, f"The worker failed on {what} ({kind}); its log says why.{then}")

@@ -125,9 +125,8 @@ def test_a_short_wait_leaves_the_call_running(tools: ToolExecutor) -> None:
     assert pending.done()
 
 
-def test_cancelling_reaches_the_running_call(tools: ToolExecutor, worker: Worker) -> None:
+def test_a_call_can_be_cancelled_wherever_it_is(tools: ToolExecutor) -> None:
     pending = tools.submit(wait_call(15))
-    wait_until(lambda: pending.id in worker.log, "the worker has the call")
     pending.cancel()
     result = pending.result()
     assert (result.outcome, result.error_code) == (Outcome.CANCELLED, ErrorCode.CANCELLED)
@@ -147,22 +146,6 @@ def test_an_asyncio_agent_gets_the_same_answers(worker: Worker) -> None:
             assert (await pending.result()).outcome is Outcome.CANCELLED
 
     asyncio.run(run())
-
-
-def test_a_cancelled_task_cancels_its_call(worker: Worker) -> None:
-    async def run() -> None:
-        async with AsyncToolExecutor(timeout_s=20) as tools:
-            task = asyncio.create_task(tools.execute(wait_call(15)))
-            await asyncio.to_thread(
-                wait_until, lambda: worker.log.count("received") > received, "the worker has the call"
-            )
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    received, terminated = worker.log.count("received"), worker.log.count("Terminating")
-    asyncio.run(run())
-    wait_until(lambda: worker.log.count("Terminating") > terminated, "the worker was told")
 
 
 def test_only_selected_tools_are_offered_and_accepted(worker: Worker) -> None:

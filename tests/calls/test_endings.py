@@ -1,5 +1,6 @@
 """Time limits, revoke and shutdown reach the call in the MCP server, and its answer reaches the agent."""
 
+import asyncio
 import signal
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 
@@ -21,7 +22,7 @@ def recording_server(directory: Path) -> dict[str, object]:
 
 def hold(tools: ToolExecutor, directory: Path, name: str, seconds: float = 20):
     """A call that runs, begun for certain; connecting takes nothing of its time."""
-    assert not tools.failed_servers()
+    wait_until(tools.list_tools, "the server is connected")
     pending = tools.submit(ToolCall(id=name, name="recorder.hold", arguments={"name": name, "seconds": seconds}))
     wait_until(lambda: (directory / f"{name}.begun").exists() or pending.done(), f"{name} has begun")
     return pending
@@ -68,6 +69,21 @@ def test_revoke_cancels_what_runs_and_what_waits(limited_worker: Worker, tmp_pat
     assert not (tmp_path / "waiting.begun").exists()
     assert hold(tools, tmp_path, "next", seconds=0.01).result().outcome is Outcome.OK
     assert limited_worker.stop() == 0
+
+
+@pytest.mark.parametrize("limited_worker", [[]], indirect=True)
+def test_an_asyncio_task_that_is_cancelled_cancels_its_call(limited_worker: Worker, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncToolExecutor(timeout_s=20) as tools:
+            call = ToolCall(id="a", name="recorder.hold", arguments={"name": "awaited", "seconds": 20})
+            task = asyncio.create_task(tools.execute(call))
+            await asyncio.to_thread(wait_until, (tmp_path / "awaited.begun").exists, "the call has begun")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    was_cancelled(tmp_path, "awaited")
 
 
 @pytest.mark.parametrize("limited_worker", [[]], indirect=True)
