@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.tool_names import function_name
 
 __all__ = ["Attachment", "CallInfo", "ToolCall", "ToolDefinition", "ToolResult"]
 
@@ -72,6 +73,14 @@ class ToolDefinition(BaseModel):
     description: str = ""
     input_schema: dict[str, Any] = Field(default_factory=dict)
     annotations: dict[str, Any] = Field(default_factory=dict)
+
+    def function_name(self, limit: int = 64) -> str:
+        """A name for a model provider's function declaration; an executor accepts it as the name of a call.
+
+        Raises:
+            ValueError: The limit leaves no room for a recognizable name.
+        """
+        return function_name(self.server, self.tool, limit)
 
 
 class Attachment(BaseModel):

@@ -1,18 +1,194 @@
+"""Tool names: from what a model wrote to `(server, tool)`, and to names that every model provider takes.
+
+Owns the spelling of names. It knows neither configuration nor MCP: callers bring the servers, and the tools if they
+know them. Nothing is guessed: two readings that both exist are an error, because the wrong tool is worse than none.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.outcomes import ErrorCode
 
+__all__ = ["SERVER_ID", "function_name", "resolve_server", "resolve_tool_name"]
 
-def resolve_server(name, servers):
-    s, _, t = name.partition(".") if "." in name else name.partition("__")
-    if not s or not t:
-        raise ToolNameError(ErrorCode.INVALID_NAME, f"{name} is no name")
-    if s not in servers:
-        raise ToolNameError(ErrorCode.UNKNOWN_SERVER, f"no server {s}; there are {list(servers)}")
-    return s, t
+SERVER_ID = re.compile(r"(?!.*__)[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
+"""A server's id; use `fullmatch`. ASCII, without `__`, so that `server__tool` splits in one way."""
+
+_PROVIDER_PREFIXES = ("default_api", "functions", "function", "tools", "tool")
+_DIGEST_CHARS = 12
+_SHORTEST_LIMIT = 24
+_DIGEST_AT_END = re.compile(rf"_([0-9a-f]{{{_DIGEST_CHARS}}})\Z")
+_LISTED_NAMES = 10
+_NAME_CHARS_SHOWN = 80
+_LONGEST_NAME = 512
 
 
-def resolve_tool_name(name, catalogue):
-    s, t = resolve_server(name, catalogue)
-    if t not in catalogue[s]:
-        raise ToolNameError(ErrorCode.UNKNOWN_TOOL, f"no tool {t}; there are {sorted(catalogue[s])}")
-    return s, t
+def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tuple[str, str]:
+    """The server and the tool that `name` means.
+
+    Accepted: `server.tool`, `server:tool`, `server__tool`, `mcp_<server>_<tool>`, `mcp__<server>__<tool>`, each also
+    behind a provider's prefix (`default_api:`, `functions.`), and whatever `function_name` makes of a tool.
+
+    Args:
+        name: As the model wrote it.
+        catalogue: The tools of each server.
+
+    Raises:
+        ToolNameError: `INVALID_NAME`, `UNKNOWN_SERVER` or `UNKNOWN_TOOL`; the text lists what there is, closest first.
+    """
+    readings = list(_readings(name, catalogue))
+    found = _distinct((server, tool) for server, tool in readings if tool in catalogue[server])
+    if not found and (digest := _DIGEST_AT_END.search(name)):
+        servers = {server for server, _ in readings} if re.search(r"[.:]", name) else catalogue
+        found = [
+            (server, tool) for server in servers for tool in catalogue[server] if _digest(server, tool) == digest[1]
+        ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _ambiguous(name, found)
+    if readings:
+        server, tool = readings[0]
+        known = [f"{server}.{each}" for each in catalogue[server]]
+        raise ToolNameError(
+            ErrorCode.UNKNOWN_TOOL,
+            f"The server {_shown(server)} has no tool {_shown(tool)}. Nothing was sent. "
+            + _listing("Its tools", f"{server}.{tool}", known),
+        )
+    raise _not_resolved(name, catalogue, [f"{s}.{t}" for s, tools in catalogue.items() for t in tools])
+
+
+def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
+    """The server that `name` means, and the rest of it, for callers that do not know the tools.
+
+    The rest is the tool, or a shortened form of it; `resolve_tool_name(f"{server}.{rest}", catalogue)` settles which.
+
+    Raises:
+        ToolNameError: `INVALID_NAME` or `UNKNOWN_SERVER`; the text lists the servers, closest first.
+    """
+    readings = _distinct(_readings(name, servers))
+    if not readings and _DIGEST_AT_END.search(name):
+        # A limit so short that it cut the server's own name.
+        head = _DIGEST_AT_END.sub("", name)
+        readings = [(server, name) for server in servers if _plain_function_name(server, "").startswith(head)]
+    if len({server for server, _ in readings}) > 1:
+        raise _ambiguous(name, readings)
+    if readings:
+        return readings[0]
+    raise _not_resolved(name, servers, [])
+
+
+def function_name(server: str, tool: str, limit: int = 64) -> str:
+    """A name for a provider's function declaration: `server__tool` in `[A-Za-z0-9_-]`, at most `limit` characters.
+
+    What does not fit is escaped or cut, and then ends in a digest of the canonical name; `resolve_tool_name` finds
+    the way back.
+
+    Raises:
+        ValueError: The limit leaves no room for a recognizable name.
+    """
+    if limit < _SHORTEST_LIMIT:
+        raise ValueError(f"limit must be at least {_SHORTEST_LIMIT}, not {limit}")
+    plain = _plain_function_name(server, tool)
+    escaped = re.sub(r"[^A-Za-z0-9_-]", "_", plain)
+    if escaped == plain and len(plain) <= limit and not _DIGEST_AT_END.search(plain):
+        return plain
+    return f"{escaped[: limit - _DIGEST_CHARS - 1]}_{_digest(server, tool)}"
+
+
+def _plain_function_name(server: str, tool: str) -> str:
+    # Gemini wants a letter or an underscore first.
+    prefix = "mcp_" if server[:1].isdigit() else ""
+    return f"{prefix}{server}__{tool}"
+
+
+def _digest(server: str, tool: str) -> str:
+    # Replaced, not refused: a server may name a tool with half a character.
+    return hashlib.sha256(f"{server}.{tool}".encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARS]
+
+
+def _readings(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Every way to read `name` as a known server and a rest that is not empty; the most explicit form first."""
+    if len(name) > _LONGEST_NAME or re.search(r"\s", name):
+        return
+    yield from _separated(name, servers)
+    for prefix in _PROVIDER_PREFIXES:
+        if name.startswith((f"{prefix}.", f"{prefix}:")) and prefix not in servers:
+            yield from _readings(name[len(prefix) + 1 :], servers)
+            return
+    if re.search(r"[.:]", name):
+        return
+    if name.startswith("mcp__") and "mcp" not in servers:
+        yield from _separated(name.removeprefix("mcp__"), servers)
+    elif name.startswith("mcp_"):
+        rest = name.removeprefix("mcp_")
+        double = list(_separated(rest, servers))
+        yield from double
+        if not double:
+            yield from ((s, rest[len(s) + 1 :]) for s in servers if rest.startswith(f"{s}_") and len(rest) > len(s) + 1)
+
+
+def _separated(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]:
+    separator = found[0] if (found := re.search(r"[.:]", name)) else "__"
+    server, _, tool = name.partition(separator)
+    if tool and server in servers:
+        yield server, tool
+
+
+def _distinct(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys(pairs))
+
+
+def _not_resolved(name: str, servers: Collection[str], tools: list[str]) -> ToolNameError:
+    parts = re.split(r"[.:]|__", name, maxsplit=1)
+    if re.search(r"\s", name) or len(parts) < 2 or not all(parts) or len(name) > _LONGEST_NAME:
+        return ToolNameError(
+            ErrorCode.INVALID_NAME,
+            f"{_shown(name)} is not the name of a tool: write server.tool, without spaces. Nothing was sent. "
+            + (_listing("Tools", name, tools) if tools else _listing("Servers", name, servers)),
+        )
+    # A model that knows the tool but not its server is best served by where that tool is.
+    same_tool = [each for each in tools if each.partition(".")[2] == parts[1]]
+    hint = f"{_listing('Tools of that name', name, same_tool)} " if same_tool else ""
+    return ToolNameError(
+        ErrorCode.UNKNOWN_SERVER,
+        f"There is no server {_shown(parts[0])}. Nothing was sent. {hint}{_listing('Servers', parts[0], servers)}",
+    )
+
+
+def _ambiguous(name: str, readings: list[tuple[str, str]]) -> ToolNameError:
+    return ToolNameError(
+        ErrorCode.INVALID_NAME,
+        f"{_shown(name)} can mean more than one tool. Nothing was sent. "
+        + _listing("Write one of", name, [f"{server}.{tool}" for server, tool in readings]),
+    )
+
+
+def _shown(name: str) -> str:
+    return f'"{_clipped(name)}"'
+
+
+def _clipped(name: str) -> str:
+    return name if len(name) <= _NAME_CHARS_SHOWN else f"{name[: _NAME_CHARS_SHOWN - 1]}…"
+
+
+def _listing(title: str, wanted: str, names: Collection[str]) -> str:
+    if not names:
+        return f"{title}: none."
+    wanted_pairs = _letter_pairs(wanted[:_LONGEST_NAME])
+    ranked = sorted(names, key=lambda name: (-_likeness(wanted_pairs, name), name))
+    more = f" and {len(ranked) - _LISTED_NAMES} more" if len(ranked) > _LISTED_NAMES else ""
+    order = ", closest first" if len(ranked) > 1 else ""
+    return f"{title}{order}: {', '.join(map(_clipped, ranked[:_LISTED_NAMES]))}{more}."
+
+
+def _letter_pairs(name: str) -> set[str]:
+    folded = f" {name.casefold()} "
+    return {folded[i : i + 2] for i in range(len(folded) - 1)}
+
+
+def _likeness(wanted_pairs: set[str], name: str) -> float:
+    pairs = _letter_pairs(name[:_LONGEST_NAME])
+    return 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs))

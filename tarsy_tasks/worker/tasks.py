@@ -62,7 +62,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
         definition = _listed_tool(job, connection, tool, deadline)
         checked = parse_arguments(arguments, definition.input_schema)
         attempts = 1
-        result = _call(job, connection, tool, checked, deadline)
+        result = _call(job, connection, definition.tool, checked, deadline)
         return build_result(
             result,
             _masker,
@@ -175,7 +175,8 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
         except TimeoutError:
             raise connection.not_connected_within(left_s) from None
     if tool not in tools:
-        resolve_tool_name(f"{server}.{tool}", {server: tools})
+        # Perhaps a shortened function name; else this raises the rejection that lists what there is.
+        tool = resolve_tool_name(f"{server}.{tool}", {server: tools})[1]
     return tools[tool]
 
 
