@@ -1,6 +1,4 @@
-"""Passwords that an MCP server tells: none of them leaves the worker, neither in an answer, nor in Redis, nor in the
-log.
-"""
+"""Passwords that an MCP server tells: none leaves the worker, neither in an answer, nor in Redis, nor in the log."""
 
 import sys
 from collections.abc import Iterator
