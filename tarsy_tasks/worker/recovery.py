@@ -107,7 +107,8 @@ def call_error(error: BaseException, recovery: Recovery, *, name: str, server: s
     if isinstance(error, TimeoutError) or (recovery is _GIVE_UP_MAYBE and _is_timeout(error)):
         return CallError(
             ErrorCode.CALL_TIMEOUT,
-            f"`{name}` gave no answer within {timeout_s:.3g} s. It may have run. Look at its effects before you call it again.",
+            f"`{name}` gave no answer within {timeout_s:.3g} s. It may have run. "
+            "Look at its effects before you call it again.",
         )
     what = _describe(error)
     if isinstance(error, MCPError) and _is_too_large(error):

@@ -18,7 +18,7 @@ _LAST_WORDS_LIMIT = 600
 _LINES_PER_S = 50
 _BYTES_PER_S = 8 * 1024 * 1024
 _LINE_COST_BYTES = 400
-"""What a line costs beside its bytes: a flood of empty lines would take the event loop as surely as one of long lines."""
+"""What a line costs beside its bytes: a flood of empty lines takes the event loop as surely as one of long lines."""
 _PAUSE_S = 0.05
 
 

@@ -292,7 +292,8 @@ class ServerConnection:
         """The answer to a caller that could not wait for the connection any longer. Safe to call from any thread."""
         return CallError(
             ErrorCode.SERVER_UNAVAILABLE,
-            f"MCP server `{self.server.name}` was not connected within {timeout_s:.3g} s.{self._ending('')} The tool did not run.",
+            f"MCP server `{self.server.name}` was not connected within {timeout_s:.3g} s.{self._ending('')} "
+            "The tool did not run.",
         )
 
     def _unavailable(self, error: BaseException, ending: str) -> CallError:

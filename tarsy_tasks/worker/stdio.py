@@ -250,8 +250,8 @@ async def _stop(process: Process) -> None:
             _signal_group(process, signal.SIGTERM)
             await _exited(process, _KILL_GRACE_S)
     finally:
-        # Also after a clean exit: what the server started and left behind is in its group. And also when the loop is stopping
-        # and nobody has the time to wait.
+        # Also after a clean exit: what the server started and left behind is in its group. And also when the loop is
+        # stopping and nobody has the time to wait.
         _signal_group(process, signal.SIGKILL)
     await _exited(process, _KILL_GRACE_S)
 
