@@ -41,14 +41,14 @@ def parse_arguments(text: Any, schema: Mapping[str, Any] | None = None) -> dict[
     Raises:
         ArgumentsError: They are no JSON object, or do not fit. The text is for a model; nothing was sent.
     """
-    arguments = _read(text)
+    arguments = _read(text, schema)
     validator = None if schema is None else _validator(schema)
     if validator is not None and (problems := _find_problems(validator, arguments)):
         raise _refuse([f"`{_place(problem)}`: {problem.message[:_SHOWN_LIMIT]}" for problem in problems], schema)
     return arguments
 
 
-def _read(given: Any) -> dict[str, Any]:
+def _read(given: Any, schema: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         return {}
     value: Any = given
@@ -56,9 +56,9 @@ def _read(given: Any) -> dict[str, Any]:
         try:
             value = json.loads(given, parse_constant=_refuse_constant) if given.strip() else {}
         except (ValueError, RecursionError) as error:
-            raise _refuse([f"they are no JSON: {error}"], None) from None
+            raise _refuse([f"they are no JSON: {error}"], schema) from None
     if not isinstance(value, dict):
-        raise _refuse([f"a JSON object is due, found {type(value).__name__}"], None)
+        raise _refuse([f"a JSON object is due, found {type(value).__name__}"], schema)
     return cast("dict[str, Any]", value)
 
 

@@ -18,7 +18,7 @@ from tests.conftest import StartWorker
 from tests.processes import Worker, free_port, wait_until
 from tests.servers import either_era, listening
 
-HEADERS = {"Authorization": "Bearer open-sesame", "X-Team": "sre"}
+CREDENTIALS = {"headers": {"X-Team": "${TEAM:-sre}"}, "auth": {"type": "bearer", "token": "${SESAME}"}}
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ def http_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServe
 def worker(start_worker: StartWorker, http_servers: HttpServers) -> Worker:
     def server(variant: Variant) -> dict[str, Any]:
         if variant.is_http:
-            return {"url": f"http://127.0.0.1:{http_servers.ports[variant.name]}/mcp", "headers": HEADERS}
+            return {"url": f"http://127.0.0.1:{http_servers.ports[variant.name]}/mcp", **CREDENTIALS}
         return {"command": sys.executable, "args": [either_era.__file__, *variant.options]}
 
-    return start_worker({variant.name: server(variant) for variant in VARIANTS})
+    return start_worker({variant.name: server(variant) for variant in VARIANTS}, environment={"SESAME": "open-sesame"})
 
 
 @pytest.fixture(scope="module")
