@@ -2,9 +2,9 @@
 one run.
 
 Prints CPU milliseconds per call by process, latencies and throughput at 1 and 64 calls in flight, and the ratios that
-the project holds itself to. The contestants take turns in short rounds, and each one's best round counts: what else the
-machine does hits all of them, and never makes a call cheaper. It starts everything it needs and leaves nothing behind:
-`python benchmarks/calls.py`.
+the project holds itself to. The contestants take turns in short rounds. The table has the medians of all rounds, and a
+ratio is the median of the ratios within each turn, so that a machine whose speed drifts does not decide. It starts
+everything it needs and leaves nothing behind: `python benchmarks/calls.py`.
 """
 
 import argparse
@@ -198,17 +198,17 @@ def worker_of(arguments: list[str], log: Path, environment: dict[str, str]) -> I
         process.wait(30)
 
 
-def best(rounds: list[Figures]) -> Figures:
-    """One row out of all rounds of a contestant: the best of every figure."""
+def middle(rounds: list[Figures]) -> Figures:
+    """One row out of all rounds of a contestant: the median of every figure."""
     first = rounds[0]
     return Figures(
         first.name,
         first.in_flight,
         sum(each.calls for each in rounds),
-        max(each.per_s for each in rounds),
-        min(each.p50_ms for each in rounds),
-        min(each.p95_ms for each in rounds),
-        {role: min(each.cpu_ms[role] for each in rounds) for role in first.cpu_ms},
+        statistics.median(each.per_s for each in rounds),
+        statistics.median(each.p50_ms for each in rounds),
+        statistics.median(each.p95_ms for each in rounds),
+        {role: statistics.median(each.cpu_ms[role] for each in rounds) for role in first.cpu_ms},
     )
 
 
@@ -224,10 +224,11 @@ def print_table(rows: list[Figures]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=640, help="calls per round (default 640)")
-    parser.add_argument("--rounds", type=int, default=8, help="rounds per row (default 8)")
+    parser.add_argument("--calls", type=int, default=128, help="calls per round (default 128)")
+    parser.add_argument("--rounds", type=int, default=25, help="rounds per row (default 25)")
     options = parser.parse_args()
     rows: list[Figures] = []
+    findings: list[str] = []
     with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey:
         directory = Path(name)
         (directory / "mcp.json").write_text(
@@ -250,22 +251,25 @@ def main() -> None:
                     )
                     for _ in range(options.rounds)
                 ]
-                rows += [best(list(rounds)) for rounds in zip(*turns, strict=True)]
+                rows += [middle(list(rounds)) for rounds in zip(*turns, strict=True)]
                 rows.append(asyncio.run(bench_connect_per_call(in_flight, 10 if in_flight == 1 else 64)))
-            slow_s = min(asyncio.run(bench_slow_calls(500)) for _ in range(3))
+                cpu = statistics.median(
+                    tarsy.cpu_ms["worker"] / (noop.cpu_ms["worker"] + sdk.cpu_ms["client"])
+                    for sdk, noop, tarsy in turns
+                )
+                times = rows[-2].per_s / rows[-1].per_s
+                findings.append(
+                    f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + bare SDK); {times:.0f} × connect per call"
+                )
+                if in_flight == 1:
+                    added = statistics.median(tarsy.p50_ms - sdk.p50_ms for sdk, _, tarsy in turns)
+                    noop = statistics.median(noop.p50_ms for _, noop, _ in turns)
+                    findings.append(
+                        f"p50 added over a bare SDK call: {added:.2f} ms (a stock noop task alone: {noop:.2f} ms)"
+                    )
+            slow_s = statistics.median(asyncio.run(bench_slow_calls(500)) for _ in range(3))
     print_table(rows)
-    by = {(row.name, row.in_flight): row for row in rows}
-    print()
-    for in_flight in (1, 64):
-        sdk, noop, tarsy, reconnect = (
-            by[name, in_flight] for name in ("bare SDK", "stock noop task", "tarsy-tasks", "connect per call")
-        )
-        cpu = tarsy.cpu_ms["worker"] / (noop.cpu_ms["worker"] + sdk.cpu_ms["client"])
-        times = tarsy.per_s / reconnect.per_s
-        print(f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + bare SDK); {times:.0f} × connect per call")
-    sdk, noop, tarsy = (by[name, 1].p50_ms for name in ("bare SDK", "stock noop task", "tarsy-tasks"))
-    print(f"p50 added over a bare SDK call: {tarsy - sdk:.2f} ms (a stock noop task alone: {noop:.2f} ms)")
-    print(f"500 calls of 1 s in flight on one worker: {slow_s:.2f} s")
+    print("", *findings, f"500 calls of 1 s in flight on one worker: {slow_s:.2f} s", sep="\n")
 
 
 if __name__ == "__main__":

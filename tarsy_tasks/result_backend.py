@@ -3,10 +3,13 @@
 Owns what the project changes in the result backend; every application of the package uses it for `redis://` URLs.
 """
 
+from functools import cached_property
 from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
+
+from tarsy_tasks.redis_exchange import RedisExchange
 
 __all__ = ["ResultBackend"]
 
@@ -31,7 +34,9 @@ class ResultBackend(RedisBackend):
     def _set(self, key: Any, value: Any, expires: int | None = None) -> None:
         """Store and announce. Stock wraps the two in MULTI, and uses SETEX, of which redis-py warns on every call."""
         lifetime_s = self.expires if expires is None else expires
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.set(key, value, ex=lifetime_s or None)
-            pipe.publish(key, value)
-            pipe.execute()
+        store = ("SET", key, value, "EX", lifetime_s) if lifetime_s else ("SET", key, value)
+        self._exchange.execute(store, ("PUBLISH", key, value))
+
+    @cached_property
+    def _exchange(self) -> RedisExchange:
+        return RedisExchange(self.client.connection_pool)

@@ -73,6 +73,8 @@ def test_upstream_still_needs_what_we_override() -> None:
     import inspect
 
     assert "self.Client(**client_kwargs)" in inspect.getsource(kombu_redis.Channel._create_client)
-    assert "yield client.pipeline()" in inspect.getsource(kombu_redis.QoS.pipe_or_acquire)
+    assert "client.pipeline()" in inspect.getsource(kombu_redis.QoS.pipe_or_acquire)
+    appended = inspect.getsource(kombu_redis.QoS.append)
+    assert "dumps([message._raw, EX, RK])" in appended, "our append writes what kombu's restore reads"
     assert "_get_task_meta_for" in inspect.getsource(RedisBackend._store_result)
     assert "setex" in inspect.getsource(RedisBackend._set)
