@@ -259,7 +259,7 @@ def main() -> None:
                 )
                 times = rows[-2].per_s / rows[-1].per_s
                 findings.append(
-                    f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + bare SDK); {times:.0f} × connect per call"
+                    f"{in_flight:>3} in flight: worker CPU {cpu:.2f} × (noop + SDK); {times:.0f} × connect per call"
                 )
                 if in_flight == 1:
                     added = statistics.median(tarsy.p50_ms - sdk.p50_ms for sdk, _, tarsy in turns)

@@ -59,6 +59,11 @@ def _read(given: Any, schema: Mapping[str, Any] | None) -> dict[str, Any]:
             raise _refuse([f"they are no JSON: {error}"], schema) from None
     if not isinstance(value, dict):
         raise _refuse([f"a JSON object is due, found {type(value).__name__}"], schema)
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        # Half of a character, for instance: it would break the connection for everybody.
+        raise _refuse([f"they hold something that is not JSON: {type(error).__name__}"], schema) from None
     return cast("dict[str, Any]", value)
 
 

@@ -17,7 +17,7 @@ from celery.signals import after_setup_logger, celeryd_after_setup, celeryd_init
 from tarsy_tasks import keys, redis_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.settings import Settings
+from tarsy_tasks.settings import load_settings
 
 __all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "TarsyApp", "agent_app", "build_app", "load_celeryconfig"]
 
@@ -78,7 +78,7 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     One merged dict, because a second `config_from_object` would replace the first and `conf.update` beat the user's
     file.
     """
-    redis_url = Settings().redis_url
+    redis_url = load_settings().redis_url
     app = TarsyApp("tarsy_tasks", set_as_current=False)
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.result_backend:ResultBackend")
     app.config_from_object({"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})})
@@ -87,7 +87,7 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
 
 def agent_app() -> TarsyApp:
     """The application of an agent's process. It reads no `celeryconfig.py`: an agent runs in directories of its own."""
-    return _agent_app(Settings().redis_url)
+    return _agent_app(load_settings().redis_url)
 
 
 @cache

@@ -6,10 +6,12 @@ needed.
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["Settings"]
+from tarsy_tasks.errors import ConfigError
+
+__all__ = ["Settings", "load_settings"]
 
 
 class Settings(BaseSettings):
@@ -25,4 +27,20 @@ class Settings(BaseSettings):
     )
 
     mcp_config: Path | None = None
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False, pattern=r"^rediss?://[^\s/]")
+
+
+def load_settings() -> Settings:
+    """The variables of now.
+
+    Raises:
+        ConfigError: One of them cannot be right.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
+        raise ConfigError(
+            f"{names}: not understood; TARSY_REDIS_URL is like redis://127.0.0.1:6379/0 (or rediss://…), "
+            "TARSY_MCP_CONFIG the path of a file"
+        ) from None

@@ -5,6 +5,7 @@ through a small thread pool, for publishing to Redis blocks; waiting costs no th
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from tarsy_tasks.agent.calls import Calls, SentCall
 from tarsy_tasks.agent.catalogue import Catalogue
-from tarsy_tasks.errors import ResultTimeout, TarsyTasksError
+from tarsy_tasks.errors import BrokerUnavailable, ResultTimeout, TarsyTasksError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 
 if TYPE_CHECKING:
@@ -33,11 +34,10 @@ class AsyncPendingCall:
         call: The call itself.
     """
 
-    def __init__(self, calls: Calls, senders: ThreadPoolExecutor, sent: SentCall) -> None:
+    def __init__(self, calls: Calls, sent: SentCall) -> None:
         self.id = sent.id
         self.call = sent.call
         self._calls = calls
-        self._senders = senders
         self._sent = sent
 
     def done(self) -> bool:
@@ -58,9 +58,9 @@ class AsyncPendingCall:
         try:
             return await _wait(self._sent.future, left_s if timeout is None else min(timeout, left_s))
         except TimeoutError:
-            if self._sent.seconds_left():
+            if timeout is not None and self._sent.seconds_left():
                 raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
-            return await self._in_thread(self._calls.give_up)
+            return self._calls.give_up(self._sent)
 
     async def cancel(self) -> None:
         """Cancel the call, wherever it is. `result` then tells how it ended.
@@ -68,10 +68,7 @@ class AsyncPendingCall:
         Raises:
             BrokerUnavailable: Redis could not be reached.
         """
-        await self._in_thread(self._calls.cancel)
-
-    async def _in_thread(self, act: Callable[[SentCall], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._senders, act, self._sent)
+        await asyncio.get_running_loop().run_in_executor(None, self._calls.cancel, self._sent)
 
 
 class AsyncToolExecutor:
@@ -108,7 +105,10 @@ class AsyncToolExecutor:
 
     async def list_tools(self) -> list[ToolDefinition]:
         """As `ToolExecutor.list_tools`."""
-        listings = await self._in_thread(lambda calls: [calls.send_listing(server) for server in calls.servers])
+        deadline = self._calls.deadline()
+        listings = await self._send(
+            lambda calls: [calls.send_listing(server, deadline) for server in calls.servers], deadline
+        )
         waits = [_wait(listing.future, self._calls.timeout_s) for listing in listings]
         found = await asyncio.gather(*waits, return_exceptions=True)
         answers: list[tuple[str, list[ToolDefinition] | Exception]] = []
@@ -129,17 +129,19 @@ class AsyncToolExecutor:
 
     async def submit(self, call: ToolCall) -> AsyncPendingCall:
         """As `ToolExecutor.submit`."""
-        sent = await self._in_thread(lambda calls: calls.send(call))
-        return AsyncPendingCall(self._calls, self._senders, sent)
+        deadline = self._calls.deadline()
+        return AsyncPendingCall(self._calls, await self._send(lambda calls: calls.send(call, deadline), deadline))
 
     async def execute(self, call: ToolCall) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
-        sent = await self._in_thread(lambda calls: calls.send(call))
+        deadline = self._calls.deadline()
+        sending = self._start_sending(lambda calls: calls.send(call, deadline))
         try:
-            return await AsyncPendingCall(self._calls, self._senders, sent).result()
+            pending = AsyncPendingCall(self._calls, await self._sent(sending, deadline))
+            return await pending.result()
         except asyncio.CancelledError:
-            # Nobody waits for this: what the caller gets is its own cancellation.
-            self._senders.submit(self._calls.cancel, sent)
+            # Nobody waits for this, neither for a send that is under way nor for the cancel.
+            sending.add_done_callback(self._cancel_when_sent)
             raise
 
     async def execute_many(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
@@ -151,11 +153,28 @@ class AsyncToolExecutor:
             await self.list_tools()
         return self._catalogue
 
-    async def _in_thread(self, send: Callable[[Calls], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._senders, send, self._calls)
+    async def _send(self, send: Callable[[Calls], T], deadline: float) -> T:
+        return await self._sent(self._start_sending(send), deadline)
+
+    def _start_sending(self, send: Callable[[Calls], T]) -> "Future[T]":
+        return self._senders.submit(send, self._calls)
+
+    async def _sent(self, sending: "Future[T]", deadline: float) -> T:
+        """Wait for a send, at most until the deadline: with Redis gone, those before it hold all the senders."""
+        try:
+            return await _wait(sending, max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            sending.cancel()
+            raise BrokerUnavailable(
+                f"Redis could not be reached within {self._calls.timeout_s:g} s. The call was not enqueued in time."
+            ) from None
+
+    def _cancel_when_sent(self, sending: "Future[SentCall]") -> None:
+        if not sending.cancelled() and sending.exception() is None:
+            self._calls.cancel_later(sending.result())
 
 
 async def _wait(future: "Future[T]", timeout_s: float) -> T:
     """Await a future of the reader thread; it cannot be cancelled, so a timeout leaves it whole."""
     async with asyncio.timeout(timeout_s):
-        return await asyncio.wrap_future(future)
+        return await asyncio.shield(asyncio.wrap_future(future))

@@ -4,9 +4,12 @@ Owns which calls may be sent, how they are sent and what their ending means to t
 over it, one that blocks and one that awaits.
 """
 
+import json
+import threading
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
@@ -91,14 +94,17 @@ class Calls:
         self._run_id = run_id
         self._app = app
 
-    def send(self, call: ToolCall) -> SentCall:
+    def deadline(self) -> float:
+        """Monotonic time by which a call that is made now has to be answered."""
+        return time.monotonic() + self.timeout_s
+
+    def send(self, call: ToolCall, deadline: float) -> SentCall:
         """Enqueue a call. A call that cannot be right is answered at once, without a message.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within the deadline.
             ValueError: The arguments hold something that is not JSON.
         """
-        deadline = time.monotonic() + self.timeout_s
         try:
             server, tool = self._resolve(call.name)
         except CallError as error:
@@ -107,7 +113,7 @@ class Calls:
             return SentCall("", call, deadline, future)
         reader = self._reader(deadline)
         task_id = reader.new_id()
-        future = reader.expect(task_id, lambda meta: _read_result(meta, call))
+        future = reader.expect(task_id, lambda meta: _read_result(meta, call), deadline)
         left_s = max(0.0, deadline - time.monotonic())
         info = CallInfo(
             call_id=call.id,
@@ -117,27 +123,26 @@ class Calls:
             # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
             deadline=reader.clock.now() + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
         )
-        arguments = (server, tool, call.arguments, info.model_dump(exclude_none=True))
+        arguments = (server, tool, _encode(call), info.model_dump(exclude_none=True))
         self._publish(reader, task_id, "tarsy.call_tool", arguments, deadline)
         return SentCall(task_id, call, deadline, future)
 
-    def send_listing(self, server: str) -> SentListing:
+    def send_listing(self, server: str, deadline: float) -> SentListing:
         """Ask a worker for the tools of a server.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within the deadline.
         """
-        deadline = time.monotonic() + self.timeout_s
         reader = self._reader(deadline)
         task_id = reader.new_id()
-        future = reader.expect(task_id, _read_listing)
+        future = reader.expect(task_id, _read_listing, deadline)
         self._publish(reader, task_id, "tarsy.list_tools", (server,), deadline)
         return SentListing(server, future)
 
     def give_up(self, sent: SentCall) -> ToolResult:
         """The deadline has passed: cancel the call, and answer it here."""
-        self._reader(sent.deadline).forget(sent.id)
-        self.cancel(sent)
+        reader_of(self.app).forget(sent.id)
+        self.cancel_later(sent)
         error = CallError(
             ErrorCode.NO_ANSWER,
             f"`{sent.call.name}` was not answered within {self.timeout_s:g} s. Either no worker serves its queue, "
@@ -157,6 +162,15 @@ class Calls:
             self.app.control.revoke(sent.id, terminate=True)
         except _connection_errors() as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
+
+    def cancel_later(self, sent: SentCall) -> None:
+        """Cancel a call without waiting for it, as well as can be: Redis may be what is gone."""
+
+        def cancel() -> None:
+            with suppress(BrokerUnavailable):
+                self.cancel(sent)
+
+        threading.Thread(target=cancel, name="tarsy-cancel", daemon=True).start()
 
     def is_selected(self, server: str, tool: str) -> bool:
         """Whether the filter lets a tool through."""
@@ -190,7 +204,6 @@ class Calls:
     def _publish(
         self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
     ) -> None:
-        from kombu.exceptions import EncodeError
         from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
         # Not `send_task`: it subscribes to each task a second time, synchronously.
@@ -220,15 +233,21 @@ class Calls:
             retrying(publish)
         except BaseException as error:
             reader.forget(task_id)
-            if isinstance(error, EncodeError):
-                raise ValueError(
-                    f"the arguments of {server}.{tool} hold something that is not JSON: {error}"
-                ) from error
             if isinstance(error, errors):
                 raise BrokerUnavailable(
                     f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued."
                 ) from error
             raise
+
+
+def _encode(call: ToolCall) -> str | None:
+    """The arguments as text: kombu's own JSON gives a meaning to some objects, those with the key `__type__`."""
+    if call.arguments is None or isinstance(call.arguments, str):
+        return call.arguments
+    try:
+        return json.dumps(call.arguments, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"the arguments of {call.name} hold something that is not JSON: {error}") from error
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:

@@ -51,7 +51,7 @@ class PendingCall:
         try:
             return self._sent.future.result(left_s if timeout is None else min(timeout, left_s))
         except TimeoutError:
-            if self._sent.seconds_left():
+            if timeout is not None and self._sent.seconds_left():
                 raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
             return self._calls.give_up(self._sent)
 
@@ -109,13 +109,14 @@ class ToolExecutor:
         self._catalogue = Catalogue()
 
     def list_tools(self) -> list[ToolDefinition]:
-        """The selected tools of all servers, asked anew. Servers that do not answer are in `failed_servers`.
+        """The selected tools of all servers, as their sessions know them now. Servers that do not answer are in
+        `failed_servers`.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within the deadline.
         """
-        deadline = time.monotonic() + self._calls.timeout_s
-        listings = [self._calls.send_listing(server) for server in self._calls.servers]
+        deadline = self._calls.deadline()
+        listings = [self._calls.send_listing(server, deadline) for server in self._calls.servers]
         answers: list[tuple[str, list[ToolDefinition] | Exception]] = []
         for listing in listings:
             try:
@@ -140,7 +141,7 @@ class ToolExecutor:
             BrokerUnavailable: Redis could not be reached within `timeout_s`.
             ValueError: The arguments hold something that is not JSON.
         """
-        return PendingCall(self._calls, self._calls.send(call))
+        return PendingCall(self._calls, self._calls.send(call, self._calls.deadline()))
 
     def execute(self, call: ToolCall) -> ToolResult:
         """Run a call and wait for its answer; raises as `submit` does, and for nothing else."""

@@ -52,7 +52,7 @@ class ReplyReader:
         # The first three groups of a random UUID are this process's own, the other two a call's.
         self._id_prefix = str(uuid.uuid4())[:19]
         self._key_prefix = keys.result_key_prefix(self._id_prefix)
-        self._pending: dict[str, Callable[[Meta], None]] = {}
+        self._pending: dict[str, tuple[float, Callable[[Meta], None]]] = {}
         self._subscribed = threading.Event()
         self._failure: Exception | None = None
         threading.Thread(target=self._run, name="tarsy-replies", daemon=True).start()
@@ -61,9 +61,12 @@ class ReplyReader:
         """A new task id, a UUID whose answer this reader will see."""
         return self._id_prefix + str(uuid.uuid4())[19:]
 
-    def expect(self, task_id: str, convert: Callable[[Meta], T]) -> "Future[T]":
-        """A future for the answer of a task; `convert` turns what Celery stored into its value. Call it before
-        publishing.
+    def expect(self, task_id: str, convert: Callable[[Meta], T], deadline: float = float("inf")) -> "Future[T]":
+        """A future for the answer of a task. Call it before publishing.
+
+        Args:
+            convert: Turns what Celery stored into the future's value.
+            deadline: Monotonic time after which nobody waits; the answer is forgotten then.
         """
         future: Future[T] = Future()
         # From here on nobody can cancel it: an asyncio wait that is cancelled must not take the answer from others.
@@ -75,7 +78,7 @@ class ReplyReader:
             except Exception as error:
                 future.set_exception(error)
 
-        self._pending[task_id] = resolve
+        self._pending[task_id] = (deadline, resolve)
         return future
 
     def forget(self, task_id: str) -> None:
@@ -127,6 +130,10 @@ class ReplyReader:
 
     def _catch_up(self) -> None:
         """Read what is pending from Redis: its message may have been published while nobody listened."""
+        now = time.monotonic()
+        for task_id, (deadline, _) in list(self._pending.items()):
+            if deadline < now:
+                self.forget(task_id)
         task_ids = list(self._pending)
         if not task_ids:
             return
@@ -137,9 +144,9 @@ class ReplyReader:
 
     def _resolve(self, key: bytes, body: bytes) -> None:
         task_id = self._id_prefix + key.decode().removeprefix(self._key_prefix)
-        resolve = self._pending.get(task_id)
-        if resolve is None:
+        if task_id not in self._pending:
             return
+        _, resolve = self._pending[task_id]
         try:
             meta = json.loads(body)
             ready = meta["status"] in _READY_STATES

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+import tarsy_tasks
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
@@ -27,7 +28,7 @@ def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: f
     JSON object for instance. `-` reads that text from standard input.
     """
     try:
-        executor = ToolExecutor(timeout_s=timeout_s)
+        executor = ToolExecutor(timeout_s=timeout_s, app=tarsy_tasks.app)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     with executor:

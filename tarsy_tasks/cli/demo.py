@@ -44,18 +44,19 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
         mcp_port, flower_port = free_port(), free_port()
         path = Path(name) / "mcp.json"
         path.write_text(json.dumps(_config(mcp_port), indent=2))
-        with Stack({"TARSY_MCP_CONFIG": str(path)}) as stack:
+        with Stack({"TARSY_MCP_CONFIG": str(path)}, directory=Path(name)) as stack:
+            fine = False
             try:
                 fine = _run(stack, path, mcp_port, flower_port)
                 if keep:
                     notes.print("Running until Ctrl-C.")
                     stack.wait()
+                    fine = False
             except _DemoFailed as error:
                 notes.print(f"The demo failed: {error}", style="red", markup=False)
                 _print_last_lines(stack)
-                fine = False
             except KeyboardInterrupt:
-                fine = False
+                notes.print("stopping")
     if not fine:
         ctx.exit(FAILED)
 

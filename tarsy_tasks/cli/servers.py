@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import click
 from redis.exceptions import RedisError
 
-from tarsy_tasks.celery_app import agent_app
+import tarsy_tasks
 from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
 from tarsy_tasks.config import ServerConfig, find_config_path, load_config
 from tarsy_tasks.health import HealthRecord, read_health
@@ -20,7 +20,7 @@ def servers(*, as_json: bool) -> None:
     """List the configured MCP servers with their health."""
     config = load_config(find_config_path())
     try:
-        health = read_health(agent_app().backend.client, config.servers)
+        health = read_health(tarsy_tasks.app.backend.client, config.servers)
     except RedisError as error:
         notes.print(f"Redis could not be reached, so the health is not known: {error}", style="yellow", markup=False)
         health = {}

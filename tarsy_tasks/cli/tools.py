@@ -2,6 +2,7 @@
 
 import click
 
+import tarsy_tasks
 from tarsy_tasks import ToolExecutor
 from tarsy_tasks.cli import UNAVAILABLE
 from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
@@ -22,7 +23,7 @@ def tools() -> None:
 def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
     """List the tools of SERVERS, or of all. Exit code 3 when a server did not answer."""
     try:
-        executor = ToolExecutor(servers or None, timeout_s=timeout_s)
+        executor = ToolExecutor(servers or None, timeout_s=timeout_s, app=tarsy_tasks.app)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     with executor:

@@ -1,8 +1,7 @@
 """`tarsy-tasks up`: worker, beat and Flower on this machine, on the user's configuration."""
 
-import signal
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.text import Text
@@ -20,7 +19,13 @@ _COLOURS = {"worker": "cyan", "beat": "magenta", "flower": "green"}
 @click.command()
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
 @click.option("--redis-url", envvar="TARSY_REDIS_URL", help="Redis to use; without one, a private Valkey is started.")
-@click.option("--flower-port", default=5555, show_default=True, help="Port of Flower on 127.0.0.1; 0 starts none.")
+@click.option(
+    "--flower-port",
+    type=click.IntRange(0, 65535),
+    default=5555,
+    show_default=True,
+    help="Port of Flower on 127.0.0.1; 0 starts none.",
+)
 @click.option("-c", "--concurrency", default=256, show_default=True, help="Calls that the worker holds in flight.")
 @click.option("-l", "--loglevel", default="INFO", show_default=True, help="Log level of all processes.")
 @click.pass_context
@@ -38,8 +43,6 @@ def up(
     environment = {"TARSY_MCP_CONFIG": str(path)}
     if redis_url:
         environment["TARSY_REDIS_URL"] = redis_url
-    # A termination by a supervisor is a Ctrl-C.
-    signal.signal(signal.SIGTERM, _interrupt)
     with Stack(environment, _print_line) as stack:
         try:
             where = redis_url or stack.start_valkey()
@@ -61,11 +64,8 @@ def up(
 
 
 def _print_line(name: str, line: str) -> None:
-    console.print(Text.assemble((f"{name:<7}", _COLOURS.get(name, "")), " ", line), soft_wrap=True)
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+    with suppress(OSError):  # whoever read this may be gone; the process that printed it must not block
+        console.print(Text.assemble((f"{name:<7}", _COLOURS.get(name, "")), " ", line), soft_wrap=True)
 
 
 def _without_password(url: str) -> str:

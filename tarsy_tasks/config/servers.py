@@ -285,9 +285,9 @@ def find_config_path() -> Path:
         ConfigError: There is none.
     """
     # pydantic-settings is slow to import, and not needed when the path is given.
-    from tarsy_tasks.settings import Settings
+    from tarsy_tasks.settings import load_settings
 
-    if (configured := Settings().mcp_config) is not None:
+    if (configured := load_settings().mcp_config) is not None:
         if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
             raise ConfigError(f"{configured}: there is no such file, or it may not be seen; TARSY_MCP_CONFIG names it")
         return configured

@@ -1,12 +1,8 @@
 """The worker's log carries no secret, whoever writes to it.
 
 Owns the filter on the log's handlers. The SDK quotes what it could not parse, our own modules quote why a server is
-<<<<<<< HEAD
 unavailable, and a traceback quotes its exception: all of that is a server's words. It knows no patterns; `masking`
 does.
-=======
-unavailable, a traceback quotes its exception: all of that is a server's words. It knows no patterns; `masking` does.
->>>>>>> zoo
 """
 
 import logging

@@ -14,7 +14,14 @@ from pydantic import ValidationError
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.transport_errors import AUTH_FAILED, HTTP_STATUS, MESSAGE_TOO_LARGE, TRANSPORT_DOWN
+from tarsy_tasks.worker.transport_errors import (
+    AUTH_FAILED,
+    HTTP_STATUS,
+    MESSAGE_TOO_LARGE,
+    NOT_SENT,
+    TRANSPORT_DOWN,
+    UNREADABLE_ANSWER,
+)
 
 __all__ = ["Action", "Executed", "Recovery", "call_error", "classify_error"]
 
@@ -87,9 +94,9 @@ def _classify_mcp_error(error: MCPError) -> Recovery:
         if status in _RETRIED_STATUSES:
             return _SAME
         return _GIVE_UP_MAYBE if status in _GATEWAY_STATUSES else _GIVE_UP
-    if error.code == AUTH_FAILED:
+    if error.code in (AUTH_FAILED, NOT_SENT):
         return _GIVE_UP
-    if error.code == MESSAGE_TOO_LARGE:
+    if error.code in (MESSAGE_TOO_LARGE, UNREADABLE_ANSWER):
         return _GIVE_UP_RAN
     if error.code == _CONNECTION_CLOSED:
         if message.startswith("sse stream failed"):
@@ -130,7 +137,7 @@ def call_error(
             f"The connection to MCP server `{server}` was lost before `{name}` answered: {what}.{ending} "
             "It may have run. Look at its effects before you call it again.",
         )
-    if isinstance(error, MCPError) and error.code != _CONNECTION_CLOSED:
+    if isinstance(error, MCPError) and error.code not in (_CONNECTION_CLOSED, UNREADABLE_ANSWER):
         return CallError(
             ErrorCode.SERVER_ERROR,
             f"MCP server `{server}` answered `{name}` with an error: {what}. "

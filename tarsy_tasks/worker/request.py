@@ -1,9 +1,9 @@
-"""The worker's view of a message: what of it events and logs may show, and how a shutdown ends it.
+"""The worker's view of a message: what of it events, logs and `inspect` may show, and how a shutdown ends it.
 
-Owns two overrides of Celery's `Request`; everything else is stock.
+Owns three overrides of Celery's `Request`; everything else is stock.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from celery.worker.request import Request
 
@@ -17,9 +17,16 @@ class CallRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        shown = ".".join(word for word in list(self._args)[:2] if isinstance(word, str))[:_SHOWN_LIMIT]
+        # Any producer may have written the message: its arguments need not even be a list.
+        arguments: Any = self._request_dict["args"]
+        words = cast("list[Any]", arguments[:2]) if isinstance(arguments, list) else []
+        shown = ".".join(word for word in words if isinstance(word, str))[:_SHOWN_LIMIT]
         self._argsrepr = self._request_dict["argsrepr"] = shown
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
+
+    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002
+        """What `inspect` and Flower ask for; stock gives the arguments themselves unless asked to be safe."""
+        return super().info(safe=True)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002
         """Called by a shutdown for what runs. Stock stores RETRY, and so loses the answer that the job still gives."""

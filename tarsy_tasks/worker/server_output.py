@@ -34,7 +34,7 @@ class ServerOutput:
     def __init__(self, server: str, masker: Masker) -> None:
         self._logger = logging.getLogger(f"tarsy_tasks.server.{server}")
         self._masker = masker
-        self._last: deque[str] = deque(maxlen=_LAST_WORDS_LINES)
+        self._last: deque[bytes] = deque(maxlen=_LAST_WORDS_LINES)
         self._second = 0
         self._lines = 0
         self._bytes = 0
@@ -48,13 +48,19 @@ class ServerOutput:
             self._second, self._lines, self._bytes = second, 0, 0
         self._lines += 1
         self._bytes += len(line) + _LINE_COST_BYTES
-        text = line[:_LINE_LIMIT].decode("utf-8", "replace").rstrip()
-        if text and self._lines <= _LINES_PER_S:
-            text = self._masker.mask(text)
-            self._last.append(text)
-            self._logger.log(level, "%s: %s", what, text)
+        if line:
+            self._last.append(line[:_LINE_LIMIT])
+            if self._lines <= _LINES_PER_S:
+                self._logger.log(level, "%s: %s", what, self._readable(line[:_LINE_LIMIT]))
         return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
+
+    def forget(self) -> None:
+        """A new process begins: what the one before it said explains nothing any more."""
+        self._last.clear()
 
     def last_words(self) -> str:
         """The last lines, for an error text; empty if there were none."""
-        return "\n".join(self._last)[-_LAST_WORDS_LIMIT:]
+        return "\n".join(filter(None, map(self._readable, self._last)))[-_LAST_WORDS_LIMIT:]
+
+    def _readable(self, line: bytes) -> str:
+        return self._masker.mask(line.decode("utf-8", "replace").rstrip())

@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 _CLIENT_INFO = Implementation(name="tarsy-tasks", version=version("tarsy-tasks"))
 _MAX_PAGES = 200
 _MAX_TOOLS = 10_000
-_DRAIN_S = 10.0
 _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
 
@@ -61,6 +60,7 @@ class Session:
     Attributes:
         tools: What the server offers, by tool name; replaced whole by every listing.
         ending: Why the session ended, for an error text; empty while it lives.
+        in_flight: Calls that are running.
     """
 
     def __init__(self, server: ServerConfig, output: ServerOutput) -> None:
@@ -70,7 +70,7 @@ class Session:
         self._server = server
         self._output = output
         self._client: Client | None = None
-        self._in_flight = 0
+        self.in_flight = 0
         self._idle = asyncio.Event()
         self._closing = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
@@ -147,17 +147,17 @@ class Session:
     async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
         """Send one call; raises what the SDK raises."""
         assert self._client is not None
-        self._in_flight += 1
+        self.in_flight += 1
         try:
             return await self._client.call_tool(tool, arguments, read_timeout_seconds=timeout_s)
         finally:
-            self._in_flight -= 1
-            if not self._in_flight:
+            self.in_flight -= 1
+            if not self.in_flight:
                 self._idle.set()
 
     async def close(self, drain_s: float = 0.0) -> None:
         """End the session once its calls are through, at most `drain_s` seconds from now."""
-        if self._in_flight and drain_s:
+        if self.in_flight and drain_s:
             self._idle.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
@@ -216,6 +216,7 @@ class ServerConnection:
     async def _open(self) -> Session:
         self.state = State.CONNECTING if self._session is None else State.RECONNECTING
         self._swap_out()
+        self._output.forget()
         session = Session(self.server, self._output)
         try:
             await session.open()
@@ -233,7 +234,7 @@ class ServerConnection:
         """Let go of the session; it is closed in the background when its other calls are through."""
         session, self._session = self._session, None
         if session is not None:
-            task = asyncio.create_task(session.close(_DRAIN_S))
+            task = asyncio.create_task(session.close(self._longest_call_s()))
             self._draining.add(task)
             task.add_done_callback(self._draining.discard)
 
@@ -271,6 +272,13 @@ class ServerConnection:
                 await session.list_tools()
         except Exception as error:
             logger.warning("MCP server %s failed its check: %s", self.server.name, _describe(error))
+            if isinstance(error, TimeoutError | ListingError) and session.in_flight and not session.lost:
+                # Perhaps it does one thing at a time: a new session would cost the calls that it is busy with.
+                raise CallError(
+                    ErrorCode.SERVER_UNAVAILABLE,
+                    f"MCP server `{self.server.name}` did not list its tools within {list_s:g} s while "
+                    f"{session.in_flight} calls were running; its session was kept.",
+                ) from None
             session.lost = True
             async with asyncio.timeout(self.server.timeouts.recreate_s):
                 session = await self.connected()
@@ -289,6 +297,10 @@ class ServerConnection:
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_S)
         self.state = State.DISCONNECTED
+
+    def _longest_call_s(self) -> float:
+        """No call in flight can last longer: each has its own limit."""
+        return max(self.server.timeouts.call_s, *self.server.timeouts.tools.values(), 0)
 
     def not_connected_within(self, timeout_s: float) -> CallError:
         """The answer to a caller that could not wait for the connection any longer. Safe to call from any thread."""

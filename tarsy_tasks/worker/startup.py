@@ -38,7 +38,7 @@ def select_queues(worker: Any) -> None:
     queues = worker.app.amqp.queues
     configured = worker.app.mcp_config.enabled_servers
     for name in list(queues.consume_from):
-        server = keys.server_of_queue(name)
+        server = keys.server_of_queue(str(name))
         if server is None:
             continue
         if server not in configured:
@@ -48,8 +48,10 @@ def select_queues(worker: Any) -> None:
 
 
 def served_servers(app: Any) -> list[str]:
-    """The ids of the servers whose calls this worker takes."""
-    return [server for server in app.mcp_config.enabled_servers if keys.queue(server) in app.amqp.queues.consume_from]
+    """The ids of the servers whose calls or checks this worker takes."""
+    taken = {keys.server_of_queue(name) for name in app.amqp.queues.consume_from}
+    servers: list[str] = list(app.mcp_config.enabled_servers)
+    return [server for server in servers if server in taken]
 
 
 def _refuse(reason: str) -> NoReturn:

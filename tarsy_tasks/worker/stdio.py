@@ -6,6 +6,7 @@ sessions.
 """
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, jsonrpc_message_adapter
+from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
 from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.transport_errors import message_too_large
+from tarsy_tasks.worker.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
 
 __all__ = ["MessageStreams", "StdioCommand", "stdio_transport"]
 
@@ -141,7 +142,12 @@ async def _write_messages(
     assert process.stdin is not None
     try:
         async for item in from_session:
-            process.stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            try:
+                data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+            except ValueError as error:
+                await _refuse_request(item, error, to_session)
+                continue
+            process.stdin.write(data + b"\n")
             await process.stdin.drain()
     except OSError:
         # The server closed its stdin but may live on: ending the read side tells the session that it is over.
@@ -149,6 +155,15 @@ async def _write_messages(
         to_session.close()
     except anyio.ClosedResourceError:
         pass
+
+
+async def _refuse_request(
+    item: SessionMessage, error: ValueError, to_session: MemoryObjectSendStream[SessionMessage | Exception]
+) -> None:
+    """Answer a request that is no JSON here, so that it costs itself only and not the session."""
+    if isinstance(item.message, JSONRPCRequest):
+        refusal = ErrorData(code=NOT_SENT, message=f"the request cannot be written as JSON: {type(error).__name__}")
+        await to_session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=item.message.id, error=refusal)))
 
 
 async def _read_stderr(process: Process, output: ServerOutput) -> None:
@@ -197,13 +212,7 @@ async def _lines(stream: asyncio.StreamReader, limit_bytes: int) -> AsyncIterato
 def _parse(line: bytes | _LongLine, limit_bytes: int) -> SessionMessage | None:
     """The message on a line, or None for what is no JSON-RPC."""
     if isinstance(line, _LongLine):
-        found = _ID_FIRST.match(line.head) or _ID_LAST.search(line.tail)
-        if found is None:
-            return None
-        word = found[1].decode("utf-8", "replace")
-        request_id = word.strip('"') if word.startswith('"') else int(word)
-        error = message_too_large(line.size_bytes, limit_bytes)
-        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+        return _stand_in(line.head, line.tail, message_too_large(line.size_bytes, limit_bytes))
     if b'"jsonrpc"' not in line:
         return None
     try:
@@ -211,10 +220,23 @@ def _parse(line: bytes | _LongLine, limit_bytes: int) -> SessionMessage | None:
     except ValueError:
         pass
     try:
-        # One bad byte in a text must not cost the message: the SDK's strict reader loses the whole session to it.
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False))
-    except ValueError:
+        # One bad byte, or half of a surrogate pair, must not cost the message: the SDK's strict reader loses the whole
+        # session to it.
+        whole = json.dumps(json.loads(line.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
+        return SessionMessage(jsonrpc_message_adapter.validate_json(whole, by_name=False))
+    except (ValueError, RecursionError) as error:
+        unreadable = ErrorData(code=UNREADABLE_ANSWER, message=f"it cannot be read ({type(error).__name__})")
+        return _stand_in(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], unreadable)
+
+
+def _stand_in(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
+    """An error in place of an answer that cannot be delivered, if its request id can be found at either end of it."""
+    found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
+    if found is None:
         return None
+    word = found[1].decode("utf-8", "replace")
+    request_id = word.strip('"') if word.startswith('"') else int(word)
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
 def _record_garbage(line: bytes | _LongLine, output: ServerOutput) -> float:

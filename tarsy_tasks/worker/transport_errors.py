@@ -8,7 +8,15 @@ from typing import Any
 
 from mcp_types import ErrorData
 
-__all__ = ["AUTH_FAILED", "HTTP_STATUS", "MESSAGE_TOO_LARGE", "TRANSPORT_DOWN", "message_too_large"]
+__all__ = [
+    "AUTH_FAILED",
+    "HTTP_STATUS",
+    "MESSAGE_TOO_LARGE",
+    "NOT_SENT",
+    "TRANSPORT_DOWN",
+    "UNREADABLE_ANSWER",
+    "message_too_large",
+]
 
 TRANSPORT_DOWN = -31990
 """The HTTP exchange failed; `data["never_sent"]` says whether the request can have reached the server."""
@@ -18,6 +26,10 @@ AUTH_FAILED = -31992
 """Authorisation failed before the request was sent."""
 MESSAGE_TOO_LARGE = -31993
 """The answer is larger than `max_message_bytes`: the tool has run, its answer was dropped."""
+UNREADABLE_ANSWER = -31994
+"""The answer is JSON-RPC that cannot be read: the tool has run."""
+NOT_SENT = -31995
+"""The request could not be written as JSON."""
 
 
 def message_too_large(size_bytes: int | None, limit_bytes: int) -> ErrorData:

@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.variables import resolve_variables
+from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.http_client import SurvivableClient, ssl_context
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.stdio import StdioCommand, stdio_transport
@@ -66,10 +67,14 @@ async def _http_transport(server: ServerConfig) -> AsyncGenerator[Any]:
         headers["Authorization"] = f"Bearer {server.auth.token}"
     timeouts = server.timeouts
     longest_s = max(timeouts.call_s, timeouts.list_s, timeouts.connect_s, *timeouts.tools.values())
+    try:
+        tls = ssl_context(verify=server.verify_ssl, ca_file=server.ca_file)
+    except OSError as error:
+        raise ConfigError(f"servers.{server.name}.ca_file: {server.ca_file} cannot be used: {error}") from None
     client = SurvivableClient(
         max_message_bytes=server.max_message_bytes,
         headers=headers,
-        verify=ssl_context(verify=server.verify_ssl, ca_file=server.ca_file),
+        verify=tls,
         # The default pool of 100 connections fails the calls above it after 30 s.
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
         timeout=httpx2.Timeout(timeouts.connect_s, read=longest_s + _READ_SLACK_S, pool=None),

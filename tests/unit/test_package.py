@@ -102,8 +102,9 @@ def test_every_error_code_is_documented_with_its_outcome() -> None:
 
 def test_the_ci_runs_what_the_readme_tells() -> None:
     readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
-    assert readme.count("<!-- test command -->\n```sh\n") == 1
-    assert "<!-- test command -->" in script
+    for marker in ("demo command", "test command"):
+        assert readme.count(f"<!-- {marker} -->\n```sh\n") == 1
+        assert f"'{marker}'" in script
 
 
 def test_every_key_of_a_server_is_documented_with_its_default() -> None:
