@@ -14,8 +14,8 @@ from rich.text import Text
 
 __all__ = ["console", "json_option", "notes", "print_json", "print_table"]
 
-console = Console(highlight=False)
-notes = Console(stderr=True, highlight=False)
+console = Console(highlight=False, soft_wrap=True)
+notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
