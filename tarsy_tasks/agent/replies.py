@@ -144,17 +144,17 @@ class ReplyReader:
 
     def _resolve(self, key: bytes, body: bytes) -> None:
         task_id = self._id_prefix + key.decode().removeprefix(self._key_prefix)
-        if task_id not in self._pending:
+        expected = self._pending.get(task_id)
+        if expected is None:
             return
-        _, resolve = self._pending[task_id]
         try:
             meta = json.loads(body)
             ready = meta["status"] in _READY_STATES
         except (ValueError, TypeError, KeyError):
             meta, ready = {"status": "DAMAGED", "result": None}, True
         if ready:
-            self._pending.pop(task_id, None)
-            resolve(meta)
+            self.forget(task_id)
+            expected[1](meta)
 
 
 _readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()

@@ -31,7 +31,7 @@ class _MaskingFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno <= logging.INFO and record.name.startswith("celery."):
-            # Two lines a call, of names, numbers and our own short form of the result: nothing that a server said.
+            # One line a call, of names, numbers and our own short form of the result: nothing that a server said.
             return True
         record.msg, record.args = self._masker.mask(record.getMessage()), ()
         if record.exc_info:

@@ -130,7 +130,10 @@ def call_error(
         )
     if recovery.executed is Executed.NO:
         code = ErrorCode.SERVER_REFUSED if recovery is _GIVE_UP else ErrorCode.SERVER_UNAVAILABLE
-        return CallError(code, f"MCP server `{server}` could not be asked: {what}. `{name}` did not run.{ending}")
+        return CallError(
+            code,
+            f"MCP server `{server}` could not be asked: {what}. `{name}` did not run.{ending} Try again later, or do without it.",
+        )
     if recovery.executed is Executed.MAYBE:
         return CallError(
             ErrorCode.SESSION_LOST,
@@ -141,7 +144,7 @@ def call_error(
         return CallError(
             ErrorCode.SERVER_ERROR,
             f"MCP server `{server}` answered `{name}` with an error: {what}. "
-            "The same call will most likely fail again.",
+            "It gave no result, and the same call will most likely fail again.",
         )
     return CallError(
         ErrorCode.INVALID_RESULT,

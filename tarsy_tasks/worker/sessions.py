@@ -61,6 +61,7 @@ class Session:
         tools: What the server offers, by tool name; replaced whole by every listing.
         ending: Why the session ended, for an error text; empty while it lives.
         in_flight: Calls that are running.
+        answered_at: Monotonic time of the server's last sign of life: it was connected, or a call was answered.
     """
 
     def __init__(self, server: ServerConfig, output: ServerOutput) -> None:
@@ -71,6 +72,7 @@ class Session:
         self._output = output
         self._client: Client | None = None
         self.in_flight = 0
+        self.answered_at = time.monotonic()
         self._idle = asyncio.Event()
         self._closing = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
@@ -149,7 +151,9 @@ class Session:
         assert self._client is not None
         self.in_flight += 1
         try:
-            return await self._client.call_tool(tool, arguments, read_timeout_seconds=timeout_s)
+            result = await self._client.call_tool(tool, arguments, read_timeout_seconds=timeout_s)
+            self.answered_at = time.monotonic()
+            return result
         finally:
             self.in_flight -= 1
             if not self.in_flight:
@@ -272,8 +276,11 @@ class ServerConnection:
                 await session.list_tools()
         except Exception as error:
             logger.warning("MCP server %s failed its check: %s", self.server.name, _describe(error))
-            if isinstance(error, TimeoutError | ListingError) and session.in_flight and not session.lost:
-                # Perhaps it does one thing at a time: a new session would cost the calls that it is busy with.
+            silent_s = time.monotonic() - session.answered_at
+            busy = session.in_flight and not session.lost and silent_s < self._longest_call_s()
+            if isinstance(error, TimeoutError | ListingError) and busy:
+                # Perhaps it does one thing at a time: a new session would cost the calls that it is busy with. One that
+                # answers nothing for longer than a call may take is not busy but stuck.
                 raise CallError(
                     ErrorCode.SERVER_UNAVAILABLE,
                     f"MCP server `{self.server.name}` did not list its tools within {list_s:g} s while "
@@ -327,7 +334,11 @@ class ServerConnection:
         code = ErrorCode.SERVER_UNAVAILABLE
         if refused.action is Action.NO_RETRY and refused.executed is Executed.NO:
             code = ErrorCode.SERVER_REFUSED
-        return CallError(code, f"MCP server `{name}` is not available: {what}.{self._ending('')} The tool did not run.")
+        return CallError(
+            code,
+            f"MCP server `{name}` is not available: {what}.{self._ending('')} The tool did not run. "
+            "Try again later, or do without it.",
+        )
 
     def _ending(self, reason: str) -> str:
         words = self._output.last_words()

@@ -74,7 +74,8 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
     except SoftTimeLimitExceeded as error:
         failure = CallError(
             ErrorCode.TIME_LIMIT,
-            f"`{server}.{tool}` was cancelled at Celery's soft time limit of {error.args[0]:g} s. It may have run.",
+            f"`{server}.{tool}` was cancelled at Celery's soft time limit of {error.args[0]:g} s. It may have run. "
+            "Look at its effects before you call it again.",
         )
     except CallError as error:
         failure = error
