@@ -235,7 +235,8 @@ class Calls:
             reader.forget(task_id)
             if isinstance(error, errors):
                 raise BrokerUnavailable(
-                    f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued."
+                    f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued, "
+                    "unless the connection broke just as Redis took it."
                 ) from error
             raise
 

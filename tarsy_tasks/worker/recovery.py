@@ -132,7 +132,8 @@ def call_error(
         code = ErrorCode.SERVER_REFUSED if recovery is _GIVE_UP else ErrorCode.SERVER_UNAVAILABLE
         return CallError(
             code,
-            f"MCP server `{server}` could not be asked: {what}. `{name}` did not run.{ending} Try again later, or do without it.",
+            f"MCP server `{server}` could not be asked: {what}. `{name}` did not run.{ending} "
+            "Try again later, or do without it.",
         )
     if recovery.executed is Executed.MAYBE:
         return CallError(
