@@ -8,8 +8,8 @@
         ├── ToolNameError   no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
 
-"The tool said no" is data (`ToolResult.is_error`); "we could not ask" is an exception. Arguments are positional and handed to
-`super().__init__` whole, because Celery rebuilds an exception of another process as `cls(*args)`.
+"The tool said no" is data (`ToolResult.is_error`); "we could not ask" is an exception. Arguments are positional and
+handed to `super().__init__` whole, because Celery rebuilds an exception of another process as `cls(*args)`.
 """
 
 from tarsy_tasks.outcomes import ErrorCode, Outcome

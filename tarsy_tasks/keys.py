@@ -32,5 +32,7 @@ def health_key(server: str) -> str:
 
 
 def result_key_prefix(task_id_prefix: str) -> str:
-    """Begin of the keys, and of the channels of the same name, of the results of tasks whose id begins so (Celery's spelling)."""
+    """Begin of the keys, and of the channels of the same name, of the results of tasks whose id begins so (Celery's
+    spelling).
+    """
     return f"celery-task-meta-{task_id_prefix}"

@@ -1,7 +1,7 @@
 """What travels between an agent and a worker, as versioned JSON.
 
-Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP: workers fill these, agents read them, and a
-foreign producer may write the same JSON by hand (docs/protocol.md).
+Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP: workers fill these, agents read them,
+and a foreign producer may write the same JSON by hand (docs/protocol.md).
 """
 
 from typing import Any, Literal, Self
@@ -40,7 +40,9 @@ class CallInfo(BaseModel):
     Attributes:
         call_id: The model's id of the call.
         name: The name as it was asked for, echoed in the result.
-        timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own limit.
+        timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own
+            limit.
+        deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -51,6 +53,7 @@ class CallInfo(BaseModel):
     agent_id: str | None = None
     run_id: str | None = None
     timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class ToolDefinition(BaseModel):
@@ -72,7 +75,11 @@ class ToolDefinition(BaseModel):
     annotations: dict[str, Any] = Field(default_factory=dict)
 
     def function_name(self, limit: int = 64) -> str:
-        """The name for a model provider's function declaration; `tool_names.resolve_tool_name` finds the way back."""
+        """A name for a model provider's function declaration; an executor accepts it as the name of a call.
+
+        Raises:
+            ValueError: The limit leaves no room for a recognizable name.
+        """
         return function_name(self.server, self.tool, limit)
 
 
@@ -123,6 +130,15 @@ class ToolResult(BaseModel):
     @property
     def is_error(self) -> bool:
         return self.outcome is not Outcome.OK
+
+    def __repr__(self) -> str:
+        """What logs, events and Flower show of a result: how it ended, never what is in it."""
+        ending = self.outcome if self.error_code is None else f"{self.outcome} {self.error_code}"
+        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s>"
+
+    def __json__(self) -> dict[str, Any]:
+        """How kombu encodes a task's return value."""
+        return self.model_dump(mode="json")
 
     @classmethod
     def from_error(

@@ -1,7 +1,7 @@
 """How a call can end, and the stable word for every cause.
 
-Owns the two vocabularies that agents, operators and models meet in each answer; it knows nothing of how an outcome comes about.
-A code belongs to exactly one outcome, so whoever reports an error names only the code.
+Owns the two vocabularies that agents, operators and models meet in each answer; it knows nothing of how an outcome
+comes about. A code belongs to exactly one outcome, so whoever reports an error names only the code.
 """
 
 from enum import StrEnum
@@ -51,6 +51,7 @@ class ErrorCode(StrEnum):
     INVALID_RESULT = "INVALID_RESULT", Outcome.TOOL_ERROR
     RESULT_TOO_LARGE = "RESULT_TOO_LARGE", Outcome.TOOL_ERROR
 
+    DEADLINE_PASSED = "DEADLINE_PASSED", Outcome.UNAVAILABLE
     SERVER_UNAVAILABLE = "SERVER_UNAVAILABLE", Outcome.UNAVAILABLE
     SERVER_MISCONFIGURED = "SERVER_MISCONFIGURED", Outcome.UNAVAILABLE
     SERVER_REFUSED = "SERVER_REFUSED", Outcome.UNAVAILABLE

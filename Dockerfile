@@ -1,0 +1,11 @@
+FROM python:3.13-slim
+
+RUN useradd --create-home --uid 10001 tarsy
+WORKDIR /srv/tarsy
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY tarsy_tasks tarsy_tasks
+RUN pip install --no-cache-dir -c constraints.txt .
+COPY celeryconfig.py ./
+USER tarsy
+ENTRYPOINT ["celery", "-A", "tarsy_tasks"]
+CMD ["worker", "-l", "INFO"]

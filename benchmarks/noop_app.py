@@ -1,0 +1,14 @@
+"""The stock Celery application that the benchmarks compare with: one task that does nothing, all settings at their
+defaults.
+"""
+
+import os
+
+from celery import Celery
+
+app = Celery("noop", broker=os.environ["TARSY_REDIS_URL"], backend=os.environ["TARSY_REDIS_URL"])
+
+
+@app.task
+def noop(text: str) -> str:
+    return text

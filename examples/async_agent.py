@@ -1,0 +1,22 @@
+"""An asyncio agent that makes many calls at once. Run it beside `tarsy-tasks up`.
+
+python examples/async_agent.py SERVER.TOOL '{"argument": "value"}' 20
+"""
+
+import asyncio
+import sys
+from collections import Counter
+
+from tarsy_tasks import AsyncToolExecutor, ToolCall
+
+
+async def main() -> None:
+    name, arguments, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    async with AsyncToolExecutor(timeout_s=30, agent_id="example") as tools:
+        calls = [ToolCall(id=f"call_{number}", name=name, arguments=arguments) for number in range(count)]
+        results = await tools.execute_many(calls)
+    print(Counter(result.outcome.value for result in results))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,73 @@
+"""MCP tool calls as Celery tasks.
+
+One call, from the agent to the MCP server and back, is these files in this order:
+
+    agent/executor.py     `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py` with await)
+    agent/calls.py        name → server, call → message in the queue `mcp.<server>`
+        celery_app.py         the Celery application, its defaults and routes
+    worker/pool.py        a pool thread takes the message; the pool owns the event loop and the sessions
+    worker/tasks.py       `tarsy.call_tool`: tool and arguments checked, called, answered
+    worker/sessions.py    the server's one session, on the event loop
+    worker/transports.py  stdio or Streamable HTTP
+    worker/content.py     MCP result → text, structured value, attachments; capped and masked
+    agent/replies.py      the stored answer reaches the agent that waits
+
+What both halves share lies here at the top: `models` and `outcomes` (what an agent reads), `errors`, `config`,
+`tool_names`, `arguments`, `keys`, `health`. Importing this package imports nothing; every public name is loaded when it
+is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
+    from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
+    from tarsy_tasks.agent.signatures import tool_signature
+    from tarsy_tasks.celery_app import TarsyApp
+    from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
+    from tarsy_tasks.outcomes import ErrorCode, Outcome
+
+    app: TarsyApp
+
+__all__ = [
+    "AsyncPendingCall",
+    "AsyncToolExecutor",
+    "Attachment",
+    "ErrorCode",
+    "Outcome",
+    "PendingCall",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolExecutor",
+    "ToolResult",
+    "app",
+    "tool_signature",
+]
+
+_MODULES = {
+    "AsyncPendingCall": "agent.async_executor",
+    "AsyncToolExecutor": "agent.async_executor",
+    "Attachment": "models",
+    "ErrorCode": "outcomes",
+    "Outcome": "outcomes",
+    "PendingCall": "agent.executor",
+    "ToolCall": "models",
+    "ToolDefinition": "models",
+    "ToolExecutor": "agent.executor",
+    "ToolResult": "models",
+    "app": "celery_app",
+    "tool_signature": "agent.signatures",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

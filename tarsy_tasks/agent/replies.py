@@ -1,0 +1,180 @@
+"""One thread and one Redis subscription per process, through which all answers arrive.
+
+Owns the task ids and what waits for them. All ids of a process begin alike, so a single pattern subscription covers
+every call that will ever be made: no subscription, connection or thread per wait. Pub/sub may lose a message, so
+whatever is pending is also read from Redis after each reconnect and every few seconds.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tarsy_tasks import keys
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.redis_clock import RedisClock
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ["ReplyReader", "reader_of"]
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Meta = Mapping[str, Any]
+"""What Celery stores for a task: `status`, `result` and more."""
+
+_READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
+_POLL_S = 5.0
+_RECONNECT_S = 0.25
+
+
+class ReplyReader:
+    """Receives the stored results of Celery tasks, from its first use until the process ends.
+
+    Args:
+        redis: A redis-py client of the result backend.
+
+    Attributes:
+        clock: The clock of that Redis, set before the subscription is announced.
+    """
+
+    def __init__(self, redis: Any) -> None:
+        self.clock = RedisClock()
+        self._redis = redis
+        # The first three groups of a random UUID are this process's own, the other two a call's.
+        self._id_prefix = str(uuid.uuid4())[:19]
+        self._key_prefix = keys.result_key_prefix(self._id_prefix)
+        self._pending: dict[str, tuple[float, Callable[[Meta], None]]] = {}
+        self._subscribed = threading.Event()
+        self._failure: Exception | None = None
+        threading.Thread(target=self._run, name="tarsy-replies", daemon=True).start()
+
+    def new_id(self) -> str:
+        """A new task id, a UUID whose answer this reader will see."""
+        return self._id_prefix + str(uuid.uuid4())[19:]
+
+    def expect(self, task_id: str, convert: Callable[[Meta], T], deadline: float = float("inf")) -> "Future[T]":
+        """A future for the answer of a task. Call it before publishing.
+
+        Args:
+            convert: Turns what Celery stored into the future's value.
+            deadline: Monotonic time after which nobody waits; the answer is forgotten then.
+        """
+        future: Future[T] = Future()
+        # From here on nobody can cancel it: an asyncio wait that is cancelled must not take the answer from others.
+        future.set_running_or_notify_cancel()
+
+        def resolve(meta: Meta) -> None:
+            try:
+                future.set_result(convert(meta))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._pending[task_id] = (deadline, resolve)
+        return future
+
+    def forget(self, task_id: str) -> None:
+        """Nobody waits for this answer any more."""
+        self._pending.pop(task_id, None)
+
+    def wait_until_subscribed(self, timeout_s: float) -> None:
+        """Return once answers can arrive.
+
+        Raises:
+            BrokerUnavailable: Redis did not take the subscription in time.
+        """
+        if not self._subscribed.wait(timeout_s):
+            raise BrokerUnavailable(
+                f"Redis did not answer within {timeout_s:g} s ({self._failure or 'no connection'}). "
+                "The call was not enqueued and the tool did not run. Check TARSY_REDIS_URL and that Redis is up."
+            )
+
+    def _run(self) -> None:
+        while True:
+            pubsub = self._redis.pubsub()
+            try:
+                pubsub.psubscribe(self._key_prefix + "*")
+                self._receive(pubsub)
+            except Exception as error:
+                if self._pending:
+                    logger.warning("lost Redis, reconnecting: %s", error)
+                self._failure = error
+                self._subscribed.clear()
+                time.sleep(_RECONNECT_S)
+            finally:
+                pubsub.close()
+
+    def _receive(self, pubsub: Any) -> None:
+        next_poll = time.monotonic() + _POLL_S
+        while True:
+            message = pubsub.get_message(timeout=_POLL_S)
+            if message is not None and message["type"] == "pmessage":
+                self._resolve(message["channel"], message["data"])
+            elif message is not None and message["type"] == "psubscribe":
+                # The first subscription, or one that redis-py renewed by itself after a lost connection.
+                self.clock.sync(self._redis)
+                self._subscribed.set()
+                self._catch_up()
+            if time.monotonic() >= next_poll:
+                self.clock.sync(self._redis)
+                self._catch_up()
+                next_poll = time.monotonic() + _POLL_S
+
+    def _catch_up(self) -> None:
+        """Read what is pending from Redis: its message may have been published while nobody listened."""
+        now = time.monotonic()
+        for task_id, (deadline, _) in list(self._pending.items()):
+            if deadline < now:
+                self.forget(task_id)
+        task_ids = list(self._pending)
+        if not task_ids:
+            return
+        names = [self._key_prefix + task_id.removeprefix(self._id_prefix) for task_id in task_ids]
+        for name, body in zip(names, self._redis.mget(names), strict=True):
+            if body is not None:
+                self._resolve(name.encode(), body)
+
+    def _resolve(self, key: bytes, body: bytes) -> None:
+        task_id = self._id_prefix + key.decode().removeprefix(self._key_prefix)
+        expected = self._pending.get(task_id)
+        if expected is None:
+            return
+        try:
+            meta = json.loads(body)
+            ready = meta["status"] in _READY_STATES
+        except (ValueError, TypeError, KeyError):
+            meta, ready = {"status": "DAMAGED", "result": None}, True
+        if ready:
+            self.forget(task_id)
+            expected[1](meta)
+
+
+_readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()
+_readers_lock = threading.Lock()
+
+
+def reader_of(app: "Celery") -> ReplyReader:
+    """The one reader of this process for the result backend of an application."""
+    with _readers_lock:
+        reader = _readers.get(app)
+        if reader is None:
+            reader = _readers[app] = ReplyReader(app.backend.client)
+        return reader
+
+
+def _forget_readers() -> None:
+    """A forked child has none of the threads, and its parent's ids."""
+    global _readers, _readers_lock
+    _readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()
+    _readers_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_readers)

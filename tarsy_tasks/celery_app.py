@@ -1,0 +1,161 @@
+"""The Celery application: safe defaults, `celeryconfig.py` over them, and where each task goes.
+
+Owns the Celery settings and the routing. It imports neither half: the worker's modules are named in `include`, and the
+one signal handler here imports them when a worker starts. `tarsy_tasks.app` is made here on first use.
+"""
+
+import importlib.util
+import logging
+from functools import cache, cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from celery import Celery
+from celery.signals import after_setup_logger, celeryd_after_setup, celeryd_init
+
+from tarsy_tasks import keys, redis_transport
+from tarsy_tasks.config import Config, find_config_path, load_config
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
+
+__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "TarsyApp", "agent_app", "build_app", "load_celeryconfig"]
+
+CALL_TOOL = "tarsy.call_tool"
+LIST_TOOLS = "tarsy.list_tools"
+CHECK_SERVER = "tarsy.check_server"
+
+DEFAULTS: dict[str, Any] = {
+    "include": ["tarsy_tasks.worker.tasks"],
+    "task_routes": ["tarsy_tasks.celery_app.route_task"],
+    "task_default_queue": "tarsy",
+    "broker_transport": redis_transport.ALIAS,
+    "beat_scheduler": "tarsy_tasks.beat:CheckScheduler",
+    # JSON only: a message is data, never code.
+    "task_serializer": "json",
+    "result_serializer": "json",
+    "accept_content": ["json"],
+    "result_accept_content": ["json"],
+    "result_expires": 3600,
+    # Threads cost little and block on the session loop; -c is how many calls one process holds in flight.
+    "worker_pool": "tarsy_tasks.worker.pool:TaskPool",
+    "worker_concurrency": 256,
+    # Nothing is reserved beyond capacity, so that a call never waits behind one that runs while another worker is idle.
+    "worker_prefetch_multiplier": 1,
+    "worker_disable_prefetch": True,
+    # By default every pool thread opens its own connections.
+    "result_backend_thread_safe": True,
+    # redis-py raises when a pool is full; these are opened only when needed.
+    "redis_max_connections": 4096,
+    "broker_pool_limit": 64,
+    # Each priority step multiplies the keys of every BRPOP, and no call here has a priority.
+    "broker_transport_options": {"priority_steps": [0], "socket_connect_timeout": 5, "socket_keepalive": True},
+    "redis_socket_connect_timeout": 5,
+    "redis_socket_keepalive": True,
+    # A worker without Redis waits and says so.
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "worker_soft_shutdown_timeout": 10.0,
+}
+
+
+class TarsyApp(Celery):
+    """A Celery application that knows the MCP servers.
+
+    Attributes:
+        mcp_config: The servers, read from the file on first use.
+    """
+
+    @cached_property
+    def mcp_config(self) -> Config:
+        return load_config(find_config_path())
+
+
+def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
+    """An application with the package's defaults, Redis from `TARSY_REDIS_URL`, and `overrides` on top.
+
+    One merged dict, because a second `config_from_object` would replace the first and `conf.update` beat the user's
+    file.
+    """
+    redis_url = load_settings().redis_url
+    app = TarsyApp("tarsy_tasks", set_as_current=False)
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.result_backend:ResultBackend")
+    app.config_from_object({"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})})
+    return app
+
+
+def agent_app() -> TarsyApp:
+    """The application of an agent's process. It reads no `celeryconfig.py`: an agent runs in directories of its own."""
+    return _agent_app(load_settings().redis_url)
+
+
+@cache
+def _agent_app(redis_url: str) -> TarsyApp:
+    return build_app({"broker_url": redis_url, "result_backend": redis_url})
+
+
+def load_celeryconfig(directory: Path) -> dict[str, Any]:
+    """The settings of `celeryconfig.py` in a directory; none when there is no such file.
+
+    Raises:
+        ConfigError: The file is there and cannot be executed.
+    """
+    path = directory / "celeryconfig.py"
+    if not path.is_file():
+        return {}
+    spec = importlib.util.spec_from_file_location("celeryconfig", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path}: cannot be executed: {type(error).__name__}: {error}. Mend or remove it.") from error
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name.islower() and not isinstance(value, ModuleType)
+    }
+
+
+def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any) -> dict[str, Any] | None:
+    """Celery router: our tasks go to the queue of the server that they name first."""
+    if name not in (CALL_TOOL, LIST_TOOLS, CHECK_SERVER):
+        return None
+    server: Any = kwargs["server"] if kwargs and "server" in kwargs else args[0] if args else None
+    if not isinstance(server, str):
+        return None
+    return {"queue": keys.check_queue(server) if name == CHECK_SERVER else keys.queue(server)}
+
+
+@celeryd_init.connect
+def _configure_worker(instance: Any, **_: Any) -> None:
+    if isinstance(instance.app, TarsyApp):
+        from tarsy_tasks.worker import startup
+
+        startup.configure(instance)
+
+
+@celeryd_after_setup.connect
+def _select_queues(instance: Any, **_: Any) -> None:
+    if isinstance(instance.app, TarsyApp):
+        from tarsy_tasks.worker import log_masking, masking, startup
+
+        log_masking.mask_log(masking.build_masker())
+        startup.select_queues(instance)
+
+
+@after_setup_logger.connect
+def _log_one_line_a_call(**_: Any) -> None:
+    """The line that says how a call ended is enough; a second one for its arrival costs as much again."""
+    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+
+
+def __getattr__(name: str) -> Any:
+    """`app`, made on first use: whoever imports a constant from here builds no application."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    app = build_app(load_celeryconfig(Path.cwd()))
+    globals()["app"] = app
+    return app

@@ -1,0 +1,80 @@
+"""`tarsy-tasks call`: one tool call from the shell, the way an agent's goes."""
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+import tarsy_tasks
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE
+from tarsy_tasks.cli.output import console, json_option, notes, print_json
+
+__all__ = ["call"]
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="SERVER.TOOL")
+@click.argument("arguments", nargs=-1)
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds until the answer.")
+@json_option
+@click.pass_context
+def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
+    """Call a tool.
+
+    ARGUMENTS are `key=value` pairs (a value that is JSON is taken as JSON), or one text, as a model would write it: a
+    JSON object for instance. `-` reads that text from standard input.
+    """
+    try:
+        executor = ToolExecutor(timeout_s=timeout_s, app=tarsy_tasks.app)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    with executor:
+        pending = executor.submit(ToolCall(id="cli", name=name, arguments=_parse_words(arguments)))
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
+            progress.add_task(name, total=None)
+            try:
+                result = pending.result()
+            except KeyboardInterrupt:
+                pending.cancel()
+                result = pending.result()
+    if as_json:
+        print_json({**result.model_dump(mode="json"), "is_error": result.is_error})
+    else:
+        _print_result(result)
+    ctx.exit(_exit_code(result))
+
+
+def _parse_words(words: tuple[str, ...]) -> dict[str, Any] | str | None:
+    if not words:
+        return None
+    if words == ("-",):
+        return sys.stdin.read()
+    pairs = [word.partition("=") for word in words]
+    if all(key.isidentifier() and separator for key, separator, _ in pairs):
+        return {key: _parse_value(value) for key, _, value in pairs}
+    return " ".join(words)
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _print_result(result: ToolResult) -> None:
+    click.echo(result.content)
+    if result.is_error:
+        notes.print(f"{result.outcome} {result.error_code}", style="red", markup=False)
+    if console.is_terminal:
+        notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments", style="dim")
+
+
+def _exit_code(result: ToolResult) -> int:
+    if not result.is_error:
+        return OK
+    return FAILED if result.outcome in (Outcome.TOOL_ERROR, Outcome.REJECTED) else UNAVAILABLE

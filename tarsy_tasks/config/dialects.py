@@ -1,0 +1,137 @@
+"""The spellings of a configuration that people already have, brought to one: a flat entry for each server.
+
+Owns which roots and which alternative keys there are. It checks no values (`servers.ServerConfig` does), and remembers
+where each key came from, so that an error shows the file's own spelling.
+"""
+
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, format_path, unknown_key
+
+__all__ = ["ALTERNATIVE_KEYS", "ServerEntry", "read_entries"]
+
+ALTERNATIVE_KEYS: dict[str, tuple[str, ...]] = {
+    "type": ("transport",),
+    "disabled": ("enabled",),
+    "bearer_token": ("auth",),
+}
+"""Keys of an entry that say what another key of `ServerConfig` says."""
+
+_NESTED_KEYS: dict[str, tuple[str, ...]] = {
+    **{key: ALTERNATIVE_KEYS[key] for key in ("type", "bearer_token")},
+    **{key: (key,) for key in ("command", "args", "env", "cwd", "url", "headers", "auth", "verify_ssl", "ca_file")},
+    "timeout": ("timeouts", "call_s"),
+}
+"""Keys of a `transport: {…}` inside an entry, and the places in `ServerConfig` that they mean."""
+
+_ROOT_KEYS = ("mcpServers", "mcp", "$schema")
+
+
+class ServerEntry:
+    """What a file says about one server, in the keys of `ServerConfig`.
+
+    Attributes:
+        name: The name in the file, which need not be an id; None when the entry has no proper one.
+        at: Where the entry stands.
+        values: What it says, without the name.
+        problems: What is wrong with its spelling.
+    """
+
+    def __init__(self, name: JsonValue, at: KeyPath, raw: dict[str, JsonValue]) -> None:
+        self.name = name if isinstance(name, str) else None
+        self.at = at
+        self.values: dict[str, JsonValue] = {}
+        self.problems: list[Problem] = []
+        self._origins: dict[KeyPath, KeyPath] = {}
+        if name is None:
+            self.problems.append(Problem((*at, "name"), "required, but missing"))
+        elif not isinstance(name, str):
+            self.problems.append(Problem((*at, "name"), f"found {describe_kind(name)}, expected text"))
+        nested = transport if isinstance(transport := raw.get("transport"), dict) else {}
+        for key, value in raw.items():
+            if key != "transport" or not nested:
+                self._take(ALTERNATIVE_KEYS.get(key, (key,)), value, (*at, key))
+        for key, value in nested.items():
+            where = (*at, "transport", key)
+            if key in _NESTED_KEYS:
+                self._take(_NESTED_KEYS[key], value, where)
+            else:
+                self.problems.append(unknown_key(where, _NESTED_KEYS))
+
+    def locate(self, loc: KeyPath) -> KeyPath:
+        """Where in the file the value at a place of the flat entry stands."""
+        for length in range(len(loc), 0, -1):
+            if loc[:length] in self._origins:
+                return self._origins[loc[:length]] + loc[length:]
+        return self.at + loc
+
+    def _take(self, loc: tuple[str, ...], value: JsonValue, where: KeyPath) -> None:
+        if where[-1] == "disabled" and isinstance(value, bool):
+            value = not value
+        elif where[-1] == "bearer_token":
+            value = {"type": "bearer", "token": value}
+            self._origins[("auth", "token")] = where
+        table = self.values
+        for key in loc[:-1]:
+            inner = table.setdefault(key, {})
+            if not isinstance(inner, dict):
+                return  # said to be wrong when the values are checked
+            table = inner
+        if loc[-1] not in table:
+            table[loc[-1]] = value
+            self._origins[loc] = where
+        elif table[loc[-1]] != value:
+            self.problems.append(Problem(where, f"contradicts `{format_path(self.locate(loc))}`; keep one of the two"))
+
+
+def read_entries(data: dict[str, JsonValue]) -> Iterator[ServerEntry | Problem]:
+    """The servers of a file, and what is wrong with the mappings and lists around them."""
+    unknown = [unknown_key((key,), _ROOT_KEYS) for key in data if key not in _ROOT_KEYS]
+    yield from unknown
+    if not isinstance(schema := data.get("$schema", ""), str):
+        yield Problem(("$schema",), f"found {describe_kind(schema)}, expected text")
+    if "mcpServers" in data:
+        yield from _read_mapping(data["mcpServers"], ("mcpServers",))
+    elif "mcp" not in data and not unknown:
+        yield Problem((), "names no servers, expected the key `mcpServers` with a mapping of names to servers")
+    if "mcp" in data:
+        yield from _read_mcp(data["mcp"])
+
+
+def _read_mcp(mcp: JsonValue) -> Iterator[ServerEntry | Problem]:
+    if not isinstance(mcp, dict):
+        yield Problem(("mcp",), f"found {describe_kind(mcp)}, expected a mapping with the key `servers`")
+        return
+    unknown = [unknown_key(("mcp", key), ["servers"]) for key in mcp if key != "servers"]
+    yield from unknown
+    if "servers" not in mcp:
+        if not unknown:
+            yield Problem(("mcp", "servers"), "required, but missing")
+        return
+    at: KeyPath = ("mcp", "servers")
+    servers = mcp["servers"]
+    if not isinstance(servers, list):
+        yield from _read_mapping(servers, at)
+        return
+    for index, raw in enumerate(servers):
+        if isinstance(raw, dict):
+            yield ServerEntry(
+                raw.get("name"), (*at, index), {key: value for key, value in raw.items() if key != "name"}
+            )
+        else:
+            yield Problem((*at, index), f"found {describe_kind(raw)}, expected a mapping with a `name`")
+
+
+def _read_mapping(servers: JsonValue, at: KeyPath) -> Iterator[ServerEntry | Problem]:
+    if not isinstance(servers, dict):
+        yield Problem(at, f"found {describe_kind(servers)}, expected a mapping of names to servers")
+        return
+    for name, raw in servers.items():
+        if not isinstance(raw, dict):
+            yield Problem((*at, name), f"found {describe_kind(raw)}, expected a mapping with a `command` or a `url`")
+            continue
+        if "name" in raw:
+            yield Problem((*at, name, "name"), "unknown key; the server's name is the key of its entry")
+        yield ServerEntry(name, (*at, name), {key: value for key, value in raw.items() if key != "name"})

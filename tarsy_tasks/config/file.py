@@ -1,0 +1,188 @@
+"""A configuration file as text: its bytes, its syntax, and lines and columns for what is wrong in it.
+
+Owns reading (JSON with comments and trailing commas, or YAML) and the spelling of a place. It does not know what a
+configuration looks like: whoever does hands its problems back here, and gets one error with a place for each.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from tarsy_tasks.config.problems import Problem, describe_kind
+from tarsy_tasks.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tarsy_tasks.config.yaml_tree import YamlTree  # imports `yaml`, which a JSON file does not need
+
+__all__ = ["ConfigFile", "read_config_file"]
+
+_MAX_BYTES = 1024 * 1024
+_YAML_SUFFIXES = (".yaml", ".yml")
+
+# Strings come first, so that what looks like a comment or a comma inside of one is left alone. An unclosed string or
+# comment runs to the end and stays, so that the parser complains about it and no search starts over from within it.
+_STRING = r'"(?:[^"\\]++|\\.)*+"?+'
+_COMMENT = re.compile(_STRING + r"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)
+_TRAILING_COMMA = re.compile(_STRING + r"|[\[{]\s*,|(,)(?=\s*[\]}])", re.DOTALL)
+_SURROGATE = re.compile(r"\\[uU]0*[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A file that could be read.
+
+    Attributes:
+        path: The path as it was given.
+        text: Its text, for JSON without comments and trailing commas; offsets are those of the file.
+        data: Its top-level mapping.
+        problems: What is wrong with it already as text, such as a key given twice.
+    """
+
+    path: Path
+    text: str = field(repr=False)
+    data: dict[str, JsonValue] = field(repr=False)
+    problems: list[Problem] = field(repr=False)
+
+    def build_error(self, problems: list[Problem]) -> ConfigError:
+        """One error with a line for each problem, in the order of the file."""
+        return _build_error(self.path, self.text, problems)
+
+
+def read_config_file(path: Path) -> ConfigFile:
+    """Read a file, as YAML when its name ends so, else as JSON.
+
+    Raises:
+        ConfigError: It cannot be read, or is no mapping in that syntax.
+    """
+    text = _read_text(path)
+    if _is_yaml(path):
+        data, problems = _parse_yaml(path, text)
+    else:
+        text, data, problems = _parse_json(path, text)
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise _build_error(path, text, [_describe_unprintable(text, error)]) from None
+    if not isinstance(data, dict):
+        problem = Problem((), f"found {describe_kind(data)}, expected a mapping with the key `mcpServers`")
+        raise _build_error(path, text, [problem])
+    return ConfigFile(path, text, data, problems)
+
+
+def _describe_unprintable(text: str, error: Exception) -> Problem:
+    if isinstance(error, RecursionError):
+        return Problem((), "nested too deeply")
+    place = _SURROGATE.search(text)
+    return Problem((), "an escape is half of a surrogate pair, which is no character", place.start() if place else 0)
+
+
+def _is_yaml(path: Path) -> bool:
+    return path.suffix.lower() in _YAML_SUFFIXES
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a directory, expected a file") from None
+    except PermissionError:
+        raise ConfigError(f"{path}: this process may not read it") from None
+    except (OSError, ValueError) as error:  # ValueError: a path that no file system takes
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(raw) > _MAX_BYTES:
+        raise ConfigError(f"{path}: is larger than {_MAX_BYTES} bytes, the most that a configuration may have")
+    if raw.startswith(b"\xef\xbb\xbf"):
+        raise ConfigError(f"{path}:1:1: begins with a byte-order mark; save it as UTF-8 without one")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: is not UTF-8; save it in that encoding") from None
+    if not text.strip():
+        raise _build_empty_error(path)
+    return text
+
+
+def _parse_yaml(path: Path, text: str) -> tuple[JsonValue, list[Problem]]:
+    tree = _build_tree(text, is_yaml=True)
+    data = tree.read()
+    if data is None and tree.problems:
+        raise _build_error(path, text, tree.problems)
+    if tree.is_empty:
+        raise _build_empty_error(path)
+    return data, tree.problems
+
+
+def _parse_json(path: Path, text: str) -> tuple[str, JsonValue, list[Problem]]:
+    """Data and problems, after the text without comments and trailing commas."""
+    text = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
+    if not text.strip():
+        raise _build_empty_error(path)
+    duplicates = False
+
+    def build_mapping(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+        nonlocal duplicates
+        mapping = dict(pairs)
+        duplicates |= len(mapping) < len(pairs)
+        return mapping
+
+    try:
+        data: JsonValue = json.loads(text, object_pairs_hook=build_mapping)
+    except json.JSONDecodeError as error:
+        problem = Problem((), f"not valid JSON: {error.msg}", error.pos)
+    except ValueError:
+        problem = Problem((), "not valid JSON: a number has too many digits")
+    except RecursionError:
+        problem = Problem((), "nested too deeply")
+    else:
+        return text, data, _find_duplicates(text) if duplicates else []
+    raise _build_error(path, text, [problem])
+
+
+def _find_duplicates(text: str) -> list[Problem]:
+    tree = _build_tree(text, is_yaml=False)
+    tree.read()
+    found = [problem for problem in tree.problems if problem.at]
+    return found or [Problem((), "a key is given twice in the same mapping")]
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Spaces in place of what the first group caught; anything else stays."""
+    return match[0] if match[1] is None else re.sub(r"[^\r\n]", " ", match[0])
+
+
+def _build_tree(text: str, *, is_yaml: bool) -> "YamlTree":
+    """The tree in which lines are found. YAML is pickier about white space than JSON, so there all of it is spaces."""
+    from tarsy_tasks.config.yaml_tree import YamlTree
+
+    if not is_yaml:
+        text = "".join(each if each == "\n" or each.isprintable() else " " for each in text)
+    return YamlTree(text)
+
+
+def _build_empty_error(path: Path) -> ConfigError:
+    return ConfigError(f'{path}: is empty, expected at least {{"mcpServers": {{}}}}')
+
+
+def _build_error(path: Path, text: str, problems: list[Problem]) -> ConfigError:
+    offsets = [problem.offset for problem in problems]
+    if None in offsets:
+        tree = _build_tree(text, is_yaml=_is_yaml(path))
+        offsets = [tree.find(problem.at) if problem.offset is None else problem.offset for problem in problems]
+    line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    found: list[tuple[int, str]] = []
+    for offset, problem in zip(offsets, problems, strict=True):
+        place = ""
+        if offset is not None:
+            line = bisect_right(line_starts, offset)
+            place = f":{line}:{offset - line_starts[line - 1] + 1}"
+        found.append((offset or 0, f"{path}{place}: {problem}"))
+    return ConfigError("\n".join(line for _, line in sorted(found)))

@@ -1,0 +1,337 @@
+"""The servers of a configuration.
+
+Owns the models, their rules and defaults, and loading them. It does not know the syntax of files (`file`), nor the
+spellings of other programs (`dialects`), and texts keep their `${NAME}` until a worker resolves them (`variables`).
+"""
+
+import os
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, ServerEntry, read_entries
+from tarsy_tasks.config.file import read_config_file
+from tarsy_tasks.config.problems import (
+    KeyPath,
+    Problem,
+    describe_kind,
+    describe_validation,
+    format_path,
+    quote,
+    suggest,
+)
+from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN, build_server_id
+from tarsy_tasks.config.variables import RESOLVED, find_references, validate_references
+from tarsy_tasks.errors import ConfigError
+
+__all__ = ["BearerAuth", "Config", "ServerConfig", "Timeouts", "config_schema", "find_config_path", "load_config"]
+
+_DEFAULT_FILES = ("mcp.json", "mcp.yaml")
+_TRANSPORTS = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+}
+_STDIO_KEYS = ("args", "env", "cwd")
+_HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
+
+
+def _validate_text(value: str, info: ValidationInfo) -> str:
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    if info.context is not RESOLVED:
+        validate_references(value)
+    return value
+
+
+def _validate_line(value: str) -> str:
+    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
+        raise ValueError("holds a control character such as a line break, expected one line of text")
+    return value
+
+
+def _validate_url(value: str, info: ValidationInfo) -> str:
+    if info.context is not RESOLVED and find_references(value):
+        return value  # checked when they are resolved
+    try:
+        parts = urlsplit(value)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or re.search(r"\s", value):
+        raise ValueError("expected an address such as `https://host:8080/mcp`: http or https, a host, no spaces")
+    return value
+
+
+def _validate_header_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+        raise ValueError(
+            "a header's name may hold letters, digits and `-`, no spaces and no `:`; its value is another text"
+        )
+    return name
+
+
+def _validate_env_name(name: str) -> str:
+    if not name or "=" in name or "\0" in name:
+        raise ValueError("the name of an environment variable may not be empty or hold `=`")
+    return name
+
+
+_Text = Annotated[str, AfterValidator(_validate_text)]
+_Line = Annotated[str, Field(min_length=1), AfterValidator(_validate_text), AfterValidator(_validate_line)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Model(BaseModel):
+    """Strict, so that no value silently turns into another; shows no input, which may be secret."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Timeouts(_Model):
+    """How long to wait for a server, in seconds."""
+
+    connect_s: _Seconds = Field(default=30, description="Starting or reaching the server, up to its first answer.")
+    list_s: _Seconds = Field(default=10, description="Listing its tools.")
+    call_s: _Seconds = Field(default=60, description="One tool call.")
+    recreate_s: _Seconds = Field(default=10, description="Replacing a lost session.")
+    tools: dict[Annotated[str, Field(min_length=1)], _Seconds] = Field(
+        default_factory=dict,
+        description="Instead of `call_s`: by a tool's name, or else by the first glob (`get_*`) that matches it.",
+    )
+
+    def call_timeout_s(self, tool: str) -> float:
+        """Seconds that a call of `tool` may take."""
+        if tool in self.tools:
+            return self.tools[tool]
+        return next((seconds for glob, seconds in self.tools.items() if fnmatchcase(tool, glob)), self.call_s)
+
+
+class BearerAuth(_Model):
+    """A fixed token, sent as `Authorization: Bearer …`."""
+
+    type: Literal["bearer"]
+    token: _Line = Field(repr=False, description="The token, best as a reference such as `${GITHUB_TOKEN}`.")
+
+
+class ServerConfig(_Model):
+    """One MCP server: a program to start (`command`), or an address (`url`)."""
+
+    name: str = Field(pattern=SERVER_ID_PATTERN, description="The server's id.")
+    description: str | None = Field(default=None, description="For people who read the file.")
+    command: _Line | None = Field(default=None, description="stdio: the program to start.")
+    args: list[_Text] = Field(default_factory=list, repr=False, description="stdio: the program's arguments.")
+    env: dict[Annotated[str, AfterValidator(_validate_env_name)], _Text] = Field(
+        default_factory=dict, repr=False, description="stdio: environment variables of the program."
+    )
+    cwd: _Line | None = Field(default=None, description="stdio: the program's working directory.")
+    url: Annotated[_Line, AfterValidator(_validate_url)] | None = Field(
+        default=None, repr=False, description="http: the address of the server's endpoint."
+    )
+    headers: dict[
+        Annotated[str, AfterValidator(_validate_header_name)], Annotated[_Text, AfterValidator(_validate_line)]
+    ] = Field(default_factory=dict, repr=False, description="http: headers of each request.")
+    auth: BearerAuth | None = Field(default=None, repr=False, description="http: how to authenticate.")
+    verify_ssl: bool = Field(default=True, description="http: whether the server's certificate is verified.")
+    ca_file: _Line | None = Field(
+        default=None, description="http: a PEM file of the authorities to trust, instead of the usual ones."
+    )
+    # Behind all that its validator looks at.
+    transport: Literal["stdio", "http"] = Field(
+        default="stdio", description="How to talk to the server; follows from `command` or `url` when left out."
+    )
+    enabled: bool = Field(default=True, description="Whether the server is used at all.")
+    required: bool = Field(default=True, description="Whether a worker that serves it may start without it.")
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
+    max_message_bytes: int = Field(
+        default=16 * 1024 * 1024, gt=0, description="The longest message that is read from the server."
+    )
+    instructions: str | None = Field(
+        default=None, description="For the models that use the server: what its tools are good for."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _infer_transport(cls, data: JsonValue) -> JsonValue:
+        if isinstance(data, dict) and "transport" not in data:
+            return {**data, "transport": "stdio" if data.get("url") is None else "http"}
+        return data
+
+    @field_validator("transport", mode="before")
+    @classmethod
+    def _validate_transport(cls, value: object, info: ValidationInfo) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"found {describe_kind(value)}, expected `stdio` or `http`")
+        if value == "sse":
+            raise ValueError(
+                "found `sse`, which is not supported yet; most servers offer `http` too, often at another path"
+            )
+        if value not in _TRANSPORTS:
+            raise ValueError(f"found {value[:40]!a}, expected a transport; {suggest(value, _TRANSPORTS)}")
+        if "command" in info.data and "url" in info.data:  # else one of them is wrong, which is said already
+            _validate_kind(_TRANSPORTS[value], info.data)
+        return _TRANSPORTS[value]
+
+
+def _validate_kind(transport: str, given: dict[str, Any]) -> None:
+    """Raise a `server_kind` error, which concerns the whole entry, when its keys do not belong together."""
+    match transport, given["command"] is not None, given["url"] is not None:
+        case _, True, True:
+            text = "has a `command` (stdio) and a `url` (http), expected one of them"
+        case _, False, False:
+            text = "has neither a `command` (stdio) nor a `url` (http), expected one of them"
+        case "stdio", _, True:
+            text = "has the transport stdio and a `url`, expected a `command`; or the transport http"
+        case "http", True, _:
+            text = "has the transport http and a `command`, expected a `url`; or the transport stdio"
+        case _:
+            strangers = [key for key in (_HTTP_KEYS if transport == "stdio" else _STDIO_KEYS) if _is_set(given, key)]
+            if strangers:
+                text = f"has {', '.join(strangers)}: without meaning for the transport {transport}, so remove"
+            elif given.get("auth") and any(name.lower() == "authorization" for name in given.get("headers", ())):
+                text = "has `auth` and a header Authorization, which would be the same header; keep one"
+            else:
+                return
+    raise PydanticCustomError("server_kind", "{text}", {"text": text})
+
+
+def _is_set(given: dict[str, Any], key: str) -> bool:
+    return key in given and given[key] != ServerConfig.model_fields[key].get_default(call_default_factory=True)
+
+
+class Config(_Model):
+    """All servers of a configuration, by id; also those that are not enabled."""
+
+    servers: dict[str, ServerConfig] = Field(default_factory=dict)
+
+    @property
+    def enabled_servers(self) -> dict[str, ServerConfig]:
+        """The servers that are in use."""
+        return {server_id: server for server_id, server in self.servers.items() if server.enabled}
+
+
+def load_config(path: str | os.PathLike[str] | None = None) -> Config:
+    """Load a configuration file. References to variables are checked, but stay as they are.
+
+    Args:
+        path: The file; None: see `find_config_path`.
+
+    Raises:
+        ConfigError: One line for each thing that is wrong with it.
+    """
+    file = read_config_file(find_config_path() if path is None else Path(path))
+    servers: dict[str, ServerConfig] = {}
+    problems = [*file.problems]
+    named: dict[str, ServerEntry] = {}
+    for entry in read_entries(file.data):
+        if isinstance(entry, Problem):
+            problems.append(entry)
+            continue
+        problems += entry.problems
+        server_id = "unnamed"
+        try:
+            if entry.name is not None:
+                server_id = build_server_id(entry.name)
+                if (first := named.setdefault(server_id, entry)) is not entry:
+                    problems.append(_describe_clash(server_id, entry, first))
+        except ValueError as error:
+            problems.append(Problem(entry.at, str(error)))
+        try:
+            servers[server_id] = ServerConfig.model_validate({**entry.values, "name": server_id})
+        except ValidationError as error:
+            problems += describe_validation(error, entry.locate, _known_keys)
+    if problems:
+        raise file.build_error(problems)
+    return Config(servers=servers)
+
+
+def _describe_clash(server_id: str, entry: ServerEntry, first: ServerEntry) -> Problem:
+    names = f"the name {quote(entry.name or '')} gives the id `{server_id}`, as does {quote(first.name or '')}"
+    return Problem(entry.at, f"{names} of `{format_path(first.at)}`; rename one")
+
+
+def _known_keys(loc: KeyPath) -> list[str]:
+    """The keys that a file may have in the mapping at a place of a `ServerConfig`."""
+    match loc:
+        case ("timeouts",):
+            return [*Timeouts.model_fields]
+        case ("auth",):
+            return [*BearerAuth.model_fields]
+        case _:
+            return [*ServerConfig.model_fields.keys() - {"name"}, *ALTERNATIVE_KEYS]
+
+
+def find_config_path() -> Path:
+    """The file to load: that of `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    # pydantic-settings is slow to import, and not needed when the path is given.
+    from tarsy_tasks.settings import load_settings
+
+    if (configured := load_settings().mcp_config) is not None:
+        if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
+            raise ConfigError(f"{configured}: there is no such file, or it may not be seen; TARSY_MCP_CONFIG names it")
+        return configured
+    for name in _DEFAULT_FILES:
+        if os.path.exists(name):  # noqa: PTH110
+            return Path(name)
+    raise ConfigError(
+        f"no configuration: TARSY_MCP_CONFIG is not set, and {Path.cwd()} has no {' or '.join(_DEFAULT_FILES)}; "
+        'write {"mcpServers": {}} with your servers to mcp.json there, or set TARSY_MCP_CONFIG to the path of a file'
+    )
+
+
+def config_schema() -> dict[str, Any]:
+    """JSON Schema of a configuration file, in the form with `mcpServers`."""
+    server = ServerConfig.model_json_schema()
+    definitions: dict[str, Any] = server.pop("$defs")
+    properties: dict[str, Any] = server["properties"]
+    del properties["name"], server["required"]  # the name is the key of the entry
+    transport = {"type": "string", "enum": [*_TRANSPORTS], "description": properties["transport"]["description"]}
+    properties |= {
+        "transport": {"title": "Transport", **transport},
+        "type": {"title": "Type", **transport},
+        "disabled": {"title": "Disabled", "type": "boolean", "description": "The opposite of `enabled`."},
+        "bearer_token": {
+            "title": "Bearer token",
+            "type": "string",
+            "minLength": 1,
+            "description": "Short for `auth` of the type bearer.",
+        },
+    }
+    server["oneOf"] = [{"required": ["command"]}, {"required": ["url"]}]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "MCP servers of tarsy-tasks",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["mcpServers"],
+        "properties": {
+            "$schema": {"type": "string", "description": "For editors: where this schema is."},
+            "mcpServers": {
+                "type": "object",
+                "description": "The servers by name. The id of a server called `my server` is `my-server`.",
+                "additionalProperties": {"$ref": "#/$defs/ServerConfig"},
+            },
+        },
+        "$defs": {**definitions, "ServerConfig": server},
+    }

@@ -1,0 +1,81 @@
+"""The demo's agent: 40 calls from synchronous and asyncio code, each with the outcome that it should have.
+
+Owns the calls and the expectations. It is also an example of how the executors are used.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor, ToolResult
+
+__all__ = ["Group", "Try", "run_async_calls", "run_sync_calls"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls of one kind.
+
+    Attributes:
+        kind: What the table calls them.
+        expected: The outcome that each of them should have.
+    """
+
+    kind: str
+    tool: str
+    arguments: dict[str, object] | str
+    expected: Outcome
+    count: int
+
+
+@dataclass(frozen=True)
+class Try:
+    """One call of the demo and its answer."""
+
+    mode: str
+    group: Group
+    result: ToolResult
+
+    @property
+    def as_expected(self) -> bool:
+        return self.result.outcome is self.group.expected
+
+
+GROUPS = (
+    Group("fast", "echo", {"text": "hello"}, Outcome.OK, 5),
+    Group("fast, JSON text", "quote", '{"item": "lamp", "count": 3}', Outcome.OK, 2),
+    Group("slow", "wait", {"seconds": 1.5}, Outcome.OK, 1),
+    Group("failing", "order", {"item": "unicorn", "count": 1}, Outcome.TOOL_ERROR, 1),
+    Group("wrong arguments", "order", {"item": "lamp", "count": "many"}, Outcome.REJECTED, 1),
+)
+"""Ten calls, for each server and each of the two executors."""
+
+
+def run_sync_calls(servers: list[str]) -> list[Try]:
+    """Call as a synchronous agent does: all in parallel, answers in order."""
+    planned = list(_plan(servers))
+    with ToolExecutor(timeout_s=30, agent_id="demo", run_id="sync") as tools:
+        results = tools.execute_many(call for _, call in planned)
+    return [Try("sync", group, result) for (group, _), result in zip(planned, results, strict=True)]
+
+
+def run_async_calls(servers: list[str]) -> list[Try]:
+    """Call as an asyncio agent does."""
+
+    async def run() -> list[Try]:
+        planned = list(_plan(servers))
+        async with AsyncToolExecutor(timeout_s=30, agent_id="demo", run_id="async") as tools:
+            results = await tools.execute_many(call for _, call in planned)
+        return [Try("asyncio", group, result) for (group, _), result in zip(planned, results, strict=True)]
+
+    return asyncio.run(run())
+
+
+def _plan(servers: list[str]) -> Iterator[tuple[Group, ToolCall]]:
+    for server in servers:
+        for group in GROUPS:
+            for number in range(group.count):
+                call = ToolCall(
+                    id=f"{server}-{group.kind}-{number}", name=f"{server}.{group.tool}", arguments=group.arguments
+                )
+                yield group, call

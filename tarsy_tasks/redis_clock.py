@@ -1,0 +1,44 @@
+"""The clock that agents and workers share: that of Redis.
+
+Owns the estimate of Redis TIME on this machine. Deadlines travel from machine to machine, and the machines' own clocks
+may be minutes apart; a monotonic clock with a measured offset agrees to within a round trip.
+"""
+
+import time
+from typing import Any
+
+__all__ = ["RedisClock"]
+
+_RESYNC_S = 60.0
+
+
+class RedisClock:
+    """Redis TIME as of the last `sync`, carried on by this machine's monotonic clock. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._offset = 0.0
+        self._synced_at = float("-inf")
+
+    def sync(self, redis: Any) -> None:
+        """Ask Redis for its time, if that is more than a minute ago.
+
+        Args:
+            redis: A redis-py client.
+        """
+        before = time.monotonic()
+        if before - self._synced_at < _RESYNC_S:
+            return
+        seconds, microseconds = redis.time()
+        after = time.monotonic()
+        self._offset = seconds + microseconds / 1e6 - (before + after) / 2
+        self._synced_at = after
+
+    def now(self) -> float:
+        """Seconds since the epoch, by Redis.
+
+        Raises:
+            RuntimeError: It was never synced.
+        """
+        if self._synced_at == float("-inf"):
+            raise RuntimeError("this clock was never set: call sync first")
+        return time.monotonic() + self._offset

@@ -1,0 +1,173 @@
+"""From an MCP result to what an agent reads: text, structured value, attachments; capped and masked.
+
+Owns what is kept of a result and how the rest is named. It runs in the pool thread, so a large result stalls no
+session.
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, cast
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+from pydantic import JsonValue
+
+from tarsy_tasks.models import Attachment, ToolResult
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.worker.masking import Masker
+
+__all__ = ["build_result"]
+
+TEXT_LIMIT = 1024 * 1024
+"""Characters of text that a result keeps; what is cut off is named at its end."""
+ATTACHMENTS_LIMIT_BYTES = 4 * 1024 * 1024
+"""Bytes of attachments that a result carries; larger ones keep their name and size."""
+_SLACK = 64 * 1024
+"""Cut only after masking, but mask no more than needed: a secret that the cut would halve is still whole within the
+slack.
+"""
+
+
+def build_result(
+    result: CallToolResult, masker: Masker, *, call_id: str, name: str, attempts: int, duration_s: float
+) -> ToolResult:
+    """The answer to a call that the MCP server answered, error or not."""
+    attachments = [_attachment(block, masker) for block in result.content if not isinstance(block, TextContent)]
+    texts = [block.text if isinstance(block, TextContent) else _name(block, masker) for block in result.content]
+    content = _mask_and_cut("\n".join(texts), masker)
+    structured = masker.mask_json(_structured(result, texts))
+    if not content and structured is not None:
+        content = json.dumps(structured, ensure_ascii=False)
+    failed = bool(result.is_error)
+    return ToolResult(
+        call_id=call_id,
+        name=name,
+        content=content or ("The tool failed without saying why." if failed else ""),
+        structured=structured,
+        attachments=tuple(_within_limit(attachments)),
+        outcome=Outcome.TOOL_ERROR if failed else Outcome.OK,
+        error_code=ErrorCode.TOOL_ERROR if failed else None,
+        attempts=attempts,
+        duration_s=round(duration_s, 6),
+    )
+
+
+def _mask_and_cut(text: str, masker: Masker) -> str:
+    length = len(text)
+    text = masker.mask(text[: TEXT_LIMIT + _SLACK])
+    if length <= TEXT_LIMIT:
+        return text
+    text = text[:TEXT_LIMIT]
+    line_end = text.rfind("\n", TEXT_LIMIT - _SLACK)
+    text = text[: line_end + 1] if line_end >= 0 else text
+    return f"{text}\n[cut: the first {len(text)} of {length} characters; ask for less, or for a part]"
+
+
+def _structured(result: CallToolResult, texts: list[str]) -> JsonValue:
+    """The structured content, or the value of a text that is a JSON object or array."""
+    if result.structured_content is not None:
+        return _json_safe(result.structured_content)
+    text = texts[0].strip() if len(result.content) == 1 and isinstance(result.content[0], TextContent) else ""
+    if not text or text[0] not in "{[" or len(text) > TEXT_LIMIT:
+        return None
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _json_safe(value: Any) -> JsonValue:
+    """Structured content comes from a JSON parser that lets NaN and infinities pass; JSON itself has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _json_safe(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_json_safe(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _name(block: ContentBlock, masker: Masker) -> str:
+    """The line that stands for a part that is not text, such as `[image/png, 12 kB]`; the text itself for a text
+    resource.
+    """
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
+        return block.resource.text
+    attachment = _attachment(block, masker)
+    words = [attachment.mime_type or attachment.type]
+    if attachment.size_bytes is not None:
+        words.append(_readable_size(attachment.size_bytes))
+    if attachment.uri is not None:
+        words.append(attachment.uri)
+    return f"[{', '.join(words)}]"
+
+
+def _attachment(block: ContentBlock, masker: Masker) -> Attachment:
+    if isinstance(block, ImageContent | AudioContent):
+        return Attachment(
+            type=block.type, mime_type=block.mime_type, size_bytes=_decoded_size(block.data), data=block.data
+        )
+    if isinstance(block, ResourceLink):
+        return Attachment(
+            type=block.type, mime_type=block.mime_type, uri=masker.mask(str(block.uri)), size_bytes=block.size
+        )
+    if isinstance(block, EmbeddedResource):
+        resource = block.resource
+        uri = masker.mask(str(resource.uri))
+        if isinstance(resource, BlobResourceContents):
+            return Attachment(
+                type=block.type,
+                mime_type=resource.mime_type,
+                uri=uri,
+                size_bytes=_decoded_size(resource.blob),
+                data=resource.blob,
+            )
+        return Attachment(
+            type=block.type,
+            mime_type=resource.mime_type,
+            uri=uri,
+            size_bytes=len(resource.text.encode("utf-8", "replace")),
+            text=_mask_and_cut(resource.text, masker),
+        )
+    return Attachment(type=block.type)
+
+
+def _within_limit(attachments: Iterable[Attachment]) -> Iterable[Attachment]:
+    left = ATTACHMENTS_LIMIT_BYTES
+    for attachment in attachments:
+        carried = len(attachment.data or "") + len(attachment.text or "")
+        if carried > left:
+            yield attachment.model_copy(update={"data": None, "text": None})
+        else:
+            left -= carried
+            yield attachment
+
+
+def _decoded_size(data: str) -> int:
+    try:
+        return len(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        return len(data)
+
+
+def _readable_size(size_bytes: int) -> str:
+    for unit, factor in (("MB", 1_000_000), ("kB", 1_000)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes} B"

@@ -1,0 +1,35 @@
+"""The worker's view of a message: what of it events, logs and `inspect` may show, and how a shutdown ends it.
+
+Owns three overrides of Celery's `Request`; everything else is stock.
+"""
+
+from typing import Any, cast
+
+from celery.worker.request import Request
+
+__all__ = ["CallRequest"]
+
+_SHOWN_LIMIT = 200
+
+
+class CallRequest(Request):
+    """Shows the tool's name in place of its arguments, whatever the producer wrote, and cancels without a retry."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Any producer may have written the message: its arguments need not even be a list.
+        arguments: Any = self._request_dict["args"]
+        words = cast("list[Any]", arguments[:2]) if isinstance(arguments, list) else []
+        shown = ".".join(word for word in words if isinstance(word, str))[:_SHOWN_LIMIT]
+        self._argsrepr = self._request_dict["argsrepr"] = shown
+        self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
+
+    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002
+        """What `inspect` and Flower ask for; stock gives the arguments themselves unless asked to be safe."""
+        return super().info(safe=True)
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002
+        """Called by a shutdown for what runs. Stock stores RETRY, and so loses the answer that the job still gives."""
+        job = self._apply_result() if self._apply_result is not None else None
+        if job is not None:
+            job.stop()

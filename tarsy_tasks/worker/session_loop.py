@@ -1,0 +1,59 @@
+"""The event loop that all MCP sessions of a worker process live on, in a thread of its own.
+
+Owns the thread. Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's
+`BlockingPortal`: the portal makes the calling thread wait until the loop has started the task, two thread switches more
+a call.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+__all__ = ["SessionLoop"]
+
+T = TypeVar("T")
+_CLEANUP_S = 5.0
+
+
+class SessionLoop:
+    """An asyncio loop that runs from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="mcp-sessions", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Future[None]:
+        """Call back on the loop thread after a delay; cancel the future to prevent it."""
+
+        async def wait() -> None:
+            await asyncio.sleep(delay_s)
+            callback()
+
+        return self.submit(wait())
+
+    def stop(self) -> None:
+        """End the loop and its thread; what still runs is cancelled and given a moment to clean up."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            pending = asyncio.all_tasks(self._loop)
+            for task in pending:
+                task.cancel()
+            if pending:
+                self._loop.run_until_complete(asyncio.wait(pending, timeout=_CLEANUP_S))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()

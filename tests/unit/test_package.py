@@ -1,0 +1,125 @@
+"""The package as a whole: what importing it costs, what it offers, and that its map is true."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tarsy_tasks
+from tarsy_tasks import errors
+from tarsy_tasks.config import ServerConfig, Timeouts
+from tarsy_tasks.outcomes import ErrorCode
+
+PACKAGE = Path(tarsy_tasks.__file__).parent
+ROOT = PACKAGE.parent
+
+
+def imported_by(statement: str) -> set[str]:
+    """The modules that a fresh interpreter holds after a statement."""
+    code = f"{statement}\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tarsy_tasks",
+        "from tarsy_tasks import ToolExecutor, AsyncToolExecutor, ToolCall, ToolResult, tool_signature",
+        "import tarsy_tasks.agent.executor, tarsy_tasks.agent.async_executor, tarsy_tasks.agent.signatures",
+        "import tarsy_tasks.tool_names, tarsy_tasks.arguments, tarsy_tasks.config, tarsy_tasks.errors",
+    ],
+)
+def test_the_agents_half_imports_no_server_side_library(statement: str) -> None:
+    assert imported_by(statement).isdisjoint({"mcp", "yaml", "jsonschema", "celery", "tarsy_tasks.worker"})
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    ours = {name for name in imported_by("import tarsy_tasks") if name.startswith("tarsy_tasks")}
+    assert ours == {"tarsy_tasks"}
+
+
+@pytest.mark.parametrize(("half", "other"), [("agent", "worker"), ("worker", "agent")])
+def test_the_two_halves_never_import_each_other(half: str, other: str) -> None:
+    for path in sorted((PACKAGE / half).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.startswith(f"tarsy_tasks.{other}") for name in names), f"{path.name}:{node.lineno}"
+
+
+def test_the_public_names_are_these() -> None:
+    assert tarsy_tasks.__all__ == [
+        "AsyncPendingCall",
+        "AsyncToolExecutor",
+        "Attachment",
+        "ErrorCode",
+        "Outcome",
+        "PendingCall",
+        "ToolCall",
+        "ToolDefinition",
+        "ToolExecutor",
+        "ToolResult",
+        "app",
+        "tool_signature",
+    ]
+    assert set(tarsy_tasks.__all__) <= set(dir(tarsy_tasks))
+    for name in tarsy_tasks.__all__:
+        assert getattr(tarsy_tasks, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        tarsy_tasks.nothing_like_it  # noqa: B018
+
+
+def test_every_file_on_the_map_exists_and_every_module_says_what_it_owns() -> None:
+    files = [word for word in (tarsy_tasks.__doc__ or "").split() if word.endswith(".py") and "/" in word]
+    assert len(files) >= 7
+    for name in files:
+        assert (PACKAGE / name).is_file(), name
+    for path in PACKAGE.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+def test_every_error_is_in_the_tree_and_survives_the_queue() -> None:
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert issubclass(kind, errors.TarsyTasksError)
+        assert name in (errors.__doc__ or "")
+        arguments = (ErrorCode.TOOL_ERROR, "text") if issubclass(kind, errors.CallError) else ("text",)
+        again = kind(*kind(*arguments).args)
+        assert str(again) == "text"
+
+
+def test_every_error_code_is_documented_with_its_outcome() -> None:
+    page = (ROOT / "docs" / "error-codes.md").read_text()
+    for code in ErrorCode:
+        assert f"| `{code}` | `{code.outcome}` |" in page
+
+
+def test_the_ci_runs_what_the_readme_tells() -> None:
+    readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    for marker in ("demo command", "test command"):
+        assert readme.count(f"<!-- {marker} -->\n```sh\n") == 1
+        assert f"'{marker}'" in script
+
+
+def test_every_key_of_a_server_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for name in ServerConfig.model_fields.keys() - {"name"}:
+        assert f"| `{name}` |" in page
+    defaults = Timeouts().model_dump(exclude={"tools"})
+    for name, seconds in defaults.items():
+        assert f"| `{name}` | `{seconds:g}` |" in page
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    done = subprocess.run([Path(sys.executable).parent / "tarsy-tasks", "--help"], capture_output=True, text=True)
+    commands = [line.split()[0] for line in done.stdout.partition("Commands:")[2].splitlines() if line.strip()]
+    assert len(commands) >= 6
+    for command in commands:
+        assert f"| `{command}" in readme

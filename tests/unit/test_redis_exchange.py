@@ -1,0 +1,51 @@
+"""Commands that go out together, whatever happens to the connection."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from tarsy_tasks.redis_exchange import RedisExchange
+from tests.processes import free_port
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        client.delete("counter", "text")
+
+
+def test_replies_come_in_the_order_of_the_commands(client: redis.Redis) -> None:
+    exchange = RedisExchange(client.connection_pool)
+    assert exchange.execute(("SET", "counter", 1, "EX", 60), ("INCR", "counter"), ("GET", "counter"))[1:] == [2, b"2"]
+
+
+def test_an_error_reply_leaves_the_connection_in_step(client: redis.Redis) -> None:
+    exchange = RedisExchange(client.connection_pool)
+    with pytest.raises(ResponseError):
+        exchange.execute(("SET", "text", "x", "EX", 60), ("INCR", "text"), ("GET", "text"))
+    assert exchange.execute(("GET", "text")) == [b"x"]
+
+
+def test_a_lost_connection_is_made_anew(client: redis.Redis) -> None:
+    exchange = RedisExchange(client.connection_pool)
+    (own_id,) = exchange.execute(("CLIENT", "ID"))
+    assert client.execute_command("CLIENT KILL", "ID", own_id) == 1
+    assert exchange.execute(("PING",)) in ([b"PONG"], [True])
+
+
+def test_threads_never_get_each_others_replies(client: redis.Redis) -> None:
+    exchange = RedisExchange(client.connection_pool)
+    with ThreadPoolExecutor(16) as threads:
+        replies = list(threads.map(lambda number: exchange.execute(("ECHO", number)), range(500)))
+    assert replies == [[str(number).encode()] for number in range(500)]
+
+
+def test_without_redis_it_is_a_connection_error() -> None:
+    pool = redis.ConnectionPool.from_url(f"redis://127.0.0.1:{free_port()}/0")
+    with pytest.raises(RedisConnectionError):
+        RedisExchange(pool).execute(("PING",))

@@ -1,0 +1,176 @@
+"""References to environment variables in a server's configuration."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config.variables import find_references, resolve_variables, variables_of
+from tarsy_tasks.errors import ConfigError
+
+ENVIRON = {"A": "one", "B_2": "two", "EMPTY": "", "NESTED": "${A} {{.A}} $${A}"}
+
+
+def resolve_argument(text, environ=ENVIRON):
+    return resolve_variables(ServerConfig(name="s", command="x", args=[text]), environ).args[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${A}", "one"),
+        ("${env:A}", "one"),
+        ("{{.A}}", "one"),
+        ("{{ .A }}", "one"),
+        ("a${A}b${B_2}c{{.A}}", "aonebtwocone"),
+        ("${A}${A}", "oneone"),
+        ("${A:-x}", "one"),
+        ("${GONE:-x y}", "x y"),
+        ("${GONE:-}", ""),
+        ("${env:GONE:-https://x/a:1}", "https://x/a:1"),
+        ("${EMPTY}", ""),
+        ("${EMPTY:-x}", "x"),
+        ("$${A}", "${A}"),
+        ("$$${A}", "$${A}"),
+        ("$${A} ${A}", "${A} one"),
+        ("$${not a variable", "${not a variable"),
+        ("$A", "$A"),
+        ("$(A)", "$(A)"),
+        ("$$", "$$"),
+        ("{{A}}", "{{A}}"),
+        ("{{json .A}}", "{{json .A}}"),
+        ("{.A}", "{.A}"),
+        ("${NESTED}", "${A} {{.A}} $${A}"),
+        ("${GONE:-{{.A}}}", "{{.A}}"),
+    ],
+)
+def test_a_reference_becomes_its_value_and_values_are_not_read_again(text, expected):
+    assert resolve_argument(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["${", "${}", "${A", "${1}", "${A-b}", "${input:token}", "${A:-${B}}", "${ A }", "x ${#a}"]
+)
+def test_what_begins_like_a_reference_and_is_none_is_refused_with_the_remedy(text):
+    with pytest.raises(ValueError, match=r"write `\$\$\{` for a literal"):
+        ServerConfig(name="s", command="x", args=[text])
+
+
+def test_references_are_resolved_wherever_text_goes_to_the_server():
+    child = ServerConfig(
+        name="s", command="${A}", args=["${A}", "-"], env={"${A}": "${A}"}, cwd="/${A}", instructions="${A}"
+    )
+    resolved = resolve_variables(child, ENVIRON)
+    assert (resolved.command, resolved.args, resolved.cwd) == ("one", ["one", "-"], "/one")
+    assert resolved.env == {"${A}": "one"}  # names stay
+    assert resolved.instructions == "${A}"
+
+    remote = ServerConfig.model_validate(
+        {
+            "name": "s",
+            "url": "https://${A}/mcp",
+            "headers": {"X": "${A}"},
+            "auth": {"type": "bearer", "token": "{{.A}}"},
+            "ca_file": "/${A}",
+            "timeouts": {"call_s": 5, "tools": {"${A}": 7}},
+        }
+    )
+    resolved = resolve_variables(remote, ENVIRON)
+    assert (resolved.url, resolved.headers, resolved.ca_file) == ("https://one/mcp", {"X": "one"}, "/one")
+    assert resolved.auth
+    assert resolved.auth.token == "one"
+    assert resolved.timeouts == remote.timeouts
+
+
+def test_the_configuration_itself_stays_unresolved():
+    server = ServerConfig(name="s", command="${A}")
+    resolve_variables(server, ENVIRON)
+    assert server.command == "${A}"
+
+
+def test_the_variables_of_a_server_are_all_that_it_names_also_those_with_a_default():
+    server = ServerConfig.model_validate(
+        {
+            "name": "s",
+            "url": "${URL}",
+            "headers": {"X": "${H:-x}", "Y": "$${NOT}"},
+            "auth": {"type": "bearer", "token": "{{.T}}"},
+            "instructions": "${NOT}",
+        }
+    )
+    assert variables_of(server) == {"URL", "H", "T"}
+    assert variables_of(ServerConfig(name="s", command="x", args=["${A}${env:B}"], env={"C": "${A}"})) == {"A", "B"}
+
+
+def test_every_unset_variable_is_named_with_its_place_and_the_remedy():
+    server = ServerConfig.model_validate(
+        {
+            "name": "k8s",
+            "url": "${URL}/${URL}",
+            "headers": {"Authorization": "Bearer ${TOKEN}", "X-Set": "${A}"},
+        }
+    )
+    with pytest.raises(ConfigError) as caught:
+        resolve_variables(server, ENVIRON)
+    assert str(caught.value).split("\n") == [
+        "servers.k8s.url: the variable URL is not set; set it where the worker runs, or write `${URL:-default}`",
+        (
+            "servers.k8s.headers.Authorization: the variable TOKEN is not set; "
+            "set it where the worker runs, or write `${TOKEN:-default}`"
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"url": "${V}"}, "servers.s.url: holds a control character"),
+        ({"url": "${A}"}, "servers.s.url: expected an address such as"),
+        ({"url": "http://h", "headers": {"A": "x${V}"}}, "servers.s.headers.A: holds a control character"),
+        (
+            {"url": "http://h", "auth": {"type": "bearer", "token": "${V}"}},
+            "servers.s.auth.token: holds a control char",
+        ),
+        ({"command": "${V}"}, "servers.s.command: holds a control character"),
+        ({"command": "${EMPTY}"}, "servers.s.command: found empty text"),
+        ({"command": "x", "cwd": "${EMPTY}"}, "servers.s.cwd: found empty text"),
+        ({"command": "x", "args": ["${NUL}"]}, "servers.s.args[0]: holds a NUL"),
+        ({"command": "x", "env": {"A": "${NUL}"}}, "servers.s.env.A: holds a NUL"),
+        ({"url": "${NESTED}"}, "servers.s.url: expected an address such as"),
+    ],
+)
+def test_what_came_of_a_text_is_checked_and_not_shown(keys, text):
+    environ = {**ENVIRON, "V": "hunter2\n", "NUL": "hunter2\0"}
+    with pytest.raises(ConfigError) as caught:
+        resolve_variables(ServerConfig.model_validate({"name": "s", **keys}), environ)
+    assert str(caught.value).startswith(text)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_many_lines_may_go_into_arguments_and_the_environment():
+    server = ServerConfig(name="s", command="x", args=["${PEM}"], env={"KEY": "${PEM}"})
+    resolved = resolve_variables(server, {"PEM": "-----BEGIN\nx\n"})
+    assert (resolved.args, resolved.env) == (["-----BEGIN\nx\n"], {"KEY": "-----BEGIN\nx\n"})
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
+def test_any_text_survives_as_a_value_and_escaped_as_a_literal(text):
+    assert resolve_argument("<${V}>", {"V": text}) == f"<{text}>"
+    if not find_references(text):  # `{{.V}}` has no escape
+        assert resolve_argument(text.replace("${", "$${"), {}) == text
+
+
+@given(st.text("${}:-.env AB_1", max_size=20))
+def test_resolving_needs_exactly_the_variables_that_a_text_names(text):
+    try:
+        server = ServerConfig(name="s", command="x", args=[text])
+    except ValueError:
+        assume(False)
+    names = variables_of(server)
+    resolve_variables(server, dict.fromkeys(names, "v"))
+    for name in names:
+        others = dict.fromkeys(names - {name}, "v")
+        if f"{name}:-" not in text:
+            with pytest.raises(ConfigError, match=f"the variable {name} is not set"):
+                resolve_variables(server, others)
