@@ -7,7 +7,7 @@ Such a text must not be sent as the value of some property. It knows no schema b
 import re
 from collections.abc import Collection
 
-from tarsy_tasks.arguments.rejection import fold
+from tarsy_tasks.arguments.shape import fold
 
 __all__ = ["find_attempt"]
 

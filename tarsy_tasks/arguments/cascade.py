@@ -161,7 +161,7 @@ def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArgument
             continue
         if target is None:
             return ParsedArguments(plain(tree), reading, unwrapped.repairs)
-        if (not names and not target.schema.closed) or (names and all(name in names for name in tree)):
+        if target.takes_anything or (names and all(name in names for name in tree)):
             parsed = target.fitted(plain(tree), tree, reading, unwrapped.repairs)
             if parsed is not None and not _is_doubtful(tree, names):
                 return parsed

@@ -1,216 +1,222 @@
 """Turns arguments that do not fit a schema into arguments that do, where only one reading makes sense.
 
-Owns what may become what. It only ever touches a value that does not fit, and keeps a change only if the changed
-value fits: arguments that validate come out as they went in. It adds no property, and drops only an optional one
-that is null."""
+Owns what may become what. It goes by what the validator finds wrong: only a value that does not fit is ever touched,
+and what comes out fits as a whole. It adds no property, and drops only an optional one that is null.
+"""
 
 import re
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json
-from tarsy_tasks.arguments.schema import TYPES, Run, Schema, TooCostlyError, identity
-from tarsy_tasks.arguments.values import MAX_DEPTH, Written, plain, read_scalar
+from tarsy_tasks.arguments.cost import size
+from tarsy_tasks.arguments.schema import Schema
+from tarsy_tasks.arguments.shape import Pointer, look_up
+from tarsy_tasks.arguments.values import TYPES, Written, plain, read_scalar
+
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError
 
 __all__ = ["coerce"]
 
 _LIST_ITEM = re.compile(r"[\w.@/+=:*%~-]+")
-_DEEPEST = 3 * MAX_DEPTH  # a level of the value may be a reference, an alternative and an object
-_SCALARS = {"string", "integer", "number", "boolean", "null"}
-_Repairs = dict[str, None]
+_SINGLE_ROUNDS = 8
+_ROUNDS = 16
+_MOST_CHECKS = 200
+_MOST_VALUES = 5000
+"""Beyond that the problems are not listed all at once: each costs some microseconds and a kilobyte."""
+_DEEPEST = 8
+
+_Reading = tuple[Any, tuple[str, ...]]
+"""A value, perhaps with `Written` leaves, and the words for what was done to it."""
 
 
-def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]]:
-    """The value of `tree` made to fit `schema` as far as that is possible, and a word for each kind of change.
+def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
+    """The value of `tree` made to fit `schema`, and a word for each kind of change; None where there is no one way.
 
     Args:
         tree: A value; leaves may be `Written`, and then their spelling counts when text is due.
 
     Raises:
-        TooCostlyError: The schema is too large, too deep or too branched.
+        UncheckedError: The schema is broken, or it would cost too much to check.
     """
-    repairs: _Repairs = {}
-    try:
-        value = _Coercion(Run(1, plain(tree))).coerce(schema, tree, repairs, 0)
-    except RecursionError:
-        raise TooCostlyError from None
-    return value, tuple(repairs)
+    coercion = _Coercion(schema, (), tree, [_MOST_CHECKS])
+    return (coercion.value, tuple(coercion.repairs)) if coercion.succeeds(0) else None
 
 
 class _Coercion:
-    """One coercion; all its checks share one bounded run."""
+    """One value on its way to fit the part of a schema at `pointer`."""
 
-    def __init__(self, run: Run) -> None:
-        self._fits = run.fits
+    def __init__(self, schema: Schema, pointer: Pointer, tree: Any, checks_left: list[int]) -> None:
+        self._schema = schema
+        self._pointer = pointer
+        self._checks_left = checks_left  # shared by all coercions of the same arguments
+        # The same value twice: as it was written, and as the validator sees it.
+        self._tree = [_copied(tree)]
+        self._values = [plain(tree)]
+        self.repairs: dict[str, None] = {}
 
-    def coerce(self, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
-        value = plain(tree)
-        kind = schema.only_type
-        if kind is not None and TYPES[kind](value):
-            return value
-        if kind in _SCALARS:
-            # Short cut for the items of long lists.
-            made: _Repairs = {}
-            result = self._to_type(kind, schema, tree, made, depth)
-            if not TYPES[kind](result):
-                return value
-            repairs.update(made)
-            return result
-        if depth > _DEEPEST or self._fits(schema, value):
-            return value
-        changes: _Repairs = {}
-        changed = self._changed(schema, tree, changes, depth)
-        repairs.update(changes)
-        return changed if changes else value
+    @property
+    def value(self) -> Any:
+        return self._values[0]
 
-    def _changed(self, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
-        if schema.branches:
-            return self._by_branch(schema, tree, repairs, depth)
-        for part in schema.parts:
-            changes: _Repairs = {}
-            changed = self.coerce(part, tree, changes, depth + 1)
-            if changes:
-                tree = changed
-                repairs.update(changes)
-        if schema.members is not None:
-            return _member(schema.members, tree, repairs)
-        content = tree.value if isinstance(tree, Written) else tree
-        kinds = schema.types or _implied_types(schema)
-        if isinstance(content, dict) and "object" in kinds:
-            return self._object(schema, cast("dict[str, Any]", content), repairs, depth)
-        if isinstance(content, list) and "array" in kinds:
-            return self._list(schema, cast("list[Any]", content), repairs, depth)
-        if any(TYPES[kind](plain(tree)) for kind in kinds):
-            return plain(tree)
-        found: list[tuple[Any, _Repairs]] = []
-        for kind in kinds:
-            changes: _Repairs = {}
-            changed = self._to_type(kind, schema, tree, changes, depth)
-            if changes and TYPES[kind](changed):
-                found.append((changed, changes))
-        return _only(found, plain(tree), repairs)
+    def succeeds(self, depth: int) -> bool:
+        for number in range(_ROUNDS):
+            self._checks_left[0] -= 1
+            if self._checks_left[0] < 0 or depth > _DEEPEST:
+                return False
+            problems = self._problems(number)
+            if not problems:
+                return True
+            mended: set[Pointer] = set()
+            for problem in problems:
+                path = (0, *problem.instance_path)
+                if path not in mended and not self._mends(problem, path, depth):
+                    return False
+                mended.add(path)
+        return False
 
-    def _by_branch(self, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
-        found: list[tuple[Any, _Repairs]] = []
-        for branch in schema.branches:
-            changes: _Repairs = {}
-            changed = self.coerce(branch, tree, changes, depth + 1)
-            if self._fits(schema, changed):
-                found.append((changed, changes))
-        return _only(found, plain(tree), repairs)
+    def _problems(self, number: int) -> "list[ValidationError]":
+        if number < _SINGLE_ROUNDS:
+            first = self._schema.first_problem(self.value, self._pointer)
+            return [first] if first else []
+        return self._schema.all_problems(self.value, self._pointer) if size(self.value) <= _MOST_VALUES else []
 
-    def _object(self, schema: Schema, tree: dict[str, Any], repairs: _Repairs, depth: int) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for name, item in tree.items():
-            part = schema.properties.get(name, schema.additional)
-            if part is None:
-                result[name] = plain(item)
-                continue
-            changed = self.coerce(part, item, repairs, depth + 1)
-            if (
-                changed is None
-                and name in schema.properties
-                and name not in schema.required
-                and not self._fits(part, None)
-            ):
-                repairs["null_left_out"] = None
-            else:
-                result[name] = changed
-        return result
-
-    def _list(self, schema: Schema, tree: list[Any], repairs: _Repairs, depth: int) -> list[Any]:
-        items = schema.items
-        return (
-            [plain(item) for item in tree]
-            if items is None
-            else [self.coerce(items, item, repairs, depth + 1) for item in tree]
-        )
-
-    def _to_type(self, kind: str, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
-        value = plain(tree)
-        if kind == "string":
-            return _to_string(tree, repairs)
-        if kind in _SCALARS and isinstance(value, str):
-            scalar = read_scalar(value.strip())
-            if TYPES[kind](scalar):
-                repairs[f"to_{kind}"] = None
-                return scalar
-        if kind in ("object", "array") and isinstance(value, str):
-            structure = _decoded(value, kind)
-            if structure is not None:
-                repairs["decoded"] = None
-                return self.coerce(schema, structure, repairs, depth + 1)
-        return self._to_list(schema, tree, repairs, depth) if kind == "array" else value
-
-    def _to_list(self, schema: Schema, tree: Any, repairs: _Repairs, depth: int) -> Any:
-        """One value as a list of one; `a, b` as a list, unless a comma, space or bracket could belong to an item."""
-        value = plain(tree)
-        items = schema.items
-        if items is None or value is None or isinstance(value, list):
-            return cast("Any", value)
-        if isinstance(value, str):
-            pieces = [piece.strip() for piece in value.split(",")]
-            if not all(_LIST_ITEM.fullmatch(piece) for piece in pieces):
-                return value
-            if "://" in value and not all("://" in piece for piece in pieces):
-                return value
-            trees: list[Any] = list(pieces)
+    def _mends(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
+        tree = self._leaf(path)
+        keyword = problem.kind.name
+        if keyword == "type":
+            types = cast("list[str]", problem.kind.value)
+            reading = _only(_to_types(types, tree))
+            if reading:
+                self._mend_siblings(problem, path, types)
+        elif keyword in ("enum", "const"):
+            reading = _to_member(problem.kind.value if keyword == "enum" else [problem.kind.value], tree)
+        elif keyword in ("anyOf", "oneOf"):
+            reading = _only(self._to_branches(problem, tree, depth))
         else:
-            trees = [tree]
-        changes: _Repairs = {}
-        result = [self.coerce(items, each, changes, depth + 1) for each in trees]
-        if not all(self._fits(items, each) for each in result):
-            return value
-        repairs.update(changes)
-        repairs["to_list"] = None
-        return result
+            reading = None
+        if reading:
+            self._replace(path, reading)
+        elif look_up(self._values, path) is None and ("properties", path[-1]) in _pairs(problem.evaluation_path):
+            del look_up(self._values, path[:-1])[path[-1]]
+            self.repairs["null_left_out"] = None
+        else:
+            return False
+        return True
+
+    def _leaf(self, path: Pointer) -> Any:
+        tree = look_up(self._tree, path)
+        return look_up(self._values, path) if tree is None else tree
+
+    def _replace(self, path: Pointer, reading: _Reading) -> None:
+        tree, words = reading
+        container = look_up(self._tree, path[:-1])
+        if isinstance(container, dict | list):  # else it is inside of something `Written`
+            container[path[-1]] = tree
+        look_up(self._values, path[:-1])[path[-1]] = plain(tree)
+        self.repairs.update(dict.fromkeys(words))
+
+    def _mend_siblings(self, problem: "ValidationError", path: Pointer, types: list[str]) -> None:
+        """What a list or a map holds is checked alike, so that a thousand wrong items are mended in one round."""
+        keyword = problem.evaluation_path[-2] if len(problem.evaluation_path) > 1 else None
+        if keyword not in ("items", "additionalProperties"):
+            return
+        parent = look_up(self._schema.raw, self._place(problem)[:-2])
+        if not isinstance(parent, dict) or not {"prefixItems", "patternProperties"}.isdisjoint(parent):
+            return
+        container: Any = look_up(self._values, path[:-1])
+        named = cast("dict[str, Any]", parent).get("properties", {}) if keyword == "additionalProperties" else ()
+        for key in list(container) if isinstance(container, dict) else range(len(container)):
+            sibling: Pointer = (*path[:-1], key)
+            if key == path[-1] or key in named or any(TYPES[kind](container[key]) for kind in types):
+                continue
+            if reading := _only(_to_types(types, self._leaf(sibling))):
+                self._replace(sibling, reading)
+
+    def _to_branches(self, problem: "ValidationError", tree: Any, depth: int) -> Iterator[_Reading]:
+        place = self._place(problem)
+        branches = look_up(self._schema.raw, place)
+        for number in range(len(branches) if isinstance(branches, list) else 0):
+            branch = _Coercion(self._schema, (*place, number), tree, self._checks_left)
+            if branch.succeeds(depth + 1):
+                yield branch.value, tuple(branch.repairs)
+
+    def _place(self, problem: "ValidationError") -> Pointer:
+        """Where in the document the keyword lies that refused."""
+        # Behind a reference the library counts from the top of the document, else from where this check began.
+        referred = "$ref" in problem.evaluation_path
+        return tuple(problem.schema_path) if referred else (*self._pointer, *problem.schema_path)
 
 
-def _implied_types(schema: Schema) -> frozenset[str]:
-    kinds = {"object"} if schema.properties or schema.additional else set[str]()
-    return frozenset(kinds | ({"array"} if schema.items else set[str]()))
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in cast("dict[str, Any]", tree).items()}
+    return [_copied(item) for item in cast("list[Any]", tree)] if isinstance(tree, list) else tree
 
 
-def _only(found: list[tuple[Any, _Repairs]], value: Any, repairs: _Repairs) -> Any:
-    """The one result, or `value` when there is none or more than one: two readings are no reading."""
-    if found and all(_same(found[0][0], other) for other, _ in found):
-        repairs.update(found[0][1])
-        return found[0][0]
-    return value
+def _pairs(path: list[str | int]) -> set[tuple[str | int, str | int]]:
+    return set(zip(path, path[1:], strict=False))
 
 
-def _member(members: list[Any], tree: Any, repairs: _Repairs) -> Any:
+def _only(readings: Iterator[_Reading]) -> _Reading | None:
+    """The one reading, or None when there is none or more than one: two readings are no reading."""
+    first = next(readings, None)
+    if first is None or any(not _same(plain(first[0]), plain(other[0])) for other in readings):
+        return None
+    return first
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left == right and repr(left) == repr(right)  # 1, 1.0 and True are equal
+
+
+def _to_types(types: list[str], tree: Any) -> Iterator[_Reading]:
     value = plain(tree)
+    for kind in types:
+        if kind == "string":
+            if (text := _text_of(tree)) is not None and value is not None:
+                yield text, ("to_string",)
+            continue
+        if isinstance(value, str) and TYPES[kind](scalar := read_scalar(value.strip())) and kind not in _CONTAINERS:
+            yield scalar, (f"to_{kind}",)
+        elif isinstance(value, str) and kind in _CONTAINERS and (structure := _decoded(value, kind)) is not None:
+            yield structure, ("decoded",)
+        elif kind == "array" and value is not None and (items := _listed(tree)):
+            yield items, ("to_list",)
+
+
+_CONTAINERS = ("object", "array")
+
+
+def _listed(tree: Any) -> list[Any] | None:
+    """One value as a list of one; `a, b` as a list, unless a comma, space or bracket could belong to an item."""
+    value = plain(tree)
+    if not isinstance(value, str):
+        return [tree]
+    pieces = [piece.strip() for piece in value.split(",")]
+    if not all(_LIST_ITEM.fullmatch(piece) for piece in pieces):
+        return None
+    return None if "://" in value and not all("://" in piece for piece in pieces) else list(pieces)
+
+
+def _to_member(members: list[Any], tree: Any) -> _Reading | None:
     text = _text_of(tree)
     if text is None:
-        return value
+        return None
     folded = text.strip().casefold()
     exact = [member for member in members if _text_of(member) == text]
     alike = exact or [member for member in members if (_text_of(member) or "").casefold() == folded]
-    if len(alike) != 1:
-        return value
-    repairs["enum"] = None
-    return alike[0]
+    return (alike[0], ("enum",)) if len(alike) == 1 else None
 
 
 def _text_of(tree: Any) -> str | None:
-    """How a scalar is written, or None for what is no scalar."""
+    """How a scalar, or a list that was only guessed to be one, is written; None for what is no scalar."""
     if isinstance(tree, Written):
-        return tree.text if not isinstance(tree.value, dict | list) else None
+        return tree.text
     if isinstance(tree, bool) or tree is None:
         return {True: "true", False: "false", None: "null"}[tree]
     return str(tree) if isinstance(tree, str | int | float) else None
-
-
-def _to_string(tree: Any, repairs: _Repairs) -> Any:
-    """Numbers and booleans as they were written. A list that was only guessed to be one is text again."""
-    if isinstance(tree, Written) and tree.value is not None:
-        repairs["to_string"] = None
-        return tree.text
-    text = _text_of(tree) if tree is not None else None
-    if text is None:
-        return plain(tree)
-    repairs["to_string"] = None
-    return text
 
 
 def _decoded(text: str, kind: str) -> Any:
@@ -223,9 +229,3 @@ def _decoded(text: str, kind: str) -> Any:
         return None
     # A second layer is read less freely: a bare word in it may be anything.
     return None if "bare_word" in repairs else tree
-
-
-def _same(left: Any, right: Any) -> bool:
-    if TYPES["object"](left) or TYPES["array"](left):
-        return left is right or identity(left) == identity(right)
-    return type(left) is type(right) and left == right

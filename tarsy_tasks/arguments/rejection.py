@@ -4,21 +4,28 @@ Owns the wording and its bounds. It decides nothing: problems come from the sche
 """
 
 import json
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from tarsy_tasks.arguments.schema import MISSING, Problem, Schema, TooCostlyError
+from tarsy_tasks.arguments.cost import size
+from tarsy_tasks.arguments.example import example_call
+from tarsy_tasks.arguments.schema import Schema, UncheckedError
+from tarsy_tasks.arguments.shape import Shape, fold, look_up
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["MOST_PROBLEMS", "declared", "describe", "example_call", "rejection", "required_names"]
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError
 
-MOST_PROBLEMS = 8
+__all__ = ["rejection"]
+
+_MOST_PROBLEMS = 8
+_MOST_VALUES = 64
+"""Of larger arguments only the first problem is named: each costs some microseconds."""
 _MOST_PROPERTIES = 20
 _VALUE_CHARS = 60
 _LINE_CHARS = 300
-_EXAMPLE_CHARS = 600
-_DEEPEST = 6
+_DEEPEST = 3
 _PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "boolean": "booleans", "object": "objects"}
 _NAMES = {
     "string": "a string",
@@ -29,147 +36,124 @@ _NAMES = {
     "array": "a list",
     "null": "null",
 }
-_FORMAT_EXAMPLES = {
-    "date": "2024-05-31",
-    "date-time": "2024-05-31T12:00:00Z",
-    "time": "12:00:00Z",
-    "email": "name@example.com",
-    "uri": "https://example.com/",
-    "url": "https://example.com/",
-    "uuid": "123e4567-e89b-12d3-a456-426614174000",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8::1",
-    "hostname": "host.example.com",
+_LIMITS = {
+    "format": "in the format",
+    "minimum": "at least",
+    "maximum": "at most",
+    "minLength": "of at least so many characters:",
+    "maxLength": "of at most so many characters:",
+    "pattern": "matching",
 }
+_DESCRIBED = {"type", "enum", "const", "anyOf", "oneOf", *_LIMITS}
 
 
-def rejection(schema: Schema, reason: str, problems: Sequence[Problem]) -> ArgumentsError:
-    """The error for arguments that a tool's schema refuses, or that cannot be read for it."""
-    properties = declared(schema)
-    lines = ["The arguments do not fit this tool; nothing was sent."]
-    if reason:
-        lines.append(_clipped(reason, _LINE_CHARS))
-    lines += [f"- {_clipped(_problem(schema, each, properties), _LINE_CHARS)}" for each in problems[:MOST_PROBLEMS]]
-    if len(problems) >= MOST_PROBLEMS:
+def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None = None) -> ArgumentsError:
+    """The error for arguments that a tool's schema refuses, or that cannot be read for it.
+
+    Args:
+        reason: What is wrong with the text.
+        arguments: The reading that does not fit, if there is one.
+    """
+    shape = schema.shape
+    problems = [] if arguments is None else _find_problems(schema, arguments)
+    lines = ["The arguments do not fit this tool. Nothing was sent.", *([_clipped(reason, _LINE_CHARS)] if reason else [])]
+    lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MOST_PROBLEMS]]
+    if problems and (len(problems) > _MOST_PROBLEMS or size(arguments) > _MOST_VALUES):
         lines.append("- There may be more.")
-    if properties:
-        required = required_names(schema)
+    if shape.properties:
         lines.append("Properties of the tool:")
-        shown = sorted(properties, key=lambda name: name not in required)[:_MOST_PROPERTIES]
+        shown = sorted(shape.properties, key=lambda name: name not in shape.required)[:_MOST_PROPERTIES]
         for name in shown:
-            need = "required" if name in required else "optional"
-            lines.append(_clipped(f"- `{_name(name)}` ({need}): {describe(properties[name])}", _LINE_CHARS))
-        if len(properties) > len(shown):
-            lines.append(f"- and {len(properties) - len(shown)} more, all optional or listed above as missing")
-    elif schema.closed:
+            need = "required" if name in shape.required else "optional"
+            lines.append(_clipped(f"- `{_name(name)}` ({need}): {_describe(shape.properties[name])}", _LINE_CHARS))
+        if len(shape.properties) > len(shown):
+            lines.append(f"- and {len(shape.properties) - len(shown)} more, all optional or listed above as missing")
+    elif shape.closed:
         lines.append("The tool takes no arguments.")
     example = example_call(schema)
-    if example is not None:
-        lines.append(f"Write one JSON object and nothing else, for example: {example}")
-    else:
-        lines.append("Write one JSON object and nothing else.")
+    lines.append(f"Write one JSON object and nothing else{f', for example: {example}' if example else '.'}")
     return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, "\n".join(lines))
 
 
-def declared(schema: Schema, depth: int = 0) -> dict[str, Schema]:
-    """The properties that a schema names, also through references and alternatives."""
-    found: dict[str, Schema] = {}
-    if depth < _DEEPEST:
-        for part in [*schema.branches, *schema.parts]:
-            found.update(declared(part, depth + 1))
-    found.update(schema.properties)
-    return found
+def _find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
+    try:
+        if size(arguments) <= _MOST_VALUES:
+            problems = schema.all_problems(arguments)
+        else:
+            problems = [problem for problem in [schema.first_problem(arguments)] if problem]
+    except UncheckedError:
+        return []
+    lines = [line for problem in problems for line in _explain(schema.shape, problem, arguments)]
+    # What is missing first: a name that is almost right stands next to what it was to be.
+    return sorted(dict.fromkeys(lines), key=lambda line: " is missing: " not in line)
 
 
-def required_names(schema: Schema, depth: int = 0) -> set[str]:
-    """The properties that are required whatever alternative is taken."""
-    found = set(schema.required)
-    if depth < _DEEPEST:
-        for part in schema.parts:
-            found |= required_names(part, depth + 1)
-    return found
+def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterator[str]:
+    path, keyword = problem.instance_path, problem.kind.name
+    details = problem.kind.as_dict()
+    if keyword == "required":
+        missing = [*path, details["property"]]
+        yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}."
+    elif keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in details:
+        for name in details["unexpected"]:
+            known = shape.at(path)
+            near = _nearest(name, known.properties) if known else None
+            hint = f"; did you mean `{near}`?" if near else "."
+            yield f"{_place([*path, name])} is no property of {'this tool' if not path else _place(path)}{hint}"
+    elif closest := _closest_branch(problem, details):
+        for inner in closest:
+            yield from _explain(shape, inner, arguments)
+    else:
+        value = look_up(arguments, path)
+        expected = f"expected {_describe(shape.at(path))}" if keyword in _DESCRIBED else problem.message
+        yield f"{_place(path)}: {expected}, given {_kind(value)}{_value(value)}."
 
 
-def describe(schema: Schema, depth: int = 0) -> str:
+def _closest_branch(problem: "ValidationError", details: dict[str, Any]) -> "list[ValidationError] | None":
+    """What is wrong by the one alternative that is of the type of the value."""
+    alike = [
+        branch
+        for branch in cast("list[list[ValidationError]]", details.get("context") or [])
+        if all(inner.instance_path != problem.instance_path or inner.kind.name != "type" for inner in branch)
+    ]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _describe(shape: Shape | None, depth: int = 0) -> str:
     """What a value has to be, in a few words."""
-    if depth > _DEEPEST:
+    if shape is None or depth > _DEEPEST:
         return "a value"
-    raw = schema.raw
-    if schema.members is not None:
-        shown = [_value(member) for member in schema.members[:12]]
-        return (
-            ("one of " if len(schema.members) > 1 else "")
-            + ", ".join(shown)
-            + (", …" if len(schema.members) > 12 else "")
-        )
-    if schema.branches:
-        return " or ".join(dict.fromkeys(describe(branch, depth + 1) for branch in schema.branches[:6]))
-    if not schema.types and schema.parts:
-        return describe(schema.parts[0], depth + 1)
-    names = " or ".join(
-        _type_name(schema, kind, depth) for kind in sorted(schema.types, key=lambda kind: kind == "null")
-    )
-    words = [names or ("an object" if schema.properties else "any value")]
-    if isinstance(form := raw.get("format"), str) and "string" in schema.types:
-        words.append(f"in the format {form}")
-    for keyword, word in (("minimum", "at least"), ("maximum", "at most"), ("pattern", "matching")):
-        if isinstance(raw.get(keyword), int | float | str) and not isinstance(raw.get(keyword), bool):
-            words.append(f"{word} {str(raw[keyword])[:_VALUE_CHARS]}")
+    if shape.members is not None:
+        shown = ", ".join(_value(member) for member in shape.members[:12])
+        return f"{'one of ' if len(shape.members) > 1 else ''}{shown}{', …' if len(shape.members) > 12 else ''}"
+    if shape.branches:
+        return " or ".join(dict.fromkeys(_describe(branch, depth + 1) for branch in shape.branches[:6]))
+    if not shape.types and shape.parts:
+        return _describe(shape.parts[0], depth + 1)
+    kinds = sorted(shape.types, key=lambda kind: kind == "null")
+    words = [" or ".join(_type_name(shape, kind, depth) for kind in kinds) or "any value"]
+    for keyword, word in _LIMITS.items():
+        limit = shape.raw.get(keyword)
+        if isinstance(limit, int | float | str) and not isinstance(limit, bool):
+            words.append(f"{word} {str(limit)[:_VALUE_CHARS]}")
     return " ".join(words)
 
 
-def _type_name(schema: Schema, kind: str, depth: int) -> str:
-    if kind == "array" and schema.items is not None:
-        items = schema.items
-        if items.members is None and len(items.types) == 1 and (plural := _PLURALS.get(next(iter(items.types)))):
+def _type_name(shape: Shape, kind: str, depth: int) -> str:
+    if kind == "array" and (items := shape.items):
+        if items.members is None and len(items.types) == 1 and (plural := _PLURALS.get(items.types[0])):
             return f"a list of {plural}"
-        return f"a list, each item {describe(items, depth + 1)}"
-    if kind == "object" and schema.properties:
-        return f"an object with {', '.join(f'`{_name(name)}`' for name in list(schema.properties)[:8])}"
+        return f"a list, each item {_describe(items, depth + 1)}"
+    if kind == "object" and shape.properties:
+        return f"an object with {', '.join(f'`{_name(name)}`' for name in list(shape.properties)[:8])}"
     return _NAMES[kind]
 
 
-def _problem(schema: Schema, problem: Problem, properties: dict[str, Schema]) -> str:
-    place = _place(problem.path)
-    node = _node_at(schema, problem.path)
-    if problem.kind == "required":
-        return f"{place} is missing: expected {describe(node) if node else 'a value'}."
-    if problem.kind == "additionalProperties":
-        near = _nearest(str(problem.path[-1]), properties) if len(problem.path) == 1 else None
-        return f"{place} is no property of this tool" + (f"; did you mean `{near}`?" if near else ".")
-    expected = problem.expected or (describe(node) if node else "another value")
-    given = "nothing" if problem.given is MISSING else f"{_kind(problem.given)}{_value(problem.given)}"
-    return f"{place}: expected {expected}, given {given}."
-
-
-def _node_at(schema: Schema, path: Sequence[str | int]) -> Schema | None:
-    here: Schema | None = schema
-    for step in path[: 4 * _DEEPEST]:
-        here = here and _child(here, step, 0)
-    return here
-
-
-def _child(schema: Schema, step: str | int, depth: int) -> Schema | None:
-    if isinstance(step, str) and step in schema.properties:
-        return schema.properties[step]
-    own = schema.items if isinstance(step, int) else schema.additional
-    if own is not None or depth > _DEEPEST:
-        return own
-    found = (_child(part, step, depth + 1) for part in [*schema.parts, *schema.branches])
-    return next((each for each in found if each is not None), None)
-
-
-def _nearest(name: str, properties: dict[str, Schema]) -> str | None:
+def _nearest(name: str, properties: dict[str, Shape]) -> str | None:
     folded = fold(name)
-    return next((each for each in properties if fold(each) == folded), None) or next(
-        (each for each in properties if folded and (fold(each).startswith(folded) or folded.startswith(fold(each)))),
-        None,
-    )
-
-
-def fold(name: str) -> str:
-    """A name without what models get wrong in names: case, underscores, hyphens."""
-    return name.casefold().replace("_", "").replace("-", "")
+    alike = (each for each in properties if fold(each) == folded)
+    begins = (each for each in properties if folded and (fold(each).startswith(folded) or folded.startswith(fold(each))))
+    return next(alike, None) or next(begins, None)
 
 
 def _place(path: Sequence[str | int]) -> str:
@@ -184,17 +168,14 @@ def _name(name: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, str):
-        return "the string "
-    if isinstance(value, dict):
-        return "the object "
-    return "the list " if isinstance(value, list) else ""
+    kinds = {str: "the string ", dict: "the object ", list: "the list "}
+    return kinds.get(type(value), "")
 
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
         value = value[: _VALUE_CHARS + 1]
-    elif isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * _VALUE_CHARS:
+    elif isinstance(value, int) and value.bit_length() > 4 * _VALUE_CHARS:
         return f"an integer of about {value.bit_length() * 3 // 10} digits"
     elif isinstance(value, dict):
         items = list(cast("dict[str, Any]", value).items())[:8]
@@ -210,81 +191,3 @@ def _leaf(value: Any) -> str:
 
 def _clipped(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[: chars - 1]}…"
-
-
-def example_call(schema: Schema) -> str | None:
-    """A JSON object that the tool would take, with what is required; None where none can be made up."""
-    example = _example(schema, "", 0)
-    try:
-        if not isinstance(example, dict) or not schema.fits(example):
-            return None
-        text = json.dumps(example, ensure_ascii=False, allow_nan=False)
-    except (TooCostlyError, RecursionError, ValueError, TypeError):
-        return None
-    return text if len(text) <= _EXAMPLE_CHARS else None
-
-
-def _example(schema: Schema, name: str, depth: int) -> Any:
-    raw = schema.raw
-    if depth > _DEEPEST:
-        return None
-    given = cast("list[Any]", raw["examples"]) if isinstance(raw.get("examples"), list) else []
-    for candidate in (*given[:1], *([raw["default"]] if raw.get("default") is not None else ())):
-        if _fits(schema, candidate):
-            return candidate
-    if schema.members:
-        return schema.members[0]
-    for branch in schema.branches:
-        if _fits(schema, example := _example(branch, name, depth + 1)) and example is not None:
-            return _merged(example, schema, name, depth)
-    if schema.parts and not schema.types - {"object"}:
-        merged: Any = {}
-        for part in schema.parts:
-            example = _example(part, name, depth + 1)
-            if not isinstance(example, dict):
-                return example
-            merged |= example
-        return _merged(merged, schema, name, depth)
-    if "object" in schema.types or schema.properties or (depth == 0 and not schema.types):
-        return _merged({}, schema, name, depth)
-    return _scalar_example(schema, name, depth)
-
-
-def _merged(example: Any, schema: Schema, _name: str, depth: int) -> Any:
-    if not isinstance(example, dict):
-        return example
-    merged = dict(cast("dict[str, Any]", example))
-    for each in schema.required:
-        if each not in merged:
-            node = _child(schema, each, 0)
-            merged[each] = _example(node, each, depth + 1) if node else "…"
-    return merged
-
-
-def _scalar_example(schema: Schema, name: str, depth: int) -> Any:
-    raw = schema.raw
-    kind = next(
-        (each for each in ("string", "integer", "number", "boolean", "array", "null") if each in schema.types), "string"
-    )
-    if kind == "array":
-        item = _example(schema.items, name, depth + 1) if schema.items else "…"
-        least = raw.get("minItems")
-        return [item] * (least if isinstance(least, int) and 0 < least < 4 else 1)
-    if kind in ("integer", "number"):
-        for candidate in (1, raw.get("minimum"), raw.get("maximum"), 0, 10, 100):
-            if candidate is not None and _fits(schema, candidate):
-                return candidate
-        return 1
-    if kind == "string":
-        form = raw.get("format")
-        made_up = [_FORMAT_EXAMPLES[form]] if isinstance(form, str) and form in _FORMAT_EXAMPLES else []
-        made_up += [f"<{name or 'text'}>", name, "a", "1", "A", "a-1"]
-        return next((each for each in made_up if _fits(schema, each)), made_up[0])
-    return True if kind == "boolean" else None
-
-
-def _fits(schema: Schema, value: Any) -> bool:
-    try:
-        return schema.fits(value)
-    except TooCostlyError:
-        return False

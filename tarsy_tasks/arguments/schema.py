@@ -1,207 +1,146 @@
-"""JSON Schema as far as tool arguments need it: does a value fit, and if not, why.
+"""A tool's JSON Schema: does a value fit, and if not, why.
 
-Owns the reading of an `input_schema` that an MCP server sent. Such a schema is a stranger's: compiling and checking
-are bounded, nothing is fetched, and what is broken or unknown in it is passed over, since the server checks its
-arguments itself. It knows nothing of text and changes no value.
+Owns the use of the validator, `jsonschema-rs`. Such a schema is a stranger's: nothing is fetched, patterns run in an
+engine of linear time, and work is bounded. What cannot be checked in this way is not checked: the server checks its
+own arguments anyway. The library is imported with the first schema, for agents import this package and check nothing.
+"""
 
-Why not `jsonschema`: it spends 52 µs on five properties, compares `uniqueItems` pairwise (1.6 s for 1000 objects),
-and runs every `pattern`. Its verdict is the reference in the tests. Not checked: `format` (an annotation),
-`unevaluatedProperties`, `unevaluatedItems`, `$dynamicRef`, and references that leave the document."""
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
 
-from collections.abc import Callable
-from typing import Any, Final, cast
+from tarsy_tasks.arguments.cost import UncheckedError, is_always_cheap, size, spend
+from tarsy_tasks.arguments.shape import Pointer, Shape
 
-__all__ = ["MISSING", "TYPES", "Check", "Path", "Problem", "Run", "Schema", "TooCostlyError", "identity", "size"]
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError, Validator, ValidatorMap
 
-TYPES: Final[dict[str, Callable[[Any], bool]]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: (
-        (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
-    ),
-}
-MISSING: Final = object()
+__all__ = ["Schema", "UncheckedError", "compile_schema"]
 
-_DEEPEST_CHECK = 450
-_FREE_STEPS = 20_000
-_STEPS_PER_VALUE = 50
+_CACHED_SCHEMAS = 2048
+_MOST_PARTS = 5000
+_PATTERN_BYTES = 1_000_000
+"""Of a compiled pattern; a usual one has some kilobytes."""
+
+_schemas: "OrderedDict[int, tuple[Any, Schema]]" = OrderedDict()
+_lock = Lock()
 
 
-class TooCostlyError(Exception):
-    """The schema is too large, too deep or too branched to be checked within bounds."""
+def compile_schema(schema: Mapping[str, Any] | bool) -> "Schema":
+    """The compiled schema; compiling costs far more than checking, so that it is kept for as long as it is in use.
 
-
-class Problem:
-    """One way in which a value does not fit.
-
-    Attributes:
-        path: Property names and list positions from the top.
-        kind: The keyword that refused.
-        expected: In words.
-        given: The value that was refused, or MISSING.
+    Args:
+        schema: It must not change afterwards: it is known again by its identity.
     """
-
-    __slots__ = ("expected", "given", "kind", "path")
-
-    def __init__(self, path: tuple[str | int, ...], kind: str, expected: str, given: Any) -> None:
-        self.path = path
-        self.kind = kind
-        self.expected = expected
-        self.given = given
-
-
-class Run:
-    """One check of `value`: what it found, and how much work is left to it."""
-
-    __slots__ = ("_value", "depth", "most_problems", "problems", "steps_left")
-
-    def __init__(self, most_problems: int, value: Any) -> None:
-        self.problems: list[Problem] = []
-        self.most_problems = most_problems
-        self.steps_left = _FREE_STEPS
-        self.depth = 0
-        self._value = value
-
-    def spend(self, steps: int) -> None:
-        """Takes `steps` off what is left; a large value has more to spend.
-
-        Raises:
-            TooCostlyError: Nothing is left.
-        """
-        self.steps_left -= steps
-        if self.steps_left < 0:
-            self.steps_left += _STEPS_PER_VALUE * size(self._value)
-            self._value = None
-            if self.steps_left < _STEPS_PER_VALUE:
-                raise TooCostlyError
-
-    def found(self, path: tuple[str | int, ...], kind: str, expected: str, given: Any) -> None:
-        self.problems.append(Problem(path, kind, expected, given))
-
-    @property
-    def full(self) -> bool:
-        return len(self.problems) >= self.most_problems
-
-    def fits(self, node: "Schema", value: Any) -> bool:
-        """Whether the value fits a subschema, at the expense of the same run."""
-        problems, most = self.problems, self.most_problems
-        self.problems, self.most_problems = [], 1
-        try:
-            node.check(value, (), self)
-            return not self.problems
-        finally:
-            self.problems, self.most_problems = problems, most
-
-
-Path = tuple[str | int, ...]
-Check = Callable[[Any, Path, Run], None]
+    key = id(schema)
+    with _lock:
+        if known := _schemas.get(key):
+            # The entry holds the schema, so that no other object can have its id.
+            _schemas.move_to_end(key)
+            return known[1]
+    compiled = Schema(schema if isinstance(schema, bool | dict) else dict(schema))
+    with _lock:
+        _schemas[key] = (schema, compiled)
+        if len(_schemas) > _CACHED_SCHEMAS:
+            _schemas.popitem(last=False)
+    return compiled
 
 
 class Schema:
-    """A compiled schema, or a part of one.
+    """A compiled schema. Every check raises `UncheckedError` for what cannot be checked.
 
     Attributes:
-        raw: The schema as the server wrote it; an empty one when it was unusable.
-        types: The types that it names, empty when it names none.
-        properties: Subschemas by property name.
-        required: The properties that must be there.
-        items: Subschema of list items, if there is one for all.
-        additional: Subschema of properties that have no name of their own; None: nothing is said.
-        closed: No other properties are allowed.
-        members: The values of `enum` or `const`, None without.
-        parts: Subschemas that apply to the same value: `allOf` and `$ref`.
-        branches: Subschemas of which one applies: `anyOf` and `oneOf`.
-        checks: What is checked, in this order.
-        only_type: The one type, where nothing else is checked.
+        raw: As the server wrote it.
+        shape: Names, types and alternatives in it.
     """
 
-    __slots__ = (
-        "additional",
-        "branches",
-        "checks",
-        "closed",
-        "items",
-        "members",
-        "only_type",
-        "parts",
-        "properties",
-        "raw",
-        "required",
-        "types",
-    )
+    def __init__(self, raw: dict[str, Any] | bool) -> None:
+        self.raw = raw
+        self.shape = Shape(raw)
+        self._is_cheap = is_always_cheap(raw)
+        self._patterns = True
+        self._validator = _compile(raw)
+        if self._validator is None:
+            self._patterns = False
+            self._validator = _compile(_without_patterns(raw))
 
-    def __init__(self) -> None:
-        self.raw: dict[str, Any] = {}
-        self.types: frozenset[str] = frozenset()
-        self.properties: dict[str, Schema] = {}
-        self.required: tuple[str, ...] = ()
-        self.items: Schema | None = None
-        self.additional: Schema | None = None
-        self.closed = False
-        self.members: list[Any] | None = None
-        self.parts: list[Schema] = []
-        self.branches: list[Schema] = []
-        self.checks: list[Check] = []
-        self.only_type: str | None = None
+    def fits(self, value: Any, pointer: Pointer = ()) -> bool:
+        """Whether a value fits the schema, or the part of it at `pointer`."""
+        return self._checker(value, pointer).is_valid(value)
 
-    def check(self, value: Any, path: Path, run: Run) -> None:
-        run.spend(1)
-        run.depth += 1
-        if run.depth > _DEEPEST_CHECK:
-            raise TooCostlyError
-        for check in self.checks:
-            check(value, path, run)
-            if len(run.problems) >= run.most_problems:
-                break
-        run.depth -= 1
+    def first_problem(self, value: Any, pointer: Pointer = ()) -> "ValidationError | None":
+        """The first thing that is wrong with a value: cheap, however many there are."""
+        from jsonschema_rs import ValidationError
 
-    def check_part(self, value: Any, path: Path, step: str | int, run: Run) -> None:
-        """Checks the value at `step` of what is at `path`; most are scalars that fit."""
-        if self.only_type is not None and TYPES[self.only_type](value):
-            run.steps_left -= 1
-        else:
-            self.check(value, (*path, step), run)
-
-    def fits(self, value: Any) -> bool:
-        """Whether `value` fits.
-
-        Raises:
-            TooCostlyError: Finding out would take too long.
-        """
-        return not self.problems(value, 1)
-
-    def problems(self, value: Any, most: int) -> list[Problem]:
-        """What is wrong with `value`, at most `most` things.
-
-        Raises:
-            TooCostlyError: Finding out would take too long.
-        """
-        run = Run(most, value)
         try:
-            self.check(value, (), run)
-        except RecursionError:
-            raise TooCostlyError from None
-        return run.problems
+            self._checker(value, pointer).validate(value)
+        except ValidationError as problem:
+            return problem
+        return None
+
+    def all_problems(self, value: Any, pointer: Pointer = ()) -> "list[ValidationError]":
+        """Everything that is wrong with a value; some microseconds each, so not for large values."""
+        return list(self._checker(value, pointer).iter_errors(value))
+
+    def _checker(self, value: Any, pointer: Pointer) -> "Validator":
+        if self._validator is None:
+            raise UncheckedError
+        if not self._is_cheap:
+            spend(self.raw, pointer, value)
+        if not pointer:
+            return self._validator
+        found = self._parts.get("#" + "".join(f"/{_escaped(step)}" for step in pointer)) if self._parts else None
+        if found is None:
+            raise UncheckedError
+        return found
+
+    @cached_property
+    def _parts(self) -> "ValidatorMap | None":
+        import jsonschema_rs
+
+        if size(self.raw) > _MOST_PARTS:
+            return None
+        schema = self.raw if self._patterns else _without_patterns(self.raw)
+        return jsonschema_rs.validator_map_for(schema, **_options())
 
 
-def size(value: Any) -> int:
-    """How many values there are in `value`."""
-    if not isinstance(value, dict | list):
-        return 1
-    parts = cast("list[Any]", list(cast("dict[str, Any]", value).values()) if isinstance(value, dict) else value)
-    return 1 + len(parts) + sum(size(part) - 1 for part in parts if isinstance(part, dict | list))
+def _options() -> Any:
+    from jsonschema_rs import RegexOptions
+
+    return {
+        # By default it would fetch what a reference names: over HTTP, or from this machine's files.
+        "offline": True,
+        "validate_formats": False,
+        "mask": "it",
+        "pattern_options": RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES),
+    }
 
 
-def identity(value: Any) -> Any:
-    """Something hashable that is equal for values that JSON Schema calls equal: 1 and 1.0, but not 1 and true."""
-    if isinstance(value, bool):
-        return (bool, value)
-    if isinstance(value, dict):
-        return (dict, frozenset((key, identity(item)) for key, item in cast("dict[str, Any]", value).items()))
-    if isinstance(value, list):
-        return (list, *map(identity, cast("list[Any]", value)))
-    return value
+def _compile(schema: Any) -> "Validator | None":
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.validator_for(schema, **_options())
+    except (ValueError, RecursionError, jsonschema_rs.ReferencingError):
+        return None
+
+
+def _without_patterns(schema: Any, depth: int = 0) -> Any:
+    """The schema without `pattern`: some look around or back, which the linear engine cannot."""
+    if depth > 200:
+        return schema
+    if isinstance(schema, dict):
+        return {
+            key: _without_patterns(part, depth + 1)
+            for key, part in cast("dict[str, Any]", schema).items()
+            if key != "pattern" or not isinstance(part, str)
+        }
+    if isinstance(schema, list):
+        return [_without_patterns(part, depth + 1) for part in cast("list[Any]", schema)]
+    return schema
+
+
+def _escaped(step: str | int) -> str:
+    return str(step).replace("~", "~0").replace("/", "~1")

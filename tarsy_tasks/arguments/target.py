@@ -14,10 +14,10 @@ from typing import Any, Final, cast
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_json_as_written
 from tarsy_tasks.arguments.attempts import find_attempt
 from tarsy_tasks.arguments.coercion import coerce
-from tarsy_tasks.arguments.compiler import compile_schema
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
-from tarsy_tasks.arguments.rejection import MOST_PROBLEMS, declared, rejection, required_names
-from tarsy_tasks.arguments.schema import Problem, Schema, TooCostlyError
+from tarsy_tasks.arguments.rejection import rejection
+from tarsy_tasks.arguments.schema import UncheckedError, compile_schema
+from tarsy_tasks.arguments.shape import Shape
 from tarsy_tasks.arguments.values import plain, read_scalar
 from tarsy_tasks.errors import ArgumentsError
 
@@ -47,51 +47,47 @@ class Target:
     """The tool's schema, and what it makes of each reading."""
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
-        try:
-            self.schema = compile_schema(schema if isinstance(schema, dict | bool) else dict(schema))
-            self.checked = True
-        except TooCostlyError:
-            self.schema = Schema()
-            self.checked = False
-        self._properties: dict[str, Schema] | None = None
+        self._schema = compile_schema(schema)
+        self._shape = self._schema.shape
 
     @property
-    def properties(self) -> dict[str, Schema]:
-        if self._properties is None:
-            self._properties = declared(self.schema)
-        return self._properties
+    def properties(self) -> dict[str, Shape]:
+        return self._shape.properties
+
+    @property
+    def takes_anything(self) -> bool:
+        """It names no property and does not forbid any: as good as no schema."""
+        return not self.properties and not self._shape.closed
 
     def object(
         self, arguments: dict[str, Any], tree: Callable[[], Any], reading: Reading, repairs: tuple[str, ...]
     ) -> ParsedArguments:
         """An object that the model wrote: it fits, can be made to fit, or is refused."""
         try:
-            problems = self.schema.problems(arguments, MOST_PROBLEMS)
-        except TooCostlyError:
+            if self._schema.fits(arguments):
+                return ParsedArguments(arguments, reading, repairs)
+        except UncheckedError:
             # The server checks its own arguments; ours would only have been a better message.
             return ParsedArguments(arguments, reading, (*repairs, "unchecked"))
-        if not problems:
-            return ParsedArguments(arguments, reading, repairs if self.checked else (*repairs, "unchecked"))
-        parsed = self.fitted(arguments, tree(), reading, repairs) or self._opened(arguments, reading, repairs)
+        parsed = self._coerced(tree(), reading, repairs) or self._opened(arguments, reading, repairs)
         if parsed is None:
-            raise rejection(self.schema, "", problems)
+            raise rejection(self._schema, arguments=arguments)
         return parsed
 
     def fitted(
         self, arguments: dict[str, Any], tree: Any, reading: Reading, repairs: tuple[str, ...]
     ) -> ParsedArguments | None:
         """A guess: it fits, or can be made to fit, or is none."""
-        try:
-            if self.schema.fits(arguments):
-                return ParsedArguments(arguments, reading, repairs) if self.checked else None
+        with suppress(UncheckedError):
+            if self._schema.fits(arguments):
+                return ParsedArguments(arguments, reading, repairs)
             return self._coerced(tree, reading, repairs)
-        except TooCostlyError:
-            return None
+        return None
 
     def _coerced(self, tree: Any, reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
-        changed, changes = coerce(self.schema, tree)
-        if changes and isinstance(changed, dict) and self.schema.fits(changed):
-            return ParsedArguments(cast("dict[str, Any]", changed), reading, (*repairs, *changes))
+        with suppress(UncheckedError):
+            if made := coerce(self._schema, tree):
+                return ParsedArguments(made[0], reading, (*repairs, *made[1]))
         return None
 
     def _opened(self, arguments: dict[str, Any], reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
@@ -118,7 +114,7 @@ class Target:
 
     def value(self, text: str, value: Any) -> ParsedArguments:
         """A JSON value that is no object."""
-        if "input" in self.properties or (not self.properties and not self.schema.closed):
+        if "input" in self.properties or self.takes_anything:
             parsed = self.fitted({"input": value}, {"input": value}, Reading.VALUE, ())
             if parsed is not None:
                 return parsed
@@ -148,11 +144,7 @@ class Target:
             raise self.refused(attempt)
         if read_scalar(text) is None and (parsed := self.fitted({}, {}, Reading.EMPTY, ())):
             return parsed
-        if (
-            not self.properties
-            and not self.schema.closed
-            and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs))
-        ):
+        if self.takes_anything and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs)):
             return parsed
         if quoted := _QUOTED.fullmatch(text):
             text, repairs = quoted[2] or quoted[3], (*repairs, "quoted")
@@ -163,44 +155,27 @@ class Target:
 
     def _filled(self, text: str, reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
         """The text as the one required string property, or as `input` where the tool has that."""
-        required = required_names(self.schema)
-        name = (
-            next(iter(required))
-            if len(required) == 1
-            else "input"
-            if not required and "input" in self.properties
-            else None
-        )
-        node = self.properties.get(name) if name else None
-        if name is None or node is None or not _takes_text(node) or not _has_format(node, text):
+        required = list(self._shape.required)
+        if not required and "input" in self.properties:
+            required = ["input"]
+        shape = self.properties.get(required[0]) if len(required) == 1 else None
+        if shape is None or not shape.takes_text() or not _has_format(shape, text):
             return None
-        return self.fitted({name: text}, {name: text}, reading, (*repairs, "one_property"))
+        filled = {required[0]: text}
+        return self.fitted(filled, filled, reading, (*repairs, "one_property"))
 
     def refused(self, reason: str, arguments: dict[str, Any] | None = None) -> ArgumentsError:
         """The rejection, with what is wrong with `arguments` if there is a reading."""
-        problems: list[Problem] = []
         if arguments is not None:
-            with suppress(TooCostlyError):
-                problems = self.schema.problems(arguments, MOST_PROBLEMS)
-            unknown = [name for name in arguments if name not in self.properties]
-            if not problems:
-                reason = f"`{unknown[0][:60]}` is no property of this tool." if unknown else _DOUBT
-        return rejection(self.schema, reason, problems)
+            with suppress(UncheckedError):
+                if self._schema.fits(arguments):
+                    unknown = next((name for name in arguments if name not in self.properties), None)
+                    reason = f"`{unknown[:60]}` is no property of this tool." if unknown else _DOUBT
+        return rejection(self._schema, reason, arguments)
 
 
-def _takes_text(node: Schema, depth: int = 0) -> bool:
-    """Whether a property is one for text: a string, perhaps among other alternatives."""
-    if depth > 4:
-        return False
-    if node.types:
-        return "string" in node.types
-    if node.members is not None:
-        return any(isinstance(member, str) for member in node.members)
-    return any(_takes_text(each, depth + 1) for each in [*node.parts, *node.branches])
-
-
-def _has_format(node: Schema, text: str) -> bool:
-    form = node.raw.get("format")
+def _has_format(shape: Shape, text: str) -> bool:
+    form = shape.raw.get("format")
     holds = _FORMATS.get(form) if isinstance(form, str) else None
     return holds is None or holds(text)
 

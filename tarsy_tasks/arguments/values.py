@@ -4,15 +4,29 @@ Owns the reading of scalars and the promise that whatever leaves the package can
 equal. It knows no syntax around the values and no schema."""
 
 import re
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["MAX_DEPTH", "Written", "plain", "read_scalar", "refuse", "safe_copy"]
+__all__ = ["MAX_DEPTH", "TYPES", "Written", "plain", "read_scalar", "refuse", "safe_copy"]
 
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values crash encoders and validators further down."""
+
+TYPES: Final[dict[str, Callable[[Any], bool]]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: (
+        (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+    ),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+}
+"""The types of JSON Schema."""
 
 _MAX_DIGITS = 4300  # Python's own default limit: what is longer cannot be written as JSON again
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(\.[0-9]+)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
@@ -125,4 +139,4 @@ def _place(path: str) -> str:
 
 def refuse(reason: str) -> ArgumentsError:
     """The rejection of arguments that cannot be read at all."""
-    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, f"The arguments cannot be used; nothing was sent. {reason}")
+    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, f"The arguments cannot be used. Nothing was sent. {reason}")

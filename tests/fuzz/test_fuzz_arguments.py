@@ -1,9 +1,7 @@
 """Mutations of texts that models really write: more of the interesting neighbourhood than random characters reach."""
 
 import json
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,9 +10,8 @@ from hypothesis import strategies as st
 
 from tarsy_tasks.arguments import read_arguments
 from tarsy_tasks.errors import ArgumentsError
+from tests.unit.arguments_corpus import ROWS, SCHEMAS
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from arguments_corpus import ROWS, SCHEMAS
 
 SIGNS = "{}[]\"'`:=,\\\n #/|-&*!é“\u2028\x00"
 TEXTS = [row.text for row in ROWS]

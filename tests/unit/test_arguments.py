@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from arguments_corpus import ROWS, SCHEMAS, Row
+from tests.unit.arguments_corpus import ROWS, SCHEMAS, Row
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 

@@ -1,0 +1,168 @@
+"""The shape of what a tool takes, read off its JSON Schema: names, types, alternatives.
+
+Owns the questions that checking a value does not answer: which properties there are, which of them are required, what
+lies at a path. It follows `allOf`, `anyOf`, `oneOf` and references inside of the document, within bounds, and passes
+over what is broken. It checks no value.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, cast
+from urllib.parse import unquote
+
+from tarsy_tasks.arguments.values import TYPES
+
+__all__ = ["Pointer", "Shape", "fold", "look_up", "read_reference"]
+
+Pointer = tuple[str | int, ...]
+_MOST_LAYERS = 64
+
+
+def fold(name: str) -> str:
+    """A name without what models get wrong in names: case, underscores, hyphens."""
+    return name.casefold().replace("_", "").replace("-", "")
+
+
+def look_up(document: Any, pointer: Sequence[str | int]) -> Any:
+    """What lies at a place of a JSON document, or None."""
+    for step in pointer:
+        if isinstance(document, dict):
+            document = cast("dict[Any, Any]", document).get(step)
+        elif isinstance(document, list) and str(step).isdigit() and int(step) < len(cast("list[Any]", document)):
+            document = cast("list[Any]", document)[int(step)]
+        else:
+            return None
+    return document
+
+
+def read_reference(reference: Any) -> Pointer | None:
+    """The place that a `$ref` names, or None when it leaves the document."""
+    if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
+        return None
+    steps = unquote(reference[2:]).split("/") if reference != "#" else []
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps)
+
+
+class Shape:
+    """A schema, or a part of one.
+
+    Attributes:
+        raw: It as the server wrote it; empty when it is no object.
+        pointer: Where it lies in the document.
+    """
+
+    def __init__(self, document: Any, pointer: Pointer = ()) -> None:
+        raw = look_up(document, pointer)
+        self.raw: dict[str, Any] = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+        self.pointer = pointer
+        self._document = document
+        self._nothing_fits = raw is False
+
+    def _at(self, *steps: str | int) -> "Shape":
+        return Shape(self._document, (*self.pointer, *steps))
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """The types that it names itself."""
+        named: Any = self.raw.get("type")
+        return tuple(each for each in (named if isinstance(named, list) else [named]) if each in TYPES)  # type: ignore[misc]
+
+    @cached_property
+    def members(self) -> list[Any] | None:
+        """The values that it enumerates, None when it does not."""
+        if "const" in self.raw:
+            return [self.raw["const"]]
+        members = self.raw.get("enum")
+        return cast("list[Any]", members) if isinstance(members, list) else None
+
+    @cached_property
+    def parts(self) -> list["Shape"]:
+        """What applies to the same value: `allOf` and `$ref`."""
+        place = read_reference(self.raw.get("$ref"))
+        referred = [] if place is None else [Shape(self._document, place)]
+        return referred + self._listed("allOf")
+
+    @cached_property
+    def branches(self) -> list["Shape"]:
+        """What may apply to the same value: `anyOf` and `oneOf`."""
+        return self._listed("anyOf") + self._listed("oneOf")
+
+    def _listed(self, keyword: str) -> list["Shape"]:
+        listed = self.raw.get(keyword)
+        count = len(cast("list[Any]", listed)) if isinstance(listed, list) else 0
+        return [self._at(keyword, number) for number in range(min(count, _MOST_LAYERS))]
+
+    @cached_property
+    def applied(self) -> list["Shape"]:
+        """It and all parts of parts."""
+        return list(self._layers(with_branches=False))
+
+    @cached_property
+    def possible(self) -> list["Shape"]:
+        """It, all parts and all branches."""
+        return list(self._layers(with_branches=True))
+
+    def _layers(self, *, with_branches: bool) -> Iterator["Shape"]:
+        seen: set[Pointer] = set()
+        waiting = [self]
+        while waiting and len(seen) < _MOST_LAYERS:
+            layer = waiting.pop(0)
+            if layer.pointer not in seen:
+                seen.add(layer.pointer)
+                yield layer
+                waiting += layer.parts + (layer.branches if with_branches else [])
+
+    @cached_property
+    def properties(self) -> dict[str, "Shape"]:
+        """The properties that it names, also through references and alternatives."""
+        found: dict[str, Shape] = {}
+        for layer in self.possible:
+            for name in cast("dict[str, Any]", _object(layer.raw.get("properties"))):
+                found.setdefault(name, layer._at("properties", name))
+        return found
+
+    @cached_property
+    def required(self) -> dict[str, None]:
+        """The properties that are required whatever alternative is taken, in their order."""
+        lists = [layer.raw.get("required") for layer in self.applied]
+        return {
+            name: None
+            for names in lists
+            if isinstance(names, list)
+            for name in cast("list[Any]", names)
+            if isinstance(name, str)
+        }
+
+    @cached_property
+    def closed(self) -> bool:
+        """No other properties are allowed."""
+        return self._nothing_fits or any(layer.raw.get("additionalProperties") is False for layer in self.applied)
+
+    @cached_property
+    def items(self) -> "Shape | None":
+        """What every item of a list is."""
+        return self._at("items") if isinstance(self.raw.get("items"), dict) else None
+
+    def takes_text(self) -> bool:
+        """Whether it is for text: a string, perhaps among other alternatives."""
+        return any(
+            "string" in layer.types or any(isinstance(each, str) for each in layer.members or ())
+            for layer in self.possible
+        )
+
+    def at(self, path: Sequence[str | int]) -> "Shape | None":
+        """What lies at a path of the value."""
+        here: Shape | None = self
+        for step in path:
+            here = here and here._child(step)
+        return here
+
+    def _child(self, step: str | int) -> "Shape | None":
+        if isinstance(step, str) and step in self.properties:
+            return self.properties[step]
+        keyword = "items" if isinstance(step, int) else "additionalProperties"
+        return next((each._at(keyword) for each in self.possible if isinstance(each.raw.get(keyword), dict)), None)
+
+
+def _object(value: Any) -> dict[Any, Any]:
+    return cast("dict[Any, Any]", value) if isinstance(value, dict) else {}
