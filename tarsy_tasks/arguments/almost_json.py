@@ -11,7 +11,7 @@ from typing import Any
 
 from tarsy_tasks.arguments.values import MAX_DEPTH, Written, read_scalar
 
-__all__ = ["NotJsonError", "read_almost_json", "read_json", "read_json_as_written", "read_json_at"]
+__all__ = ["NotJsonError", "is_too_deep", "read_almost_json", "read_json", "read_json_as_written", "read_json_at"]
 
 
 class NotJsonError(Exception):
@@ -42,7 +42,10 @@ _REPAIRED = json.JSONDecoder(parse_float=_written_number)
 _AS_WRITTEN = json.JSONDecoder(parse_float=_written_float, parse_constant=_no_constant)
 _LOOSE = json.JSONDecoder(strict=False)
 # Whole strings are one token each; the closing quote is optional so that no quote is ever looked at twice.
-_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_BRACKETS = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
+_NO_BRACKETS = re.compile(rf'{_STRING}|[^\[\]{{}}"]++', re.DOTALL)
+_MOST_PASSES = 4
 
 
 def read_json(text: str) -> Any:
@@ -67,7 +70,7 @@ def _decode(decoder: json.JSONDecoder, text: str) -> Any:
 
 
 def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
-    if _too_deep(text):
+    if is_too_deep(text):
         raise NotJsonError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
         return decoder.raw_decode(text)
@@ -80,9 +83,14 @@ def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
         raise NotJsonError("an integer has more digits than can be handled; write it as a text") from None
 
 
-def _too_deep(text: str) -> bool:
+def is_too_deep(text: str) -> bool:
     """Whether it is nested too deep, as far as its first value goes: decoders in C recurse on the C stack."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    brackets = _NO_BRACKETS.sub("", text)
+    for _ in range(_MOST_PASSES):  # cheap, and enough for what is long but not deep
+        brackets = brackets.replace("[]", "").replace("{}", "")
+    if len(brackets) <= MAX_DEPTH:
         return False
     depth = 0
     for token in _BRACKETS.finditer(text):
@@ -114,7 +122,8 @@ def read_almost_json(text: str) -> tuple[Any, tuple[str, ...]]:
     if end < len(repaired):
         if _TAIL.fullmatch(repaired, end) is None:
             raise NotJsonError(f"it goes on after its end with {repaired[end : end + 20].strip()!r}")
-        repair.done["extra_closing"] = None
+        if repaired[end:].strip():
+            repair.done["extra_closing"] = None
     return value, tuple(repair.done)
 
 
@@ -149,18 +158,20 @@ _COMMENT = r"//[^\n]*+|\#[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?"
 # quote is missing, and words begin only where no word went before: no character is looked at more than a few times.
 _HABITS = re.compile(
     rf"""
-      (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
-    | (?P<double>"(?P<in_double>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end_double>")?)
-    | (?P<single>'(?P<in_single>[^'\\]*+(?:\\.[^'\\]*+)*+)(?P<end_single>')?)
-    | (?P<back>`(?P<in_back>[^`\\]*+(?:\\.[^`\\]*+)*+)(?P<end_back>`)?)
-    | (?P<smart>[“„](?P<in_smart>[^„“”\\]*+(?:\\.[^„“”\\]*+)*+)(?P<end_smart>[“”])?)
-    | (?P<curly>‘(?P<in_curly>[^‘’\\]*+(?:\\.[^‘’\\]*+)*+)(?P<end_curly>’)?)
-    | (?P<comment>{_COMMENT})
-    | (?P<word>(?<!{_WORD})(?!{_NUMBER_OR_LITERAL}(?!{_WORD})){_WORD}++)
+      (?P<gap>\s(?<![\s,{{\[:]\s)\s*+(?=["'][^"'\\\n]{{0,100}}+["']\s*+:))
     | (?P<comma>,(?=(?:\s++|{_COMMENT})*+[}}\]]))
-    | (?P<gap>(?<![\s,{{\[:])\s++(?=["'][^"'\\\n]{{0,100}}+["']\s*+:))
-    | (?P<stray>[=()<>&|!?^~\\])
     | (?P<space>[\ufeff\u200b\u00a0\u2000-\u200a\u202f\u3000\f\v]++)
+    | (?![\s,:\[\]{{}}])(?:  # most characters are tried no further
+          (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
+        | (?P<double>"(?P<in_double>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end_double>")?)
+        | (?P<single>'(?P<in_single>[^'\\]*+(?:\\.[^'\\]*+)*+)(?P<end_single>')?)
+        | (?P<back>`(?P<in_back>[^`\\]*+(?:\\.[^`\\]*+)*+)(?P<end_back>`)?)
+        | (?P<smart>[“„](?P<in_smart>[^„“”\\]*+(?:\\.[^„“”\\]*+)*+)(?P<end_smart>[“”])?)
+        | (?P<curly>‘(?P<in_curly>[^‘’\\]*+(?:\\.[^‘’\\]*+)*+)(?P<end_curly>’)?)
+        | (?P<comment>{_COMMENT})
+        | (?P<word>(?<!{_WORD})(?!{_NUMBER_OR_LITERAL}(?!{_WORD})){_WORD}++)
+        | (?P<stray>[=()<>&|!?^~\\])
+      )
     """,
     re.DOTALL | re.VERBOSE,
 )

@@ -12,16 +12,22 @@ from tarsy_tasks.arguments.shape import fold
 __all__ = ["find_attempt"]
 
 _BROKEN_JSON = re.compile(
-    r"""\{\s*(?:["'“]|\}|\\"|[^\W\d][\w$.-]{0,80}\s*:\s|\Z)"""
+    r"""\{\s*(?:["'“‘«]|\}|\\["']|&(?:quot|\#)|[^\W\d][\w$.-]{0,80}\s*:\s|\Z)"""
     r"""|\[[\s\[]*(?:["'{]|-?[0-9.]+\s*(?:,|\Z)|\Z)"""
-    r"""|"[^"]*(?:\Z|"\s*:)"""
+    r"""|"[^"]*(?:\Z|"\s*:)|(?i:%7B|%5B)%(?:22|27|7B)"""
 )
-_PAIR = re.compile(r"(?:^|[\n,;{])[ \t]*(?:[-*+][ \t]+)?[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])")
+_PAIR = re.compile(r"(?:^|[\n,;{])[ \t]*(?:[-*+][ \t]+)?[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=：](?![=~/])")
 _ARGUMENT = re.compile(r"[\n,;{(][ \t]*[\"'`*]{0,2}([^\W\d][\w.-]*+)[\"'`*]{0,2}[ \t]*[:=](?![=~/])")
 _CALL = re.compile(r"\s*[\w.:]{1,80}\(")
 _QUOTED_NAME = re.compile(r"[\"']([^\W\d][\w.-]*+)[\"']\s*+:")
 _FIRST = re.compile(r"(?:--?|/|<)([^\W\d][\w.-]*+)[\s=:>]|([^\W\d][\w.-]*+)[ \t]*(?:[-:=]>|:=|==|[ \t]\S+\Z)")
 _LABEL = re.compile(r"(?:input|arguments?|args|param(?:eter)?s)[ \t]*[:=](?![=~/])", re.IGNORECASE)
+_MARKUP = re.compile(
+    r"\s*(?:<(?:\||/?(?:antml:)?(?:function|invoke|tool|parameter|arg)[\w-]*[\s=>])|\[/?TOOL_)|\s*<[\w:]+ name=[\"']", re.IGNORECASE
+)
+_FLAG = re.compile(r"--?[A-Za-z][\w-]*(?:[= ]|\Z)")
+_INTRODUCED_FENCE = re.compile(r"[^\n`]{0,200}:\s*```[^`]*```\s*\Z")
+_PLACEHOLDER = re.compile(r"\.{3,}|…|undefined|<[^<>\n]{1,60}>")
 _TRANSCRIPT = re.compile(r"(?:^|\n)(?:Observation|Action|Action Input|Final Answer):")
 
 
@@ -37,7 +43,13 @@ def find_attempt(text: str, properties: Collection[str], reason: str) -> str | N
         return "It begins with a brace and is cut off."
     if _LABEL.match(text):
         return "It begins with a label, but what follows is no object."
-    if _TRANSCRIPT.search(text):
+    if _MARKUP.match(text):
+        return "They are the markup of a call, which cannot be read here."
+    if _FLAG.match(text):
+        return "They are flags of a command line."
+    if _PLACEHOLDER.fullmatch(text):
+        return "They are a placeholder."
+    if _TRANSCRIPT.search(text) or _INTRODUCED_FENCE.match(text):
         return "It holds more than the arguments."
     names = {fold(name) for name in properties}
     patterns = [_PAIR, _QUOTED_NAME, *([_ARGUMENT] if _CALL.match(text) else [])]

@@ -176,6 +176,8 @@ def _is_doubtful(tree: dict[str, Any], names: Mapping[str, Any]) -> bool:
     """Whether a bare value goes on with what names another property, or with a comment: `namespace=a; limit=5`."""
     for value in tree.values() if names else ():
         text = getattr(value, "text", "")
+        if text.endswith(("}", "]")) and any(text.count(end) > text.count(begin) for begin, end in ("{}", "[]")):
+            return True  # the end of an object without its beginning
         if " # " in text or any(piece.strip() in names for piece in text.split(",")[1:]):
             return True
         if any(found[1] in names for found in _INNER_PAIR.finditer(text)):

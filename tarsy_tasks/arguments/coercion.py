@@ -5,11 +5,11 @@ and what comes out fits as a whole. It adds no property, and drops only an optio
 """
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json
 from tarsy_tasks.arguments.cost import size
+from tarsy_tasks.arguments.formats import may_have_format
 from tarsy_tasks.arguments.schema import Schema
 from tarsy_tasks.arguments.shape import Pointer, look_up
 from tarsy_tasks.arguments.values import TYPES, Written, plain, read_scalar
@@ -88,6 +88,9 @@ class _Coercion:
         if keyword == "type":
             types = cast("list[str]", problem.kind.value)
             reading = _only(_to_types(types, tree))
+            if reading and isinstance(reading[0], str):
+                schema = look_up(self._schema.raw, self._place(problem)[:-1])
+                reading = reading if may_have_format(schema.get("format"), reading[0]) else None
             if reading:
                 self._mend_siblings(problem, path, types)
         elif keyword in ("enum", "const"):
@@ -125,22 +128,25 @@ class _Coercion:
         parent = look_up(self._schema.raw, self._place(problem)[:-2])
         if not isinstance(parent, dict) or not {"prefixItems", "patternProperties"}.isdisjoint(parent):
             return
-        container: Any = look_up(self._values, path[:-1])
+        values, tree = (look_up(root, path[:-1]) for root in (self._values, self._tree))
+        tree = tree if isinstance(tree, dict | list) else values
         named = cast("dict[str, Any]", parent).get("properties", {}) if keyword == "additionalProperties" else ()
-        for key in list(container) if isinstance(container, dict) else range(len(container)):
-            sibling: Pointer = (*path[:-1], key)
-            if key == path[-1] or key in named or any(TYPES[kind](container[key]) for kind in types):
-                continue
-            if reading := _only(_to_types(types, self._leaf(sibling))):
-                self._replace(sibling, reading)
+        for key, value in list(values.items() if isinstance(values, dict) else enumerate(values)):
+            if key != path[-1] and key not in named and not any([TYPES[kind](value) for kind in types]):
+                reading = _only(_to_types(types, tree[key]))
+                if reading:
+                    tree[key], values[key] = reading[0], plain(reading[0])
+                    self.repairs.update(dict.fromkeys(reading[1]))
 
-    def _to_branches(self, problem: "ValidationError", tree: Any, depth: int) -> Iterator[_Reading]:
+    def _to_branches(self, problem: "ValidationError", tree: Any, depth: int) -> list[_Reading]:
+        found: list[_Reading] = []
         place = self._place(problem)
         branches = look_up(self._schema.raw, place)
         for number in range(len(branches) if isinstance(branches, list) else 0):
             branch = _Coercion(self._schema, (*place, number), tree, self._checks_left)
             if branch.succeeds(depth + 1):
-                yield branch.value, tuple(branch.repairs)
+                found.append((branch.value, tuple(branch.repairs)))
+        return found
 
     def _place(self, problem: "ValidationError") -> Pointer:
         """Where in the document the keyword lies that refused."""
@@ -159,31 +165,34 @@ def _pairs(path: list[str | int]) -> set[tuple[str | int, str | int]]:
     return set(zip(path, path[1:], strict=False))
 
 
-def _only(readings: Iterator[_Reading]) -> _Reading | None:
+def _only(readings: list[_Reading]) -> _Reading | None:
     """The one reading, or None when there is none or more than one: two readings are no reading."""
-    first = next(readings, None)
-    if first is None or any(not _same(plain(first[0]), plain(other[0])) for other in readings):
+    if len(readings) > 1 and any(not _same(plain(readings[0][0]), plain(other[0])) for other in readings[1:]):
         return None
-    return first
+    return readings[0] if readings else None
 
 
 def _same(left: Any, right: Any) -> bool:
     return left == right and repr(left) == repr(right)  # 1, 1.0 and True are equal
 
 
-def _to_types(types: list[str], tree: Any) -> Iterator[_Reading]:
+def _to_types(types: list[str], tree: Any) -> list[_Reading]:
+    return [reading for kind in types if (reading := _to_type(kind, tree)) is not None]
+
+
+def _to_type(kind: str, tree: Any) -> _Reading | None:
     value = plain(tree)
-    for kind in types:
-        if kind == "string":
-            if (text := _text_of(tree)) is not None and value is not None:
-                yield text, ("to_string",)
-            continue
-        if isinstance(value, str) and TYPES[kind](scalar := read_scalar(value.strip())) and kind not in _CONTAINERS:
-            yield scalar, (f"to_{kind}",)
-        elif isinstance(value, str) and kind in _CONTAINERS and (structure := _decoded(value, kind)) is not None:
-            yield structure, ("decoded",)
-        elif kind == "array" and value is not None and (items := _listed(tree)):
-            yield items, ("to_list",)
+    if kind == "string":
+        text = None if value is None else _text_of(tree)
+        return None if text is None else (text, ("to_string",))
+    if isinstance(value, str) and kind not in _CONTAINERS:
+        scalar = read_scalar(value.strip())
+        return (scalar, (f"to_{kind}",)) if TYPES[kind](scalar) else None
+    if isinstance(value, str) and (structure := _decoded(value, kind)) is not None:
+        return structure, ("decoded",)
+    if kind == "array" and value is not None and (items := _listed(tree)):
+        return items, ("to_list",)
+    return None
 
 
 _CONTAINERS = ("object", "array")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tarsy_tasks.arguments.almost_json import NotJsonError, read_json, read_json_at
+from tarsy_tasks.arguments.almost_json import NotJsonError, is_too_deep, read_json, read_json_at
 from tarsy_tasks.arguments.values import MAX_DEPTH, Written, read_scalar
 
 __all__ = ["read_pairs", "read_yaml"]
@@ -26,6 +26,7 @@ _BOUNDARY = re.compile(r"[ \t\r]*(?:,|\n|\Z)")
 _GAP = re.compile(r"[\s,]*")
 _SPACED = re.compile(r"""([^\W\d][\w./-]*+)=("[^"]*"|'[^']*'|[^\s,"'=]\S*)(?:\s+|\Z)""")
 _MOST_FAILED_STRUCTURES = 8
+_MOST_PAIRS = 300
 
 
 @dataclass(slots=True)
@@ -78,10 +79,11 @@ _BROKEN = _Part(0, 0)
 
 
 def _parts(text: str) -> Iterator[_Part]:
-    failed_structures = 0
+    failed_structures = pairs = 0
     at = _GAP.match(text, 0).end()  # type: ignore[union-attr]
     while at < len(text):
         part = _pair(text, at) or _Part(at, at)
+        pairs += bool(part.key)
         first = text[part.value_start : part.value_start + 1] if part.key else ""
         if not part.key:
             part.end = _bare_end(text, at)
@@ -91,7 +93,7 @@ def _parts(text: str) -> Iterator[_Part]:
             failed_structures += not _take_structure(text, part)
         else:
             _take_bare(text, part)
-        if part.end < 0 or failed_structures > _MOST_FAILED_STRUCTURES:
+        if part.end < 0 or failed_structures > _MOST_FAILED_STRUCTURES or pairs > _MOST_PAIRS:
             yield _BROKEN
             return
         yield part
@@ -169,8 +171,8 @@ def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -
     if not part.key:
         # Without names any remark after a comma would become part of an argument.
         return last.key in properties
-    if text.find(part.separator, last.value_start, last.end) < 0:
-        return False
+    if part.separator == "=" and between == "," and last.key in properties:
+        return text.find("=", last.value_start, last.end) >= 0  # a label selector: `kubectl get pods -l a=b,c=d`
     inner = _pair(text, last.value_start)
     return inner is not None and inner.separator == part.separator and (last.separator == ":" or last.key in properties)
 
@@ -202,7 +204,7 @@ def read_yaml(text: str) -> dict[str, Any] | None:
     YAML's syntax with TARSy's scalars: no dates, no sexagesimal numbers, no `yes`. Anchors, aliases, tags, merge keys,
     repeated keys and text that YAML would take for a comment or fold are given up on.
     """
-    if len(text) > _LONGEST_YAML or not _YAML_STRUCTURE.search(text):
+    if len(text) > _LONGEST_YAML or not _YAML_STRUCTURE.search(text) or is_too_deep(text):
         return None
     import yaml
 

@@ -5,15 +5,15 @@ that the model wrote is taken at its word, a guess must fit, and a bare text fil
 unless something in it shows that it was to be more.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any
 
-from tarsy_tasks.arguments.almost_json import NotJsonError, read_json_as_written
 from tarsy_tasks.arguments.attempts import find_attempt
 from tarsy_tasks.arguments.coercion import coerce
+from tarsy_tasks.arguments.envelope import open_envelope
+from tarsy_tasks.arguments.formats import may_have_format
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 from tarsy_tasks.arguments.rejection import rejection
 from tarsy_tasks.arguments.schema import UncheckedError, compile_schema
@@ -24,21 +24,6 @@ from tarsy_tasks.errors import ArgumentsError
 __all__ = ["Target"]
 
 _SPACE = " \t\r\n\f\v\ufeff\u200b\u00a0"
-_ENVELOPES = {"arguments", "args", "parameters", "params", "input", "kwargs", "tool_input", "action_input", "tool_args"}
-_ENVELOPE_NAMES = {
-    "name",
-    "tool",
-    "tool_name",
-    "function",
-    "function_name",
-    "action",
-    "id",
-    "type",
-    "call_id",
-    "recipient_name",
-}
-
-
 _DOUBT = "They can be read in more than one way."
 _QUOTED = re.compile(r"(['`])([^'`\n]+)\1|“([^“”\n]+)”")
 
@@ -96,21 +81,10 @@ class Target:
             # What reading without a schema makes of a bare text, and what some models were taught to write.
             known = "input" in self.properties or find_attempt(text, self.properties, "")
             return None if known else self._filled(text, reading, repairs)
-        keys = arguments.keys() - _ENVELOPE_NAMES
-        if len(keys) != 1 or not keys <= _ENVELOPES or not self.properties.keys().isdisjoint(arguments):
-            return None
-        inner: Any = arguments[next(iter(keys))]
-        others = [value for key, value in arguments.items() if key not in keys]
-        if not all(isinstance(value, str) for value in others):
-            return None
-        if isinstance(inner, str) and inner.lstrip().startswith("{"):
-            try:
-                inner = read_json_as_written(inner)
-            except NotJsonError:
-                return None
-        if not isinstance(inner, dict):
-            return None
-        return self.fitted(plain(inner), inner, reading, (*repairs, "whole_call"))
+        inside = open_envelope(arguments, self.properties)
+        if isinstance(inside, str):
+            return None if find_attempt(inside, self.properties, "") else self._filled(inside, reading, (*repairs, "whole_call"))
+        return None if inside is None else self.fitted(plain(inside), inside, reading, (*repairs, "whole_call"))
 
     def value(self, text: str, value: Any) -> ParsedArguments:
         """A JSON value that is no object."""
@@ -118,13 +92,11 @@ class Target:
             parsed = self.fitted({"input": value}, {"input": value}, Reading.VALUE, ())
             if parsed is not None:
                 return parsed
-        if value is None:
-            parsed = self.fitted({}, {}, Reading.EMPTY, ())
-            if parsed is not None:
-                return parsed
-        elif isinstance(value, str):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return self.object({}, dict, Reading.EMPTY, ())
+        if isinstance(value, str):
             return self.text(value, (), "it is a JSON string", fenced=False, reading=Reading.VALUE)
-        elif not isinstance(value, list):
+        if not isinstance(value, list):
             parsed = self._filled(text.strip(_SPACE), Reading.VALUE, ())
             if parsed is not None:
                 return parsed
@@ -142,8 +114,8 @@ class Target:
         in_fence = f"What is in the fence cannot be read as arguments: {reason}." if fenced else None
         if attempt := in_fence or find_attempt(text, self.properties, reason):
             raise self.refused(attempt)
-        if read_scalar(text) is None and (parsed := self.fitted({}, {}, Reading.EMPTY, ())):
-            return parsed
+        if read_scalar(text) is None:
+            return self.object({}, dict, Reading.EMPTY, ())
         if self.takes_anything and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs)):
             return parsed
         if quoted := _QUOTED.fullmatch(text):
@@ -159,7 +131,7 @@ class Target:
         if not required and "input" in self.properties:
             required = ["input"]
         shape = self.properties.get(required[0]) if len(required) == 1 else None
-        if shape is None or not shape.takes_text() or not _has_format(shape, text):
+        if shape is None or not shape.takes_text() or not may_have_format(shape.raw.get("format"), text):
             return None
         filled = {required[0]: text}
         return self.fitted(filled, filled, reading, (*repairs, "one_property"))
@@ -172,37 +144,3 @@ class Target:
                     unknown = next((name for name in arguments if name not in self.properties), None)
                     reason = f"`{unknown[:60]}` is no property of this tool." if unknown else _DOUBT
         return rejection(self._schema, reason, arguments)
-
-
-def _has_format(shape: Shape, text: str) -> bool:
-    form = shape.raw.get("format")
-    holds = _FORMATS.get(form) if isinstance(form, str) else None
-    return holds is None or holds(text)
-
-
-def _matches(pattern: str) -> Callable[[str], bool]:
-    compiled = re.compile(pattern)
-    return lambda text: compiled.fullmatch(text) is not None
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-# Rough on purpose: they only keep a sentence from being sent as a date.
-_FORMATS: Final[dict[str, Callable[[str], bool]]] = {
-    "date": _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
-    "date-time": _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}\S*"),
-    "time": _matches(r"[0-9]{2}:[0-9]{2}\S*"),
-    "email": _matches(r"[^\s@]+@[^\s@]+"),
-    "uri": _matches(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
-    "url": _matches(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
-    "uuid": _matches(r"[0-9A-Fa-f-]{32,36}"),
-    "hostname": _matches(r"[A-Za-z0-9.-]+"),
-    "ipv4": _is_address,
-    "ipv6": _is_address,
-}

@@ -34,6 +34,9 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "n
 _LONGEST_WORD = 5
 
 
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
 class Written:
     """A scalar or list together with how it was written: `1.10` is a number, or the text of a version."""
 
@@ -65,7 +68,7 @@ def read_scalar(text: str) -> str | int | float | bool | None:
 
 def plain(tree: Any) -> Any:
     """The values of `tree` without how they were written."""
-    if isinstance(tree, str | int | float):
+    if tree.__class__ in _LEAVES:
         return tree
     if isinstance(tree, Written):
         return plain(tree.value)
