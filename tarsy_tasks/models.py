@@ -110,6 +110,8 @@ class ToolResult(BaseModel):
         content: What a model reads. For an error: what happened, whether the tool ran, what to do.
         structured: Structured content of the MCP result, or the value of a text that is JSON.
         error_code: The cause, None when the outcome is `ok`.
+        repairs: What had to be done to the arguments, one stable word for each kind (docs/arguments.md); empty for a
+            JSON object that fitted. Tells operators which prompts go wrong.
         attempts: How often the call was sent to the MCP server; 0 when it never was.
         duration_s: Seconds from the moment the worker took the call up until its answer was ready.
     """
@@ -124,6 +126,7 @@ class ToolResult(BaseModel):
     attachments: tuple[Attachment, ...] = ()
     outcome: Outcome = Outcome.OK
     error_code: ErrorCode | None = None
+    repairs: tuple[str, ...] = ()
     attempts: int = 0
     duration_s: float = 0.0
 
@@ -134,7 +137,8 @@ class ToolResult(BaseModel):
     def __repr__(self) -> str:
         """What logs, events and Flower show of a result: how it ended, never what is in it."""
         ending = self.outcome if self.error_code is None else f"{self.outcome} {self.error_code}"
-        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s>"
+        mended = f", arguments mended: {' '.join(self.repairs)}" if self.repairs else ""
+        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{mended}>"
 
     def __json__(self) -> dict[str, Any]:
         """How kombu encodes a task's return value."""

@@ -23,7 +23,8 @@ _QUOTED_NAME = re.compile(r"[\"']([^\W\d][\w.-]*+)[\"']\s*+:")
 _FIRST = re.compile(r"(?:--?|/|<)([^\W\d][\w.-]*+)[\s=:>]|([^\W\d][\w.-]*+)[ \t]*(?:[-:=]>|:=|==|[ \t]\S+\Z)")
 _LABEL = re.compile(r"(?:input|arguments?|args|param(?:eter)?s)[ \t]*[:=](?![=~/])", re.IGNORECASE)
 _MARKUP = re.compile(
-    r"\s*(?:<(?:\||/?(?:antml:)?(?:function|invoke|tool|parameter|arg)[\w-]*[\s=>])|\[/?TOOL_)|\s*<[\w:]+ name=[\"']", re.IGNORECASE
+    r"\s*(?:<(?:\||/?(?:antml:)?(?:function|invoke|tool|parameter|arg)[\w-]*[\s=>])|\[/?TOOL_)|\s*<[\w:]+ name=[\"']",
+    re.IGNORECASE,
 )
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*(?:[= ]|\Z)")
 _INTRODUCED_FENCE = re.compile(r"[^\n`]{0,200}:\s*```[^`]*```\s*\Z")

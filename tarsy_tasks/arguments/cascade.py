@@ -19,9 +19,7 @@ from tarsy_tasks.arguments.wrappings import Unwrapped, unwrap
 __all__ = ["read_arguments"]
 
 
-def read_arguments(
-    given: str | Mapping[str, Any] | None, schema: Mapping[str, Any] | bool | None = None
-) -> ParsedArguments:
+def read_arguments(given: Any, schema: Mapping[str, Any] | bool | None = None) -> ParsedArguments:
     """Reads the arguments of a call.
 
     Args:

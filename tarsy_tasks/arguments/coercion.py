@@ -5,13 +5,14 @@ and what comes out fits as a whole. It adds no property, and drops only an optio
 """
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json
 from tarsy_tasks.arguments.cost import size
 from tarsy_tasks.arguments.formats import may_have_format
 from tarsy_tasks.arguments.schema import Schema
-from tarsy_tasks.arguments.shape import Pointer, look_up
+from tarsy_tasks.arguments.shape import Pointer, Shape, look_up
 from tarsy_tasks.arguments.values import TYPES, Written, plain, read_scalar
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class _Coercion:
             if self._checks_left[0] < 0 or depth > _DEEPEST:
                 return False
             problems = self._problems(number)
+            if problems is None:
+                return False
             if not problems:
                 return True
             mended: set[Pointer] = set()
@@ -76,11 +79,12 @@ class _Coercion:
                 mended.add(path)
         return False
 
-    def _problems(self, number: int) -> "list[ValidationError]":
+    def _problems(self, number: int) -> "list[ValidationError] | None":
+        """What is wrong: one by one at first, then all at once; None when that would cost too much."""
         if number < _SINGLE_ROUNDS:
             first = self._schema.first_problem(self.value, self._pointer)
             return [first] if first else []
-        return self._schema.all_problems(self.value, self._pointer) if size(self.value) <= _MOST_VALUES else []
+        return self._schema.all_problems(self.value, self._pointer) if size(self.value) <= _MOST_VALUES else None
 
     def _mends(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
         tree = self._leaf(path)
@@ -89,8 +93,8 @@ class _Coercion:
             types = cast("list[str]", problem.kind.value)
             reading = _only(_to_types(types, tree))
             if reading and isinstance(reading[0], str):
-                schema = look_up(self._schema.raw, self._place(problem)[:-1])
-                reading = reading if may_have_format(schema.get("format"), reading[0]) else None
+                form = Shape(self._schema.raw, self._place(problem)[:-1]).raw.get("format")
+                reading = reading if may_have_format(form, reading[0]) else None
             if reading:
                 self._mend_siblings(problem, path, types)
         elif keyword in ("enum", "const"):
@@ -101,7 +105,7 @@ class _Coercion:
             reading = None
         if reading:
             self._replace(path, reading)
-        elif look_up(self._values, path) is None and ("properties", path[-1]) in _pairs(problem.evaluation_path):
+        elif look_up(self._values, path) is None and ("properties", path[-1]) in pairwise(problem.evaluation_path):
             del look_up(self._values, path[:-1])[path[-1]]
             self.repairs["null_left_out"] = None
         else:
@@ -116,7 +120,7 @@ class _Coercion:
         tree, words = reading
         container = look_up(self._tree, path[:-1])
         if isinstance(container, dict | list):  # else it is inside of something `Written`
-            container[path[-1]] = tree
+            cast("Any", container)[path[-1]] = tree
         look_up(self._values, path[:-1])[path[-1]] = plain(tree)
         self.repairs.update(dict.fromkeys(words))
 
@@ -125,24 +129,25 @@ class _Coercion:
         keyword = problem.evaluation_path[-2] if len(problem.evaluation_path) > 1 else None
         if keyword not in ("items", "additionalProperties"):
             return
-        parent = look_up(self._schema.raw, self._place(problem)[:-2])
-        if not isinstance(parent, dict) or not {"prefixItems", "patternProperties"}.isdisjoint(parent):
+        parent = Shape(self._schema.raw, self._place(problem)[:-2]).raw
+        if not {"prefixItems", "patternProperties"}.isdisjoint(parent):
             return
-        values, tree = (look_up(root, path[:-1]) for root in (self._values, self._tree))
-        tree = tree if isinstance(tree, dict | list) else values
-        named = cast("dict[str, Any]", parent).get("properties", {}) if keyword == "additionalProperties" else ()
-        for key, value in list(values.items() if isinstance(values, dict) else enumerate(values)):
-            if key != path[-1] and key not in named and not any([TYPES[kind](value) for kind in types]):
-                reading = _only(_to_types(types, tree[key]))
-                if reading:
-                    tree[key], values[key] = reading[0], plain(reading[0])
-                    self.repairs.update(dict.fromkeys(reading[1]))
+        values: Any = look_up(self._values, path[:-1])
+        tree: Any = look_up(self._tree, path[:-1])
+        tree = cast("Any", tree) if isinstance(tree, dict | list) else values
+        named: Any = parent.get("properties", ()) if keyword == "additionalProperties" else ()
+        siblings: list[Any] = list(cast("Any", values)) if isinstance(values, dict) else list(range(len(values)))
+        for key in siblings:
+            if key == path[-1] or key in named or _has_type(types, values[key]):
+                continue
+            if reading := _only(_to_types(types, tree[key])):
+                tree[key], values[key] = reading[0], plain(reading[0])
+                self.repairs.update(dict.fromkeys(reading[1]))
 
     def _to_branches(self, problem: "ValidationError", tree: Any, depth: int) -> list[_Reading]:
-        found: list[_Reading] = []
         place = self._place(problem)
-        branches = look_up(self._schema.raw, place)
-        for number in range(len(branches) if isinstance(branches, list) else 0):
+        found: list[_Reading] = []
+        for number in range(len(look_up(self._schema.raw, place) or ())):
             branch = _Coercion(self._schema, (*place, number), tree, self._checks_left)
             if branch.succeeds(depth + 1):
                 found.append((branch.value, tuple(branch.repairs)))
@@ -161,10 +166,6 @@ def _copied(tree: Any) -> Any:
     return [_copied(item) for item in cast("list[Any]", tree)] if isinstance(tree, list) else tree
 
 
-def _pairs(path: list[str | int]) -> set[tuple[str | int, str | int]]:
-    return set(zip(path, path[1:], strict=False))
-
-
 def _only(readings: list[_Reading]) -> _Reading | None:
     """The one reading, or None when there is none or more than one: two readings are no reading."""
     if len(readings) > 1 and any(not _same(plain(readings[0][0]), plain(other[0])) for other in readings[1:]):
@@ -174,6 +175,10 @@ def _only(readings: list[_Reading]) -> _Reading | None:
 
 def _same(left: Any, right: Any) -> bool:
     return left == right and repr(left) == repr(right)  # 1, 1.0 and True are equal
+
+
+def _has_type(types: list[str], value: Any) -> bool:
+    return any(TYPES[kind](value) for kind in types)
 
 
 def _to_types(types: list[str], tree: Any) -> list[_Reading]:

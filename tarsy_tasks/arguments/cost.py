@@ -102,4 +102,4 @@ def _inner(value: Any, kind: type) -> list[Any]:
         return [_ANYTHING]
     if not isinstance(value, kind):
         return []
-    return list(value.values()) if isinstance(value, dict) else value
+    return list(cast("dict[str, Any]", value).values()) if kind is dict else value

@@ -11,6 +11,7 @@ from tarsy_tasks.arguments.almost_json import NotJsonError, read_json_as_written
 __all__ = ["open_envelope"]
 
 _ARGUMENTS = {"arguments", "args", "parameters", "params", "input", "kwargs", "tool_input", "action_input", "tool_args"}
+_MOST_LAYERS = 2
 _FOR_TEXT = {"tool_input", "action_input"}
 _CALLS = {"function", "function_call", "params"}
 _BESIDE = {
@@ -35,28 +36,32 @@ def open_envelope(arguments: dict[str, Any], properties: Collection[str]) -> dic
     Args:
         properties: The names that the tool knows: an object with one of them is no envelope.
     """
-    inside: Any = arguments
-    for _ in range(2):
-        if not inside.keys().isdisjoint(properties):
+    layer: Any = arguments
+    for _ in range(_MOST_LAYERS):
+        name = _name_of_inside(cast("dict[str, Any]", layer), properties)
+        if name is None:
             return None
-        layers = [key for key in inside if key in _ARGUMENTS or (key in _CALLS and isinstance(inside[key], dict))]
-        beside = {key: value for key, value in inside.items() if key not in layers}
-        if len(layers) != 1 or not beside.keys() <= _BESIDE or not all(isinstance(each, str | int) for each in beside.values()):
-            return None
-        inside = inside[layers[0]]
-        if isinstance(inside, str) and inside.lstrip().startswith("{"):
+        layer = cast("Any", layer[name])
+        if isinstance(layer, str) and layer.lstrip().startswith("{"):
             try:
-                inside = read_json_as_written(inside)
+                layer = read_json_as_written(layer)
             except NotJsonError:
                 return None
-        elif isinstance(inside, str):
-            return inside if layers[0] in _FOR_TEXT else None
-        if not isinstance(inside, dict):
+        elif isinstance(layer, str):
+            return layer if name in _FOR_TEXT else None
+        if not isinstance(layer, dict):
             return None
-        if layers[0] not in _CALLS or not _is_call(cast("dict[str, Any]", inside)):
+        if name not in _CALLS or _name_of_inside(cast("dict[str, Any]", layer), properties) is None:
             break
-    return cast("dict[str, Any]", inside)
+    return cast("dict[str, Any]", layer)
 
 
-def _is_call(layer: dict[str, Any]) -> bool:
-    return layer.keys() <= {"name", *_ARGUMENTS} and not layer.keys().isdisjoint(_ARGUMENTS)
+def _name_of_inside(layer: dict[str, Any], properties: Collection[str]) -> str | None:
+    """The one key of an envelope that is not beside the arguments."""
+    if not layer.keys().isdisjoint(properties):
+        return None
+    names = [key for key in layer if key in _ARGUMENTS or (key in _CALLS and isinstance(layer[key], dict))]
+    beside = [key for key in layer if key not in names]
+    if len(names) != 1 or not all(key in _BESIDE and isinstance(layer[key], str | int) for key in beside):
+        return None
+    return names[0]

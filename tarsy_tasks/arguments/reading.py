@@ -36,3 +36,9 @@ class ParsedArguments:
     arguments: dict[str, Any]
     reading: Reading
     repairs: tuple[str, ...] = ()
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The words of `ToolResult.repairs`: the reading, unless it is the usual one, and the repairs."""
+        usual = self.reading in (Reading.EMPTY, Reading.MAPPING, Reading.JSON)
+        return self.repairs if usual else (self.reading.value, *self.repairs)

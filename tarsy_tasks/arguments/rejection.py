@@ -56,7 +56,10 @@ def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None
     """
     shape = schema.shape
     problems = [] if arguments is None else _find_problems(schema, arguments)
-    lines = ["The arguments do not fit this tool. Nothing was sent.", *([_clipped(reason, _LINE_CHARS)] if reason else [])]
+    lines = [
+        "The arguments do not fit this tool. Nothing was sent.",
+        *([_clipped(reason, _LINE_CHARS)] if reason else []),
+    ]
     lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MOST_PROBLEMS]]
     if problems and (len(problems) > _MOST_PROBLEMS or size(arguments) > _MOST_VALUES):
         lines.append("- There may be more.")
@@ -152,7 +155,9 @@ def _type_name(shape: Shape, kind: str, depth: int) -> str:
 def _nearest(name: str, properties: dict[str, Shape]) -> str | None:
     folded = fold(name)
     alike = (each for each in properties if fold(each) == folded)
-    begins = (each for each in properties if folded and (fold(each).startswith(folded) or folded.startswith(fold(each))))
+    begins = (
+        each for each in properties if folded and (fold(each).startswith(folded) or folded.startswith(fold(each)))
+    )
     return next(alike, None) or next(begins, None)
 
 
@@ -168,8 +173,8 @@ def _name(name: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    kinds = {str: "the string ", dict: "the object ", list: "the list "}
-    return kinds.get(type(value), "")
+    kinds = (("the string ", str), ("the object ", dict), ("the list ", list))
+    return next((word for word, kind in kinds if isinstance(value, kind)), "")
 
 
 def _value(value: Any) -> str:

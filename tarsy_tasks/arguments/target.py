@@ -83,7 +83,11 @@ class Target:
             return None if known else self._filled(text, reading, repairs)
         inside = open_envelope(arguments, self.properties)
         if isinstance(inside, str):
-            return None if find_attempt(inside, self.properties, "") else self._filled(inside, reading, (*repairs, "whole_call"))
+            return (
+                None
+                if find_attempt(inside, self.properties, "")
+                else self._filled(inside, reading, (*repairs, "whole_call"))
+            )
         return None if inside is None else self.fitted(plain(inside), inside, reading, (*repairs, "whole_call"))
 
     def value(self, text: str, value: Any) -> ParsedArguments:

@@ -41,7 +41,14 @@ slack.
 
 
 def build_result(
-    result: CallToolResult, masker: Masker, *, call_id: str, name: str, attempts: int, duration_s: float
+    result: CallToolResult,
+    masker: Masker,
+    *,
+    call_id: str,
+    name: str,
+    attempts: int,
+    duration_s: float,
+    repairs: tuple[str, ...] = (),
 ) -> ToolResult:
     """The answer to a call that the MCP server answered, error or not."""
     attachments = [_attachment(block, masker) for block in result.content if not isinstance(block, TextContent)]
@@ -59,6 +66,7 @@ def build_result(
         attachments=tuple(_within_limit(attachments)),
         outcome=Outcome.TOOL_ERROR if failed else Outcome.OK,
         error_code=ErrorCode.TOOL_ERROR if failed else None,
+        repairs=repairs,
         attempts=attempts,
         duration_s=round(duration_s, 6),
     )

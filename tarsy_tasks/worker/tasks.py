@@ -12,7 +12,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from pydantic import ValidationError
 
 from tarsy_tasks import celery_app
-from tarsy_tasks.arguments import parse_arguments
+from tarsy_tasks.arguments import read_arguments
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.models import PROTOCOL_VERSION, CallInfo, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -54,15 +54,17 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
     started = time.monotonic()
     info = CallInfo()
     attempts = 0
+    repairs: tuple[str, ...] = ()
     try:
         info = _parse_message(server, tool, call)
         job = current_job()
         connection = _connection(job, server)
         deadline = started + _time_left(info)
         definition = _listed_tool(job, connection, tool, deadline)
-        checked = parse_arguments(arguments, definition.input_schema)
+        parsed = read_arguments(arguments, definition.input_schema)
+        repairs = parsed.reported
         attempts = 1
-        result = _call(job, connection, definition.tool, checked, deadline)
+        result = _call(job, connection, definition.tool, parsed.arguments, deadline)
         return build_result(
             result,
             _masker,
@@ -70,6 +72,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
             name=info.name or definition.name,
             attempts=attempts,
             duration_s=time.monotonic() - started,
+            repairs=repairs,
         )
     except SoftTimeLimitExceeded as error:
         failure = CallError(
@@ -85,6 +88,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
         content=_masker.mask(failure.text),
         outcome=failure.outcome,
         error_code=failure.code,
+        repairs=repairs,
         attempts=attempts,
         duration_s=round(time.monotonic() - started, 6),
     )

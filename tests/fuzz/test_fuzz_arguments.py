@@ -12,7 +12,6 @@ from tarsy_tasks.arguments import read_arguments
 from tarsy_tasks.errors import ArgumentsError
 from tests.unit.arguments_corpus import ROWS, SCHEMAS
 
-
 SIGNS = "{}[]\"'`:=,\\\n #/|-&*!é“\u2028\x00"
 TEXTS = [row.text for row in ROWS]
 

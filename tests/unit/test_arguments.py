@@ -10,13 +10,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.unit.arguments_corpus import ROWS, SCHEMAS, Row
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tarsy_tasks.arguments import Reading, parse_arguments, read_arguments
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tests.unit.arguments_corpus import ROWS, SCHEMAS, Row
 
 
 def json_objects_of(text: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
