@@ -137,8 +137,10 @@ class _Coercion:
         tree = cast("Any", tree) if isinstance(tree, dict | list) else values
         named: Any = parent.get("properties", ()) if keyword == "additionalProperties" else ()
         siblings: list[Any] = list(cast("Any", values)) if isinstance(values, dict) else list(range(len(values)))
+        right = {kind for name in types for kind in _CLASSES[name]}
         for key in siblings:
-            if key == path[-1] or key in named or _has_type(types, values[key]):
+            value: Any = values[key]
+            if key == path[-1] or key in named or value.__class__ in right:
                 continue
             if reading := _only(_to_types(types, tree[key])):
                 tree[key], values[key] = reading[0], plain(reading[0])
@@ -177,10 +179,6 @@ def _same(left: Any, right: Any) -> bool:
     return left == right and repr(left) == repr(right)  # 1, 1.0 and True are equal
 
 
-def _has_type(types: list[str], value: Any) -> bool:
-    return any(TYPES[kind](value) for kind in types)
-
-
 def _to_types(types: list[str], tree: Any) -> list[_Reading]:
     return [reading for kind in types if (reading := _to_type(kind, tree)) is not None]
 
@@ -201,6 +199,15 @@ def _to_type(kind: str, tree: Any) -> _Reading | None:
 
 
 _CONTAINERS = ("object", "array")
+_CLASSES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "object": (dict,),
+    "array": (list,),
+}
 
 
 def _listed(tree: Any) -> list[Any] | None:

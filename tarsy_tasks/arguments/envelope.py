@@ -41,7 +41,7 @@ def open_envelope(arguments: dict[str, Any], properties: Collection[str]) -> dic
         name = _name_of_inside(cast("dict[str, Any]", layer), properties)
         if name is None:
             return None
-        layer = cast("Any", layer[name])
+        layer: Any = cast("dict[str, Any]", layer)[name]
         if isinstance(layer, str) and layer.lstrip().startswith("{"):
             try:
                 layer = read_json_as_written(layer)

@@ -60,11 +60,11 @@ class Schema:
         self.raw = raw
         self.shape = Shape(raw)
         self._is_cheap = is_always_cheap(raw)
-        self._patterns = True
-        self._validator = _compile(raw)
+        self._checked = _in_a_known_draft(raw)
+        self._validator = _compile(self._checked)
         if self._validator is None:
-            self._patterns = False
-            self._validator = _compile(_without_patterns(raw))
+            self._checked = _without_patterns(self._checked)
+            self._validator = _compile(self._checked)
 
     def fits(self, value: Any, pointer: Pointer = ()) -> bool:
         """Whether a value fits the schema, or the part of it at `pointer`."""
@@ -102,8 +102,7 @@ class Schema:
 
         if size(self.raw) > _MOST_PARTS:
             return None
-        schema = self.raw if self._patterns else _without_patterns(self.raw)
-        return jsonschema_rs.validator_map_for(schema, **_options())
+        return jsonschema_rs.validator_map_for(self._checked, **_options())
 
 
 def _options() -> Any:
@@ -125,6 +124,13 @@ def _compile(schema: Any) -> "Validator | None":
         return jsonschema_rs.validator_for(schema, **_options())
     except (ValueError, RecursionError, jsonschema_rs.ReferencingError):
         return None
+
+
+def _in_a_known_draft(schema: Any) -> Any:
+    """The schema without the name of a dialect of its own: it is then read as draft 2020-12."""
+    if isinstance(schema, dict) and "json-schema.org/" not in str(cast("dict[str, Any]", schema).get("$schema", "")):
+        return {key: part for key, part in cast("dict[str, Any]", schema).items() if key != "$schema"}
+    return schema
 
 
 def _without_patterns(schema: Any, depth: int = 0) -> Any:

@@ -117,8 +117,10 @@ class Shape:
         """The properties that it names, also through references and alternatives."""
         found: dict[str, Shape] = {}
         for layer in self.possible:
-            for name in cast("dict[str, Any]", _object(layer.raw.get("properties"))):
-                found.setdefault(name, layer._at("properties", name))
+            named = layer.raw.get("properties")
+            for name in cast("dict[Any, Any]", named) if isinstance(named, dict) else ():
+                if isinstance(name, str):
+                    found.setdefault(name, layer._at("properties", name))
         return found
 
     @cached_property
@@ -162,7 +164,3 @@ class Shape:
             return self.properties[step]
         keyword = "items" if isinstance(step, int) else "additionalProperties"
         return next((each._at(keyword) for each in self.possible if isinstance(each.raw.get(keyword), dict)), None)
-
-
-def _object(value: Any) -> dict[Any, Any]:
-    return cast("dict[Any, Any]", value) if isinstance(value, dict) else {}
