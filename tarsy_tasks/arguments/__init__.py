@@ -3,11 +3,15 @@
     cascade      which reading of a text is the call; the principle for texts with two readings
     wrappings    fences, labels, tags around the arguments
     almost_json  JSON, and what has one sensible reading as JSON
-    pairs        `key: value`, `key=value`, YAML
+    pairs        `key: value`, `key=value`
+    yaml_text    YAML
     target       what the tool's schema makes of each reading
-    schema       does it fit; compiler, keywords, containers, patterns build what answers that
+    envelope     a whole call in place of its arguments
+    attempts     signs that a bare text was to be more
+    schema       does it fit, why not (jsonschema-rs); cost bounds the work
+    shape        names, types, alternatives in a schema
     coercion     what does not fit is turned into what fits, where only one way makes sense
-    rejection    the text for the model
+    rejection    the text for the model; example makes up the call in it
     values       scalars, and the promise that all that comes out is JSON
 
 Pure: no I/O, no state but a cache of schemas, linear in the text. docs/arguments.md explains the rules to users.

@@ -10,11 +10,12 @@ from contextlib import suppress
 from typing import Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json, read_json, read_json_as_written
-from tarsy_tasks.arguments.pairs import read_pairs, read_yaml
+from tarsy_tasks.arguments.pairs import read_pairs
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 from tarsy_tasks.arguments.target import Target
-from tarsy_tasks.arguments.values import plain, refuse, safe_copy
+from tarsy_tasks.arguments.values import Written, plain, refuse, safe_copy
 from tarsy_tasks.arguments.wrappings import Unwrapped, unwrap
+from tarsy_tasks.arguments.yaml_text import read_yaml
 
 __all__ = ["read_arguments"]
 
@@ -172,6 +173,9 @@ def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArgument
 
 def _is_doubtful(tree: dict[str, Any], names: Mapping[str, Any]) -> bool:
     """Whether a bare value goes on with what names another property, or with a comment: `namespace=a; limit=5`."""
+    ends = [value.text.endswith(";") for value in tree.values() if isinstance(value, Written)]
+    if len(ends) > 1 and all(ends):
+        return True
     for value in tree.values() if names else ():
         text = getattr(value, "text", "")
         if text.endswith(("}", "]")) and any(text.count(end) > text.count(begin) for begin, end in ("{}", "[]")):

@@ -137,10 +137,9 @@ class _Coercion:
         tree = cast("Any", tree) if isinstance(tree, dict | list) else values
         named: Any = parent.get("properties", ()) if keyword == "additionalProperties" else ()
         siblings: list[Any] = list(cast("Any", values)) if isinstance(values, dict) else list(range(len(values)))
-        right = {kind for name in types for kind in _CLASSES[name]}
+        right = {kind for name in types for kind in TYPES[name]}
         for key in siblings:
-            value: Any = values[key]
-            if key == path[-1] or key in named or value.__class__ in right:
+            if key == path[-1] or key in named or cast("Any", values)[key].__class__ in right:
                 continue
             if reading := _only(_to_types(types, tree[key])):
                 tree[key], values[key] = reading[0], plain(reading[0])
@@ -190,7 +189,8 @@ def _to_type(kind: str, tree: Any) -> _Reading | None:
         return None if text is None else (text, ("to_string",))
     if isinstance(value, str) and kind not in _CONTAINERS:
         scalar = read_scalar(value.strip())
-        return (scalar, (f"to_{kind}",)) if TYPES[kind](scalar) else None
+        is_whole = kind == "integer" and isinstance(scalar, float) and scalar.is_integer()
+        return (scalar, (f"to_{kind}",)) if is_whole or scalar.__class__ in TYPES[kind] else None
     if isinstance(value, str) and (structure := _decoded(value, kind)) is not None:
         return structure, ("decoded",)
     if kind == "array" and value is not None and (items := _listed(tree)):
@@ -199,15 +199,6 @@ def _to_type(kind: str, tree: Any) -> _Reading | None:
 
 
 _CONTAINERS = ("object", "array")
-_CLASSES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "null": (type(None),),
-    "object": (dict,),
-    "array": (list,),
-}
 
 
 def _listed(tree: Any) -> list[Any] | None:
@@ -216,7 +207,7 @@ def _listed(tree: Any) -> list[Any] | None:
     if not isinstance(value, str):
         return [tree]
     pieces = [piece.strip() for piece in value.split(",")]
-    if not all(_LIST_ITEM.fullmatch(piece) for piece in pieces):
+    if read_scalar(value.strip()) is None or not all(_LIST_ITEM.fullmatch(piece) for piece in pieces):
         return None
     return None if "://" in value and not all("://" in piece for piece in pieces) else list(pieces)
 

@@ -1,18 +1,18 @@
-"""`key: value` lines, `key=value` pairs and YAML: arguments without braces.
+"""`key: value` lines and `key=value` pairs: arguments without braces.
 
-Owns where one pair ends and the next begins. A pair is a guess, so both readers give up rather than choose between two
-readings. They know no schema but the names of its properties, and both are linear in the text.
+Owns where one pair ends and the next begins. A pair is a guess, so the reader gives up rather than choose between two
+readings. It knows no schema but the names of its properties, and is linear in the text.
 """
 
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from tarsy_tasks.arguments.almost_json import NotJsonError, is_too_deep, read_json, read_json_at
-from tarsy_tasks.arguments.values import MAX_DEPTH, Written, read_scalar
+from tarsy_tasks.arguments.almost_json import NotJsonError, read_json, read_json_at
+from tarsy_tasks.arguments.values import Written, read_scalar
 
-__all__ = ["read_pairs", "read_yaml"]
+__all__ = ["read_pairs"]
 
 _KEY = re.compile(r"""(["'`]|\*\*)?([^\W\d][\w./-]*+)(?(1)(?:["'`]|\*\*))[ \t]*+([:=])[ \t]*+""")
 # `==`, `=~`, `=>`, `::`, `:=` are operators, and `://` belongs to a URL.
@@ -190,94 +190,3 @@ def _read_spaced(text: str) -> dict[str, Any] | None:
         pairs[found[1]] = value[1:-1] if quoted else Written(read_scalar(value), value)
         at = found.end()
     return pairs if len(pairs) > 1 and "\n" not in text else None
-
-
-_YAML_STRUCTURE = re.compile(r":[ \t]*(?:\r?\n|[\[{|>])")
-_COMMENT = re.compile(r"[ \t]*#")
-_LONGEST_YAML = 65536
-"""Characters. YAML parsers are not linear, and arguments of that size are JSON or no arguments."""
-
-
-def read_yaml(text: str) -> dict[str, Any] | None:
-    """The mapping that a YAML text is, when some value is a list, a mapping or a block of text; else None.
-
-    YAML's syntax with TARSy's scalars: no dates, no sexagesimal numbers, no `yes`. Anchors, aliases, tags, merge keys,
-    repeated keys and text that YAML would take for a comment or fold are given up on.
-    """
-    if len(text) > _LONGEST_YAML or not _YAML_STRUCTURE.search(text) or is_too_deep(text):
-        return None
-    import yaml
-
-    library: Any = yaml
-    try:
-        # libyaml is ten times faster, and not in every wheel.
-        events = library.parse(text, Loader=getattr(library, "CSafeLoader", library.SafeLoader))
-        return _YamlReader(library, text, events).document()
-    except (yaml.YAMLError, _NotOursError, ValueError):
-        return None
-
-
-class _NotOursError(Exception):
-    """YAML that means more, or less, than it shows."""
-
-
-class _YamlReader:
-    def __init__(self, yaml: Any, text: str, events: Iterator[Any]) -> None:
-        self._yaml = yaml
-        self._text = text
-        self._has_comments = "#" in text
-        self._following = events.__next__
-        self._structured = False
-
-    def document(self) -> dict[str, Any] | None:
-        for expected in (self._yaml.StreamStartEvent, self._yaml.DocumentStartEvent):
-            if not isinstance(self._following(), expected):
-                return None
-        first = self._following()
-        if not isinstance(first, self._yaml.MappingStartEvent):
-            return None
-        value = self._node(first, 0)
-        self._following()
-        if not isinstance(self._following(), self._yaml.StreamEndEvent):
-            return None
-        return value if self._structured else None
-
-    def _node(self, event: Any, depth: int) -> Any:
-        kind = cast("type[object]", type(event))
-        if kind is self._yaml.AliasEvent or event.anchor or event.tag or depth >= MAX_DEPTH:
-            raise _NotOursError
-        if kind is self._yaml.ScalarEvent:
-            return self._scalar(event)
-        self._structured |= depth > 0
-        return self._sequence(depth + 1) if kind is self._yaml.SequenceStartEvent else self._mapping(depth + 1)
-
-    def _sequence(self, depth: int) -> list[Any]:
-        items: list[Any] = []
-        following, end = self._following, self._yaml.SequenceEndEvent
-        while type(event := following()) is not end:
-            items.append(self._node(event, depth))
-        return items
-
-    def _mapping(self, depth: int) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        following, end = self._following, self._yaml.MappingEndEvent
-        while type(event := following()) is not end:
-            if type(event) is not self._yaml.ScalarEvent:
-                raise _NotOursError
-            self._node(event, depth)
-            if event.value in members or event.value == "<<":
-                raise _NotOursError
-            members[event.value] = self._node(following(), depth)
-        return members
-
-    def _scalar(self, event: Any) -> Any:
-        style, value = event.style, event.value
-        if style:
-            self._structured |= style in "|>"
-            if style in "|>\"'":
-                return value
-        if " " in value and event.start_mark.line != event.end_mark.line:
-            raise _NotOursError
-        if self._has_comments and _COMMENT.match(self._text, event.end_mark.index):
-            raise _NotOursError
-        return Written(read_scalar(value), value) if value else None

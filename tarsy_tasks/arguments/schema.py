@@ -130,7 +130,7 @@ def _in_a_known_draft(schema: Any) -> Any:
     """The schema without the name of a dialect of its own: it is then read as draft 2020-12."""
     if isinstance(schema, dict) and "json-schema.org/" not in str(cast("dict[str, Any]", schema).get("$schema", "")):
         return {key: part for key, part in cast("dict[str, Any]", schema).items() if key != "$schema"}
-    return schema
+    return cast("Any", schema)
 
 
 def _without_patterns(schema: Any, depth: int = 0) -> Any:

@@ -65,7 +65,8 @@ class Shape:
     def types(self) -> tuple[str, ...]:
         """The types that it names itself."""
         named: Any = self.raw.get("type")
-        return tuple(each for each in (named if isinstance(named, list) else [named]) if each in TYPES)  # type: ignore[misc]
+        listed: list[Any] = cast("list[Any]", named) if isinstance(named, list) else [named]
+        return tuple(each for each in listed if isinstance(each, str) and each in TYPES)
 
     @cached_property
     def members(self) -> list[Any] | None:

@@ -4,7 +4,6 @@ Owns the reading of scalars and the promise that whatever leaves the package can
 equal. It knows no syntax around the values and no schema."""
 
 import re
-from collections.abc import Callable
 from typing import Any, Final, cast
 
 from tarsy_tasks.errors import ArgumentsError
@@ -15,18 +14,16 @@ __all__ = ["MAX_DEPTH", "TYPES", "Written", "plain", "read_scalar", "refuse", "s
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values crash encoders and validators further down."""
 
-TYPES: Final[dict[str, Callable[[Any], bool]]] = {
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: (
-        (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
-    ),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
+TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "object": (dict,),
+    "array": (list,),
 }
-"""The types of JSON Schema."""
+"""The types of JSON Schema, and whose values are exactly of these classes; 5.0 is an integer too."""
 
 _MAX_DIGITS = 4300  # Python's own default limit: what is longer cannot be written as JSON again
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(\.[0-9]+)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")

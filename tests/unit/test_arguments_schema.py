@@ -124,6 +124,7 @@ ROWS: dict[str, Any] = {
         ([1, 2], {"prefixItems": [{"type": "integer"}], "items": {"type": "string"}}, [1, "2"]),
         ("5", {"anyOf": [{"type": "integer"}, {"type": "null"}]}, 5),
         ("null", {"anyOf": [{"type": "integer"}, {"type": "null"}]}, None),
+        ("null", {"type": ["null", "array"]}, None),
         ("5", {"allOf": [{"type": "integer"}, {"minimum": 1}]}, 5),
         ('{"n": "5"}', {"oneOf": [ROWS["items"], {"type": "null"}]}, {"n": 5}),
         ('["1", 2]', {"type": ["array", "null"], "items": {"type": "integer"}}, [1, 2]),
@@ -142,7 +143,6 @@ def test_what_does_not_fit_is_made_to_fit(value: Any, schema: dict[str, Any], ex
     [
         ("5", {"type": ["integer", "array"]}),
         ("5", {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}),
-        ("null", {"type": ["null", "array"]}),
         ("ab", {"type": "string", "enum": ["Ab", "aB"]}),
         ("ten", {"type": "integer"}),
         (5, {"type": "string", "format": "date"}),
@@ -166,6 +166,7 @@ def test_two_readings_or_none_are_refused(value: Any, schema: Any) -> None:
         {"type": "strng"},
         {"type": 5, "properties": {"a": {"type": "string"}}},
         {"properties": ["a"]},
+        {"type": [{}], "format": [], "enum": 5, "required": [[]], "properties": {"a": {"type": [[]], "format": {}}}},
         {"properties": {"a": 5, "b": None}},
         {"required": True},
         {"items": 5},
