@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from tarsy_tasks.arguments.values import MAX_DEPTH, Written, read_scalar
+from tarsy_tasks.arguments.values import MAX_DEPTH, Written, plain, read_scalar, safe_copy
 
 __all__ = ["NotJsonError", "is_too_deep", "read_almost_json", "read_json", "read_json_as_written", "read_json_at"]
 
@@ -46,6 +46,7 @@ _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _BRACKETS = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 _NO_BRACKETS = re.compile(rf'{_STRING}|[^\[\]{{}}"]++', re.DOTALL)
 _MOST_PASSES = 4
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_json(text: str) -> Any:
@@ -53,6 +54,7 @@ def read_json(text: str) -> Any:
 
     Raises:
         NotJsonError: It is not, or holds a number that is not finite, or is nested too deep.
+        ArgumentsError: It holds half of a character.
     """
     return _decode(_STRICT, text)
 
@@ -73,7 +75,7 @@ def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
     if is_too_deep(text):
         raise NotJsonError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
-        return decoder.raw_decode(text)
+        value, end = decoder.raw_decode(text)
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
             raise NotJsonError("it is cut off before its end") from None
@@ -81,6 +83,9 @@ def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
         raise NotJsonError(f"{error.msg[:1].lower()}{error.msg[1:]} near {near!r}") from None
     except ValueError:
         raise NotJsonError("an integer has more digits than can be handled; write it as a text") from None
+    if _HALF.search(text):
+        safe_copy(plain(value))  # halves of characters must not reach the validator, nor the server
+    return value, end
 
 
 def is_too_deep(text: str) -> bool:

@@ -34,14 +34,14 @@ def read_arguments(given: Any, schema: Mapping[str, Any] | bool | None = None) -
         parsed = _read(given, None if schema is None else Target(schema))
     except RecursionError:
         raise refuse("They are nested too deep.") from None
-    if given.__class__ is str and not _may_be_unsafe(cast("str", given)):
+    if given.__class__ is str and not _may_be_too_deep(cast("str", given)):
         return parsed
     return ParsedArguments(safe_copy(parsed.arguments), parsed.reading, parsed.repairs)
 
 
-def _may_be_unsafe(text: str) -> bool:
-    """Whether something in a text could become half of a character, or too deep by being decoded twice."""
-    return not text.isascii() or "\\u" in text or '\\"' in text or text.count("[") + text.count("{") > 16
+def _may_be_too_deep(text: str) -> bool:
+    """Whether something in a text could become too deep by being decoded twice."""
+    return '\\"' in text or text.count("[") + text.count("{") > 16
 
 
 def _read(given: Any, target: Target | None) -> ParsedArguments:
@@ -52,6 +52,8 @@ def _read(given: Any, target: Target | None) -> ParsedArguments:
         return _object(arguments, lambda: arguments, Reading.MAPPING, (), target)
     if not isinstance(given, str):
         raise refuse(f"They are of the type {type(given).__name__}; a JSON object is due.")
+    if not given.isascii():
+        safe_copy(given)
     text = given.strip(_SPACE)
     if not text:
         return _object({}, dict, Reading.EMPTY, (), target)

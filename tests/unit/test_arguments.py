@@ -51,6 +51,8 @@ pieces = st.sampled_from(
         "&a",
         "*a",
         "\\u",
+        "\\ud800",
+        "\ud800",
         "\\d",
         "...",
         "https://x/a",
@@ -79,8 +81,11 @@ def values_for(schema: dict[str, Any], root: dict[str, Any]) -> st.SearchStrateg
         return values_for(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
-    if "anyOf" in schema:
-        return st.one_of([values_for(each, root) for each in schema["anyOf"]])
+    for branches in ("anyOf", "oneOf"):
+        if branches in schema:
+            return st.one_of([values_for(each, root) for each in schema[branches]])
+    if "allOf" in schema:
+        return values_for({key: value for part in schema["allOf"] for key, value in part.items()}, root)
     if isinstance(schema.get("type"), list):
         return st.one_of([values_for({**schema, "type": each}, root) for each in schema["type"]])
     if schema.get("type") == "object":
@@ -290,6 +295,25 @@ def test_halves_of_characters_never_come_out() -> None:
     for text in ('{"a": "\\ud800"}', '{"\\udfff": 1}', "\ud800", "a: \udfff", "{'a': '\ud800'}", '"\\ud800"'):
         assert outcome(text, None) == "reject"
     assert parse_arguments("{'a': '\\ud83d\\ude00'}") == {"a": "😀"}
+
+
+@pytest.mark.parametrize(
+    "part", [{}, {"type": "string"}, {"pattern": "a"}, {"minLength": 3}, {"enum": ["a"]}, {"type": "integer"}]
+)
+@pytest.mark.parametrize("keyword", ["properties", "additionalProperties", "propertyNames", "patternProperties"])
+def test_halves_of_characters_never_reach_the_validator(part: dict[str, Any], keyword: str) -> None:
+    schema = {keyword: {"a": part} if keyword in ("properties", "patternProperties") else part, "required": ["a"]}
+    texts = (
+        '{"a": "\\ud800"}',
+        '{"\\ud800": "a", "a": "aaa"}',
+        "{'a': '\ud800'}",
+        'a: "\\ud800"',
+        "a: \ud800",
+        '"\\ud800"',
+    )
+    for given_ in (*texts, {"a": "\ud800"}, '{"a": ["\\ud800"]}'):
+        with pytest.raises(ArgumentsError, match="Nothing was sent"):
+            read_arguments(given_, schema)
 
 
 HOSTILE = [
