@@ -13,7 +13,7 @@ from tarsy_tasks.arguments.cost import size
 from tarsy_tasks.arguments.formats import may_have_format
 from tarsy_tasks.arguments.schema import Schema
 from tarsy_tasks.arguments.shape import Pointer, Shape, look_up
-from tarsy_tasks.arguments.values import TYPES, Written, plain, read_scalar
+from tarsy_tasks.arguments.values import LEAVES, TYPES, Written, plain, read_scalar
 
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
@@ -91,7 +91,7 @@ class _Coercion:
         keyword = problem.kind.name
         if keyword == "type":
             types = cast("list[str]", problem.kind.value)
-            reading = _only(_to_types(types, tree))
+            reading = _to_types(types, tree)
             if reading and isinstance(reading[0], str):
                 form = Shape(self._schema.raw, self._place(problem)[:-1]).raw.get("format")
                 reading = reading if may_have_format(form, reading[0]) else None
@@ -138,12 +138,14 @@ class _Coercion:
         named: Any = parent.get("properties", ()) if keyword == "additionalProperties" else ()
         siblings: list[Any] = list(cast("Any", values)) if isinstance(values, dict) else list(range(len(values)))
         right = {kind for name in types for kind in TYPES[name]}
+        words: set[tuple[str, ...]] = set()
         for key in siblings:
             if key == path[-1] or key in named or cast("Any", values)[key].__class__ in right:
                 continue
-            if reading := _only(_to_types(types, tree[key])):
+            if reading := _to_types(types, tree[key]):
                 tree[key], values[key] = reading[0], plain(reading[0])
-                self.repairs.update(dict.fromkeys(reading[1]))
+                words |= {reading[1]}
+        self.repairs.update((word, None) for each in words for word in each)
 
     def _to_branches(self, problem: "ValidationError", tree: Any, depth: int) -> list[_Reading]:
         place = self._place(problem)
@@ -162,6 +164,8 @@ class _Coercion:
 
 
 def _copied(tree: Any) -> Any:
+    if tree.__class__ in LEAVES:
+        return tree
     if isinstance(tree, dict):
         return {key: _copied(value) for key, value in cast("dict[str, Any]", tree).items()}
     return [_copied(item) for item in cast("list[Any]", tree)] if isinstance(tree, list) else tree
@@ -178,8 +182,10 @@ def _same(left: Any, right: Any) -> bool:
     return left == right and repr(left) == repr(right)  # 1, 1.0 and True are equal
 
 
-def _to_types(types: list[str], tree: Any) -> list[_Reading]:
-    return [reading for kind in types if (reading := _to_type(kind, tree)) is not None]
+def _to_types(types: list[str], tree: Any) -> _Reading | None:
+    if len(types) == 1:
+        return _to_type(types[0], tree)
+    return _only([reading for kind in types if (reading := _to_type(kind, tree)) is not None])
 
 
 def _to_type(kind: str, tree: Any) -> _Reading | None:
@@ -228,7 +234,7 @@ def _text_of(tree: Any) -> str | None:
         return tree.text
     if isinstance(tree, bool) or tree is None:
         return {True: "true", False: "false", None: "null"}[tree]
-    return str(tree) if isinstance(tree, str | int | float) else None
+    return str(tree) if isinstance(tree, (str, int, float)) else None
 
 
 def _decoded(text: str, kind: str) -> Any:

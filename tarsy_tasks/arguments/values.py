@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["MAX_DEPTH", "TYPES", "Written", "plain", "read_scalar", "refuse", "safe_copy"]
+__all__ = ["LEAVES", "MAX_DEPTH", "TYPES", "Written", "plain", "read_scalar", "refuse", "safe_copy"]
 
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values crash encoders and validators further down."""
@@ -31,7 +31,7 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "n
 _LONGEST_WORD = 5
 
 
-_LEAVES = frozenset({str, int, float, bool, type(None)})
+LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class Written:
@@ -65,7 +65,7 @@ def read_scalar(text: str) -> str | int | float | bool | None:
 
 def plain(tree: Any) -> Any:
     """The values of `tree` without how they were written."""
-    if tree.__class__ in _LEAVES:
+    if tree.__class__ in LEAVES:
         return tree
     if isinstance(tree, Written):
         return plain(tree.value)
