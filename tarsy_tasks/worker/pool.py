@@ -20,9 +20,9 @@ from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
-from tarsy_tasks.worker.sessions import ServerConnection, build_connections
 
 __all__ = ["Job", "TaskPool", "current_job"]
 

@@ -19,10 +19,11 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker import health
+from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.content import build_result
+from tarsy_tasks.worker.invocation import Invocation
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.pool import Job, current_job
-from tarsy_tasks.worker.sessions import ServerConnection
 
 __all__ = ["call_tool", "check_server", "list_tools"]
 
@@ -53,7 +54,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
     """
     started = time.monotonic()
     info = CallInfo()
-    attempts = 0
+    invocation: Invocation | None = None
     try:
         info = _parse_message(server, tool, call)
         job = current_job()
@@ -61,14 +62,14 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
         deadline = started + _time_left(info)
         definition = _listed_tool(job, connection, tool, deadline)
         checked = parse_arguments(arguments, definition.input_schema)
-        attempts = 1
-        result = _call(job, connection, definition.tool, checked, deadline)
+        invocation = Invocation(connection, definition, checked, deadline)
+        result = _invoke(job, invocation)
         return build_result(
             result,
             _masker,
             call_id=info.call_id,
             name=info.name or definition.name,
-            attempts=attempts,
+            attempts=invocation.attempts,
             duration_s=time.monotonic() - started,
         )
     except SoftTimeLimitExceeded as error:
@@ -85,7 +86,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
         content=_masker.mask(failure.text),
         outcome=failure.outcome,
         error_code=failure.code,
-        attempts=attempts,
+        attempts=invocation.attempts if invocation is not None else 0,
         duration_s=round(time.monotonic() - started, 6),
     )
 
@@ -181,17 +182,12 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
     return tools[tool]
 
 
-def _call(job: Job, connection: ServerConnection, tool: str, arguments: dict[str, Any], deadline: float) -> Any:
-    timeout_s = min(_seconds_left(deadline), connection.server.timeouts.call_timeout_s(tool))
+def _invoke(job: Job, invocation: Invocation) -> Any:
     try:
         # The SDK's own timeout starts only after the request is written; a stopped server may never read it.
-        return job.run(connection.call_tool(tool, arguments, timeout_s), timeout_s + _GUARD_S)
+        return job.run(invocation.run(), invocation.seconds_left + _GUARD_S)
     except TimeoutError:
-        raise CallError(
-            ErrorCode.CALL_TIMEOUT,
-            f"`{connection.server.name}.{tool}` gave no answer within {timeout_s:.3g} s. It may have run. "
-            "Look at its effects before you call it again.",
-        ) from None
+        raise invocation.timed_out() from None
 
 
 def _seconds_left(deadline: float) -> float:
