@@ -191,7 +191,7 @@ class ServerConfig(_Model):
         default="stdio", description="How to talk to the server; follows from `command` or `url` when left out."
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
-    required: bool = Field(default=True, description="Whether a worker that serves it may start without it.")
+    required: bool = Field(default=True, description="Whether a strict start fails without it.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
     session: Literal["shared", "per_call"] = Field(
         default="shared",

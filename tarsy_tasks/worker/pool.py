@@ -112,11 +112,17 @@ class TaskPool(ThreadsTaskPool):
         self.connections: Mapping[str, ServerConnection] = {}
 
     def on_start(self) -> None:
-        from tarsy_tasks.worker.startup import served_servers
+        from tarsy_tasks.worker.startup import connect_servers, served_servers
 
         servers = self.app.mcp_config.servers
         self.connections = build_connections((servers[name] for name in served_servers(self.app)), build_masker())
         self._loop.start()
+        try:
+            connect_servers(self.connections.values(), self._loop)
+        except BaseException:
+            # Celery stops no pool that did not start.
+            self._close_sessions()
+            raise
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish, what waits for a thread goes back to its queue."""
