@@ -1,6 +1,7 @@
 """What happens before a worker takes its first call: which servers it serves, and whether it can.
 
-Owns the checks of the command line, and the strict and the degraded start. How a server is connected, `connection` knows.
+Owns the checks of the command line, and the strict and the degraded start. How a server is connected, `connection`
+knows.
 """
 
 import asyncio

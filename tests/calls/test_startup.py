@@ -55,7 +55,8 @@ def test_a_strict_start_does_not_wait_for_a_variable_that_is_not_set(start_worke
 
 def test_a_strict_start_waits_for_a_server_that_comes_up_later(start_worker: StartWorker, tmp_path: Path) -> None:
     port = free_port()
-    worker = start_worker({"late": {"url": f"http://127.0.0.1:{port}/mcp"}}, environment=_strict(), wait=False)
+    late = {"url": f"http://127.0.0.1:{port}/mcp", "timeouts": {"recreate_s": 1}}
+    worker = start_worker({"late": late}, environment=_strict(), wait=False)
     worker.wait_for_log("`late` is not available")
     assert " ready." not in worker.log
     command = [sys.executable, "-m", "tarsy_tasks.demo.server", "--http", str(port)]
