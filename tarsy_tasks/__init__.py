@@ -7,8 +7,8 @@ One call, from the agent to the MCP server and back, is these files in this orde
         celery_app.py         the Celery application, its defaults and routes
     worker/pool.py        a pool thread takes the message; the pool owns the event loop and the sessions
     worker/tasks.py       `tarsy.call_tool`: tool and arguments checked, called, answered
-    worker/sessions.py    the server's one session, on the event loop
-    worker/transports.py  stdio or Streamable HTTP
+    worker/invocation.py  the call is sent, and after a failure sent again where that is safe (`recovery` has the table)
+    worker/connection.py  the server's session, replaced when it is lost (`session` is one of them, `transports` below)
     worker/content.py     MCP result → text, structured value, attachments; capped and masked
     agent/replies.py      the stored answer reaches the agent that waits
 

@@ -5,6 +5,7 @@ needed.
 """
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -20,6 +21,8 @@ class Settings(BaseSettings):
     Attributes:
         mcp_config: `TARSY_MCP_CONFIG`, the configuration file. None: look in the working directory.
         redis_url: `TARSY_REDIS_URL`, broker and result backend. It may hold a password.
+        startup: `TARSY_STARTUP`, whether a worker begins without its required servers (`degraded`) or not (`strict`).
+        startup_timeout_s: `TARSY_STARTUP_TIMEOUT_S`, how long a strict start tries to connect them.
     """
 
     model_config = SettingsConfigDict(
@@ -28,6 +31,8 @@ class Settings(BaseSettings):
 
     mcp_config: Path | None = None
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False, pattern=r"^rediss?://[^\s/]")
+    startup: Literal["strict", "degraded"] = "strict"
+    startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
 
 
 def load_settings() -> Settings:
@@ -42,5 +47,6 @@ def load_settings() -> Settings:
         names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
         raise ConfigError(
             f"{names}: not understood; TARSY_REDIS_URL is like redis://127.0.0.1:6379/0 (or rediss://…), "
-            "TARSY_MCP_CONFIG the path of a file"
+            "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
+            "TARSY_STARTUP_TIMEOUT_S a number of seconds above 0"
         ) from None

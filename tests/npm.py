@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-__all__ = ["npm_server"]
+__all__ = ["npm_server", "npx_server"]
 
 _SCOPE = "@modelcontextprotocol"
 _PACKAGES = ("server-everything", "server-filesystem", "server-memory")
@@ -32,6 +32,13 @@ def npm_server(package: str) -> list[str]:
             _install(folder)
             finished.touch()
     return [node, str(folder / "node_modules" / _SCOPE / package / "dist" / "index.js")]
+
+
+def npx_server(package: str) -> dict[str, object]:
+    """The entry of a package's server in a configuration, started the way most people do it: with npx."""
+    folder = Path(npm_server(package)[1]).parents[4]
+    name = package.replace("server-", "mcp-server-")
+    return {"command": "npx", "args": ["--no-install", name], "cwd": str(folder)}
 
 
 def _cache_folder() -> Path:

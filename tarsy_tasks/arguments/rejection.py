@@ -98,7 +98,7 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
         missing = [*path, details["property"]]
         yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}."
     elif keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in details:
-        for name in details["unexpected"]:
+        for name in details["unexpected"][: _MOST_PROBLEMS + 1]:
             known = shape.at(path)
             near = _nearest(name, known.properties) if known else None
             hint = f"; did you mean `{near}`?" if near else "."
@@ -153,12 +153,12 @@ def _type_name(shape: Shape, kind: str, depth: int) -> str:
 
 
 def _nearest(name: str, properties: dict[str, Shape]) -> str | None:
-    folded = fold(name)
-    alike = (each for each in properties if fold(each) == folded)
-    begins = (
-        each for each in properties if folded and (fold(each).startswith(folded) or folded.startswith(fold(each)))
-    )
-    return next(alike, None) or next(begins, None)
+    from difflib import get_close_matches  # only a wrong name needs it
+
+    folded = {fold(each): each for each in properties}
+    begins = [each for each in folded if fold(name) and (each.startswith(fold(name)) or fold(name).startswith(each))]
+    close = get_close_matches(fold(name)[:_VALUE_CHARS], list(folded)[:_MOST_PROPERTIES], 1, 0.75)
+    return next((folded[each] for each in (fold(name), *begins, *close) if each in folded), None)
 
 
 def _place(path: Sequence[str | int]) -> str:

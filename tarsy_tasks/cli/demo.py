@@ -1,6 +1,7 @@
 """`tarsy-tasks demo`: the whole thing on one machine, in under a minute, without a key or a network."""
 
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +27,9 @@ __all__ = ["demo"]
 T = TypeVar("T")
 _START_S = 40.0
 _SERVER = "tarsy_tasks.demo.server"
+_PID_FILE = "desk.pid"
+_IN_FLIGHT_S = 0.7
+"""So long after they were sent, calls of two seconds are running in their servers."""
 
 
 class _DemoFailed(Exception):
@@ -36,15 +40,15 @@ class _DemoFailed(Exception):
 @click.option("--keep", is_flag=True, help="Leave everything running at the end, until Ctrl-C.")
 @click.pass_context
 def demo(ctx: click.Context, *, keep: bool) -> None:
-    """Start a private deployment, run 40 tool calls through it, show what happened.
+    """Start a private deployment, run tool calls through it, kill its MCP servers in the middle, show what happened.
 
     Valkey, a worker, beat and Flower, and two MCP servers: `desk` over stdio and `shop` over Streamable HTTP.
     """
     with tempfile.TemporaryDirectory(prefix="tarsy-demo-") as name:
         mcp_port, flower_port = free_port(), free_port()
         path = Path(name) / "mcp.json"
-        path.write_text(json.dumps(_config(mcp_port), indent=2))
-        with Stack({"TARSY_MCP_CONFIG": str(path)}, directory=Path(name)) as stack:
+        path.write_text(json.dumps(_config(mcp_port, Path(name) / _PID_FILE), indent=2))
+        with Stack({"TARSY_MCP_CONFIG": str(path), "TARSY_STARTUP": "degraded"}, directory=Path(name)) as stack:
             fine = False
             try:
                 fine = _run(stack, path, mcp_port, flower_port)
@@ -61,10 +65,10 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
         ctx.exit(FAILED)
 
 
-def _config(mcp_port: int) -> dict[str, object]:
+def _config(mcp_port: int, pid_file: Path) -> dict[str, object]:
     return {
         "mcpServers": {
-            "desk": {"command": sys.executable, "args": ["-m", _SERVER]},
+            "desk": {"command": sys.executable, "args": ["-m", _SERVER, "--pid-file", str(pid_file)]},
             "shop": {"url": f"http://127.0.0.1:{mcp_port}/mcp"},
         }
     }
@@ -85,7 +89,7 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
 
         from tarsy_tasks import ToolExecutor
         from tarsy_tasks.celery_app import agent_app
-        from tarsy_tasks.demo.agent import run_async_calls, run_sync_calls
+        from tarsy_tasks.demo.agent import run_async_calls, run_disturbed_calls, run_sync_calls
         from tarsy_tasks.health import read_health
 
         with ToolExecutor(timeout_s=_START_S) as tools:
@@ -100,6 +104,23 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         tries = run_sync_calls(["desk", "shop"]) + run_async_calls(["desk", "shop"])
     console.print(f"\n{len(tries)} calls in {time.monotonic() - started:.1f} s", markup=False)
     _print_tries(tries)
+
+    def disturb() -> None:
+        time.sleep(_IN_FLIGHT_S)
+        os.kill(int((config_path.parent / _PID_FILE).read_text()), signal.SIGKILL)
+        stack.restart("shop")
+
+    with notes.status("calls, while both MCP servers are killed"):
+        disturbed = run_disturbed_calls(["desk", "shop"], disturb)
+    again = sum(attempt.result.attempts > 1 for attempt in disturbed)
+    answered = sum(attempt.as_expected for attempt in disturbed)
+    console.print(
+        f"\n{len(disturbed)} calls, and while they ran `desk` was killed (kill -9) and `shop` restarted: "
+        f"{answered} ok, {again} of them sent again",
+        markup=False,
+        soft_wrap=True,
+    )
+    _print_tries(disturbed)
 
     with notes.status("waiting for the health checks and Flower"):
         redis = agent_app().backend.client
@@ -120,7 +141,9 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         "  tarsy-tasks call SERVER.TOOL key=value",
         markup=False,
     )
-    return all(attempt.as_expected for attempt in tries) and all(record.healthy for record in health.values())
+    return all(attempt.as_expected for attempt in tries + disturbed) and all(
+        record.healthy for record in health.values()
+    )
 
 
 def _wait(stack: Stack, ask: Callable[[], T], what: str, enough: Callable[[T], bool] = bool) -> T:

@@ -29,6 +29,7 @@ class Service:
     """One process, and what it printed last."""
 
     name: str
+    command: tuple[str, ...]
     process: "subprocess.Popen[str]"
     last_lines: list[str] = field(default_factory=list[str])
 
@@ -95,9 +96,17 @@ class Stack:
             errors="replace",
             start_new_session=True,
         )
-        service = Service(name, process)
+        service = Service(name, command, process)
         self.services.append(service)
         threading.Thread(target=self._pump, args=(service,), name=f"output-{name}", daemon=True).start()
+
+    def restart(self, name: str) -> None:
+        """Kill a process, and start it again."""
+        service = next(service for service in self.services if service.name == name)
+        self.services.remove(service)
+        service.process.kill()
+        service.process.wait()
+        self.start(name, *service.command)
 
     def _pump(self, service: Service) -> None:
         assert service.process.stdout is not None

@@ -40,7 +40,7 @@ def up(
     """Run worker, beat and Flower until Ctrl-C."""
     path = (config_path or find_config_path()).resolve()
     servers = load_config(path).enabled_servers
-    environment = {"TARSY_MCP_CONFIG": str(path)}
+    environment = {"TARSY_MCP_CONFIG": str(path), "TARSY_STARTUP": "degraded"}
     if redis_url:
         environment["TARSY_REDIS_URL"] = redis_url
     with Stack(environment, _print_line) as stack:

@@ -8,6 +8,7 @@ and `celery`.
 from tarsy_tasks.config.servers import (
     BearerAuth,
     Config,
+    Retry,
     ServerConfig,
     Timeouts,
     config_schema,
@@ -19,6 +20,7 @@ from tarsy_tasks.config.variables import resolve_variables, variables_of
 __all__ = [
     "BearerAuth",
     "Config",
+    "Retry",
     "ServerConfig",
     "Timeouts",
     "config_schema",

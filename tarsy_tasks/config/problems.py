@@ -144,6 +144,9 @@ def _describe(details: ErrorDetails) -> str:
         return "required, but missing"
     if kind in ("greater_than", "finite_number"):
         return f"found {str(found)[:40]}, expected a finite number greater than 0"
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return f"found {str(found)[:40]}, expected {bound}"
     if kind == "string_too_short":
         return "found empty text, expected some"
     if kind == "literal_error":

@@ -39,7 +39,16 @@ from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN, build_server_id
 from tarsy_tasks.config.variables import RESOLVED, find_references, validate_references
 from tarsy_tasks.errors import ConfigError
 
-__all__ = ["BearerAuth", "Config", "ServerConfig", "Timeouts", "config_schema", "find_config_path", "load_config"]
+__all__ = [
+    "BearerAuth",
+    "Config",
+    "Retry",
+    "ServerConfig",
+    "Timeouts",
+    "config_schema",
+    "find_config_path",
+    "load_config",
+]
 
 _DEFAULT_FILES = ("mcp.json", "mcp.yaml")
 _TRANSPORTS = {
@@ -117,11 +126,35 @@ class Timeouts(_Model):
         description="Instead of `call_s`: by a tool's name, or else by the first glob (`get_*`) that matches it.",
     )
 
+    @property
+    def longest_call_s(self) -> float:
+        """No call can last longer: each has its own limit."""
+        return max(self.call_s, *self.tools.values(), 0)
+
     def call_timeout_s(self, tool: str) -> float:
         """Seconds that a call of `tool` may take."""
         if tool in self.tools:
             return self.tools[tool]
         return next((seconds for glob, seconds in self.tools.items() if fnmatchcase(tool, glob)), self.call_s)
+
+
+class Retry(_Model):
+    """How a call is sent again after a failure of the session; a tool's own error is never retried."""
+
+    attempts: int = Field(
+        default=2,
+        ge=1,
+        le=10,
+        description="How often a call is sent at most when each time it may have run; 1: nothing is ever sent again.",
+    )
+    min_wait_s: _Seconds = Field(default=0.25, description="The shortest wait before a call is sent again.")
+    max_wait_s: _Seconds = Field(default=0.75, description="The longest first wait; it doubles with each further one.")
+
+    @model_validator(mode="after")
+    def _validate_order(self) -> "Retry":
+        if self.min_wait_s > self.max_wait_s:
+            raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is above max_wait_s ({self.max_wait_s:g})")
+        return self
 
 
 class BearerAuth(_Model):
@@ -158,8 +191,22 @@ class ServerConfig(_Model):
         default="stdio", description="How to talk to the server; follows from `command` or `url` when left out."
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
-    required: bool = Field(default=True, description="Whether a worker that serves it may start without it.")
+    required: bool = Field(default=True, description="Whether a strict start fails without it.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
+    session: Literal["shared", "per_call"] = Field(
+        default="shared",
+        description="Whether calls share one session, or each has its own: for servers that hold state of a session.",
+    )
+    retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
+    replay: Literal["hinted", "always", "never"] = Field(
+        default="hinted",
+        description="Whether a call that may have run is sent again: if the tool is known to be harmless to repeat "
+        "(its hints `readOnlyHint` or `idempotentHint`, or `idempotent_tools`), always, or never.",
+    )
+    idempotent_tools: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        description="Names or globs (`get_*`) of tools that are harmless to repeat, beside those that say so.",
+    )
     max_message_bytes: int = Field(
         default=16 * 1024 * 1024, gt=0, description="The longest message that is read from the server."
     )
@@ -272,6 +319,8 @@ def _known_keys(loc: KeyPath) -> list[str]:
     match loc:
         case ("timeouts",):
             return [*Timeouts.model_fields]
+        case ("retry",):
+            return [*Retry.model_fields]
         case ("auth",):
             return [*BearerAuth.model_fields]
         case _:

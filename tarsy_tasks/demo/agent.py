@@ -1,15 +1,15 @@
-"""The demo's agent: 40 calls from synchronous and asyncio code, each with the outcome that it should have.
+"""The demo's agent: 40 calls from synchronous and asyncio code, and some through which servers are killed.
 
 Owns the calls and the expectations. It is also an example of how the executors are used.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor, ToolResult
 
-__all__ = ["Group", "Try", "run_async_calls", "run_sync_calls"]
+__all__ = ["Group", "Try", "run_async_calls", "run_disturbed_calls", "run_sync_calls"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ GROUPS = (
 )
 """Ten calls, for each server and each of the two executors."""
 
+DISTURBED = Group("through the faults", "wait", {"seconds": 2}, Outcome.OK, 6)
+
 
 def run_sync_calls(servers: list[str]) -> list[Try]:
     """Call as a synchronous agent does: all in parallel, answers in order."""
@@ -71,9 +73,19 @@ def run_async_calls(servers: list[str]) -> list[Try]:
     return asyncio.run(run())
 
 
-def _plan(servers: list[str]) -> Iterator[tuple[Group, ToolCall]]:
+def run_disturbed_calls(servers: list[str], disturb: Callable[[], None]) -> list[Try]:
+    """Submit calls, do something terrible while they run, and wait for the answers."""
+    planned = list(_plan(servers, [DISTURBED]))
+    with ToolExecutor(timeout_s=30, agent_id="demo", run_id="faults") as tools:
+        pending = [tools.submit(call) for _, call in planned]
+        disturb()
+        results = [each.result() for each in pending]
+    return [Try("sync", group, result) for (group, _), result in zip(planned, results, strict=True)]
+
+
+def _plan(servers: list[str], groups: Iterable[Group] = GROUPS) -> Iterator[tuple[Group, ToolCall]]:
     for server in servers:
-        for group in GROUPS:
+        for group in groups:
             for number in range(group.count):
                 call = ToolCall(
                     id=f"{server}-{group.kind}-{number}", name=f"{server}.{group.tool}", arguments=group.arguments

@@ -6,6 +6,8 @@ Owns tools of every temper: fast, slow with progress, failing, with structured c
 import argparse
 import asyncio
 import base64
+import os
+from pathlib import Path
 
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -68,7 +70,10 @@ def build_server() -> MCPServer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--http", type=int, metavar="PORT", help="serve Streamable HTTP on this port of 127.0.0.1")
+    parser.add_argument("--pid-file", type=Path, help="write the process id there")
     options = parser.parse_args()
+    if options.pid_file is not None:
+        options.pid_file.write_text(str(os.getpid()))
     if options.http is None:
         build_server().run("stdio")
     else:

@@ -20,9 +20,10 @@ from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.child_watch import child_watch
+from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
-from tarsy_tasks.worker.sessions import ServerConnection, build_connections
 
 __all__ = ["Job", "TaskPool", "current_job"]
 
@@ -107,14 +108,21 @@ class TaskPool(ThreadsTaskPool):
         self._pids = itertools.count(_FIRST_PID)
         self._jobs: dict[int, Job] = {}
         self._loop = SessionLoop()
+        self._closed = False
         self.connections: Mapping[str, ServerConnection] = {}
 
     def on_start(self) -> None:
-        from tarsy_tasks.worker.startup import served_servers
+        from tarsy_tasks.worker.startup import connect_servers, served_servers
 
         servers = self.app.mcp_config.servers
         self.connections = build_connections((servers[name] for name in served_servers(self.app)), build_masker())
         self._loop.start()
+        try:
+            connect_servers(self.connections.values(), self._loop)
+        except BaseException:
+            # Celery stops no pool that did not start.
+            self._close_sessions()
+            raise
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish, what waits for a thread goes back to its queue."""
@@ -128,12 +136,17 @@ class TaskPool(ThreadsTaskPool):
         self.on_stop()
 
     def _close_sessions(self) -> None:
+        if self._closed:
+            return  # Celery stops a pool twice after SIGQUIT
+        self._closed = True
+
         async def close(connection: ServerConnection) -> None:
             await connection.close()
 
         closing = [self._loop.submit(close(connection)) for connection in self.connections.values()]
         wait_for(closing, _CLOSE_S)
         self._loop.stop()
+        child_watch.close()
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
         job = self._jobs.get(pid)

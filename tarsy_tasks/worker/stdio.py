@@ -8,7 +8,6 @@ sessions.
 import asyncio
 import json
 import logging
-import os
 import re
 import signal
 from asyncio.subprocess import PIPE, Process
@@ -21,6 +20,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
+from tarsy_tasks.worker.child_watch import Family
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
 
@@ -36,6 +36,8 @@ _DISCARD_PAUSE_S = 0.005
 _EXIT_GRACE_S = 2.0
 _KILL_GRACE_S = 2.0
 _POLL_S = 0.01
+_LOOK_S = 2.0
+"""Between two looks at the child's family; a stopped server is noticed with the second one."""
 _KEPT_BYTES = 1024
 """Of a line that is too long, this much of either end is kept: somewhere in it stands the request id."""
 
@@ -73,7 +75,8 @@ async def stdio_transport(
     Args:
         command: What to start.
         output: Receives stderr, and lines on stdout that are no JSON-RPC.
-        on_end: Called with the reason when the server closes its stdin or stdout, or exits; never on a regular exit.
+        on_end: Called with the reason when the server closes its stdin or stdout, exits, or is stopped; never on a
+            regular exit.
 
     Raises:
         OSError: The command cannot be started.
@@ -89,11 +92,13 @@ async def stdio_transport(
         start_new_session=True,
         limit=_CHUNK_BYTES,
     )
+    family = Family(process.pid)
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
     tasks = [
         asyncio.create_task(_read_messages(process, command.max_message_bytes, to_session, output, on_end)),
         asyncio.create_task(_write_messages(process, from_session, to_session, on_end)),
+        asyncio.create_task(_watch(family, to_session, on_end)),
         asyncio.create_task(_read_stderr(process, output)),
     ]
     try:
@@ -102,13 +107,15 @@ async def stdio_transport(
         with anyio.CancelScope(shield=True):
             for stream in (from_server, to_server, to_session, from_session):
                 stream.close()
-            for task in tasks[:2]:
+            for task in tasks[:3]:
                 task.cancel()
-            await _stop(process)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            _release_pipes(process)
+            try:
+                await _stop(process, family)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                _release_pipes(process)
 
 
 async def _read_messages(
@@ -164,6 +171,18 @@ async def _refuse_request(
     if isinstance(item.message, JSONRPCRequest):
         refusal = ErrorData(code=NOT_SENT, message=f"the request cannot be written as JSON: {type(error).__name__}")
         await to_session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=item.message.id, error=refusal)))
+
+
+async def _watch(
+    family: Family, to_session: MemoryObjectSendStream[SessionMessage | Exception], on_end: Callable[[str], None]
+) -> None:
+    """A stopped process (SIGSTOP) keeps its pipes open and answers nothing: ending the read side ends the session."""
+    stopped = False
+    while not stopped:
+        await asyncio.sleep(_LOOK_S)
+        stopped = family.look()
+    on_end("its process is stopped")
+    to_session.close()
 
 
 async def _read_stderr(process: Process, output: ServerOutput) -> None:
@@ -268,24 +287,22 @@ async def _exited(process: Process, within_s: float) -> bool:
     return True
 
 
-async def _stop(process: Process) -> None:
-    """The spec's shutdown: close stdin, wait, then terminate and at last kill the whole process group."""
+async def _stop(process: Process, family: Family) -> None:
+    """The spec's shutdown: close stdin, wait, then terminate and at last kill the whole family."""
     assert process.stdin is not None
+    family.search()  # now, while those that the server started can still be found below it
     process.stdin.close()
     try:
-        if not await _exited(process, _EXIT_GRACE_S):
-            _signal_group(process, signal.SIGTERM)
+        # A stopped process notices neither a closed stdin nor SIGTERM.
+        if not family.is_stopped() and not await _exited(process, _EXIT_GRACE_S):
+            family.signal(signal.SIGTERM)
             await _exited(process, _KILL_GRACE_S)
     finally:
-        # Also after a clean exit: what the server started and left behind is in its group. And also when the loop is
+        # Also after a clean exit: what the server started and left behind is still there. And also when the loop is
         # stopping and nobody has the time to wait.
-        _signal_group(process, signal.SIGKILL)
-    await _exited(process, _KILL_GRACE_S)
-
-
-def _signal_group(process: Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        family.signal(signal.SIGKILL)
+        await _exited(process, _KILL_GRACE_S)
+        family.release()
 
 
 def _release_pipes(process: Process) -> None:

@@ -19,10 +19,11 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker import health
+from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.content import build_result
+from tarsy_tasks.worker.invocation import Invocation
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.pool import Job, current_job
-from tarsy_tasks.worker.sessions import ServerConnection
 
 __all__ = ["call_tool", "check_server", "list_tools"]
 
@@ -53,8 +54,8 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
     """
     started = time.monotonic()
     info = CallInfo()
-    attempts = 0
     repairs: tuple[str, ...] = ()
+    invocation: Invocation | None = None
     try:
         info = _parse_message(server, tool, call)
         job = current_job()
@@ -63,14 +64,14 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
         definition = _listed_tool(job, connection, tool, deadline)
         parsed = read_arguments(arguments, definition.input_schema)
         repairs = parsed.reported
-        attempts = 1
-        result = _call(job, connection, definition.tool, parsed.arguments, deadline)
+        invocation = Invocation(connection, definition, parsed.arguments, deadline)
+        result = _invoke(job, invocation)
         return build_result(
             result,
             _masker,
             call_id=info.call_id,
             name=info.name or definition.name,
-            attempts=attempts,
+            attempts=invocation.attempts,
             duration_s=time.monotonic() - started,
             repairs=repairs,
         )
@@ -89,7 +90,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
         outcome=failure.outcome,
         error_code=failure.code,
         repairs=repairs,
-        attempts=attempts,
+        attempts=invocation.attempts if invocation is not None else 0,
         duration_s=round(time.monotonic() - started, 6),
     )
 
@@ -185,17 +186,12 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
     return tools[tool]
 
 
-def _call(job: Job, connection: ServerConnection, tool: str, arguments: dict[str, Any], deadline: float) -> Any:
-    timeout_s = min(_seconds_left(deadline), connection.server.timeouts.call_timeout_s(tool))
+def _invoke(job: Job, invocation: Invocation) -> Any:
     try:
         # The SDK's own timeout starts only after the request is written; a stopped server may never read it.
-        return job.run(connection.call_tool(tool, arguments, timeout_s), timeout_s + _GUARD_S)
+        return job.run(invocation.run(), invocation.seconds_left + _GUARD_S)
     except TimeoutError:
-        raise CallError(
-            ErrorCode.CALL_TIMEOUT,
-            f"`{connection.server.name}.{tool}` gave no answer within {timeout_s:.3g} s. It may have run. "
-            "Look at its effects before you call it again.",
-        ) from None
+        raise invocation.timed_out() from None
 
 
 def _seconds_left(deadline: float) -> float:

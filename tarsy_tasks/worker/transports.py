@@ -66,7 +66,7 @@ async def _http_transport(server: ServerConfig) -> AsyncGenerator[Any]:
     if server.auth is not None:
         headers["Authorization"] = f"Bearer {server.auth.token}"
     timeouts = server.timeouts
-    longest_s = max(timeouts.call_s, timeouts.list_s, timeouts.connect_s, *timeouts.tools.values())
+    longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
     try:
         tls = ssl_context(verify=server.verify_ssl, ca_file=server.ca_file)
     except OSError as error:

@@ -10,7 +10,7 @@ from tests.processes import DEMO_SERVER
 __all__ = ["BAD_TIMEOUTS", "HEALTHY", "call_beside_neighbour", "greet_neighbour"]
 
 HEALTHY = {"neighbour": DEMO_SERVER}
-BAD_TIMEOUTS = {"connect_s": 3, "call_s": 3, "list_s": 3}
+BAD_TIMEOUTS = {"connect_s": 3, "call_s": 3, "list_s": 3, "recreate_s": 1}
 _ANSWER_S = 6.0
 """A call ends within its 3 s; the rest is for a slow machine."""
 _STALL_S = 2.0

@@ -147,13 +147,19 @@ def test_the_tools_of_a_good_server_are_listed_beside_the_failures_of_the_bad(to
 def test_a_worker_ends_in_time_and_leaves_no_process_behind_whatever_its_servers_do(
     start_worker: StartWorker, tools: ToolExecutor
 ) -> None:
-    kinds = ["ignores-termination", "starts-grandchild", "floods-stderr-beside-its-answers", "never-reads"]
+    kinds = [
+        "ignores-termination",
+        "starts-grandchild",
+        "starts-detached-grandchild",
+        "floods-stderr-beside-its-answers",
+        "never-reads",
+    ]
     worker = start_worker({f"own-{kind}": _server(kind) for kind in kinds})
     with environment_of(worker):
         assert ToolExecutor(timeout_s=20).failed_servers() == {}
-    grandchild = wait_until(lambda: _grandchild_of(worker), "the grandchild runs")
+    grandchildren = wait_until(lambda: len(found := _grandchildren_of(worker)) == 2 and found, "the grandchildren run")
     worker.stop(timeout_s=20)
-    assert not psutil.pid_exists(grandchild.pid)
+    assert [each for each in grandchildren if psutil.pid_exists(each.pid)] == []
 
 
 def test_a_worker_that_ends_while_it_replaces_a_server_leaves_neither_process_behind(start_worker: StartWorker) -> None:
@@ -167,8 +173,5 @@ def test_a_worker_that_ends_while_it_replaces_a_server_leaves_neither_process_be
     worker.stop(timeout_s=20)
 
 
-def _grandchild_of(worker: Worker) -> psutil.Process | None:
-    for process in worker.children():
-        if misbehaving_stdio.GRANDCHILD in process.cmdline():
-            return process
-    return None
+def _grandchildren_of(worker: Worker) -> list[psutil.Process]:
+    return [process for process in worker.children() if misbehaving_stdio.GRANDCHILD in process.cmdline()]

@@ -29,14 +29,12 @@ class Variant:
         options: Of `either_era`, without the port.
         hears_cancel: Whether the SDK's server notices a cancel. Without a session it cannot tell whose it is, and while
             it prepares a JSON answer of the new era it does not look whether anybody still waits.
-        forgets_session: Whether a restart costs one call, because the session has to be made anew.
     """
 
     name: str
     protocol: str
     options: tuple[str, ...] = ()
     hears_cancel: bool = True
-    forgets_session: bool = False
 
     @property
     def is_http(self) -> bool:
@@ -49,8 +47,8 @@ VARIANTS = [
     Variant("stdio-old", OLD, ("--handshake",)),
     Variant("http-new", NEW),
     Variant("http-new-json", NEW, ("--json",), hears_cancel=False),
-    Variant("http-old", OLD, ("--handshake",), forgets_session=True),
-    Variant("http-old-json", OLD, ("--handshake", "--json"), forgets_session=True),
+    Variant("http-old", OLD, ("--handshake",)),
+    Variant("http-old-json", OLD, ("--handshake", "--json")),
     Variant("http-old-stateless", OLD, ("--handshake", "--json", "--stateless"), hears_cancel=False),
 ]
 HTTP_VARIANTS = [variant for variant in VARIANTS if variant.is_http]
@@ -205,10 +203,6 @@ def test_calls_go_on_after_a_restart_of_the_server(
         process = _server_process(worker, variant)
         process.kill()
         wait_until(lambda: not process.is_running(), "the server is gone")
-    if variant.forgets_session:
-        first = _call(tools, variant, "echo", text="after")
-        assert first.outcome is Outcome.UNAVAILABLE
-        assert "did not run" in first.content
     assert _call(tools, variant, "echo", text="after").content == "after"
 
 

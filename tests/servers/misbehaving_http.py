@@ -18,7 +18,7 @@ STATUSES = {
     "status-403": ({}, b"not for you"),
     "status-404": ({"Content-Type": "text/html"}, b"<h1>no such page</h1>"),
     "status-500": ({}, b"the database is down"),
-    "status-503": ({"Retry-After": "7"}, b"too busy"),
+    "status-503": ({"Retry-After": "70"}, b"too busy"),
     "redirects": ({"Location": "http://127.0.0.2:9/mcp"}, b""),
 }
 

@@ -20,6 +20,7 @@ LARGE_BYTES = 20_000_000
 SECRET = "hunter2hunter2"
 GRANDCHILD = "grandchild of tarsy-tasks' tests"
 """Stands on the command line of the process that `StartsGrandchild` starts."""
+GRANDCHILD_COMMAND = [sys.executable, "-c", "import time; time.sleep(600)", GRANDCHILD]
 
 
 class Server:
@@ -244,7 +245,15 @@ class StartsGrandchild(Server):
     """Starts a process that inherits its pipes and outlives it."""
 
     def serve(self) -> None:
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", GRANDCHILD])
+        subprocess.Popen(GRANDCHILD_COMMAND)
+        super().serve()
+
+
+class StartsDetachedGrandchild(Server):
+    """Starts a process with a session of its own, which no signal to the server's process group reaches."""
+
+    def serve(self) -> None:
+        subprocess.Popen(GRANDCHILD_COMMAND, start_new_session=True)
         super().serve()
 
 

@@ -396,7 +396,7 @@ def test_a_megabyte_of_anything_is_survived(seed: str) -> None:
 
 def test_a_rejection_names_each_property_what_was_expected_what_was_given_and_the_fix() -> None:
     with pytest.raises(ArgumentsError) as refused:
-        parse_arguments('{"limit": "ten", "lim": 1, "all": [1], "Namespace": "x"}', SCHEMAS["pods"])
+        parse_arguments('{"limit": "ten", "lim": 1, "all": [1], "Namespace": "x", "contaners": 1}', SCHEMAS["pods"])
     assert str(refused.value).splitlines() == [
         "The arguments do not fit this tool. Nothing was sent.",
         "- `namespace` is missing: expected a string.",
@@ -404,6 +404,7 @@ def test_a_rejection_names_each_property_what_was_expected_what_was_given_and_th
         "- `all`: expected true or false, given the list [1].",
         "- `lim` is no property of this tool; did you mean `limit`?",
         "- `Namespace` is no property of this tool; did you mean `namespace`?",
+        "- `contaners` is no property of this tool; did you mean `containers`?",
         "Properties of the tool:",
         "- `namespace` (required): a string",
         "- `labelSelector` (optional): a string",

@@ -86,6 +86,10 @@ def test_every_key_of_a_stdio_server_arrives(load):
         "max_message_bytes": 1024,
         "instructions": "use it",
         "timeouts": {"connect_s": 1, "list_s": 2.5, "call_s": 3, "recreate_s": 4, "tools": {"get_*": 5}},
+        "session": "per_call",
+        "retry": {"attempts": 3, "min_wait_s": 1, "max_wait_s": 2},
+        "replay": "never",
+        "idempotent_tools": ["get_*"],
     }
     server = load_one(load, entry)
     assert server.model_dump(exclude_unset=True, exclude={"name", "transport"}) == {
@@ -330,8 +334,9 @@ def test_a_variable_that_names_no_file_is_named_in_the_error(tmp_path, monkeypat
 # Errors: the whole text, because people read it
 
 KEYS = (
-    "args, auth, bearer_token, ca_file, command, cwd, description, disabled, enabled, env, headers, instructions, "
-    "max_message_bytes, required, timeouts, transport, type, url, verify_ssl"
+    "args, auth, bearer_token, ca_file, command, cwd, description, disabled, enabled, env, headers, "
+    "idempotent_tools, instructions, max_message_bytes, replay, required, retry, session, timeouts, "
+    "transport, type, url, verify_ssl"
 )
 TIMEOUT_KEYS = "call_s, connect_s, list_s, recreate_s, tools"
 TRANSPORTS = "http, stdio, streamable-http, streamableHttp, streamable_http"
@@ -460,6 +465,18 @@ JSON_ERRORS = {
     ),
     '{"mcpServers": {"a": {"command": "x", "timeouts": 5}}}': (
         "1:39: mcpServers.a.timeouts: found a number, expected a mapping"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "retry": {"tries": 2}}}}': (
+        "1:49: mcpServers.a.retry.tries: unknown key; Known: attempts, max_wait_s, min_wait_s"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "retry": {"min_wait_s": 2}}}}': (
+        "1:39: mcpServers.a.retry: min_wait_s (2) is above max_wait_s (0.75)"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "retry": {"attempts": 0}}}}': (
+        "1:49: mcpServers.a.retry.attempts: found 0, expected at least 1"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "replay": "sometimes"}}}': (
+        "1:39: mcpServers.a.replay: found other text, expected 'hinted', 'always' or 'never'"
     ),
     '{"mcpServers": {"a": {"command": "x", "timeouts": {"call_s": "60"}}}}': (
         "1:52: mcpServers.a.timeouts.call_s: found text, expected a number"

@@ -10,7 +10,9 @@ import pytest
 import tarsy_tasks
 from tarsy_tasks import errors
 from tarsy_tasks.config import ServerConfig, Timeouts
+from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.settings import Settings, load_settings
 
 PACKAGE = Path(tarsy_tasks.__file__).parent
 ROOT = PACKAGE.parent
@@ -114,6 +116,23 @@ def test_every_key_of_a_server_is_documented_with_its_default() -> None:
     defaults = Timeouts().model_dump(exclude={"tools"})
     for name, seconds in defaults.items():
         assert f"| `{name}` | `{seconds:g}` |" in page
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for name, field in Settings.model_fields.items():
+        default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        assert f"| `TARSY_{name.upper()}` | `{default or 'mcp.json'}`" in page
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("TARSY_STARTUP", "lenient"), ("TARSY_STARTUP_TIMEOUT_S", "0"), ("TARSY_STARTUP_TIMEOUT_S", "inf")],
+)
+def test_a_setting_that_cannot_be_right_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=f"^{variable}: "):
+        load_settings()
 
 
 def test_every_command_is_in_the_readme() -> None:

@@ -1,0 +1,288 @@
+"""The way to one MCP server: its session, opened when first needed and replaced when it was lost.
+
+Owns the states, the replacing and the health check's part of it. Everything here runs on the session loop; only the
+snapshots `tools` and `state` are read from other threads. It knows neither Celery nor Redis.
+
+Three rules keep it alive. One opening serves all who wait, and whoever waits gives up alone. A session that failed is
+told by identity: what replaced it meanwhile is left in peace. And it is swapped first and closed when its other calls
+are through.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
+
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.errors import CallError, ConfigError
+from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.backoff import FailedAttempt, backoff
+from tarsy_tasks.worker.listing import ListingError
+from tarsy_tasks.worker.masking import Masker
+from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_transient
+from tarsy_tasks.worker.server_output import ServerOutput
+from tarsy_tasks.worker.session import Mode, Session
+
+__all__ = ["ServerConnection", "State", "build_connections"]
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_S = 8.0
+
+
+class State(StrEnum):
+    """Where a connection stands."""
+
+    DISCONNECTED = "disconnected"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    ERROR = "error"
+
+
+class ServerConnection:
+    """The way to one server.
+
+    Attributes:
+        server: Its configuration, variables unresolved.
+        error: Why there is no session, None when there is one or none was wanted yet.
+        sessions_opened: How many shared sessions there have been; all but the first replaced one that was lost.
+    """
+
+    def __init__(self, server: ServerConfig, masker: Masker) -> None:
+        self.server = server
+        self.error: CallError | None = None
+        self.sessions_opened = 0
+        self._output = ServerOutput(server.name, masker)
+        self._mode: Mode = "auto"
+        self._session: Session | None = None
+        self._opening: asyncio.Task[Session] | None = None
+        self._private: set[Session] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._failing_since: float | None = None
+        self._closed = False
+
+    @property
+    def tools(self) -> Mapping[str, ToolDefinition] | None:
+        """The tools of the live session, None when there is no live session. Safe to read from any thread."""
+        session = self._session
+        return None if session is None or session.lost else session.tools
+
+    @property
+    def state(self) -> State:
+        """Where the connection stands. Safe to read from any thread."""
+        session = self._session
+        if self._opening is not None:
+            return State.RECONNECTING if self.sessions_opened else State.CONNECTING
+        if session is not None and not session.lost:
+            return State.CONNECTED
+        return State.DISCONNECTED if self.error is None else State.ERROR
+
+    async def connected(self) -> Session:
+        """The live session; connects if there is none.
+
+        Raises:
+            CallError: The server is unavailable or misconfigured; the text ends with its last words.
+        """
+        session = self._session
+        if session is not None and not session.lost:
+            return session
+        if self._closed:
+            raise CallError(
+                ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping. The tool did not run; call it again."
+            )
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(_retrieve)
+        # A caller that gives up must not take the connection from the others that wait for it.
+        return await asyncio.shield(self._opening)
+
+    async def session_for_call(self) -> Session:
+        """The session for one call, to be given back with `release`: the shared one, or with `session: per_call` one of
+        its own.
+
+        Raises:
+            CallError: As `connected`.
+        """
+        if self.server.session == "shared":
+            return await self.connected()
+        try:
+            session = await self._open_once()
+        except FailedAttempt as failure:
+            raise self._unavailable(failure) from None
+        self._private.add(session)
+        return session
+
+    def release(self, session: Session) -> None:
+        """Take back what `session_for_call` gave. Closing does not hold up the answer."""
+        if session in self._private:
+            self._private.discard(session)
+            self._close_later(session)
+
+    def note_answer(self) -> None:
+        """The server answered a call: it is well."""
+        self._failing_since = None
+
+    def note_failure(self) -> None:
+        """The server could not be reached, or was lost."""
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+
+    @property
+    def is_expected_back(self) -> bool:
+        """Whether waiting for the server makes sense. One that was well a moment ago is given `recreate_s` to return;
+        one that is gone for longer fails its calls at once, until it answers again.
+        """
+        since = self._failing_since
+        return since is not None and time.monotonic() - since < self.server.timeouts.recreate_s
+
+    async def _open(self) -> Session:
+        self._swap_out()
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(self._is_worth_another_try),
+            wait=backoff(self.server.retry),
+            stop=stop_before_delay(self.server.timeouts.recreate_s),
+            reraise=True,
+        )
+        try:
+            session: Session = await retrying(self._open_once)
+        except FailedAttempt as failure:
+            self.error = self._unavailable(failure)
+            logger.warning("%s", self.error)
+            raise self.error from None
+        finally:
+            self._opening = None
+        self._session, self.error = session, None
+        self.sessions_opened += 1
+        return session
+
+    def _is_worth_another_try(self, error: BaseException) -> bool:
+        return isinstance(error, FailedAttempt) and is_transient(error.reason) and self.is_expected_back
+
+    async def _open_once(self) -> Session:
+        self._output.forget()
+        session = Session(self.server, self._output, self._mode)
+        try:
+            try:
+                await session.open()
+            except Exception:
+                if self._mode == "legacy" or not session.died_in_handshake:
+                    raise
+                # Some servers exit on the unknown method that the probe for the 2026 era is to them.
+                self._output.forget()
+                session = Session(self.server, self._output, "legacy")
+                await session.open()
+        except Exception as error:
+            self._mode = "auto"
+            self.note_failure()
+            raise FailedAttempt(error, session.ending) from error
+        if self.server.transport == "stdio" and session.is_handshake_era:
+            # A server that ignores the probe costs 10 s, but only once.
+            self._mode = "legacy"
+        self.note_answer()
+        return session
+
+    def _swap_out(self) -> None:
+        """Let go of the session; it is closed in the background when its other calls are through."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._close_later(session, drain_s=self.server.timeouts.longest_call_s)
+
+    def _close_later(self, session: Session, drain_s: float = 0.0) -> None:
+        task = asyncio.create_task(session.close(drain_s))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def check(self, list_s: float) -> Mapping[str, ToolDefinition]:
+        """List the tools past every cache; on failure connect anew and list again.
+
+        Raises:
+            CallError: The server does not answer.
+        """
+        session = await self.connected()
+        try:
+            async with asyncio.timeout(list_s):
+                await session.list_tools()
+        except Exception as error:
+            logger.warning("MCP server %s failed its check: %s", self.server.name, _describe(error))
+            if isinstance(error, TimeoutError | ListingError) and self._is_busy(session):
+                # Perhaps it does one thing at a time: a new session would cost the calls that it is busy with.
+                raise CallError(
+                    ErrorCode.SERVER_UNAVAILABLE,
+                    f"MCP server `{self.server.name}` did not list its tools within {list_s:g} s while "
+                    f"{session.in_flight} calls were running; its session was kept.",
+                ) from None
+            session.lose("it failed its check")
+            async with asyncio.timeout(self.server.timeouts.recreate_s):
+                session = await self.connected()
+        return session.tools
+
+    @staticmethod
+    def _is_busy(session: Session) -> bool:
+        return session.in_flight > 0 and not session.lost and not session.is_stuck
+
+    async def close(self) -> None:
+        """End the session, and the one that is being opened; nothing can be connected afterwards."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+        session, self._session = self._session, None
+        for each in {*self._private, *([session] if session is not None else [])}:
+            self._close_later(each)
+        if self._closing:
+            await asyncio.wait({*self._closing}, timeout=_CLOSE_S)
+
+    def not_connected_within(self, timeout_s: float) -> CallError:
+        """The answer to a caller that could not wait for the connection any longer. Safe to call from any thread."""
+        return CallError(
+            ErrorCode.SERVER_UNAVAILABLE,
+            f"MCP server `{self.server.name}` was not connected within {timeout_s:.3g} s.{self.ending('')} "
+            "The tool did not run.",
+        )
+
+    def _unavailable(self, failure: FailedAttempt) -> CallError:
+        name, error = self.server.name, failure.reason
+        if isinstance(error, ConfigError):
+            return CallError(
+                ErrorCode.SERVER_MISCONFIGURED,
+                f"MCP server `{name}` is misconfigured: {error}. The tool did not run; an operator has to mend this.",
+            )
+        if isinstance(error, TimeoutError):
+            what = f"it did not complete the handshake within {self.server.timeouts.connect_s:g} s"
+        elif isinstance(error, ListingError):
+            what = f"it {error}"
+        else:
+            what = failure.ending if failure.ending.startswith("it") else _describe(error)
+        verdict = classify_error(error)
+        refused = verdict.action is Action.NO_RETRY and verdict.executed is Executed.NO
+        return CallError(
+            ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
+            f"MCP server `{name}` is not available: {what}.{self.ending('')} The tool did not run. "
+            + ("An operator has to mend this." if refused else "Try again later, or do without it."),
+        )
+
+    def ending(self, reason: str) -> str:
+        """Why a session ended, and the server's last words: a sentence for an error text, or nothing."""
+        words = self._output.last_words()
+        text = f" It ended because {reason}." if reason else ""
+        return text + (f" Its last words: {words!r}." if words else "")
+
+
+def build_connections(servers: Iterable[ServerConfig], masker: Masker) -> dict[str, ServerConnection]:
+    return {server.name: ServerConnection(server, masker) for server in servers}
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": .")
+
+
+def _retrieve(task: "asyncio.Task[Any]") -> None:
+    """Mark the exception of a task as seen: the callers that waited may all have given up."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,161 @@
+"""One tool call over one connection, sent again where that is safe.
+
+Owns the replay rule and the budgets of a call: what may have run is sent again only if the tool is harmless to repeat,
+what was never sent may be sent again in any case, and all of it happens within the call's one deadline. It runs on the
+session loop; what a failure means is decided in `recovery`.
+"""
+
+import time
+from fnmatch import fnmatchcase
+from typing import Any
+
+from mcp_types import CallToolResult
+from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
+
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.worker.backoff import FailedAttempt, backoff
+from tarsy_tasks.worker.call_errors import call_error, lost_error, timeout_error
+from tarsy_tasks.worker.connection import ServerConnection
+from tarsy_tasks.worker.recovery import Action, Executed, Recovery, classify_error, retry_after_s
+from tarsy_tasks.worker.session import Session
+
+__all__ = ["Invocation", "may_replay"]
+
+
+def may_replay(tool: ToolDefinition, server: ServerConfig) -> bool:
+    """Whether a call that may have run can be sent again: the tool says that it is harmless to repeat, or the
+    configuration does.
+    """
+    if server.replay != "hinted":
+        return server.replay == "always"
+    hints = tool.annotations
+    if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
+        return True
+    return any(fnmatchcase(tool.tool, glob) for glob in server.idempotent_tools)
+
+
+class _FailedCall(FailedAttempt):
+    """The call was sent, and got no result."""
+
+    def __init__(self, reason: Exception, ending: str, recovery: Recovery, timeout_s: float) -> None:
+        super().__init__(reason, ending)
+        self.recovery = recovery
+        self.timeout_s = timeout_s
+
+
+class Invocation:
+    """One call, from the first attempt to its result.
+
+    Args:
+        connection: The way to the server.
+        tool: What to call.
+        arguments: Fit the tool's schema.
+        deadline: Monotonic time; all attempts, waits and replacements of sessions together end before.
+
+    Attributes:
+        attempts: How often the call was sent. Safe to read from any thread.
+    """
+
+    def __init__(
+        self, connection: ServerConnection, tool: ToolDefinition, arguments: dict[str, Any], deadline: float
+    ) -> None:
+        self.attempts = 0
+        self._connection = connection
+        self._tool = tool
+        self._arguments = arguments
+        self._deadline = min(deadline, time.monotonic() + connection.server.timeouts.call_timeout_s(tool.tool))
+        self._timeout_s = self.seconds_left
+        self._may_have_run = 0
+        self._did_not_run = 0
+        self._is_sent = False
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.001, self._deadline - time.monotonic())
+
+    async def run(self) -> CallToolResult:
+        """Send the call until there is a result, or sending it again is not safe, or makes no sense.
+
+        Raises:
+            CallError: There is no result; code and text say why, and whether the tool ran.
+        """
+        try:
+            return await self._attempt()
+        except _FailedCall as failure:
+            return await self._recover(failure)
+
+    async def _recover(self, first: _FailedCall) -> CallToolResult:
+        # tenacity takes over after the first failure only: setting it up costs some percent of a call that succeeds.
+        failures = [first]
+
+        async def attempt() -> CallToolResult:
+            if failures:
+                raise failures.pop()
+            return await self._attempt()
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(self._is_worth_another_try),
+            wait=backoff(self._connection.server.retry),
+            stop=stop_before_delay(self.seconds_left),
+            reraise=True,
+        )
+        try:
+            return await retrying(attempt)
+        except _FailedCall as failure:
+            if failure.recovery.executed is Executed.NO and self._may_have_run:
+                raise lost_error(self._tool, f"{failure.reason}", again=True) from failure.reason
+            ending = self._connection.ending(failure.ending)
+            raise call_error(
+                failure.reason, failure.recovery, self._tool, failure.timeout_s, ending
+            ) from failure.reason
+        except CallError as failure:
+            if self._may_have_run:
+                raise lost_error(self._tool, failure.text, again=True) from failure
+            raise
+
+    def _is_worth_another_try(self, error: BaseException) -> bool:
+        policy = self._connection.server.retry
+        if not isinstance(error, _FailedCall) or error.recovery.action is Action.NO_RETRY or policy.attempts == 1:
+            return False
+        if error.recovery.executed is Executed.MAYBE:
+            return self._may_have_run < policy.attempts and may_replay(self._tool, self._connection.server)
+        return self._did_not_run <= 1 or self._connection.is_expected_back or retry_after_s(error.reason) is not None
+
+    async def _attempt(self) -> CallToolResult:
+        connection = self._connection
+        session = await connection.session_for_call()
+        timeout_s = self.seconds_left
+        self.attempts += 1
+        self._is_sent = True
+        try:
+            result = await session.call_tool(self._tool.tool, self._arguments, timeout_s)
+        except Exception as error:
+            raise self._failed(error, session, timeout_s) from error
+        else:
+            connection.note_answer()
+            return result
+        finally:
+            connection.release(session)
+
+    def _failed(self, error: Exception, session: Session, timeout_s: float) -> _FailedCall:
+        recovery = classify_error(error)
+        if recovery.executed is Executed.MAYBE:
+            self._may_have_run += 1
+        elif recovery.executed is Executed.NO:
+            self._did_not_run += 1
+        self._is_sent = self._may_have_run > 0
+        if recovery.action is Action.RETRY_NEW_SESSION:
+            session.lose("")
+        elif session.is_stuck:
+            session.lose("it answered nothing any more")
+        if recovery.action is not Action.NO_RETRY:
+            self._connection.note_failure()
+        return _FailedCall(error, session.ending, recovery, timeout_s)
+
+    def timed_out(self) -> CallError:
+        """The answer when nobody waits for `run` any longer. Safe to call from any thread."""
+        if self._is_sent:
+            return timeout_error(self._tool, self._timeout_s)
+        return self._connection.not_connected_within(self._timeout_s)

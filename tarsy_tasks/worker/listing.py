@@ -1,0 +1,64 @@
+"""The list of tools that an MCP server offers.
+
+Owns walking the pages of tools/list, and what becomes of an entry. A server that pages in circles or for ever is an
+error, not a loop.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+
+from mcp import Client
+from mcp_types import PaginatedRequestParams, Tool
+
+from tarsy_tasks.models import ToolDefinition
+
+__all__ = ["ListingError", "list_all_tools"]
+
+_MAX_PAGES = 200
+_MAX_TOOLS = 10_000
+
+
+class ListingError(Exception):
+    """The server has no usable tools/list; the text completes "it …"."""
+
+
+async def list_all_tools(client: Client, server: str) -> Mapping[str, ToolDefinition]:
+    """All pages of a server's tools, by the server's own tool name; past every cache.
+
+    Raises:
+        ListingError: The list has no end.
+        MCPError: The server could not be asked.
+    """
+    if client.server_capabilities.tools is None:
+        return {}
+    return {tool.name: _definition(server, tool) async for tool in _all_tools(client)}
+
+
+async def _all_tools(client: Client) -> AsyncIterator[Tool]:
+    """Walk the pages of tools/list; a server that pages in circles or for ever is an error, not a loop."""
+    cursor: str | None = None
+    seen: set[str] = set()
+    count = 0
+    for _ in range(_MAX_PAGES):
+        page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+        for tool in page.tools:
+            yield tool
+        count += len(page.tools)
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+        if cursor in seen or count > _MAX_TOOLS:
+            break
+        seen.add(cursor)
+    raise ListingError(f"has a tools/list without end (broken off after {len(seen)} pages and {count} tools)")
+
+
+def _definition(server: str, tool: Tool) -> ToolDefinition:
+    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
+    return ToolDefinition(
+        name=f"{server}.{tool.name}",
+        server=server,
+        tool=tool.name,
+        description=tool.description or tool.title or "",
+        input_schema=tool.input_schema,
+        annotations=annotations,
+    )

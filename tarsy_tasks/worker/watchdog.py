@@ -1,0 +1,147 @@
+"""Ends the process groups of MCP servers when the worker that started them is gone, however it went.
+
+Owns what a process group and a process tree are, as `/proc` shows them, and the small program that outlives a worker:
+`python -I -S watchdog.py`, which reads `+<group>` and `-<group>` lines and, when its stdin ends, ends the groups that
+are left. It imports the standard library only and nothing of this package, so that it starts in 20 ms and stays small.
+`child_watch` is the worker's side.
+
+Where there is no `/proc` (macOS), groups are ended all the same; what needs `/proc` sees nothing there.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+__all__ = ["Group", "end_groups", "groups_of", "read_stat"]
+
+_GRACE_S = 0.7
+"""Between SIGTERM and SIGKILL; two seconds after its worker's end no server may be left."""
+_POLL_S = 0.02
+_READ_BYTES = 65536
+
+
+class Group:
+    """A process group, named by the id of the process that leads it.
+
+    Args:
+        number: The id.
+        leader_started: When its leader started, as `read_stat` tells; None when it is gone, or cannot be seen.
+
+    The kernel gives an id to nobody else while the group has a member, so a group whose leader is gone is still the
+    same group. Only when all of it has died may the id come back, with a leader that started at another time: that one
+    is a stranger, and is never signalled.
+    """
+
+    def __init__(self, number: int, leader_started: str | None) -> None:
+        self.number = number
+        self._leader_started = leader_started
+
+    @classmethod
+    def now(cls, number: int) -> "Group":
+        """The group that has this id at this moment."""
+        return cls(number, _started(number))
+
+    def is_alive(self) -> bool:
+        started = _started(self.number)
+        return (started is None or started == self._leader_started) and self._kill(0)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.is_alive():
+            self._kill(number)
+
+    def descendants(self) -> list[int]:
+        """The living descendants of the leader; none when it is gone, and its id perhaps another's."""
+        started = _started(self.number)
+        return [] if started is None or started != self._leader_started else list(_descendants(self.number))
+
+    def _kill(self, number: int) -> bool:
+        if self.number <= 1:
+            return False  # to the system that would mean: everybody, or the caller's own group
+        try:
+            os.killpg(self.number, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # it runs as somebody else; on macOS also: it is dead and nobody has waited for it yet
+        return True
+
+
+def read_stat(pid: int) -> tuple[str, int, str] | None:
+    """State letter, process group and start time of a process; None when it is gone, or there is no `/proc`."""
+    try:
+        data = _read(f"/proc/{pid}/stat")
+    except OSError:
+        return None
+    # The name in parentheses may hold anything, parentheses too. After it: state, parent, group; the 20th is the start.
+    fields = data[data.rfind(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[2]), fields[19].decode()
+
+
+def groups_of(pids: Iterable[int]) -> set[int]:
+    """The process groups that some processes are in. One that is just being reaped is in none: `/proc` shows -1."""
+    return {stat[1] for stat in map(read_stat, pids) if stat is not None and stat[1] > 1}
+
+
+def end_groups(groups: Iterable[Group]) -> None:
+    """End groups, and those that their leaders' descendants made for themselves: SIGTERM, a moment, SIGKILL."""
+    found = {group.number: group for group in groups if group.is_alive()}
+    _add_descendants(found)
+    for group in found.values():
+        group.signal(signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_S
+    while any(group.is_alive() for group in found.values()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    _add_descendants(found)
+    for group in found.values():
+        group.signal(signal.SIGKILL)
+
+
+def _add_descendants(found: dict[int, Group]) -> None:
+    for group in list(found.values()):
+        # A session of its own (setsid) takes a process out of its parent's group, not out of the tree.
+        for number in groups_of(group.descendants()) - found.keys():
+            found[number] = Group.now(number)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - pathlib is as much to load as the rest
+            for child in _read(f"/proc/{pid}/task/{thread}/children").split():
+                yield int(child)
+                yield from _descendants(int(child))
+    except OSError:
+        pass  # it has ended meanwhile, or there is no such file here
+
+
+def _started(pid: int) -> str | None:
+    stat = read_stat(pid)
+    return None if stat is None else stat[2]
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, _READ_BYTES)
+    finally:
+        os.close(file)
+
+
+def main() -> None:
+    """Follow the worker's lines until its end of the pipe is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Supervisors signal the whole family; this one goes last.
+        signal.signal(number, signal.SIG_IGN)
+    groups: dict[int, Group] = {}
+    for line in sys.stdin.buffer:
+        number = int(line[1:])
+        if line.startswith(b"+"):
+            groups[number] = Group.now(number)
+        else:
+            groups.pop(number, None)
+    end_groups(groups.values())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Process families and the watchdog, with real processes and without a worker."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tarsy_tasks.worker.child_watch import ChildWatch, Family
+from tarsy_tasks.worker.watchdog import Group, read_stat
+from tests.processes import wait_until
+
+SLEEP = "import time; time.sleep(600)"
+DETACH = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here")
+
+
+@pytest.fixture
+def watch() -> Iterator[ChildWatch]:
+    watch = ChildWatch()
+    yield watch
+    watch.close()
+
+
+@pytest.fixture
+def leader() -> Iterator["subprocess.Popen[str]"]:
+    """A process whose child has a session of its own; it prints the child's pid and ends with its stdin."""
+    command = [sys.executable, "-c", DETACH]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def detached_child(leader: "subprocess.Popen[str]") -> psutil.Process:
+    assert leader.stdout is not None
+    return psutil.Process(int(leader.stdout.readline()))
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_detached_descendant_that_was_seen_once_is_kept_when_its_parent_has_gone(
+    watch: ChildWatch, leader: "subprocess.Popen[str]"
+) -> None:
+    child = detached_child(leader)
+    family = Family(leader.pid, watch)
+    family.search()
+    leader.kill()
+    leader.wait()
+    family.search()
+    family.signal(signal.SIGKILL)
+    wait_until(lambda: is_gone(child), "the child is gone", timeout_s=5)
+    family.release()
+
+
+def test_the_end_of_the_pipe_ends_what_is_registered_and_nothing_else(
+    watch: ChildWatch, leader: "subprocess.Popen[str]"
+) -> None:
+    child = detached_child(leader)
+    with subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True) as released:
+        Family(leader.pid, watch)
+        Family(released.pid, watch).release()
+        watch.close()
+        wait_until(lambda: is_gone(child), "the child is gone", timeout_s=5)
+        assert leader.wait(5) == -signal.SIGTERM
+        assert released.poll() is None
+        released.kill()
+
+
+def test_a_group_whose_id_has_a_new_owner_is_left_alone(leader: "subprocess.Popen[str]") -> None:
+    stat = read_stat(leader.pid)
+    assert stat is not None
+    stranger = Group(leader.pid, leader_started=str(int(stat[2]) - 1))
+    assert not stranger.is_alive()
+    stranger.signal(signal.SIGKILL)
+    child = detached_child(leader)
+    assert leader.poll() is None
+    child.kill()
+    assert Group.now(leader.pid).is_alive()
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1])
+def test_what_the_system_takes_for_everybody_is_no_group(number: int) -> None:
+    group = Group(number, leader_started=None)
+    assert not group.is_alive()
+    group.signal(signal.SIGTERM)
+
+
+def test_a_name_with_parentheses_and_blanks_is_read_past(tmp_path: Path) -> None:
+    program = tmp_path / "a) T 1 (b"
+    program.symlink_to(sys.executable)
+    with subprocess.Popen([program, "-I", "-S", "-c", SLEEP], start_new_session=True) as process:
+        stat = wait_until(lambda: read_stat(process.pid), "it runs")
+        process.kill()
+    assert stat[1] == process.pid

@@ -1,0 +1,3 @@
+# Untyped upstream. Only what the package uses is declared.
+
+def maybe_shutdown() -> None: ...
