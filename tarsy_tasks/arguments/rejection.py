@@ -155,10 +155,11 @@ def _type_name(shape: Shape, kind: str, depth: int) -> str:
 def _nearest(name: str, properties: dict[str, Shape]) -> str | None:
     from difflib import get_close_matches  # only a wrong name needs it
 
+    wanted = fold(name[:_VALUE_CHARS])
     folded = {fold(each): each for each in properties}
-    begins = [each for each in folded if fold(name) and (each.startswith(fold(name)) or fold(name).startswith(each))]
-    close = get_close_matches(fold(name)[:_VALUE_CHARS], list(folded)[:_MOST_PROPERTIES], 1, 0.75)
-    return next((folded[each] for each in (fold(name), *begins, *close) if each in folded), None)
+    begins = [each for each in folded if wanted and (each.startswith(wanted) or wanted.startswith(each))]
+    close = get_close_matches(wanted, list(folded)[:_MOST_PROPERTIES], 1, 0.75)
+    return next((folded[each] for each in (wanted, *begins, *close) if each in folded), None)
 
 
 def _place(path: Sequence[str | int]) -> str:
