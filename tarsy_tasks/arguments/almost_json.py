@@ -33,12 +33,8 @@ def _written_float(text: str) -> Written:
     return Written(_finite(text), text)
 
 
-def _written_number(text: str) -> Written:
-    return Written(read_scalar(text), text)
-
-
 _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
-_REPAIRED = json.JSONDecoder(parse_float=_written_number)
+_REPAIRED = json.JSONDecoder(parse_float=lambda text: Written(read_scalar(text), text))
 _AS_WRITTEN = json.JSONDecoder(parse_float=_written_float, parse_constant=_no_constant)
 _LOOSE = json.JSONDecoder(strict=False)
 # Whole strings are one token each; the closing quote is optional so that no quote is ever looked at twice.
