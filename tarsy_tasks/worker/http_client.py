@@ -39,9 +39,6 @@ _ID_WITHIN = 64
 """The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing
 it.
 """
-_SMALL_CHUNK_BYTES = 4096
-_CHUNK_S = 60e-6
-"""What a chunk of a stream costs the loop; a server may send one with no event in it, or one for each byte."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, probes: a stream may be silent for days, and a lost peer has to be noticed all the same."""
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
@@ -163,9 +160,9 @@ class _FilteredEvents(httpx2.AsyncByteStream):
         reader = EventReader(self._limit_bytes)
         flood = self._flood
         async for chunk in self._source:
-            found = False
+            brought = False
             for event in reader.feed(chunk):
-                found = True
+                brought = True
                 data = event.data
                 is_read = flood.admit(data if isinstance(data, bytes) else data.head)
                 if isinstance(data, LongLine):
@@ -173,8 +170,8 @@ class _FilteredEvents(httpx2.AsyncByteStream):
                 if is_read and (data or event.marks):
                     yield event.encode(data)
                 await flood.pause()
-            if not found and len(chunk) < _SMALL_CHUNK_BYTES:
-                flood.charge(_CHUNK_S)
+            if not brought:
+                flood.charge_chunk(len(chunk))
                 await flood.pause()
 
     def _instead_of(self, data: LongLine) -> bytes:

@@ -42,10 +42,8 @@ from tarsy_tasks.worker.messages import (
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.transport_errors import AUTH_FAILED, HTTP_STATUS, TRANSPORT_DOWN, http_status, transport_down
 
-__all__ = ["CARRIER_S", "sse_transport"]
+__all__ = ["sse_transport"]
 
-CARRIER_S = 60e-6
-"""What an event costs the loop before it is looked at: most servers send each as an HTTP chunk of its own."""
 _QUEUED_MESSAGES = 64
 _MOST_POSTS = 256
 """As many as a worker has calls in flight by default. Some servers hold a POST until its tool is through."""
@@ -53,7 +51,6 @@ _CANCEL_WAITS_S = 0.5
 _REPLY_WITHIN_S = 1.0
 _REPLY_BYTES = 64 * 1024
 """The reply to a POST says nothing; it is read only so that its connection can be used again."""
-_SMALL_CHUNK_BYTES = 4096
 _FORGOTTEN = (404, 410)
 
 
@@ -172,18 +169,18 @@ class _EventStream:
         reader = EventReader(self._limit_bytes)
         try:
             async for chunk in response.aiter_bytes():
-                found = False
+                brought = False
                 for event in reader.feed(chunk):
-                    found = True
-                    await self._read_event(event, response.url)
-                if not found and len(chunk) < _SMALL_CHUNK_BYTES:
-                    self._flood.charge(CARRIER_S)
-                    await self._flood.pause()
+                    brought |= await self._read_event(event, response.url)
+                if not brought:
+                    self._flood.charge_chunk(len(chunk))
+                await self._flood.pause()
         except httpx2.HTTPError as error:
             return f"its event stream broke ({type(error).__name__}: {error})".replace(": )", ")")
         return "it closed its event stream"
 
-    async def _read_event(self, event: Event, url: httpx2.URL) -> None:
+    async def _read_event(self, event: Event, url: httpx2.URL) -> bool:
+        """Act on an event; returns whether it was a message."""
         data = event.data
         if event.name == b"endpoint":
             if isinstance(data, bytes) and not self.endpoint.done():
@@ -195,9 +192,9 @@ class _EventStream:
                     await self._to_session.send(message)
                 elif pause_s := self._record_garbage(data):
                     await asyncio.sleep(pause_s)
-        else:  # `ping`, and whatever else a server makes up
-            self._flood.charge(CARRIER_S)
-        await self._flood.pause()
+            await self._flood.pause()
+            return True
+        return False  # what else a server makes up, such as `ping`
 
     def _set_endpoint(self, data: bytes, url: httpx2.URL) -> None:
         """Where messages go; not to another origin, for they carry headers that are for this server's eyes."""

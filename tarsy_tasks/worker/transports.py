@@ -19,7 +19,7 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.flood import Flood
 from tarsy_tasks.worker.http_client import SurvivableClient, ssl_context
 from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.sse import CARRIER_S, sse_transport
+from tarsy_tasks.worker.sse import sse_transport
 from tarsy_tasks.worker.stdio import StdioCommand, stdio_transport
 
 __all__ = ["open_transport"]
@@ -30,6 +30,11 @@ _READ_SLACK_S = 30.0
 _IDLE_CONNECTION_S = 3.0
 """Below the servers' own limit, 5 s for Node and uvicorn: what is sent into a connection that is just being closed may
 or may not have arrived.
+"""
+_LINE_S = 100e-6
+_EVENT_S = 60e-6
+_POST_S = 2e-3
+"""What the event loop pays for a message: writing a line, reading an event (as a rule an HTTP chunk, too), a POST.
 """
 
 
@@ -46,7 +51,9 @@ def open_transport(server: ServerConfig, output: ServerOutput, on_end: Callable[
     resolved = resolve_variables(server, os.environ)
     match resolved.transport:
         case "stdio":
-            return stdio_transport(_stdio_command(resolved), Flood(server.name), output, on_end)
+            return stdio_transport(
+                _stdio_command(resolved), Flood(server.name, carrier_s=0.0, reply_s=_LINE_S), output, on_end
+            )
         case "sse":
             return _sse_transport(resolved, output, on_end)
         case "http":
@@ -73,7 +80,7 @@ def _child_environment(own: Mapping[str, str]) -> dict[str, str]:
 async def _http_transport(server: ServerConfig) -> AsyncGenerator[Any]:
     assert server.url is not None
     async with (
-        _http_client(server, Flood(server.name, CARRIER_S)) as client,
+        _http_client(server, _http_flood(server)) as client,
         # The client bounds the events.
         streamable_http_client(server.url, http_client=client, max_sse_event_size=None) as streams,
     ):
@@ -91,12 +98,16 @@ async def _sse_transport(
             server.url,
             client,
             max_message_bytes=server.max_message_bytes,
-            flood=Flood(server.name, CARRIER_S),
+            flood=_http_flood(server),
             output=output,
             on_end=on_end,
         ) as streams,
     ):
         yield streams
+
+
+def _http_flood(server: ServerConfig) -> Flood:
+    return Flood(server.name, carrier_s=_EVENT_S, reply_s=_POST_S)
 
 
 def _http_client(server: ServerConfig, flood: Flood | None) -> SurvivableClient:
