@@ -23,7 +23,7 @@ _CALL_S = 2e-3
 _FULLEST_S = 1.0
 _HANDLED_S = 250e-6
 _DROPPED_S = 5e-6
-_GARBAGE_S = 20e-6
+_GARBAGE_S = 8e-6
 _BYTE_S = 10e-9
 _SHORTEST_PAUSE_S = 0.01
 """A debt smaller than this is carried on: a timer costs the loop something, too."""

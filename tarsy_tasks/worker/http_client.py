@@ -80,7 +80,8 @@ class SurvivableClient(httpx2.AsyncClient):
             return await self._send_listening(request, **options)
         if request.method != "POST" or not request.headers.get("content-type", "").startswith("application/json"):
             return await super().send(request, **options)
-        if b'"id"' not in request.content[:_ID_WITHIN]:
+        # What follows a redirect has not been read yet; the body is in memory all the same.
+        if b'"id"' not in (await request.aread())[:_ID_WITHIN]:
             return await self._send_notification(request, **options)
         try:
             response = await super().send(request, **options)

@@ -75,6 +75,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def misbehave(self, kind: str, request: dict[str, Any]) -> None:
         match kind:
+            case "redirects-within" if self.path.endswith("?moved"):
+                self.behave(request, kind)
+            case "redirects-within":
+                self.reply(307, {"Location": f"{self.path}?moved"}, b"")
             case "hangs":
                 threading.Event().wait(30)
             case "hangs-in-stream":
