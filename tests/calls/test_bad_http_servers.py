@@ -72,6 +72,7 @@ ENDINGS = [
     Ending("call", "redirects-within", *OK),
     Ending("call", "hangs", *TIMEOUT),
     Ending("call", "hangs-in-stream", *TIMEOUT),
+    Ending("call", "floods-in-stream", *TIMEOUT),
     Ending("call", "cuts-json", *LOST),
     Ending("call", "cuts-stream", *LOST),
     Ending("call", "cuts-at-once", *LOST),

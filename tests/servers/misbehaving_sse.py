@@ -35,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
         _, moment, kind, _ = self.path.split("/")
         if moment == "connect" and not self.opens(kind):
             return
-        events: queue.Queue[bytes | None] = queue.Queue()
+        events: queue.Queue[bytes | None] = queue.Queue(maxsize=100)
         self.server.streams[f"/{moment}/{kind}"] = events
         self.begin_stream()
         self.wfile.write(b": welcome\r\n\r\n")
@@ -130,6 +130,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.accept()
                 for byte in answer(request).replace(b"\n", b"\r"):
                     stream.put(bytes([byte]))
+            case "floods":
+                self.accept()
+                stream.put(answer(request))
+                log = event({"method": "notifications/message", "params": {"level": "info", "data": "flood"}})
+                while True:
+                    stream.put(log * 100)
             case "answers-nothing":
                 self.accept()
             case _ if kind.startswith("too-much"):
