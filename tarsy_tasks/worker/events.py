@@ -68,7 +68,9 @@ class EventReader:
 
     def _with_line_feeds(self, chunk: bytes) -> bytes:
         """A line ends with LF, CR, or CRLF, between whose halves a chunk may end."""
-        if self._at_start and chunk:
+        if not chunk:
+            return chunk
+        if self._at_start:
             self._at_start = False
             chunk = chunk.removeprefix(_BOM)
         if self._after_cr:
