@@ -57,6 +57,7 @@ _TRANSPORTS = {
     "streamable-http": "http",
     "streamable_http": "http",
     "streamableHttp": "http",
+    "sse": "sse",
 }
 _STDIO_KEYS = ("args", "env", "cwd")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
@@ -176,19 +177,21 @@ class ServerConfig(_Model):
     )
     cwd: _Line | None = Field(default=None, description="stdio: the program's working directory.")
     url: Annotated[_Line, AfterValidator(_validate_url)] | None = Field(
-        default=None, repr=False, description="http: the address of the server's endpoint."
+        default=None, repr=False, description="http, sse: the address of the server's endpoint."
     )
     headers: dict[
         Annotated[str, AfterValidator(_validate_header_name)], Annotated[_Text, AfterValidator(_validate_line)]
-    ] = Field(default_factory=dict, repr=False, description="http: headers of each request.")
-    auth: BearerAuth | None = Field(default=None, repr=False, description="http: how to authenticate.")
-    verify_ssl: bool = Field(default=True, description="http: whether the server's certificate is verified.")
+    ] = Field(default_factory=dict, repr=False, description="http, sse: headers of each request.")
+    auth: BearerAuth | None = Field(default=None, repr=False, description="http, sse: how to authenticate.")
+    verify_ssl: bool = Field(default=True, description="http, sse: whether the server's certificate is verified.")
     ca_file: _Line | None = Field(
-        default=None, description="http: a PEM file of the authorities to trust, instead of the usual ones."
+        default=None, description="http, sse: a PEM file of the authorities to trust, instead of the usual ones."
     )
     # Behind all that its validator looks at.
-    transport: Literal["stdio", "http"] = Field(
-        default="stdio", description="How to talk to the server; follows from `command` or `url` when left out."
+    transport: Literal["stdio", "http", "sse"] = Field(
+        default="stdio",
+        description="How to talk to the server: stdio follows from `command`, http (Streamable HTTP) from `url`; "
+        "sse, for older servers, has to be said.",
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
     required: bool = Field(default=True, description="Whether a strict start fails without it.")
@@ -225,11 +228,7 @@ class ServerConfig(_Model):
     @classmethod
     def _validate_transport(cls, value: object, info: ValidationInfo) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"found {describe_kind(value)}, expected `stdio` or `http`")
-        if value == "sse":
-            raise ValueError(
-                "found `sse`, which is not supported yet; most servers offer `http` too, often at another path"
-            )
+            raise ValueError(f"found {describe_kind(value)}, expected `stdio`, `http` or `sse`")
         if value not in _TRANSPORTS:
             raise ValueError(f"found {value[:40]!a}, expected a transport; {suggest(value, _TRANSPORTS)}")
         if "command" in info.data and "url" in info.data:  # else one of them is wrong, which is said already
@@ -246,8 +245,8 @@ def _validate_kind(transport: str, given: dict[str, Any]) -> None:
             text = "has neither a `command` (stdio) nor a `url` (http), expected one of them"
         case "stdio", _, True:
             text = "has the transport stdio and a `url`, expected a `command`; or the transport http"
-        case "http", True, _:
-            text = "has the transport http and a `command`, expected a `url`; or the transport stdio"
+        case "http" | "sse", True, _:
+            text = f"has the transport {transport} and a `command`, expected a `url`; or the transport stdio"
         case _:
             strangers = [key for key in (_HTTP_KEYS if transport == "stdio" else _STDIO_KEYS) if _is_set(given, key)]
             if strangers:

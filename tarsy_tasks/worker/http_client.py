@@ -1,38 +1,46 @@
 """HTTP client that an MCP session survives.
 
-Owns the one override that the project needs: `send` never raises for a POST of the SDK's transport and never hands it
-an unbounded or bodiless answer. An exception there kills the whole `Client` (python-sdk #915, #3522), and a bare status
-loses its number and its Retry-After. Both come back as a JSON-RPC error instead, which fails that one request. It knows
-no sessions.
+Owns the one override that the project needs: `send` never raises for a POST of JSON-RPC, and never hands out an
+unbounded or bodiless answer, nor more unasked events than the event loop can bear. An exception there kills the whole
+`Client` (python-sdk #915, #3522), and a bare status loses its number and its Retry-After. Both come back as a JSON-RPC
+error instead, which fails that one request. It knows no sessions.
 """
 
 import json
+import socket
 import ssl
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any, cast
 
 import httpx2
 from mcp.client.auth import OAuthFlowError
-from mcp_types import ErrorData
+from mcp_types import ErrorData, JSONRPCError
 
-from tarsy_tasks.worker.transport_errors import AUTH_FAILED, HTTP_STATUS, TRANSPORT_DOWN, message_too_large
+from tarsy_tasks.worker.events import EventReader
+from tarsy_tasks.worker.flood import Flood
+from tarsy_tasks.worker.lines import LongLine
+from tarsy_tasks.worker.messages import parse_message
+from tarsy_tasks.worker.transport_errors import AUTH_FAILED, http_status, message_too_large, transport_down
 
-__all__ = ["SurvivableClient", "ssl_context"]
+__all__ = [
+    "SurvivableClient",
+    "error_of",
+    "is_event_stream",
+    "is_json",
+    "read_body",
+    "send_within_origin",
+    "ssl_context",
+]
 
 _NOTIFICATION_TIMEOUT_S = 5.0
 """The SDK posts notifications in its writer loop: one that is answered slowly would delay every call behind it."""
-_NEVER_SENT = (
-    httpx2.ConnectError,
-    httpx2.ConnectTimeout,
-    httpx2.PoolTimeout,
-    httpx2.ProxyError,
-    httpx2.UnsupportedProtocol,
-)
-_KEPT_BODY = 200
 _ID_WITHIN = 64
 """The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing
 it.
 """
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, probes: a stream may be silent for days, and a lost peer has to be noticed all the same."""
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 
 
@@ -57,39 +65,70 @@ class SurvivableClient(httpx2.AsyncClient):
     """An `AsyncClient` whose POSTs of JSON-RPC fail one request at a time.
 
     Args:
-        max_message_bytes: Largest JSON answer that is read. (Of an event stream the SDK bounds each event.)
+        max_message_bytes: Largest answer that is read.
+        flood: Slows the reading of event streams; None: they are handed out as they come.
         options: As for `httpx2.AsyncClient`.
     """
 
-    def __init__(self, *, max_message_bytes: int, **options: Any) -> None:
+    def __init__(self, *, max_message_bytes: int, flood: Flood | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._max_message_bytes = max_message_bytes
+        self._flood = flood
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
+            return await self._send_listening(request, **options)
         if request.method != "POST" or not request.headers.get("content-type", "").startswith("application/json"):
             return await super().send(request, **options)
-        if b'"id"' not in request.content[:_ID_WITHIN]:
+        # What follows a redirect has not been read yet; the body is in memory all the same.
+        if b'"id"' not in (await request.aread())[:_ID_WITHIN]:
             return await self._send_notification(request, **options)
         try:
             response = await super().send(request, **options)
-            if response.status_code < 400 and not _is_json(response):
-                return response
-            body = await self._read(response)
+            if response.status_code < 400 and not is_json(response):
+                return self._filtered(response, is_reply=True)
+            body = await read_body(response, self._max_message_bytes)
         except OAuthFlowError as error:
             return _error_response(
                 request, 401, ErrorData(code=AUTH_FAILED, message=f"{type(error).__name__}: {error}")
             )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return _error_response(request, 503, _transport_error(error))
+            return _error_response(request, 503, transport_down(error))
         if body is None and response.status_code < 400:
             return _error_response(request, 502, message_too_large(None, self._max_message_bytes))
         body = body or b""
-        is_answer = response.status_code < 400 or isinstance(_parse_object(body).get("error"), dict)
+        is_answer = response.status_code < 400 or error_of(body) is not None
         # 404 under a session id is the SDK's to read: it means that the server has forgotten the session.
         if is_answer or (response.status_code == 404 and "mcp-session-id" in request.headers):
             headers = [(name, value) for name, value in response.headers.multi_items() if name != "content-encoding"]
             return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
-        return _error_response(request, response.status_code, _status_error(response, body), response.headers)
+        return _error_response(request, response.status_code, http_status(response, body), response.headers)
+
+    async def _send_listening(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Open the stream of what the server says unasked, which may be silent for as long as the server likes."""
+        timeout = {**request.extensions.get("timeout", {}), "read": None}
+        request.extensions = {**request.extensions, "timeout": timeout}
+        response = await super().send(request, **options)
+        _keep_alive(response)
+        return self._filtered(response, is_reply=False)
+
+    def _filtered(self, response: httpx2.Response, *, is_reply: bool) -> httpx2.Response:
+        if self._flood is None or response.status_code >= 300 or not is_event_stream(response):
+            return response
+        if is_reply:
+            self._flood.expect_answer()
+        # Unpacked only where it is packed: each layer of generators costs every call.
+        packed = "content-encoding" in response.headers
+        source = response.aiter_bytes() if packed else cast("AsyncIterator[bytes]", response.stream)
+        return httpx2.Response(
+            response.status_code,
+            headers=[
+                item for item in response.headers.multi_items() if item[0] not in _BODY_HEADERS - {"content-type"}
+            ],
+            stream=_FilteredEvents(source, response, self._flood, self._max_message_bytes, is_reply=is_reply),
+            request=response.request,
+            extensions=response.extensions,
+        )
 
     async def _send_notification(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_NOTIFICATION_TIMEOUT_S).as_dict()}
@@ -99,49 +138,128 @@ class SurvivableClient(httpx2.AsyncClient):
             # Nobody waits for an answer to a notification, and the request that comes next will meet the same failure.
             return httpx2.Response(202, request=request)
 
-    async def _read(self, response: httpx2.Response) -> bytes | None:
-        """The whole body, or None if it is larger than the limit."""
-        pieces: list[bytes] = []
-        size = 0
-        try:
-            async for piece in response.aiter_bytes():
-                size += len(piece)
-                if size > self._max_message_bytes:
-                    return None
-                pieces.append(piece)
-        finally:
-            await response.aclose()
-        return b"".join(pieces)
+
+class _FilteredEvents(httpx2.AsyncByteStream):
+    """An event stream without what nobody reads, at a pace that the event loop can bear, every event bounded."""
+
+    def __init__(
+        self,
+        source: AsyncIterator[bytes],
+        response: httpx2.Response,
+        flood: Flood,
+        limit_bytes: int,
+        *,
+        is_reply: bool,
+    ) -> None:
+        self._source = source
+        self._response = response
+        self._flood = flood
+        self._limit_bytes = limit_bytes
+        self._is_reply = is_reply
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        reader = EventReader(self._limit_bytes)
+        flood = self._flood
+        async for chunk in self._source:
+            brought = False
+            for event in reader.feed(chunk):
+                brought = True
+                data = event.data
+                is_read = flood.admit(data if isinstance(data, bytes) else data.head)
+                if isinstance(data, LongLine):
+                    data = self._instead_of(data) if is_read else b""
+                if is_read and (data or event.marks):
+                    yield event.encode(data)
+                await flood.pause()
+            if not brought:
+                flood.charge_chunk(len(chunk))
+                await flood.pause()
+
+    def _instead_of(self, data: LongLine) -> bytes:
+        if self._is_reply:  # the SDK puts the id of its request into whatever answers on this stream
+            error = message_too_large(data.size_bytes, self._limit_bytes)
+            return JSONRPCError(jsonrpc="2.0", id=None, error=error).model_dump_json(by_alias=True).encode()
+        message = parse_message(data, self._limit_bytes)
+        return b"" if message is None else message.message.model_dump_json(by_alias=True).encode()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
 
 
-def _is_json(response: httpx2.Response) -> bool:
+async def send_within_origin(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
+    """Send, and follow redirects as the SDK's transports do: within the origin and with the same method only.
+
+    A redirect elsewhere is returned as it is: headers and body are for the configured server's eyes. The caller closes
+    the response, whose body is not read.
+    """
+    for _ in range(client.max_redirects):
+        response = await client.send(request, stream=True, follow_redirects=False)
+        following = response.next_request
+        if following is None or following.method != request.method or not is_same_origin(request.url, following.url):
+            return response
+        await response.aclose()
+        request = following
+    raise httpx2.TooManyRedirects("too many redirects", request=request)
+
+
+def is_same_origin(here: httpx2.URL, there: httpx2.URL) -> bool:
+    """Whether what is meant for one address may be sent to the other: same scheme, host, port and user.
+
+    http may become https on the usual ports.
+    """
+    same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
+    upgraded = (here.scheme, there.scheme, here.host, here.port, there.port) == (
+        "http",
+        "https",
+        there.host,
+        None,
+        None,
+    )
+    return (same or upgraded) and (not there.userinfo or there.userinfo == here.userinfo)
+
+
+async def read_body(response: httpx2.Response, limit_bytes: int) -> bytes | None:
+    """The whole body, or None if it is larger than the limit; the response is closed afterwards."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+            if size > limit_bytes:
+                return None
+            pieces.append(piece)
+    finally:
+        await response.aclose()
+    return b"".join(pieces)
+
+
+def is_json(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("application/json")
 
 
-def _parse_object(body: bytes) -> dict[str, Any]:
+def is_event_stream(response: httpx2.Response) -> bool:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+
+
+def error_of(body: bytes) -> dict[str, Any] | None:
+    """The error of a JSON-RPC answer, None if the body is anything else."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        return None
+    error = cast("dict[str, Any]", value).get("error") if isinstance(value, dict) else None
+    return cast("dict[str, Any]", error) if isinstance(error, dict) else None
 
 
-def _transport_error(error: Exception) -> ErrorData:
-    never_sent = isinstance(error, (*_NEVER_SENT, httpx2.InvalidURL))
-    return ErrorData(
-        code=TRANSPORT_DOWN,
-        message=f"{type(error).__name__}: {error}".rstrip(": "),
-        data={"kind": type(error).__name__, "never_sent": never_sent},
-    )
-
-
-def _status_error(response: httpx2.Response, body: bytes) -> ErrorData:
-    excerpt = body[:_KEPT_BODY].decode("utf-8", "replace").strip()
-    return ErrorData(
-        code=HTTP_STATUS,
-        message=f"HTTP {response.status_code} {response.reason_phrase}".strip() + (f": {excerpt}" if excerpt else ""),
-        data={"status": response.status_code, "retry_after": response.headers.get("retry-after")},
-    )
+def _keep_alive(response: httpx2.Response) -> None:
+    stream = response.extensions.get("network_stream")
+    found = stream.get_extra_info("socket") if stream is not None else None
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
+            found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _error_response(

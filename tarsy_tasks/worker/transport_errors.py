@@ -4,8 +4,10 @@ Owns the error codes for what only a transport knows and the SDK would lose or d
 HTTP status came back, that an answer was too large. The codes lie outside of the ranges that JSON-RPC and MCP use.
 """
 
+import ssl
 from typing import Any
 
+import httpx2
 from mcp_types import ErrorData
 
 __all__ = [
@@ -15,11 +17,15 @@ __all__ = [
     "NOT_SENT",
     "TRANSPORT_DOWN",
     "UNREADABLE_ANSWER",
+    "http_status",
     "message_too_large",
+    "transport_down",
 ]
 
 TRANSPORT_DOWN = -31990
-"""The HTTP exchange failed; `data["never_sent"]` says whether the request can have reached the server."""
+"""The HTTP exchange failed; `data["never_sent"]` says whether the request can have reached the server, and
+`data["tls"]` is there, and true, when no TLS connection can be made with this configuration.
+"""
 HTTP_STATUS = -31991
 """The server answered with `data["status"]` and no JSON-RPC body; `data["retry_after"]` is its header."""
 AUTH_FAILED = -31992
@@ -31,6 +37,18 @@ UNREADABLE_ANSWER = -31994
 NOT_SENT = -31995
 """The request could not be written as JSON."""
 
+_NEVER_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+    httpx2.InvalidURL,
+)
+_TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""The other side hung up, as it does when it restarts; that says nothing about certificates."""
+_KEPT_BODY = 200
+
 
 def message_too_large(size_bytes: int | None, limit_bytes: int) -> ErrorData:
     """The error that stands in for an answer above the limit; `size_bytes` None: reading stopped at the limit."""
@@ -40,4 +58,37 @@ def message_too_large(size_bytes: int | None, limit_bytes: int) -> ErrorData:
         code=MESSAGE_TOO_LARGE,
         message=f"the answer is larger than max_message_bytes ({limit_bytes} bytes): {found}",
         data=data,
+    )
+
+
+def transport_down(error: Exception) -> ErrorData:
+    """The error for an exchange that failed without an answer."""
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
+    data: dict[str, Any] = {"kind": type(error).__name__, "never_sent": isinstance(error, _NEVER_SENT)}
+    if isinstance(error, httpx2.ConnectError) and (cause := _tls_cause(error)) is not None:
+        data["tls"] = True
+        message = f"no TLS connection: {cause}"
+    return ErrorData(code=TRANSPORT_DOWN, message=message, data=data)
+
+
+def _tls_cause(error: BaseException) -> ssl.SSLError | None:
+    """What made TLS impossible, if anything did: a certificate, a protocol version, a peer that speaks plain HTTP."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _TRANSIENT_TLS):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def http_status(response: httpx2.Response, body: bytes, note: str = "") -> ErrorData:
+    """The error for an answer that is no JSON-RPC, with the begin of its body."""
+    excerpt = body[:_KEPT_BODY].decode("utf-8", "replace").strip()
+    said = f"HTTP {response.status_code} {response.reason_phrase}".strip() + note
+    return ErrorData(
+        code=HTTP_STATUS,
+        message=said + (f": {excerpt}" if excerpt else ""),
+        data={"status": response.status_code, "retry_after": response.headers.get("retry-after")},
     )

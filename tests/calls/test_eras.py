@@ -1,4 +1,4 @@
-"""One behaviour, whatever carries it: stdio and Streamable HTTP, in the 2026-07-28 era and in the handshake era."""
+"""One behaviour, whatever carries it: stdio, Streamable HTTP or SSE, in the 2026-07-28 era or in the handshake era."""
 
 import asyncio
 import sys
@@ -37,8 +37,12 @@ class Variant:
     hears_cancel: bool = True
 
     @property
-    def is_http(self) -> bool:
-        return self.name.startswith("http")
+    def kind(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def listens(self) -> bool:
+        return self.kind != "stdio"
 
 
 NEW, OLD = "2026-07-28", "2025-11-25"
@@ -50,18 +54,20 @@ VARIANTS = [
     Variant("http-old", OLD, ("--handshake",)),
     Variant("http-old-json", OLD, ("--handshake", "--json")),
     Variant("http-old-stateless", OLD, ("--handshake", "--json", "--stateless"), hears_cancel=False),
+    Variant("sse-new", NEW, ("--sse",)),
+    Variant("sse-old", OLD, ("--handshake", "--sse")),
 ]
-HTTP_VARIANTS = [variant for variant in VARIANTS if variant.is_http]
+LISTENING = [variant for variant in VARIANTS if variant.listens]
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
 
-class HttpServers:
+class ListeningServers:
     """The servers that listen, each of which can be restarted on its port."""
 
     def __init__(self, directory: Path) -> None:
-        self.ports = {variant.name: free_port() for variant in HTTP_VARIANTS}
+        self.ports = {variant.name: free_port() for variant in LISTENING}
         self._directory = directory
-        self._stacks = {variant.name: ExitStack() for variant in HTTP_VARIANTS}
+        self._stacks = {variant.name: ExitStack() for variant in LISTENING}
 
     def start(self, variant: Variant) -> None:
         port = self.ports[variant.name]
@@ -73,22 +79,24 @@ class HttpServers:
 
 
 @pytest.fixture(scope="module")
-def http_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServers]:
-    servers = HttpServers(tmp_path_factory.mktemp("servers"))
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ListeningServers]:
+    servers = ListeningServers(tmp_path_factory.mktemp("servers"))
     try:
         with ThreadPoolExecutor() as at_once:
-            list(at_once.map(servers.start, HTTP_VARIANTS))
+            list(at_once.map(servers.start, LISTENING))
         yield servers
     finally:
-        for variant in HTTP_VARIANTS:
+        for variant in LISTENING:
             servers.stop(variant)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker(start_worker: StartWorker, http_servers: HttpServers) -> Worker:
+def worker(start_worker: StartWorker, servers: ListeningServers) -> Worker:
     def server(variant: Variant) -> dict[str, Any]:
-        if variant.is_http:
-            return {"url": f"http://127.0.0.1:{http_servers.ports[variant.name]}/mcp", **CREDENTIALS}
+        if variant.listens:
+            path = "sse" if variant.kind == "sse" else "mcp"
+            url = f"http://127.0.0.1:{servers.ports[variant.name]}/{path}"
+            return {"type": variant.kind, "url": url, **CREDENTIALS}
         return {"command": sys.executable, "args": [either_era.__file__, *variant.options]}
 
     return start_worker({variant.name: server(variant) for variant in VARIANTS}, environment={"SESAME": "open-sesame"})
@@ -106,8 +114,7 @@ def _call(tools: ToolExecutor, variant: Variant, tool: str, **arguments: Any) ->
 @each_variant
 def test_the_worker_logs_the_protocol_version(worker: Worker, tools: ToolExecutor, variant: Variant) -> None:
     _call(tools, variant, "echo", text="connect")
-    kind = "http" if variant.is_http else "stdio"
-    worker.wait_for_log(f"connected to MCP server {variant.name}: {kind}, protocol {variant.protocol}")
+    worker.wait_for_log(f"connected to MCP server {variant.name}: {variant.kind}, protocol {variant.protocol}")
 
 
 @each_variant
@@ -183,7 +190,7 @@ def test_32_calls_share_one_session(tools: ToolExecutor, variant: Variant, worke
     assert worker.log.count(f"connected to MCP server {variant.name}:") == connections
 
 
-@pytest.mark.parametrize("variant", HTTP_VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", LISTENING, ids=lambda variant: variant.name)
 def test_headers_and_bearer_token_arrive(tools: ToolExecutor, variant: Variant) -> None:
     arrived = _call(tools, variant, "headers").structured
     assert isinstance(arrived, dict)
@@ -193,12 +200,12 @@ def test_headers_and_bearer_token_arrive(tools: ToolExecutor, variant: Variant) 
 
 @each_variant
 def test_calls_go_on_after_a_restart_of_the_server(
-    tools: ToolExecutor, variant: Variant, worker: Worker, http_servers: HttpServers
+    tools: ToolExecutor, variant: Variant, worker: Worker, servers: ListeningServers
 ) -> None:
     assert _call(tools, variant, "echo", text="before").content == "before"
-    if variant.is_http:
-        http_servers.stop(variant)
-        http_servers.start(variant)
+    if variant.listens:
+        servers.stop(variant)
+        servers.start(variant)
     else:
         process = _server_process(worker, variant)
         process.kill()
@@ -207,13 +214,13 @@ def test_calls_go_on_after_a_restart_of_the_server(
 
 
 def test_a_server_that_is_down_is_unavailable_and_back_with_the_first_call_after_it_is_up(
-    tools: ToolExecutor, http_servers: HttpServers
+    tools: ToolExecutor, servers: ListeningServers
 ) -> None:
     variant = next(variant for variant in VARIANTS if variant.name == "http-new")
-    http_servers.stop(variant)
+    servers.stop(variant)
     down = _call(tools, variant, "echo", text="anybody?")
     assert (down.outcome, down.error_code) == (Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)
-    http_servers.start(variant)
+    servers.start(variant)
     assert _call(tools, variant, "echo", text="hello").content == "hello"
 
 

@@ -1,21 +1,25 @@
 """The demo's server, pinned to a protocol era, with tools that tell what reached it.
 
-`python either_era.py [--handshake] [--http PORT [--json] [--stateless]]`. The SDK serves the era that a client opens
-with, and ours opens with 2026-07-28; `--handshake` plays a server from before, which does not know that version.
+`python either_era.py [--handshake] [--http PORT [--json] [--stateless] [--sse]]`. The SDK serves the era that a client
+opens with, and ours opens with 2026-07-28; `--handshake` plays a server from before, which does not know that version.
 """
 
 import argparse
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import METHOD_NOT_FOUND, ErrorData, JSONRPCError, JSONRPCRequest
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.applications import Starlette
 from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tarsy_tasks.demo.server import build_server
@@ -47,7 +51,7 @@ def add_witnesses(server: MCPServer) -> None:
         return dict(context.headers or {})
 
 
-async def serve_handshake_stdio(server: MCPServer) -> None:
+async def serve_handshake(server: MCPServer, streams: AbstractAsyncContextManager[tuple[Any, Any]]) -> None:
     """Answers `server/discover` like a server that never heard of it; the SDK's own sees only what comes after."""
     to_server, from_client = anyio.create_memory_object_stream[SessionMessage | Exception]()
 
@@ -62,10 +66,20 @@ async def serve_handshake_stdio(server: MCPServer) -> None:
                     await to_server.send(item)
 
     core = server._lowlevel_server
-    async with stdio_server() as (read, write), anyio.create_task_group() as tasks:
+    async with streams as (read, write), anyio.create_task_group() as tasks:
         tasks.start_soon(pass_on, read, write)
         await core.run(from_client, write, core.create_initialization_options())
         tasks.cancel_scope.cancel()
+
+
+def handshake_sse_app(server: MCPServer) -> ASGIApp:
+    transport = SseServerTransport("/messages/")
+
+    class Stream:
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await serve_handshake(server, transport.connect_sse(scope, receive, send))
+
+    return Starlette(routes=[Route("/sse", Stream()), Mount("/messages/", transport.handle_post_message)])
 
 
 def refuse_new_era(app: ASGIApp) -> ASGIApp:
@@ -88,11 +102,16 @@ def main() -> None:
     parser.add_argument("--http", type=int)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--stateless", action="store_true")
+    parser.add_argument("--sse", action="store_true")
     options = parser.parse_args()
     server = build_server()
     add_witnesses(server)
     if options.http is not None:
-        app: ASGIApp = server.streamable_http_app(json_response=options.json, stateless_http=options.stateless)
+        app: ASGIApp
+        if options.sse:
+            app = handshake_sse_app(server) if options.handshake else server.sse_app()
+        else:
+            app = server.streamable_http_app(json_response=options.json, stateless_http=options.stateless)
         uvicorn.run(
             refuse_new_era(app) if options.handshake else app,
             host="127.0.0.1",
@@ -101,7 +120,7 @@ def main() -> None:
             timeout_graceful_shutdown=1,
         )
     elif options.handshake:
-        anyio.run(serve_handshake_stdio, server)
+        anyio.run(serve_handshake, server, stdio_server())
     else:
         server.run("stdio")
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NoReturn
 
 LARGE_BYTES = 20_000_000
 SECRET = "hunter2hunter2"
@@ -42,7 +42,15 @@ class Handler(BaseHTTPRequestHandler):
             self.behave(request, kind)
 
     def do_GET(self) -> None:
+        if self.path.endswith("/floods"):
+            self.begin_stream()
+            self.flood()
         self.reply(405, {}, b"")
+
+    def flood(self) -> NoReturn:
+        log = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "flood"}}
+        while True:
+            self.wfile.write((b"event: message\ndata: " + json.dumps(log).encode() + b"\n\n") * 100)
 
     def do_DELETE(self) -> None:
         if self.path.endswith("/clings"):
@@ -51,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def behave(self, request: dict[str, Any], kind: str) -> None:
         headers: dict[str, str] = {}
-        if kind in ("forgets-sessions", "clings"):
+        if kind in ("forgets-sessions", "clings", "floods"):
             session = self.headers.get("Mcp-Session-Id")
             if request["method"] == "initialize":
                 headers["Mcp-Session-Id"] = session = uuid.uuid4().hex
@@ -75,11 +83,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def misbehave(self, kind: str, request: dict[str, Any]) -> None:
         match kind:
+            case "floods":  # on its other stream
+                self.behave(request, kind)
+            case "redirects-within" if self.path.endswith("?moved"):
+                self.behave(request, kind)
+            case "redirects-within":
+                self.reply(307, {"Location": f"{self.path}?moved"}, b"")
             case "hangs":
                 threading.Event().wait(30)
             case "hangs-in-stream":
                 self.begin_stream()
                 threading.Event().wait(30)
+            case "floods-in-stream":
+                self.begin_stream()
+                self.flood()
             case "cuts-json":
                 self.begin({"Content-Type": "application/json", "Content-Length": "1000"})
                 self.wfile.write(b'{"jsonrpc": "2.0", "id": ')

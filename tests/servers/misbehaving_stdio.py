@@ -21,6 +21,7 @@ SECRET = "hunter2hunter2"
 GRANDCHILD = "grandchild of tarsy-tasks' tests"
 """Stands on the command line of the process that `StartsGrandchild` starts."""
 GRANDCHILD_COMMAND = [sys.executable, "-c", "import time; time.sleep(600)", GRANDCHILD]
+_STDOUT = threading.Lock()
 
 
 class Server:
@@ -61,8 +62,9 @@ class Server:
         self.write_bytes(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def write_bytes(self, line: bytes) -> None:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+        with _STDOUT:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
 
 
 def tool(name: str) -> Message:
@@ -125,6 +127,19 @@ class FloodsStderrBesideItsAnswers(Server):
     def flood(self) -> None:
         while True:
             os.write(2, b"y\n" * 50_000)
+
+
+class FloodsNotifications(Server):
+    """Once its tool `act` has been called it writes notifications as fast as they are taken, beside its answers."""
+
+    def act(self, request: Message) -> None:
+        super().act(request)
+        threading.Thread(target=self.flood, daemon=True).start()
+
+    def flood(self) -> None:
+        log = {"method": "notifications/message", "params": {"level": "info", "data": "flood"}}
+        while True:
+            self.write_bytes((json.dumps({"jsonrpc": "2.0", **log}).encode() + b"\n") * 100)
 
 
 class FloodsStdout(Server):

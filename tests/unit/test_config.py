@@ -339,7 +339,7 @@ KEYS = (
     "transport, type, url, verify_ssl"
 )
 TIMEOUT_KEYS = "call_s, connect_s, list_s, recreate_s, tools"
-TRANSPORTS = "http, stdio, streamable-http, streamableHttp, streamable_http"
+TRANSPORTS = "http, sse, stdio, streamable-http, streamableHttp, streamable_http"
 
 JSON_ERRORS = {
     # The top level
@@ -399,15 +399,17 @@ JSON_ERRORS = {
     '{"mcpServers": {"a": {"url": "http://h", "bearer_token": "t", "headers": {"authorization": "b"}}}}': (
         "1:17: mcpServers.a: has `auth` and a header Authorization, which would be the same header; keep one"
     ),
-    '{"mcpServers": {"a": {"type": "sse", "url": "http://h/sse"}}}': (
-        "1:23: mcpServers.a.type: found `sse`, which is not supported yet; "
-        "most servers offer `http` too, often at another path"
+    '{"mcpServers": {"a": {"type": "sse", "command": "x"}}}': (
+        "1:17: mcpServers.a: has the transport sse and a `command`, expected a `url`; or the transport stdio"
+    ),
+    '{"mcpServers": {"a": {"type": "sse", "url": "http://h", "cwd": "/"}}}': (
+        "1:17: mcpServers.a: has cwd: without meaning for the transport sse, so remove"
     ),
     '{"mcpServers": {"a": {"transport": "studio", "command": "x"}}}': (
         f"1:23: mcpServers.a.transport: found 'studio', expected a transport; did you mean `stdio`? Known: {TRANSPORTS}"
     ),
     '{"mcpServers": {"a": {"transport": 5, "command": "x"}}}': (
-        "1:23: mcpServers.a.transport: found a number, expected `stdio` or `http`"
+        "1:23: mcpServers.a.transport: found a number, expected `stdio`, `http` or `sse`"
     ),
     '{"mcpServers": {"a": {"transport": "stdio", "type": "http", "command": "x"}}}': (
         "1:45: mcpServers.a.type: contradicts `mcpServers.a.transport`; keep one of the two"
@@ -924,6 +926,7 @@ def test_no_value_that_could_be_secret_ever_appears_in_an_error(directory, name,
 
 GOOD = [
     {"mcpServers": {}},
+    {"mcpServers": {"a": {"type": "sse", "url": "https://h/sse", "headers": {"A": "b"}, "verify_ssl": False}}},
     {"$schema": "x", "mcpServers": {"a b": {"command": "x", "args": ["y"], "env": {"A": "${B}"}, "disabled": True}}},
     {"mcpServers": {"a": {"type": "streamable-http", "url": "https://h", "headers": {"A": "b"}, "bearer_token": "t"}}},
     {
@@ -946,7 +949,7 @@ BAD = [
     {"mcpServers": {"a": {"command": "x", "timeouts": {"call_s": 0}}}},
     {"mcpServers": {"a": {"command": "x", "timeouts": {"call": 5}}}},
     {"mcpServers": {"a": {"command": "x", "max_message_bytes": 0}}},
-    {"mcpServers": {"a": {"type": "sse", "url": "http://h"}}},
+    {"mcpServers": {"a": {"type": "SSE", "url": "http://h"}}},
     {"mcpServers": {"a": {"url": "http://h", "auth": {"type": "bearer"}}}},
 ]
 

@@ -1,0 +1,73 @@
+"""Lines out of a stream of bytes, in linear time and bounded memory.
+
+Owns the splitting, and what is kept of a line that is too long. It reads nothing and knows no protocol: the transports
+feed it what they have read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["KEPT_BYTES", "BoundedLines", "LongLine"]
+
+KEPT_BYTES = 1024
+"""Of a line that is too long, this much of either end is kept: somewhere in it stands the request id."""
+
+
+@dataclass(frozen=True)
+class LongLine:
+    """A line above the limit, of which only the ends were kept."""
+
+    head: bytes
+    tail: bytes
+    size_bytes: int
+
+
+class BoundedLines:
+    """Splits at line feeds, holding at most `limit_bytes` and a chunk.
+
+    Args:
+        limit_bytes: Longest line that comes out whole.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._head = self._tail = b""
+
+    @property
+    def discarding(self) -> bool:
+        """Whether the line that is being read is too long, so that what comes is thrown away."""
+        return bool(self._head)
+
+    def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
+        """The lines that this chunk completes."""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if not self._size:
+                yield end if len(end) <= self._limit_bytes else LongLine(end[:KEPT_BYTES], end[-KEPT_BYTES:], len(end))
+                continue
+            self._keep(end)
+            yield from self.finish()
+        if rest:
+            self._keep(rest)
+
+    def _keep(self, piece: bytes) -> None:
+        self._size += len(piece)
+        self._tail = (self._tail + piece)[-KEPT_BYTES:]
+        if self._size <= self._limit_bytes:
+            self._pieces.append(piece)
+        elif not self._head:
+            self._head = (b"".join(self._pieces) + piece)[:KEPT_BYTES]
+            self._pieces = []
+
+    def finish(self) -> Iterator[bytes | LongLine]:
+        """The line that no line feed has completed, if there is one."""
+        if self._head:
+            yield LongLine(self._head, self._tail, self._size)
+        elif self._size:
+            yield b"".join(self._pieces)
+        self._begin()

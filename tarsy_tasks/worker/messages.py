@@ -1,0 +1,79 @@
+"""JSON-RPC messages between bytes and the SDK.
+
+Owns reading what a server wrote, so that one bad message costs one request at most, and writing what a session says.
+It knows no transport: stdio frames messages as lines, SSE as events.
+"""
+
+import json
+import re
+
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
+
+from tarsy_tasks.worker.lines import KEPT_BYTES, LongLine
+from tarsy_tasks.worker.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
+
+__all__ = ["FromServer", "MessageStreams", "answer_with_error", "encode_message", "parse_message", "stand_in"]
+
+FromServer = MemoryObjectSendStream[SessionMessage | Exception]
+"""Where a transport puts what the server said."""
+MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+"""What a transport gives the SDK's `Client`: messages from the server, messages to it."""
+
+_ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]{0,200}")\s*'
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
+_ID_LAST = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+
+def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | None:
+    """The message that a text is, or None for what is no JSON-RPC.
+
+    An answer that cannot be delivered, being too long or unreadable, becomes an error under its request id.
+    """
+    if isinstance(text, LongLine):
+        return stand_in(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
+    if b'"jsonrpc"' not in text:
+        return None
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError:
+        pass
+    try:
+        # One bad byte, or half of a surrogate pair, must not cost the message: the SDK's strict reader loses the whole
+        # session to it.
+        whole = json.dumps(json.loads(text.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
+        return SessionMessage(jsonrpc_message_adapter.validate_json(whole, by_name=False))
+    except (ValueError, RecursionError) as error:
+        unreadable = ErrorData(code=UNREADABLE_ANSWER, message=f"it cannot be read ({type(error).__name__})")
+        return stand_in(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
+
+
+def stand_in(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
+    """An error in place of an answer that cannot be delivered, if its request id can be found at either end of it."""
+    found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
+    if found is None:
+        return None
+    word = found[1].decode("utf-8", "replace")
+    request_id = word.strip('"') if word.startswith('"') else int(word)
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+
+
+async def encode_message(item: SessionMessage, to_session: FromServer) -> bytes | None:
+    """The JSON of a message, one line of UTF-8.
+
+    None if it is no JSON here: then a request has been answered with that, so that it costs itself only and not the
+    session.
+    """
+    try:
+        return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError as error:
+        refusal = ErrorData(code=NOT_SENT, message=f"the request cannot be written as JSON: {type(error).__name__}")
+        await answer_with_error(item, refusal, to_session)
+        return None
+
+
+async def answer_with_error(item: SessionMessage, error: ErrorData, to_session: FromServer) -> None:
+    """Answer a request in the server's place; what is no request needs no answer."""
+    if isinstance(item.message, JSONRPCRequest):
+        await to_session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=item.message.id, error=error)))

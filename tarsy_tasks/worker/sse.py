@@ -1,0 +1,342 @@
+"""SSE transport: the "HTTP with SSE" of protocol 2024-11-05, one event stream down and a POST for every message up.
+
+Owns the stream, the POSTs and their order. It replaces the SDK's `sse_client`, in which a failing POST hangs its call
+for ever, one slow POST delays all others, and an event above 1 MiB or five minutes of silence end the session. It knows
+no sessions; that a POST fails without an exception is the doing of `SurvivableClient`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp import MCPError
+from mcp.client.auth import OAuthFlowError
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, JSONRPCNotification, JSONRPCRequest, RequestId
+from pydantic import ValidationError
+
+from tarsy_tasks.worker.events import Event, EventReader
+from tarsy_tasks.worker.flood import Flood
+from tarsy_tasks.worker.http_client import (
+    SurvivableClient,
+    error_of,
+    is_event_stream,
+    is_json,
+    is_same_origin,
+    read_body,
+    send_within_origin,
+)
+from tarsy_tasks.worker.lines import LongLine
+from tarsy_tasks.worker.messages import (
+    FromServer,
+    MessageStreams,
+    answer_with_error,
+    encode_message,
+    parse_message,
+)
+from tarsy_tasks.worker.server_output import ServerOutput
+from tarsy_tasks.worker.transport_errors import AUTH_FAILED, HTTP_STATUS, TRANSPORT_DOWN, http_status, transport_down
+
+__all__ = ["sse_transport"]
+
+_QUEUED_MESSAGES = 64
+_MOST_POSTS = 256
+"""As many as a worker has calls in flight by default. Some servers hold a POST until its tool is through."""
+_CANCEL_WAITS_S = 0.5
+_REPLY_WITHIN_S = 1.0
+_REPLY_BYTES = 64 * 1024
+"""The reply to a POST says nothing; it is read only so that its connection can be used again."""
+_FORGOTTEN = (404, 410)
+
+
+@asynccontextmanager
+async def sse_transport(
+    url: str,
+    client: SurvivableClient,
+    *,
+    max_message_bytes: int,
+    flood: Flood,
+    output: ServerOutput,
+    on_end: Callable[[str], None],
+) -> AsyncGenerator[MessageStreams]:
+    """Open the event stream, wait for the endpoint that it names, and yield the message streams.
+
+    Args:
+        url: Of the event stream.
+        client: With the server's headers, and without a `Flood` of its own; the caller closes it.
+        max_message_bytes: Largest event that is read. The answer that a larger one was becomes an error.
+        flood: Slows the reading of a server that says too much.
+        output: Receives events that are no JSON-RPC.
+        on_end: Called with the reason when the stream ends or breaks; never on a regular exit.
+
+    Raises:
+        MCPError: The stream cannot be opened, or names no endpoint that messages may be sent to.
+    """
+    to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
+    to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
+    stream = _EventStream(url, client, max_message_bytes, to_session, flood, output, on_end)
+    reader = asyncio.create_task(stream.read())
+    posts: _Posts | None = None
+    tasks = {reader}
+    try:
+        posts = _Posts(await stream.endpoint, client, to_session, flood)
+        tasks.add(asyncio.create_task(posts.write(from_session)))
+        yield from_server, to_server
+    finally:
+        with anyio.CancelScope(shield=True):
+            for each in (from_server, to_server, to_session, from_session):
+                each.close()
+            if posts is not None:
+                tasks |= posts.tasks
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+class _EventStream:
+    """The server's half of the conversation.
+
+    Attributes:
+        endpoint: Where messages go, once the server has said so.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client: SurvivableClient,
+        limit_bytes: int,
+        to_session: FromServer,
+        flood: Flood,
+        output: ServerOutput,
+        on_end: Callable[[str], None],
+    ) -> None:
+        self.endpoint: asyncio.Future[httpx2.URL] = asyncio.get_running_loop().create_future()
+        self._url = url
+        self._client = client
+        self._limit_bytes = limit_bytes
+        self._to_session = to_session
+        self._flood = flood
+        self._output = output
+        self._on_end = on_end
+
+    async def read(self) -> None:
+        """Open the stream and pass on what it says until it ends."""
+        try:
+            response = await self._open()
+        except MCPError as error:
+            self._refuse(error)
+            return
+        try:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                ending = await self._pass_on(response)
+                if self.endpoint.done():
+                    self._on_end(ending)
+                else:
+                    text = f"{ending} before it named an endpoint for messages"
+                    self._refuse(MCPError(TRANSPORT_DOWN, text, {"kind": "EndOfStream", "never_sent": True}))
+                self._to_session.close()
+        finally:
+            await response.aclose()
+
+    def _refuse(self, error: MCPError) -> None:
+        if not self.endpoint.done():
+            self.endpoint.set_exception(error)
+
+    async def _open(self) -> httpx2.Response:
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        try:
+            response = await send_within_origin(
+                self._client, self._client.build_request("GET", self._url, headers=headers)
+            )
+            if response.status_code == 200 and is_event_stream(response):
+                return response
+            # Not all of it: an endless page is no reason to wait.
+            body = b"" if response.status_code == 200 else await read_body(response, _REPLY_BYTES) or b""
+            await response.aclose()
+        except OAuthFlowError as error:
+            raise MCPError(AUTH_FAILED, f"{type(error).__name__}: {error}") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise MCPError.from_error_data(transport_down(error)) from None
+        raise MCPError.from_error_data(http_status(response, body, _note(response)))
+
+    async def _pass_on(self, response: httpx2.Response) -> str:
+        """Read to the end; returns why it ended."""
+        reader = EventReader(self._limit_bytes)
+        try:
+            async for chunk in response.aiter_bytes():
+                brought = False
+                for event in reader.feed(chunk):
+                    brought |= await self._read_event(event, response.url)
+                if not brought:
+                    self._flood.charge_chunk(len(chunk))
+                await self._flood.pause()
+        except httpx2.HTTPError as error:
+            return f"its event stream broke ({type(error).__name__}: {error})".replace(": )", ")")
+        return "it closed its event stream"
+
+    async def _read_event(self, event: Event, url: httpx2.URL) -> bool:
+        """Act on an event; returns whether it was a message."""
+        data = event.data
+        if event.name == b"endpoint":
+            if isinstance(data, bytes) and not self.endpoint.done():
+                self._set_endpoint(data, url)
+        elif event.name == b"message" and data:
+            if self._flood.admit(data if isinstance(data, bytes) else data.head):
+                message = parse_message(data, self._limit_bytes)
+                if message is not None:
+                    await self._to_session.send(message)
+                elif pause_s := self._record_garbage(data):
+                    await asyncio.sleep(pause_s)
+            await self._flood.pause()
+            return True
+        return False  # what else a server makes up, such as `ping`
+
+    def _set_endpoint(self, data: bytes, url: httpx2.URL) -> None:
+        """Where messages go; not to another origin, for they carry headers that are for this server's eyes."""
+        named = data.decode("utf-8", "replace").strip()
+        try:
+            endpoint = url.join(named)
+        except httpx2.InvalidURL as error:
+            self._refuse(MCPError(HTTP_STATUS, f"it names an endpoint that is no address: {error}", {"status": 200}))
+            return
+        if is_same_origin(url, endpoint):
+            self.endpoint.set_result(endpoint)
+            return
+        where = endpoint.copy_with(userinfo=b"", query=None, fragment=None)
+        text = f"it names an endpoint on another origin, {where}; headers and token are not sent there"
+        self._refuse(MCPError(HTTP_STATUS, text, {"status": 200}))
+
+    def _record_garbage(self, data: bytes | LongLine) -> float:
+        if isinstance(data, LongLine):
+            what = f"an event of {data.size_bytes} bytes, above max_message_bytes and without a request id"
+            return self._output.record_line(data.head, level=logging.WARNING, what=what)
+        return self._output.record_line(data, level=logging.WARNING, what="not JSON-RPC, in an event")
+
+
+class _Posts:
+    """The client's half of the conversation.
+
+    A request does not wait for another one's POST. A notification is sent before what comes after it, save for a
+    cancel, which only has to come after its own request.
+
+    Attributes:
+        tasks: POSTs in flight.
+    """
+
+    def __init__(self, endpoint: httpx2.URL, client: SurvivableClient, to_session: FromServer, flood: Flood) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._requests: dict[RequestId, asyncio.Task[None]] = {}
+        self._sent: set[RequestId] = set()
+        self._slots = asyncio.Semaphore(_MOST_POSTS)
+        self._endpoint = endpoint
+        self._client = client
+        self._to_session = to_session
+        self._flood = flood
+
+    async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        """Send what the session says until it says no more."""
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for item in from_session:
+                data = await encode_message(item, self._to_session)
+                if data is None:
+                    continue
+                match item.message:
+                    case JSONRPCRequest(id=request_id):
+                        self._requests[request_id] = self._start(self._post_request(item, request_id, data))
+                    case JSONRPCNotification(method="notifications/cancelled", params=params):
+                        self._start(self._post_cancel((params or {}).get("requestId"), data))
+                    case JSONRPCNotification():
+                        await self._post(data)
+                    case _:
+                        self._start(self._answer(data))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def _post_request(self, item: SessionMessage, request_id: RequestId, data: bytes) -> None:
+        try:
+            async with self._slots:
+                self._sent.add(request_id)
+                self._flood.expect_answer()
+                error = await self._post(data)
+            if error is not None:
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await answer_with_error(item, error, self._to_session)
+        finally:
+            self._sent.discard(request_id)
+            if self._requests.get(request_id) is asyncio.current_task():
+                del self._requests[request_id]
+
+    async def _post_cancel(self, request_id: RequestId | None, data: bytes) -> None:
+        request = self._requests.get(request_id) if request_id is not None else None
+        if request is not None and request_id not in self._sent:
+            request.cancel()
+            return
+        if request is not None:
+            await asyncio.wait({request}, timeout=_CANCEL_WAITS_S)
+        await self._post(data)
+        if request is not None:
+            request.cancel()  # nobody waits for it any more
+
+    async def _answer(self, data: bytes) -> None:
+        """Answer a request of the server."""
+        async with self._slots:
+            await self._post(data)
+
+    async def _post(self, data: bytes) -> ErrorData | None:
+        """Send one message; returns why it did not arrive. What the server thinks of it comes as an event."""
+        request = self._client.build_request(
+            "POST", self._endpoint, content=data, headers={"Content-Type": "application/json"}
+        )
+        try:
+            response = await send_within_origin(self._client, request)
+        except httpx2.HTTPError as error:
+            return transport_down(error)
+        try:
+            if response.status_code < 300:
+                return await self._finish(response)
+            body = await read_body(response, _REPLY_BYTES) or b""
+        except httpx2.HTTPError:
+            body = b""
+        finally:
+            await response.aclose()
+        error = _json_error(response, body) or http_status(response, body, _note(response))
+        if error.code == HTTP_STATUS and response.status_code in _FORGOTTEN:
+            # The server knows the address of its stream: what it does not know any more is the session.
+            return ErrorData(code=HTTP_STATUS, message=f"session not found: {error.message}", data=error.data)
+        return error
+
+    async def _finish(self, response: httpx2.Response) -> None:
+        with suppress(TimeoutError, httpx2.HTTPError):
+            async with asyncio.timeout(_REPLY_WITHIN_S):
+                await read_body(response, _REPLY_BYTES)
+
+
+def _json_error(response: httpx2.Response, body: bytes) -> ErrorData | None:
+    try:
+        return ErrorData.model_validate(error_of(body)) if is_json(response) else None
+    except ValidationError:
+        return None
+
+
+def _note(response: httpx2.Response) -> str:
+    """What a status means here, beside its own words."""
+    if response.next_request is not None:
+        where = response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
+        return f", a redirect to {where}, which is not followed"
+    match response.status_code:
+        case 200:
+            kind = response.headers.get("content-type", "no content type")
+            return f" with {kind} instead of text/event-stream; perhaps another path, or the transport http"
+        case 405:
+            return ", so it has no event stream here; perhaps another path, or the transport http"
+        case _:
+            return ""

@@ -1,0 +1,71 @@
+"""Servers that say more than anybody can read: the others' calls do not notice, and their own answers still come."""
+
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tests.calls.neighbour import HEALTHY, greet_neighbour
+from tests.conftest import StartWorker
+from tests.processes import Worker, free_port
+from tests.servers import listening, misbehaving_http, misbehaving_sse, misbehaving_stdio
+
+FLOODING = ["floods-stdio", "floods-http", "floods-sse"]
+CALLS = 100
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    http, sse = free_port(), free_port()
+    directory = tmp_path_factory.mktemp("zoo")
+    with (
+        listening([sys.executable, misbehaving_http.__file__, str(http)], http, directory),
+        listening([sys.executable, misbehaving_sse.__file__, str(sse)], sse, directory),
+    ):
+        yield http, sse
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, ports: tuple[int, int]) -> Worker:
+    http, sse = ports
+    return start_worker(
+        {
+            **HEALTHY,
+            "floods-stdio": {"command": sys.executable, "args": [misbehaving_stdio.__file__, "floods-notifications"]},
+            "floods-http": {"url": f"http://127.0.0.1:{http}/call/floods"},
+            "floods-sse": {"type": "sse", "url": f"http://127.0.0.1:{sse}/call/floods/sse"},
+        }
+    )
+
+
+def test_floods_cost_the_worker_little_and_the_answers_of_all_servers_flow(worker: Worker) -> None:
+    tools = ToolExecutor(timeout_s=30)
+    greet_neighbour(tools)
+    quiet_s = _cpu_of_calls(tools, worker)
+    for server in FLOODING:
+        assert _call(tools, server, "act") is Outcome.OK
+    for server in FLOODING:
+        worker.wait_for_log(f"MCP server {server} floods notifications")
+
+    flooded_s = _cpu_of_calls(tools, worker)
+
+    assert flooded_s < 4 * quiet_s  # 27 times as much if nothing slows the reading
+    for server in ("floods-stdio", "floods-http"):  # on SSE all that the kernel has buffered comes first
+        assert _call(tools, server, "echo") is Outcome.OK
+    assert [worker.log.count(f"MCP server {server} floods notifications") for server in FLOODING] == [1, 1, 1]
+
+
+def _call(tools: ToolExecutor, server: str, tool: str) -> Outcome:
+    return tools.execute(ToolCall(id="c", name=f"{server}.{tool}", arguments={"text": "again"})).outcome
+
+
+def _cpu_of_calls(tools: ToolExecutor, worker: Worker) -> float:
+    """Seconds of the worker's CPU time while the healthy server answers, one call after the other."""
+    process = psutil.Process(worker.pid)
+    before = process.cpu_times()
+    for _ in range(CALLS):
+        greet_neighbour(tools)
+    after = process.cpu_times()
+    return after.user + after.system - before.user - before.system

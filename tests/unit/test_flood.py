@@ -1,0 +1,79 @@
+"""What a server may say unasked: which messages are read, and what an answer costs."""
+
+import asyncio
+import json
+
+from tarsy_tasks.worker.flood import Flood
+
+LOG = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
+PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}'
+TOOLS_CHANGED = b'{"method": "notifications/tools/list_changed", "jsonrpc": "2.0"}'
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+ANSWER = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"text": "x" * 1_000_000}}).encode()
+
+
+def _flood() -> Flood:
+    return Flood("server", carrier_s=60e-6, reply_s=2e-3)
+
+
+def _pauses(flood: Flood) -> bool:
+    async def is_waited_for() -> bool:
+        pause = asyncio.ensure_future(flood.pause())
+        await asyncio.sleep(0)  # a turn of the loop, in which all is done that needs no wait
+        return not pause.done() and pause.cancel()
+
+    return asyncio.run(is_waited_for())
+
+
+def test_what_nobody_reads_is_dropped_and_all_else_is_read() -> None:
+    flood = _flood()
+    assert [flood.admit(text) for text in (LOG, PROGRESS, TOOLS_CHANGED, PING, ANSWER, b"listening ...")] == [
+        False,
+        *[True] * 5,
+    ]
+
+
+def test_a_burst_is_read_without_a_pause() -> None:
+    flood = _flood()
+    for _ in range(200):
+        flood.admit(LOG)
+        flood.admit(PROGRESS)
+    assert not _pauses(flood)
+
+
+def test_a_flood_makes_its_reader_pause_and_costs_progress_but_no_change_of_tools() -> None:
+    flood = _flood()
+    for _ in range(2000):
+        flood.admit(PROGRESS)
+    assert not flood.admit(PROGRESS)
+    assert flood.admit(TOOLS_CHANGED)
+    for _ in range(2000):
+        flood.admit(LOG)
+    assert _pauses(flood)
+
+
+def test_requests_of_the_server_cost_what_their_answers_cost() -> None:
+    flood = _flood()
+    for _ in range(200):
+        flood.admit(PING)
+    assert _pauses(flood)
+
+
+def test_answers_that_were_asked_for_cost_nothing_however_many_and_large() -> None:
+    flood = _flood()
+    for _ in range(2000):
+        flood.expect_answer()
+    for _ in range(2000):
+        flood.admit(ANSWER)
+    assert not _pauses(flood)
+    for _ in range(200):
+        flood.admit(ANSWER)
+    assert _pauses(flood)
+
+
+def test_a_busy_server_may_tell_of_its_progress() -> None:
+    flood = _flood()
+    for _ in range(2000):
+        flood.expect_answer()
+        assert [flood.admit(text) for text in (PROGRESS, PROGRESS, PROGRESS, LOG, ANSWER)] == [*[True] * 3, False, True]
+    assert not _pauses(flood)
