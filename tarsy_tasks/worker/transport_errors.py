@@ -19,7 +19,9 @@ __all__ = [
 ]
 
 TRANSPORT_DOWN = -31990
-"""The HTTP exchange failed; `data["never_sent"]` says whether the request can have reached the server."""
+"""The HTTP exchange failed; `data["never_sent"]` says that the request cannot have reached the server, `data["tls"]` that
+it never will.
+"""
 HTTP_STATUS = -31991
 """The server answered with `data["status"]` and no JSON-RPC body; `data["retry_after"]` is its header."""
 AUTH_FAILED = -31992
