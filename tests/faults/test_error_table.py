@@ -128,7 +128,17 @@ def test_data_of_any_shape_is_survived(code: int, data: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("0", 0), ("7", 7), (" 7 ", 7), ("-1", None), ("7.5", None), ("soon", None), ("", None), ("٧", None), (None, None)],
+    [
+        ("0", 0),
+        ("7", 7),
+        (" 7 ", 7),
+        ("-1", None),
+        ("7.5", None),
+        ("soon", None),
+        ("", None),
+        ("٧", None),
+        (None, None),
+    ],
 )
 def test_retry_after_in_seconds(value: str | None, expected: float | None) -> None:
     assert retry_after_s(MCPError(STATUS, "HTTP 503", {"status": 503, "retry_after": value})) == expected
@@ -168,7 +178,7 @@ KNOWN_EXCEPTIONS: dict[str, tuple[Action, Executed]] = {
 """Every exception of the SDK's client, and the verdict on it (of an `MCPError`: with a code that means nothing)."""
 
 KNOWN_CODES: dict[str, tuple[int, Action, Executed]] = {
-    "CONNECTION_CLOSED": (-32000, NEW, MAYBE),
+    "CONNECTION_CLOSED": (-32000, NO, RAN),
     "HEADER_MISMATCH": (-32020, NO, RAN),
     "INTERNAL_ERROR": (-32603, NO, RAN),
     "INVALID_PARAMS": (-32602, NO, RAN),

@@ -25,11 +25,23 @@ FORGETTING: dict[str, tuple[int, dict[str, Any] | None]] = {
     "forgets-not-found": (404, {"code": -32001, "message": "Session not found"}),
     "forgets-typescript": (400, {"code": -32000, "message": "Bad Request: No valid session ID provided"}),
 }
-"""What a server says to a session id that it does not know; the tool `forget` makes it forget all of them."""
-RAN_BEFORE = ("status-500", "status-502", "cut-headers", "cut-body")
+"""What a server says to a session id that it does not know; the tool `forget` makes it forget all of them. A call whose
+key begins with `late` is told only after the tool `release` was called.
+"""
+RAN_BEFORE = ("status-500", "status-502", "cut-headers", "cut-body", "cut-forgets")
 ALWAYS = ("status-401", "status-403")
-CUT_AFTER = {"cut-headers": 0, "cut-body": 20}
-HINTS: dict[str, dict[str, Any]] = {"look": {"readOnlyHint": True}, "add": {}, "count": {}, "forget": {}}
+CUT_AFTER = {"cut-headers": 0, "cut-body": 20, "cut-forgets": 0}
+HINTS: dict[str, dict[str, Any]] = {
+    "look": {"readOnlyHint": True},
+    "add": {},
+    "count": {},
+    "forget": {},
+    "linger": {},
+    "release": {},
+}
+"""Each tool's hints. `look` and `add` give their key back; `count` says how often it was called in its session; `linger`
+answers when `release` is called.
+"""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -69,6 +81,8 @@ class Handler(BaseHTTPRequestHandler):
             return False
         if session in self.server.sessions:
             return False
+        if request.get("params", {}).get("arguments", {}).get("key", "").startswith("late"):
+            self.server.released.wait()
         status, error = FORGETTING.get(self.fault, (404, None))
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode() if error else b""
         self.reply(status, {"Content-Type": "application/json"} if error else {}, body)
@@ -87,6 +101,8 @@ class Handler(BaseHTTPRequestHandler):
                 return False
         if moment == "call" and fault in RAN_BEFORE:
             self.record("run", request["params"]["name"], key)
+        if fault == "cut-forgets":
+            self.server.sessions.clear()
         if fault in CUT_AFTER:
             self.cut({"id": request["id"], "result": {"content": []}}, CUT_AFTER[fault])
         else:
@@ -130,6 +146,10 @@ class Handler(BaseHTTPRequestHandler):
         self.record("run", tool, key)
         if tool == "forget":
             self.server.sessions.clear()
+        if tool == "release":
+            self.server.released.set()
+        if tool == "linger":
+            self.server.released.wait()
         if tool == "count":
             session = self.headers.get("Mcp-Session-Id", "")
             self.server.sessions[session] += 1
@@ -186,6 +206,7 @@ class Server(ThreadingHTTPServer):
         self.attempts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.not_before: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.lock = threading.Lock()
+        self.released = threading.Event()
 
     def record(self, ledger: str, *words: str) -> None:
         with (self.directory / ledger).open("a") as file:
