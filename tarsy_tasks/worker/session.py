@@ -181,12 +181,14 @@ class Session:
         return time.monotonic() - self._silent_since >= self._server.timeouts.longest_call_s
 
     def _follow_changes(self, client: Client) -> list["asyncio.Task[None]"]:
-        """Keep `tools` current, if the server says that it tells of changes."""
+        """Keep `tools` current when the server tells of changes. In the handshake era many do without having said that
+        they would: servers of the Python SDK cannot say it.
+        """
         tools = client.server_capabilities.tools
-        if tools is None or not tools.list_changed:
+        if tools is None:
             return []
         following = [asyncio.create_task(self._relist_on_change())]
-        if not self.is_handshake_era:
+        if tools.list_changed and not self.is_handshake_era:
             following.append(asyncio.create_task(self._listen(client)))
         return following
 
