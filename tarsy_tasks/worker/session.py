@@ -197,18 +197,19 @@ class Session:
             self._tools_changed.set()
 
     async def _relist_on_change(self) -> None:
-        while True:
+        while not self.lost:
             await self._tools_changed.wait()
             self._tools_changed.clear()
             try:
-                before = self.tools.keys()
+                before = self.tools
                 await self.list_tools()
-                logger.info(
-                    "MCP server %s changed its tools: %d were listed, now %d",
-                    self._server.name,
-                    len(before),
-                    len(self.tools),
-                )
+                if self.tools != before:
+                    logger.info(
+                        "MCP server %s changed its tools: %d were listed, now %d",
+                        self._server.name,
+                        len(before),
+                        len(self.tools),
+                    )
             except Exception as error:
                 logger.warning(
                     "MCP server %s changed its tools, but did not list them: %s", self._server.name, _describe(error)
@@ -218,9 +219,12 @@ class Session:
 
     async def _listen(self, client: Client) -> None:
         """The 2026 era tells of changes to those who listen, and of what was missed between two streams nothing."""
-        while True:
+        has_missed = False
+        while not self.lost:
             try:
                 async with client.listen(tools_list_changed=True) as events:
+                    if has_missed:
+                        self._tools_changed.set()
                     async for _ in events:
                         self._tools_changed.set()
             except MCPError as error:
@@ -228,8 +232,8 @@ class Session:
                     return
             except (SubscriptionLost, TimeoutError):
                 pass
+            has_missed = True
             await asyncio.sleep(_LISTEN_PAUSE_S)
-            self._tools_changed.set()
 
     async def close(self, drain_s: float = 0.0) -> None:
         """End the session once its calls are through, at most `drain_s` seconds from now."""
