@@ -2,8 +2,8 @@
 
 Owns the one override that the project needs: `send` never raises for a POST of the SDK's transport and never hands it
 an unbounded or bodiless answer. An exception there kills the whole `Client` (python-sdk #915, #3522), and a bare status
-loses its number and its Retry-After. Both come back as a JSON-RPC error instead, which fails that one request; when it is
-the probe for the 2026 era, the handshake fails with it. It knows no sessions.
+loses its number and its Retry-After. Both come back as a JSON-RPC error instead, which fails that one request; when it
+is the probe for the 2026 era, the handshake fails with it. It knows no sessions.
 """
 
 import json

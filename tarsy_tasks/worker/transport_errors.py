@@ -19,8 +19,8 @@ __all__ = [
 ]
 
 TRANSPORT_DOWN = -31990
-"""The HTTP exchange failed; `data["never_sent"]` says that the request cannot have reached the server, `data["tls"]` that
-it never will.
+"""The HTTP exchange failed; `data["never_sent"]` says that the request cannot have reached the server, `data["tls"]`
+that it never will.
 """
 HTTP_STATUS = -31991
 """The server answered with `data["status"]` and no JSON-RPC body; `data["retry_after"]` is its header."""

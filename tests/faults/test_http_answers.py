@@ -21,7 +21,7 @@ from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls
 from tests.processes import Worker, free_port
 from tests.servers import listening, witness_http
 
-FORGETTING = [f"old-{reply}-{kind}" for kind in witness_http.FORGETTING for reply in ("json", "sse")]
+FORGETTING = [f"old-sse-{kind}" for kind in witness_http.FORGETTING]
 ASKED_TO_WAIT = [
     f"{era}-json-{answer}"
     for era in ("new", "old")
@@ -46,7 +46,8 @@ BREAKING = [
         for place in ("headers", "body")
     ],
 ]
-SERVERS = [*FORGETTING, *ASKED_TO_WAIT, *ASKED_TO_WAIT_LONG, *REFUSING, *REFUSING_AT_ONCE, *BREAKING]
+FAILING = [*ASKED_TO_WAIT, *ASKED_TO_WAIT_LONG, *REFUSING, *BREAKING]
+SERVERS = [*FORGETTING, *FAILING, *REFUSING_AT_ONCE]
 KEYS = [f"key{number}" for number in range(IN_FLIGHT)]
 
 
@@ -74,12 +75,20 @@ def ports(directory: Path) -> Iterator[tuple[int, int]]:
 def worker(start_worker: StartWorker, ports: tuple[int, int]) -> Worker:
     plain, secure = ports
     servers = {name: {"url": f"http://127.0.0.1:{plain}/{name.replace('-', '/', 2)}"} for name in SERVERS}
-    return start_worker({**servers, "tls": {"url": f"https://127.0.0.1:{secure}/new/json/none"}})
+    tls = {"url": f"https://127.0.0.1:{secure}/new/json/none"}
+    return start_worker({**servers, "tls": tls}, arguments=["-c", "2048"])
 
 
 @pytest.fixture(scope="module")
 def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=30)
+    return ToolExecutor(timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def answers(tools: ToolExecutor) -> dict[str, list[ToolResult]]:
+    """Of the servers that fail by themselves: all at once, to save time; each test looks at one."""
+    pending = {server: submit_calls(tools, server, KEYS) for server in FAILING}
+    return {server: [call.result() for call in calls] for server, calls in pending.items()}
 
 
 def call_all(tools: ToolExecutor, server: str) -> list[ToolResult]:
@@ -105,26 +114,28 @@ def test_a_forgotten_session_is_replaced_once_and_no_call_is_lost(
 
 @pytest.mark.parametrize("server", ASKED_TO_WAIT)
 def test_a_server_that_asks_to_wait_is_asked_again_when_it_wants(
-    tools: ToolExecutor, directory: Path, server: str
+    answers: dict[str, list[ToolResult]], directory: Path, server: str
 ) -> None:
     ledger = Ledger(directory / server)
-    assert outcomes(call_all(tools, server)) == {(Outcome.OK, None)}
+    assert outcomes(answers[server]) == {(Outcome.OK, None)}
     assert ledger.runs() == dict.fromkeys(KEYS, 1)
     assert ledger.lines("early") == []
 
 
 @pytest.mark.parametrize("server", ASKED_TO_WAIT_LONG)
-def test_a_wait_beyond_the_deadline_is_not_begun(tools: ToolExecutor, directory: Path, server: str) -> None:
-    results = call_all(tools, server)
+def test_a_wait_beyond_the_deadline_is_not_begun(
+    answers: dict[str, list[ToolResult]], directory: Path, server: str
+) -> None:
+    results = answers[server]
     assert outcomes(results) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)}
     assert {result.attempts for result in results} == {1}
     assert Ledger(directory / server).runs() == {}
 
 
 @pytest.mark.parametrize("server", REFUSING)
-def test_a_refusal_is_final(tools: ToolExecutor, directory: Path, server: str) -> None:
+def test_a_refusal_is_final(answers: dict[str, list[ToolResult]], directory: Path, server: str) -> None:
     ledger = Ledger(directory / server)
-    results = call_all(tools, server)
+    results = answers[server]
     assert outcomes(results) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
     assert len(ledger.lines("request", "tools/call")) == IN_FLIGHT
     assert ledger.runs() == {}
@@ -153,10 +164,10 @@ def test_a_certificate_that_nobody_vouches_for_is_final(tools: ToolExecutor, dir
 
 @pytest.mark.parametrize("server", BREAKING)
 def test_a_server_that_breaks_after_it_ran_a_call_is_asked_again_only_for_what_is_harmless(
-    tools: ToolExecutor, directory: Path, server: str
+    answers: dict[str, list[ToolResult]], directory: Path, server: str
 ) -> None:
     ledger = Ledger(directory / server)
-    results = call_all(tools, server)
+    results = answers[server]
     check_answers(results, ledger, lost=KEYS[1::2])
     assert {result.error_code for result in results if result.is_error} == {ErrorCode.SESSION_LOST}
     assert {result.attempts for result in results[::2]} == {2}

@@ -42,7 +42,7 @@ def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
             name: {"url": f"http://127.0.0.1:{ports[name]}/{path.replace('-', '/', 2)}"}
             for name, path in HTTP_SERVERS.items()
         }
-        deaf = witness(Ledger(directory / "deaf"), "--stops-reading", timeouts={"call_s": 3})
+        deaf = witness(Ledger(directory / "deaf"), "--stops-reading", timeouts={"tools": {"add": 3}})
         yield start_worker({**servers, "deaf": deaf})
 
 
