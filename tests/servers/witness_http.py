@@ -1,9 +1,10 @@
 """MCP servers over Streamable HTTP that fail and recover, and write down on disk what they did.
 
-`python witness_http.py PORT DIRECTORY [--tls CERTIFICATE KEY]`: plain JSON-RPC without the SDK. The path names era, kind
-of reply and fault: `/new/json/status-503-seconds`. What fails is the first request of each call, told by its argument
-`key`; the next one is served. Each path has a ledger, `DIRECTORY/new-json-status-503-seconds`, with lines `start` (hands
-were shaken), `request METHOD KEY`, `run TOOL KEY`, `early KEY` (asked again before Retry-After), `delete`.
+`python witness_http.py PORT DIRECTORY [--tls CERTIFICATE KEY]`: plain JSON-RPC without the SDK. The path names era,
+kind of reply and fault: `/new/json/status-503-seconds`. What fails is the first request of each call, told by its
+argument `key`; the next one is served. Each path has a ledger, `DIRECTORY/new-json-status-503-seconds`, with lines
+`start` (hands were shaken), `request METHOD KEY`, `run TOOL KEY`, `early KEY` (asked again before Retry-After),
+`delete`.
 """
 
 import argparse
@@ -39,8 +40,8 @@ HINTS: dict[str, dict[str, Any]] = {
     "linger": {},
     "release": {},
 }
-"""Each tool's hints. `look` and `add` give their key back; `count` says how often it was called in its session; `linger`
-answers when `release` is called.
+"""Each tool's hints. `look` and `add` give their key back; `count` says how often it was called in its session;
+`linger` answers when `release` is called.
 """
 
 

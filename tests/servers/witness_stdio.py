@@ -25,8 +25,8 @@ TOOLS: dict[str, Message] = {
     "meet": {},
     "grow": {},
 }
-"""Each tool's hints. `look`, `renew` and `add` give their key back; `count` says how often it was called in this process;
-`meet` answers when as many of it run as `--party` says; `grow` adds a tool.
+"""Each tool's hints. `look`, `renew` and `add` give their key back; `count` says how often it was called in this
+process; `meet` answers when as many of it run as `--party` says; `grow` adds a tool.
 """
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
