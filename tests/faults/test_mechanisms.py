@@ -103,8 +103,8 @@ def test_a_call_that_was_never_sent_has_a_budget_beside_that_of_one_that_may_hav
 
 
 def test_calls_that_cannot_be_written_end_in_time_and_the_next_one_has_a_new_server(directory: Path) -> None:
-    # The limit is 3 s. The SDK's own timeout begins when a request is handed on, which it is not behind 2 MB that nobody
-    # reads; and then it tries for 5 s to tell the server.
+    # The limit is 3 s. The SDK's own timeout begins when a request is handed on, which it is not behind 2 MB that
+    # nobody reads; and then it tries for 5 s to tell the server.
     tools = ToolExecutor(timeout_s=6)
     ledger = Ledger(directory / "deaf")
     keys = ["x" * 2_000_000, *map(str, range(UNREAD))]
