@@ -44,7 +44,7 @@ def call_error(error: Exception, recovery: Recovery, tool: ToolDefinition, timeo
             ErrorCode.RESULT_TOO_LARGE,
             f"`{name}` ran, but {what}. The answer was dropped. Ask for less: a filter, a limit or a page.",
         )
-    if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, UNREADABLE_ANSWER):
+    if isinstance(error, MCPError) and error.code != UNREADABLE_ANSWER and not _is_broken_stream(error):
         return CallError(
             ErrorCode.SERVER_ERROR,
             f"MCP server `{server}` answered `{name}` with an error: {what}. "
@@ -81,9 +81,11 @@ def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
 
 def _is_too_large(error: MCPError) -> bool:
     """Whether the answer was above `max_message_bytes`; of an event stream the SDK says so in its own words."""
-    return error.code == MESSAGE_TOO_LARGE or (
-        error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream failed") and "limit" in error.message
-    )
+    return error.code == MESSAGE_TOO_LARGE or (_is_broken_stream(error) and "limit" in error.message)
+
+
+def _is_broken_stream(error: MCPError) -> bool:
+    return error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream failed")
 
 
 def _is_timeout(error: BaseException) -> bool:

@@ -3,7 +3,8 @@
 Owns the one override that the project needs: `send` never raises for a POST of JSON-RPC, and never hands out an
 unbounded or bodiless answer, nor more unasked events than the event loop can bear. An exception there kills the whole
 `Client` (python-sdk #915, #3522), and a bare status loses its number and its Retry-After. Both come back as a JSON-RPC
-error instead, which fails that one request. It knows no sessions.
+error instead, which fails that one request; when it is the probe for the 2026 era, the handshake fails with it. It
+knows no sessions.
 """
 
 import json
@@ -35,12 +36,14 @@ __all__ = [
 
 _NOTIFICATION_TIMEOUT_S = 5.0
 """The SDK posts notifications in its writer loop: one that is answered slowly would delay every call behind it."""
+_NO_ERA_STATUSES = (401, 429, 503)
 _ID_WITHIN = 64
 """The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing
 it.
 """
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, probes: a stream may be silent for days, and a lost peer has to be noticed all the same."""
+_PROBE, _HANDSHAKE = b'"method":"server/discover"', b'"method":"initialize"'
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 
 
@@ -74,6 +77,7 @@ class SurvivableClient(httpx2.AsyncClient):
         super().__init__(**options)
         self._max_message_bytes = max_message_bytes
         self._flood = flood
+        self._outage: ErrorData | None = None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
@@ -83,17 +87,18 @@ class SurvivableClient(httpx2.AsyncClient):
         # What follows a redirect has not been read yet; the body is in memory all the same.
         if b'"id"' not in (await request.aread())[:_ID_WITHIN]:
             return await self._send_notification(request, **options)
+        if self._outage is not None and _HANDSHAKE in request.content[:_ID_WITHIN]:
+            # The SDK takes every failure of its probe for the sign of an older server; an outage is none.
+            return _error_response(request, 503, self._outage)
         try:
             response = await super().send(request, **options)
             if response.status_code < 400 and not is_json(response):
                 return self._filtered(response, is_reply=True)
             body = await read_body(response, self._max_message_bytes)
         except OAuthFlowError as error:
-            return _error_response(
-                request, 401, ErrorData(code=AUTH_FAILED, message=f"{type(error).__name__}: {error}")
-            )
+            return self._fail(request, 401, ErrorData(code=AUTH_FAILED, message=f"{type(error).__name__}: {error}"))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return _error_response(request, 503, transport_down(error))
+            return self._fail(request, 503, transport_down(error))
         if body is None and response.status_code < 400:
             return _error_response(request, 502, message_too_large(None, self._max_message_bytes))
         body = body or b""
@@ -102,7 +107,14 @@ class SurvivableClient(httpx2.AsyncClient):
         if is_answer or (response.status_code == 404 and "mcp-session-id" in request.headers):
             headers = [(name, value) for name, value in response.headers.multi_items() if name != "content-encoding"]
             return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
-        return _error_response(request, response.status_code, http_status(response, body), response.headers)
+        return self._fail(request, response.status_code, http_status(response, body), response.headers)
+
+    def _fail(
+        self, request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
+    ) -> httpx2.Response:
+        if _PROBE in request.content[:_ID_WITHIN] and _says_nothing_of_era(error):
+            self._outage = error
+        return _error_response(request, status, error, headers)
 
     async def _send_listening(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Open the stream of what the server says unasked, which may be silent for as long as the server likes."""
@@ -260,6 +272,12 @@ def _keep_alive(response: httpx2.Response) -> None:
     for name, value in _KEEPALIVE.items():
         if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
             found.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _says_nothing_of_era(error: ErrorData) -> bool:
+    """Whether a request failed before the server, or what stands before it, looked at its method."""
+    data: dict[str, Any] = error.data or {}
+    return error.code == AUTH_FAILED or data.get("never_sent") is True or data.get("status") in _NO_ERA_STATUSES
 
 
 def _error_response(

@@ -70,9 +70,13 @@ CONNECTION_CLOSED = -32000
 _FORGETTING_CODES = (CONNECTION_CLOSED, REQUEST_TIMEOUT, -32600)
 _FORGOTTEN_SESSION = re.compile(
     r"(bad request: )?"
-    r"(session (terminated|not found|expired)|(no valid|invalid|unknown) session|server not initialized)"
+    r"(session (terminated|not found|expired)|(no valid|unknown|invalid( or missing)?) session( id)?( provided)?"
+    r"|server not initialized)"
+    r"(: ?[\w-]+)?[.!]?"
 )
-"""How the SDKs say that they do not know the session id: the message begins so, under one of three codes."""
+"""How the SDKs say that they do not know the session id, under one of three codes. Servers use these codes for errors
+of their own too, so the whole message has to be that.
+"""
 _RETRIED_STATUSES = (429, 503)
 _MAYBE_STATUSES = (500, 502)
 """The server, or the gateway before it, broke while it had the request."""
@@ -94,7 +98,7 @@ def classify_error(error: BaseException) -> Recovery:
 
 def _classify_mcp_error(error: MCPError) -> Recovery:
     code, message, data = error.code, error.message.lower(), _data_of(error)
-    if code in _FORGETTING_CODES and _FORGOTTEN_SESSION.match(message):
+    if code in _FORGETTING_CODES and _FORGOTTEN_SESSION.fullmatch(message):
         return _NEW
     if code == TRANSPORT_DOWN:
         if data.get("tls"):
@@ -104,9 +108,11 @@ def _classify_mcp_error(error: MCPError) -> Recovery:
         return _classify_status(data.get("status"))
     if code in (AUTH_FAILED, NOT_SENT):
         return _GIVE_UP
-    if code == CONNECTION_CLOSED and not message.startswith("sse stream failed"):
-        return _SAME_MAYBE if message.startswith("sse stream ended") else _NEW_MAYBE
-    if code == REQUEST_TIMEOUT and message.endswith("timed out"):
+    if code == CONNECTION_CLOSED and message == "connection closed":
+        return _NEW_MAYBE
+    if code == CONNECTION_CLOSED and message.startswith("sse stream ended"):
+        return _SAME_MAYBE
+    if code == REQUEST_TIMEOUT and message.startswith("request ") and message.endswith("timed out"):
         return _GIVE_UP_MAYBE
     # What is left is an answer: too large, unreadable, or an error of the server's own.
     return _GIVE_UP_RAN

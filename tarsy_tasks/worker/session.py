@@ -82,6 +82,7 @@ class Session:
             await ready
         except asyncio.CancelledError:
             self._owner.cancel()
+            await asyncio.wait({self._owner}, timeout=_CLOSE_S)
             raise
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
@@ -181,12 +182,14 @@ class Session:
         return time.monotonic() - self._silent_since >= self._server.timeouts.longest_call_s
 
     def _follow_changes(self, client: Client) -> list["asyncio.Task[None]"]:
-        """Keep `tools` current, if the server says that it tells of changes."""
+        """Keep `tools` current when the server tells of changes. In the handshake era many do without having said that
+        they would: servers of the Python SDK cannot say it.
+        """
         tools = client.server_capabilities.tools
-        if tools is None or not tools.list_changed:
+        if tools is None:
             return []
         following = [asyncio.create_task(self._relist_on_change())]
-        if not self.is_handshake_era:
+        if tools.list_changed and not self.is_handshake_era:
             following.append(asyncio.create_task(self._listen(client)))
         return following
 
@@ -195,18 +198,19 @@ class Session:
             self._tools_changed.set()
 
     async def _relist_on_change(self) -> None:
-        while True:
+        while not self.lost:
             await self._tools_changed.wait()
             self._tools_changed.clear()
             try:
-                before = self.tools.keys()
+                before = self.tools
                 await self.list_tools()
-                logger.info(
-                    "MCP server %s changed its tools: %d were listed, now %d",
-                    self._server.name,
-                    len(before),
-                    len(self.tools),
-                )
+                if self.tools != before:
+                    logger.info(
+                        "MCP server %s changed its tools: %d were listed, now %d",
+                        self._server.name,
+                        len(before),
+                        len(self.tools),
+                    )
             except Exception as error:
                 logger.warning(
                     "MCP server %s changed its tools, but did not list them: %s", self._server.name, _describe(error)
@@ -216,9 +220,12 @@ class Session:
 
     async def _listen(self, client: Client) -> None:
         """The 2026 era tells of changes to those who listen, and of what was missed between two streams nothing."""
-        while True:
+        has_missed = False
+        while not self.lost:
             try:
                 async with client.listen(tools_list_changed=True) as events:
+                    if has_missed:
+                        self._tools_changed.set()
                     async for _ in events:
                         self._tools_changed.set()
             except MCPError as error:
@@ -226,8 +233,8 @@ class Session:
                     return
             except (SubscriptionLost, TimeoutError):
                 pass
+            has_missed = True
             await asyncio.sleep(_LISTEN_PAUSE_S)
-            self._tools_changed.set()
 
     async def close(self, drain_s: float = 0.0) -> None:
         """End the session once its calls are through, at most `drain_s` seconds from now."""

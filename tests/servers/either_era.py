@@ -1,12 +1,14 @@
 """The demo's server, pinned to a protocol era, with tools that tell what reached it.
 
-`python either_era.py [--handshake] [--http PORT [--json] [--stateless] [--sse]]`. The SDK serves the era that a client
-opens with, and ours opens with 2026-07-28; `--handshake` plays a server from before, which does not know that version.
+`python either_era.py [--handshake] [--ledger FILE] [--http PORT [--json] [--stateless] [--sse]]`. The SDK serves the
+era that a client opens with, and ours opens with 2026-07-28; `--handshake` plays a server from before, which does not
+know that version. `--ledger` makes it a witness, as `witness_stdio` is.
 """
 
 import argparse
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,7 +17,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import METHOD_NOT_FOUND, ErrorData, JSONRPCError, JSONRPCRequest
+from mcp_types import METHOD_NOT_FOUND, ErrorData, JSONRPCError, JSONRPCRequest, ToolAnnotations
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
@@ -49,6 +51,43 @@ def add_witnesses(server: MCPServer) -> None:
     def headers(context: Context) -> dict[str, str]:
         """The HTTP headers of this call."""
         return dict(context.headers or {})
+
+
+def add_ledger(server: MCPServer, ledger: Path) -> None:
+    """Tools that write down that they run; in the first process of a ledger, a key that begins with `held` keeps them
+    running.
+    """
+    is_first = not ledger.exists()
+
+    def record(line: str) -> None:
+        with ledger.open("a") as file:
+            file.write(f"{line}\n")
+
+    async def run(tool: str, key: str) -> str:
+        record(f"run {tool} {key}")
+        if is_first and key.startswith("held"):
+            await asyncio.sleep(3600)
+        return key
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def look(key: str) -> str:
+        return await run("look", key)
+
+    @server.tool()
+    async def add(key: str) -> str:
+        return await run("add", key)
+
+    @server.tool()
+    async def grow(context: Context) -> str:
+        """Add the tool `grown`, and tell all who want to know."""
+        server.add_tool(lambda: "here", name="grown")
+        if context.request_context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            await context.notify_tools_changed()
+        else:
+            await context.session.send_tool_list_changed()
+        return "grown"
+
+    record("start")
 
 
 async def serve_handshake(server: MCPServer, streams: AbstractAsyncContextManager[tuple[Any, Any]]) -> None:
@@ -100,12 +139,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--handshake", action="store_true")
     parser.add_argument("--http", type=int)
+    parser.add_argument("--ledger", type=Path)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--stateless", action="store_true")
     parser.add_argument("--sse", action="store_true")
     options = parser.parse_args()
     server = build_server()
     add_witnesses(server)
+    if options.ledger is not None:
+        add_ledger(server, options.ledger)
     if options.http is not None:
         app: ASGIApp
         if options.sse:

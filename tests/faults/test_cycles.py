@@ -1,0 +1,113 @@
+"""Servers that are lost and replaced again and again leave nothing behind in the worker.
+
+The long form, a thousand cycles, is benchmarks/recovery.py.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.worker.connection import ServerConnection
+from tarsy_tasks.worker.invocation import Invocation
+from tarsy_tasks.worker.masking import build_masker
+from tests.conftest import StartWorker
+from tests.faults.ledger import Ledger, witness
+from tests.processes import Worker, free_port, wait_until
+from tests.servers import listening, witness_http
+
+WARM_UP = 15
+CYCLES = 40
+SLACK_BYTES = 6_000_000
+"""A session that stays behind costs a tenth to one megabyte."""
+SLACK = 2
+QUICKLY = {"min_wait_s": 0.01, "max_wait_s": 0.02}
+HTTP_PATH = "old/sse/forgets-404"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ledgers")
+
+
+@pytest.fixture
+def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
+    port = free_port()
+    stdio = witness(Ledger(directory / "stdio"), retry=QUICKLY)
+    http = {"url": f"http://127.0.0.1:{port}/{HTTP_PATH}", "retry": QUICKLY}
+    with listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory):
+        yield start_worker({"stdio": stdio, "http": http}, arguments=["-c", "8"])
+
+
+def test_memory_descriptors_threads_and_processes_stay_flat(worker: Worker, directory: Path) -> None:
+    tools = ToolExecutor(timeout_s=20)
+    process = psutil.Process(worker.pid)
+
+    def look(server: str) -> None:
+        calls = [ToolCall(id=str(n), name=f"{server}.look", arguments={"key": str(n)}) for n in range(4)]
+        results = tools.execute_many(calls)
+        assert {result.outcome for result in results} == {Outcome.OK}, results
+
+    def cycle() -> None:
+        kill_server(process, directory / "stdio")
+        look("stdio")
+        tools.execute(ToolCall(id="f", name="http.forget", arguments={}))
+        look("http")
+
+    def held() -> tuple[int, int, int]:
+        return process.num_fds(), process.num_threads(), len(process.children(recursive=True))
+
+    look("stdio")
+    look("http")
+    for _ in range(WARM_UP):
+        cycle()
+    wait_until(lambda: len(process.children(recursive=True)) == 1, "old servers are gone")
+    before, before_bytes = held(), process.memory_info().rss
+    for _ in range(CYCLES):
+        cycle()
+    wait_until(
+        lambda: all(now <= then + SLACK for now, then in zip(held(), before, strict=True)),
+        f"descriptors, threads and processes are as few as before, {before}, and not {held()}",
+    )
+    grown_bytes = process.memory_info().rss - before_bytes
+    assert grown_bytes < SLACK_BYTES
+    assert Ledger(directory / "stdio").starts == WARM_UP + CYCLES + 1
+    assert Ledger(directory / HTTP_PATH.replace("/", "-")).starts == WARM_UP + CYCLES + 1
+
+
+def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
+    ledger = Ledger(directory / "tasks")
+    config = ServerConfig.model_validate({"name": "stdio", "retry": QUICKLY, **witness(ledger)})
+
+    async def run() -> None:
+        connection = ServerConnection(config, build_masker())
+        this_process = psutil.Process()
+        alone = asyncio.all_tasks()
+        counts: list[int] = []
+        try:
+            async with asyncio.timeout(60):
+                for _ in range(CYCLES // 2):
+                    session = await connection.connected()
+                    invocation = Invocation(connection, session.tools["look"], {"key": "k"}, time.monotonic() + 20)
+                    assert not (await invocation.run()).is_error
+                    while counts and len(asyncio.all_tasks()) > counts[0]:  # noqa: ASYNC110  nothing tells of it
+                        await asyncio.sleep(0.01)
+                    counts.append(len(asyncio.all_tasks()))
+                    kill_server(this_process, ledger.path)
+        finally:
+            await connection.close()
+        assert asyncio.all_tasks() == alone
+
+    asyncio.run(run())
+
+
+def kill_server(parent: psutil.Process, path: Path) -> None:
+    for child in parent.children(recursive=True):
+        if str(path) in child.cmdline():
+            child.kill()

@@ -1,0 +1,119 @@
+"""Servers that do not get over the probe for the new era, and connections that a proxy closes while they are idle."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.agent.executor import PendingCall
+from tests.conftest import StartWorker
+from tests.faults.closing_proxy import ClosingProxy
+from tests.faults.ledger import Ledger, witness
+from tests.processes import Worker, free_port, wait_until
+from tests.servers import listening, witness_http
+
+PROXIED = [f"{era}-{reply}-none" for era in ("new", "old") for reply in ("json", "sse")]
+PROBE_MS = 9_000
+"""The SDK waits 10 s for an answer to its probe."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ledgers")
+
+
+@pytest.fixture(scope="module")
+def proxy(directory: Path) -> Iterator[ClosingProxy]:
+    port = free_port()
+    with (
+        listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory),
+        ClosingProxy(port).running() as proxy,
+    ):
+        yield proxy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(start_worker: StartWorker, proxy: ClosingProxy, directory: Path) -> Worker:
+    stdio = {kind: witness(Ledger(directory / kind), "--probe", kind) for kind in ("kills", "ignored")}
+    proxied = {name: {"url": f"http://127.0.0.1:{proxy.port}/{name.replace('-', '/')}"} for name in PROXIED}
+    return start_worker({**stdio, **proxied})
+
+
+@pytest.fixture(scope="module")
+def tools(worker: Worker) -> ToolExecutor:
+    return ToolExecutor(timeout_s=30)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first_of_ignored(tools: ToolExecutor) -> PendingCall:
+    """Takes 10 s, in which the other tests go on."""
+    return tools.submit(ToolCall(id="first", name="ignored.add", arguments={"key": "first"}))
+
+
+def add(tools: ToolExecutor, server: str, key: str) -> ToolResult:
+    return tools.execute(ToolCall(id=key, name=f"{server}.add", arguments={"key": key}))
+
+
+def look(tools: ToolExecutor, server: str, key: str) -> ToolResult:
+    """Harmless to repeat: the worker may not have noticed yet that the server is gone."""
+    return tools.execute(ToolCall(id=key, name=f"{server}.look", arguments={"key": key}))
+
+
+@pytest.mark.parametrize("server", PROXIED)
+def test_a_connection_that_was_closed_while_it_was_idle_costs_nothing(
+    tools: ToolExecutor, proxy: ClosingProxy, directory: Path, server: str
+) -> None:
+    assert add(tools, server, "before").outcome is Outcome.OK
+    proxy.close_connections()
+    result = add(tools, server, "after")
+    assert (result.outcome, result.content) == (Outcome.OK, "after")
+    assert Ledger(directory / server).runs() == {"before": 1, "after": 1}
+
+
+# The SDK closes a connection once the answer has come as an event stream; only the others are ever idle.
+@pytest.mark.parametrize("server", [name for name in PROXIED if "json" in name])
+def test_a_connection_that_is_closed_just_as_a_call_is_sent_costs_only_what_is_not_harmless(
+    tools: ToolExecutor, proxy: ClosingProxy, directory: Path, server: str
+) -> None:
+    assert add(tools, server, "first").outcome is Outcome.OK
+    proxy.hangs_up_on_next = True
+    result = add(tools, server, "unsafe")
+    assert not proxy.hangs_up_on_next
+    assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.SESSION_LOST)
+    assert Ledger(directory / server).runs("add")["unsafe"] == 0
+    assert add(tools, server, "second").outcome is Outcome.OK
+    proxy.hangs_up_on_next = True
+    harmless = look(tools, server, "harmless")
+    assert (harmless.outcome, harmless.attempts) == (Outcome.OK, 2), harmless.content
+
+
+def test_a_server_that_the_probe_kills_is_started_again_without_it(
+    tools: ToolExecutor, worker: Worker, directory: Path
+) -> None:
+    ledger = Ledger(directory / "kills")
+    assert add(tools, "kills", "first").outcome is Outcome.OK
+    assert ledger.starts == 2
+    kill_server(worker, ledger)
+    assert look(tools, "kills", "second").outcome is Outcome.OK
+    assert ledger.starts == 3
+
+
+def test_a_server_that_ignores_the_probe_is_waited_for_once(
+    tools: ToolExecutor, worker: Worker, directory: Path, first_of_ignored: PendingCall
+) -> None:
+    ledger = Ledger(directory / "ignored")
+    assert first_of_ignored.result().outcome is Outcome.OK
+    kill_server(worker, ledger)
+    assert look(tools, "ignored", "second").outcome is Outcome.OK
+    assert ledger.runs() == {"first": 1, "second": 1}
+    lines = [line for line in worker.log.splitlines() if "connected to MCP server ignored:" in line]
+    first_ms, second_ms = (int(line.split()[-2]) for line in lines)
+    assert second_ms < PROBE_MS <= first_ms
+
+
+def kill_server(worker: Worker, ledger: Ledger) -> None:
+    [process] = [child for child in worker.children() if str(ledger.path) in child.cmdline()]
+    process.kill()
+    wait_until(lambda: not process.is_running(), "the server is gone")

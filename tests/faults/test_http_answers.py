@@ -1,0 +1,197 @@
+"""What an HTTP server answers when it cannot serve, to 64 calls in flight: forgotten sessions, statuses with and
+without Retry-After, replies that are cut, certificates that nobody vouches for.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tests.conftest import StartWorker
+from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls
+from tests.processes import Worker, free_port
+from tests.servers import listening, witness_http
+
+FORGETTING = [f"old-sse-{kind}" for kind in witness_http.FORGETTING]
+ASKED_TO_WAIT = [
+    f"{era}-json-{answer}"
+    for era in ("new", "old")
+    for answer in (
+        "status-429-seconds",
+        "status-503-seconds",
+        "status-503-date",
+        "status-429",
+        "status-503",
+        "connect-status-503-seconds",
+    )
+]
+ASKED_TO_WAIT_LONG = ["new-json-status-429-late", "old-json-status-503-late"]
+REFUSING = [f"{era}-json-status-{status}" for era in ("new", "old") for status in (401, 403)]
+REFUSING_AT_ONCE = [f"{era}-json-connect-status-{status}" for era in ("new", "old") for status in (401, 403)]
+BREAKING = [
+    "new-json-status-500",
+    "old-json-status-502",
+    *[
+        f"{era}-{reply}-cut-{place}"
+        for era in ("new", "old")
+        for reply in ("json", "sse")
+        for place in ("headers", "body")
+    ],
+]
+FAILING = [*ASKED_TO_WAIT, *ASKED_TO_WAIT_LONG, *REFUSING, *BREAKING]
+SERVERS = [*FORGETTING, *FAILING, *REFUSING_AT_ONCE]
+KEYS = [f"key{number}" for number in range(IN_FLIGHT)]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ledgers")
+
+
+@pytest.fixture(scope="module")
+def ports(directory: Path) -> Iterator[tuple[int, int]]:
+    """Where the witness listens: in the clear, and with a certificate that nobody vouches for."""
+    plain, secure = free_port(), free_port()
+    tls_directory = directory / "tls"
+    tls_directory.mkdir()
+    write_certificate(directory / "certificate.pem", directory / "key.pem")
+    command = [sys.executable, witness_http.__file__]
+    tls = ["--tls", str(directory / "certificate.pem"), str(directory / "key.pem")]
+    with ExitStack() as stack:
+        stack.enter_context(listening([*command, str(plain), str(directory)], plain, directory))
+        stack.enter_context(listening([*command, str(secure), str(tls_directory), *tls], secure, directory))
+        yield plain, secure
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(start_worker: StartWorker, ports: tuple[int, int]) -> Worker:
+    plain, secure = ports
+    servers = {name: {"url": f"http://127.0.0.1:{plain}/{name.replace('-', '/', 2)}"} for name in SERVERS}
+    tls = {"url": f"https://127.0.0.1:{secure}/new/json/none"}
+    return start_worker({**servers, "tls": tls}, arguments=["-c", "2048"])
+
+
+@pytest.fixture(scope="module")
+def tools(worker: Worker) -> ToolExecutor:
+    return ToolExecutor(timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def answers(tools: ToolExecutor) -> dict[str, list[ToolResult]]:
+    """Of the servers that fail by themselves: all at once, to save time; each test looks at one."""
+    pending = {server: submit_calls(tools, server, KEYS) for server in FAILING}
+    return {server: [call.result() for call in calls] for server, calls in pending.items()}
+
+
+def call_all(tools: ToolExecutor, server: str) -> list[ToolResult]:
+    """The answers to 64 calls at once, half of them of a tool that is not harmless to repeat."""
+    return [call.result() for call in submit_calls(tools, server, KEYS)]
+
+
+def outcomes(results: list[ToolResult]) -> set[tuple[Outcome, ErrorCode | None]]:
+    return {(result.outcome, result.error_code) for result in results}
+
+
+@pytest.mark.parametrize("server", FORGETTING)
+def test_a_forgotten_session_is_replaced_once_and_no_call_is_lost(
+    tools: ToolExecutor, directory: Path, server: str
+) -> None:
+    ledger = Ledger(directory / server)
+    forget = ToolCall(id="f", name=f"{server}.forget", arguments={"key": "forget"})
+    assert tools.execute(forget).outcome is Outcome.OK
+    assert outcomes(call_all(tools, server)) == {(Outcome.OK, None)}
+    assert ledger.runs() == dict.fromkeys([*KEYS, "forget"], 1)
+    assert ledger.starts - 1 == 1
+
+
+@pytest.mark.parametrize("server", ASKED_TO_WAIT)
+def test_a_server_that_asks_to_wait_is_asked_again_when_it_wants(
+    answers: dict[str, list[ToolResult]], directory: Path, server: str
+) -> None:
+    ledger = Ledger(directory / server)
+    assert outcomes(answers[server]) == {(Outcome.OK, None)}
+    assert ledger.runs() == dict.fromkeys(KEYS, 1)
+    assert ledger.lines("early") == []
+
+
+@pytest.mark.parametrize("server", ASKED_TO_WAIT_LONG)
+def test_a_wait_beyond_the_deadline_is_not_begun(
+    answers: dict[str, list[ToolResult]], directory: Path, server: str
+) -> None:
+    results = answers[server]
+    assert outcomes(results) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)}
+    assert {result.attempts for result in results} == {1}
+    assert Ledger(directory / server).runs() == {}
+
+
+@pytest.mark.parametrize("server", REFUSING)
+def test_a_refusal_is_final(answers: dict[str, list[ToolResult]], directory: Path, server: str) -> None:
+    ledger = Ledger(directory / server)
+    results = answers[server]
+    assert outcomes(results) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
+    assert len(ledger.lines("request", "tools/call")) == IN_FLIGHT
+    assert ledger.runs() == {}
+
+
+@pytest.mark.parametrize("server", REFUSING_AT_ONCE)
+def test_a_connection_that_is_refused_is_not_tried_again(tools: ToolExecutor, directory: Path, server: str) -> None:
+    result = tools.execute(ToolCall(id="c", name=f"{server}.look", arguments={}))
+    assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)
+    methods = [line[1] for line in Ledger(directory / server).lines("request")]
+    # Whoever forbids the probe for the new era may still allow the handshake of the old one.
+    assert methods == (["server/discover", "initialize"] if "403" in server else ["server/discover"])
+    assert outcomes(call_all(tools, server)) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
+
+
+def test_a_certificate_that_nobody_vouches_for_is_final(tools: ToolExecutor, directory: Path) -> None:
+    ledger = Ledger(directory / "tls" / "connections")
+    before = len(ledger.lines())
+    result = tools.execute(ToolCall(id="c", name="tls.look", arguments={}))
+    assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)
+    assert "certificate" in result.content
+    assert len(ledger.lines()) - before == 1
+    assert outcomes(call_all(tools, "tls")) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
+    assert Ledger(directory / "tls" / "new-json-none").lines() == []
+
+
+@pytest.mark.parametrize("server", BREAKING)
+def test_a_server_that_breaks_after_it_ran_a_call_is_asked_again_only_for_what_is_harmless(
+    answers: dict[str, list[ToolResult]], directory: Path, server: str
+) -> None:
+    ledger = Ledger(directory / server)
+    results = answers[server]
+    check_answers(results, ledger, lost=KEYS[1::2])
+    assert {result.error_code for result in results if result.is_error} == {ErrorCode.SESSION_LOST}
+    assert {result.attempts for result in results[::2]} == {2}
+    assert ledger.starts == 1
+
+
+def write_certificate(certificate_path: Path, key_path: Path) -> None:
+    """A certificate for 127.0.0.1 that is signed by nobody but itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )

@@ -1,0 +1,84 @@
+"""`session: per_call` keeps callers apart on a server that holds state, and leaves nothing behind."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tests.conftest import StartWorker
+from tests.faults.ledger import Ledger, witness
+from tests.processes import Worker, free_port, wait_until
+from tests.servers import listening, witness_http
+
+PARTY = 8
+HTTP_PATH = "old/sse/none"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ledgers")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
+    def stdio(name: str, **settings: str) -> dict[str, object]:
+        return witness(Ledger(directory / name), "--party", str(PARTY), **settings)
+
+    port = free_port()
+    with listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory):
+        yield start_worker(
+            {
+                "apart": stdio("apart", session="per_call"),
+                "apart-old": witness(Ledger(directory / "apart-old"), "--probe", "refused", session="per_call"),
+                "together": stdio("together"),
+                "http": {"url": f"http://127.0.0.1:{port}/{HTTP_PATH}", "session": "per_call"},
+            }
+        )
+
+
+@pytest.fixture(scope="module")
+def tools(worker: Worker) -> ToolExecutor:
+    return ToolExecutor(timeout_s=30)
+
+
+def count(tools: ToolExecutor, server: str) -> str:
+    """How often `count` was called in the session that this call is in."""
+    result = tools.execute(ToolCall(id="c", name=f"{server}.count", arguments={}))
+    assert result.outcome is Outcome.OK, result.content
+    return result.content
+
+
+@pytest.mark.parametrize("server", ["apart", "apart-old", "http"])
+def test_calls_do_not_see_each_others_state(tools: ToolExecutor, server: str) -> None:
+    assert [count(tools, server) for _ in range(3)] == ["1", "1", "1"]
+
+
+def test_calls_of_a_shared_session_do(tools: ToolExecutor) -> None:
+    assert [count(tools, "together") for _ in range(3)] == ["1", "2", "3"]
+
+
+def test_calls_run_at_the_same_time(tools: ToolExecutor) -> None:
+    # None of them is answered before all have begun.
+    calls = [ToolCall(id=str(number), name="apart.meet", arguments={}) for number in range(PARTY)]
+    assert [result.content for result in tools.execute_many(calls)] == ["met"] * PARTY
+
+
+def test_the_process_of_each_call_is_gone_afterwards(tools: ToolExecutor, worker: Worker, directory: Path) -> None:
+    count(tools, "apart")
+    path = str(directory / "apart")
+
+    def is_tidy() -> bool:
+        # One stays: the session that knows the server's tools.
+        return len([child for child in worker.children() if path in child.cmdline()]) == 1
+
+    wait_until(is_tidy, "only the shared process of the server is left")
+
+
+def test_the_http_session_of_each_call_is_ended(tools: ToolExecutor, directory: Path) -> None:
+    ledger = Ledger(directory / HTTP_PATH.replace("/", "-"))
+    count(tools, "http")
+    # As many as calls, which each had a session; the one that knows the server's tools stays.
+    wait_until(lambda: len(ledger.lines("delete")) == len(ledger.lines("run")), "each session was ended")
+    assert ledger.starts - 1 == len(ledger.lines("run"))
