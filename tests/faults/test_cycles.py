@@ -14,6 +14,7 @@ import pytest
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.invocation import Invocation
 from tarsy_tasks.worker.masking import build_masker
@@ -67,7 +68,7 @@ def test_memory_descriptors_threads_and_processes_stay_flat(worker: Worker, dire
     look("http")
     for _ in range(WARM_UP):
         cycle()
-    wait_until(lambda: len(process.children(recursive=True)) == 1, "old servers are gone")
+    wait_until(lambda: len(servers_of(process, directory / "stdio")) == 1, "old servers are gone")
     before, before_bytes = held(), process.memory_info().rss
     for _ in range(CYCLES):
         cycle()
@@ -102,12 +103,16 @@ def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
                     kill_server(this_process, ledger.path)
         finally:
             await connection.close()
+            child_watch.close()
         assert asyncio.all_tasks() == alone
 
     asyncio.run(run())
 
 
+def servers_of(parent: psutil.Process, path: Path) -> list[psutil.Process]:
+    return [child for child in parent.children(recursive=True) if str(path) in child.cmdline()]
+
+
 def kill_server(parent: psutil.Process, path: Path) -> None:
-    for child in parent.children(recursive=True):
-        if str(path) in child.cmdline():
-            child.kill()
+    for child in servers_of(parent, path):
+        child.kill()

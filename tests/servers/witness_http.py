@@ -69,6 +69,10 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(200, {}, b"")
 
     @property
+    def sessions(self) -> dict[str, int]:
+        return self.server.sessions[self.path]
+
+    @property
     def era(self) -> str:
         return self.path.split("/")[1]
 
@@ -80,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         session = self.headers.get("Mcp-Session-Id")
         if self.era == "new" or request["method"] in ("initialize", "server/discover"):
             return False
-        if session in self.server.sessions:
+        if session in self.sessions:
             return False
         if request.get("params", {}).get("arguments", {}).get("key", "").startswith("late"):
             self.server.released.wait()
@@ -103,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         if moment == "call" and fault in RAN_BEFORE:
             self.record("run", request["params"]["name"], key)
         if fault == "cut-forgets":
-            self.server.sessions.clear()
+            self.sessions.clear()
         if fault in CUT_AFTER:
             self.cut({"id": request["id"], "result": {"content": []}}, CUT_AFTER[fault])
         else:
@@ -128,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
             case "initialize" if self.era == "old":
                 self.record("start")
                 headers["Mcp-Session-Id"] = session = uuid.uuid4().hex
-                self.server.sessions[session] = 0
+                self.sessions[session] = 0
                 version, info = request["params"]["protocolVersion"], {"name": "witness", "version": "1"}
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
@@ -146,15 +150,15 @@ class Handler(BaseHTTPRequestHandler):
     def run(self, tool: str, key: str) -> str:
         self.record("run", tool, key)
         if tool == "forget":
-            self.server.sessions.clear()
+            self.sessions.clear()
         if tool == "release":
             self.server.released.set()
         if tool == "linger":
             self.server.released.wait()
         if tool == "count":
             session = self.headers.get("Mcp-Session-Id", "")
-            self.server.sessions[session] += 1
-            return str(self.server.sessions[session])
+            self.sessions[session] += 1
+            return str(self.sessions[session])
         return key
 
     def answer(self, message: dict[str, Any], headers: dict[str, str]) -> None:
@@ -194,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Listens on 127.0.0.1; `sessions` are the ids that it knows, and how often `count` was called in each."""
+    """Listens on 127.0.0.1; `sessions` are the ids that it knows, by path, and how often `count` was called in each."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -203,7 +207,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.directory = directory
         self.tls = tls
-        self.sessions: dict[str, int] = {}
+        self.sessions: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.attempts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.not_before: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.lock = threading.Lock()
