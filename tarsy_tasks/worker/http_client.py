@@ -10,7 +10,7 @@ knows no sessions.
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ import httpx2
 from mcp.client.auth import OAuthFlowError
 from mcp_types import ErrorData, JSONRPCError
 
-from tarsy_tasks.worker.events import EventReader
+from tarsy_tasks.worker.events import Event, EventReader
 from tarsy_tasks.worker.flood import Flood
 from tarsy_tasks.worker.lines import LongLine
 from tarsy_tasks.worker.messages import parse_message
@@ -129,18 +129,17 @@ class SurvivableClient(httpx2.AsyncClient):
             return response
         if is_reply:
             self._flood.expect_answer()
-        # Unpacked only where it is packed: each layer of generators costs every call.
-        packed = "content-encoding" in response.headers
-        source = response.aiter_bytes() if packed else cast("AsyncIterator[bytes]", response.stream)
-        return httpx2.Response(
-            response.status_code,
-            headers=[
-                item for item in response.headers.multi_items() if item[0] not in _BODY_HEADERS - {"content-type"}
-            ],
-            stream=_FilteredEvents(source, response, self._flood, self._max_message_bytes, is_reply=is_reply),
-            request=response.request,
-            extensions=response.extensions,
-        )
+        is_packed = "content-encoding" in response.headers
+        source = response.aiter_bytes() if is_packed else cast("httpx2.AsyncByteStream", response.stream)
+        close = response.aclose if is_packed else cast("httpx2.AsyncByteStream", response.stream).aclose
+        events = _FilteredEvents(source, close, self._flood, self._max_message_bytes, is_reply=is_reply)
+        if not is_packed:  # a second response, and unpacking, would cost every call
+            response.stream = events
+            return response
+        headers = {"content-type": response.headers["content-type"]} | {
+            name: value for name, value in response.headers.items() if name not in _BODY_HEADERS
+        }
+        return httpx2.Response(response.status_code, headers=headers, stream=events, request=response.request)
 
     async def _send_notification(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_NOTIFICATION_TIMEOUT_S).as_dict()}
@@ -156,36 +155,49 @@ class _FilteredEvents(httpx2.AsyncByteStream):
 
     def __init__(
         self,
-        source: AsyncIterator[bytes],
-        response: httpx2.Response,
+        source: AsyncIterable[bytes],
+        close: Callable[[], Awaitable[None]],
         flood: Flood,
         limit_bytes: int,
         *,
         is_reply: bool,
     ) -> None:
-        self._source = source
-        self._response = response
+        self._source = aiter(source)
+        self._close = close
         self._flood = flood
         self._limit_bytes = limit_bytes
         self._is_reply = is_reply
+        self._reader = EventReader(limit_bytes)
+        self._events: Iterator[Event] = iter(())
+        self._chunk_bytes = 0
+        self._brought = True
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        reader = EventReader(self._limit_bytes)
-        flood = self._flood
-        async for chunk in self._source:
-            brought = False
-            for event in reader.feed(chunk):
-                brought = True
-                data = event.data
-                is_read = flood.admit(data if isinstance(data, bytes) else data.head)
-                if isinstance(data, LongLine):
-                    data = self._instead_of(data) if is_read else b""
-                if is_read and (data or event.marks):
-                    yield event.encode(data)
-                await flood.pause()
-            if not brought:
-                flood.charge_chunk(len(chunk))
-                await flood.pause()
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        # No generator: the SDK breaks off at its answer, and the loop has to finish a broken-off one in a task.
+        while True:
+            await self._flood.pause()
+            event = next(self._events, None)
+            if event is not None:
+                self._brought = True
+                if text := self._admit(event):
+                    return text
+                continue
+            if not self._brought:
+                self._flood.charge_chunk(self._chunk_bytes)
+            chunk = await anext(self._source)
+            self._chunk_bytes, self._brought = len(chunk), False
+            self._events = self._reader.feed(chunk)
+
+    def _admit(self, event: Event) -> bytes:
+        data = event.data
+        if not self._flood.admit(data if isinstance(data, bytes) else data.head):
+            return b""
+        if isinstance(data, LongLine):
+            data = self._instead_of(data)
+        return event.encode(data) if data or event.marks else b""
 
     def _instead_of(self, data: LongLine) -> bytes:
         if self._is_reply:  # the SDK puts the id of its request into whatever answers on this stream
@@ -195,7 +207,7 @@ class _FilteredEvents(httpx2.AsyncByteStream):
         return b"" if message is None else message.message.model_dump_json(by_alias=True).encode()
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        await self._close()
 
 
 async def send_within_origin(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
