@@ -26,7 +26,7 @@ from tarsy_tasks.worker.listing import ListingError
 from tarsy_tasks.worker.masking import Masker
 from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_transient
 from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.session import Mode, Session
+from tarsy_tasks.worker.session import Mode, Session, describe_error
 
 __all__ = ["ServerConnection", "State", "build_connections"]
 
@@ -209,7 +209,7 @@ class ServerConnection:
             async with asyncio.timeout(list_s):
                 await session.list_tools()
         except Exception as error:
-            logger.warning("MCP server %s failed its check: %s", self.server.name, _describe(error))
+            logger.warning("MCP server %s failed its check: %s", self.server.name, describe_error(error))
             if isinstance(error, TimeoutError | ListingError) and self._is_busy(session):
                 # Perhaps it does one thing at a time: a new session would cost the calls that it is busy with.
                 raise CallError(
@@ -258,7 +258,7 @@ class ServerConnection:
         elif isinstance(error, ListingError):
             what = f"it {error}"
         else:
-            what = failure.ending if failure.ending.startswith("it") else _describe(error)
+            what = failure.ending if failure.ending.startswith("it") else describe_error(error)
         verdict = classify_error(error)
         refused = verdict.action is Action.NO_RETRY and verdict.executed is Executed.NO
         return CallError(
@@ -276,10 +276,6 @@ class ServerConnection:
 
 def build_connections(servers: Iterable[ServerConfig], masker: Masker) -> dict[str, ServerConnection]:
     return {server.name: ServerConnection(server, masker) for server in servers}
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": .")
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:

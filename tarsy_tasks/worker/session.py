@@ -24,7 +24,7 @@ from tarsy_tasks.worker.listing import ListingError, list_all_tools
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.transports import open_transport
 
-__all__ = ["Mode", "Session"]
+__all__ = ["Mode", "Session", "describe_error"]
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Session:
                     await self._closing.wait()
                     await _cancel(following)
         except BaseException as error:
-            self.lose(_describe(_first_leaf(error)))
+            self.lose(describe_error(_first_leaf(error)))
             if not ready.done():
                 ready.set_exception(_first_leaf(error))
         finally:
@@ -131,6 +131,8 @@ class Session:
 
     def _on_transport_end(self, reason: str) -> None:
         self.died_in_handshake = self._client is None
+        if not self.died_in_handshake and not self._closing.is_set():
+            logger.warning("lost MCP server %s: %s", self._server.name, reason)
         self.lose(reason)
 
     def lose(self, reason: str) -> None:
@@ -213,7 +215,9 @@ class Session:
                     )
             except Exception as error:
                 logger.warning(
-                    "MCP server %s changed its tools, but did not list them: %s", self._server.name, _describe(error)
+                    "MCP server %s changed its tools, but did not list them: %s",
+                    self._server.name,
+                    describe_error(error),
                 )
             # One that changes its mind all the time is listed once a second.
             await asyncio.sleep(_RELIST_PAUSE_S)
@@ -265,5 +269,6 @@ def _first_leaf(error: BaseException) -> BaseException:
     return error
 
 
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": .")
+def describe_error(error: BaseException) -> str:
+    """What went wrong, for a text or a log line; the message of an `MCPError` says all that there is to say."""
+    return str(error).rstrip(".") if isinstance(error, MCPError) else f"{type(error).__name__}: {error}".rstrip(": .")
