@@ -63,7 +63,7 @@ class ServerConnection:
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
         self._private: set[Session] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._failing_since: float | None = None
         self._closed = False
 
@@ -195,8 +195,8 @@ class ServerConnection:
 
     def _close_later(self, session: Session, drain_s: float = 0.0) -> None:
         task = asyncio.create_task(session.close(drain_s))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def check(self, list_s: float) -> Mapping[str, ToolDefinition]:
         """List the tools past every cache; on failure connect anew and list again.
@@ -222,6 +222,20 @@ class ServerConnection:
                 session = await self.connected()
         return session.tools
 
+    def probe(self, session: Session) -> None:
+        """Find out, behind the back of the calls, whether a session that answered none of them still answers at all."""
+
+        async def ask() -> None:
+            try:
+                await session.list_tools()
+            except Exception as error:
+                logger.warning("MCP server %s answers nothing any more: %s", self.server.name, describe_error(error))
+                session.lose("it answers nothing any more")
+
+        task = asyncio.create_task(ask())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     @staticmethod
     def _is_busy(session: Session) -> bool:
         return session.in_flight > 0 and not session.lost and not session.is_stuck
@@ -235,8 +249,8 @@ class ServerConnection:
         session, self._session = self._session, None
         for each in {*self._private, *([session] if session is not None else [])}:
             self._close_later(each)
-        if self._closing:
-            await asyncio.wait({*self._closing}, timeout=_CLOSE_S)
+        if self._background:
+            await asyncio.wait({*self._background}, timeout=_CLOSE_S)
 
     def not_connected_within(self, timeout_s: float) -> CallError:
         """The answer to a caller that could not wait for the connection any longer. Safe to call from any thread."""

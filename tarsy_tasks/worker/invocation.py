@@ -69,6 +69,7 @@ class Invocation:
         self._timeout_s = self.seconds_left
         self._may_have_run = 0
         self._did_not_run = 0
+        self._forgotten = 0
         self._is_sent = False
 
     @property
@@ -119,6 +120,9 @@ class Invocation:
         policy = self._connection.server.retry
         if not isinstance(error, _FailedCall) or error.recovery.action is Action.NO_RETRY or policy.attempts == 1:
             return False
+        if error.recovery.action is Action.RETRY_NEW_SESSION and error.recovery.executed is Executed.NO:
+            # A server that forgets each session as soon as it is used would be given one after the other.
+            return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
             return self._may_have_run < policy.attempts and may_replay(self._tool, self._connection.server)
         return self._did_not_run <= 1 or self._connection.is_expected_back or retry_after_s(error.reason) is not None
@@ -147,9 +151,10 @@ class Invocation:
             self._did_not_run += 1
         self._is_sent = self._may_have_run > 0
         if recovery.action is Action.RETRY_NEW_SESSION:
+            self._forgotten += recovery.executed is Executed.NO
             session.lose("")
         elif session.is_stuck:
-            session.lose("it answered nothing any more")
+            self._connection.probe(session)
         if recovery.action is not Action.NO_RETRY:
             self._connection.note_failure()
         return _FailedCall(error, session.ending, recovery, timeout_s)

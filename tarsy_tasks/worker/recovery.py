@@ -18,6 +18,7 @@ from tarsy_tasks.worker.transport_errors import (
     AUTH_FAILED,
     HTTP_STATUS,
     NOT_SENT,
+    SESSION_FORGOTTEN,
     TRANSPORT_DOWN,
 )
 
@@ -98,7 +99,7 @@ def classify_error(error: BaseException) -> Recovery:
 
 def _classify_mcp_error(error: MCPError) -> Recovery:
     code, message, data = error.code, error.message.lower(), _data_of(error)
-    if code in _FORGETTING_CODES and _FORGOTTEN_SESSION.fullmatch(message):
+    if code == SESSION_FORGOTTEN or (code in _FORGETTING_CODES and _FORGOTTEN_SESSION.fullmatch(message)):
         return _NEW
     if code == TRANSPORT_DOWN:
         if data.get("tls"):

@@ -40,7 +40,14 @@ from tarsy_tasks.worker.messages import (
     parse_message,
 )
 from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.transport_errors import AUTH_FAILED, HTTP_STATUS, TRANSPORT_DOWN, http_status, transport_down
+from tarsy_tasks.worker.transport_errors import (
+    AUTH_FAILED,
+    HTTP_STATUS,
+    SESSION_FORGOTTEN,
+    TRANSPORT_DOWN,
+    http_status,
+    transport_down,
+)
 
 __all__ = ["sse_transport"]
 
@@ -311,7 +318,7 @@ class _Posts:
         error = _json_error(response, body) or http_status(response, body, _note(response))
         if error.code == HTTP_STATUS and response.status_code in _FORGOTTEN:
             # The server knows the address of its stream: what it does not know any more is the session.
-            return ErrorData(code=HTTP_STATUS, message=f"session not found: {error.message}", data=error.data)
+            return ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: {error.message}", data=error.data)
         return error
 
     async def _finish(self, response: httpx2.Response) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "HTTP_STATUS",
     "MESSAGE_TOO_LARGE",
     "NOT_SENT",
+    "SESSION_FORGOTTEN",
     "TRANSPORT_DOWN",
     "UNREADABLE_ANSWER",
     "http_status",
@@ -34,6 +35,8 @@ MESSAGE_TOO_LARGE = -31993
 """The answer is larger than `max_message_bytes`: the tool has run, its answer was dropped."""
 UNREADABLE_ANSWER = -31994
 """The answer is JSON-RPC that cannot be read: the tool has run."""
+SESSION_FORGOTTEN = -31996
+"""The server does not know the session any more, and did nothing."""
 NOT_SENT = -31995
 """The request could not be written as JSON."""
 

@@ -56,7 +56,7 @@ ENDINGS = [
     Ending("connect", "names-another-origin", *REFUSED, ("another origin", "127.0.0.2")),
     Ending("connect", "names-nonsense", *REFUSED, ("no address",)),
     Ending("call", "status-401", *REFUSED, ("401", "who are you?")),
-    Ending("call", "status-404", *UNAVAILABLE, ("404", "session not found"), sessions=2),
+    Ending("call", "status-404", *UNAVAILABLE, ("404", "session not found"), sessions=3),
     Ending("call", "status-429", *UNAVAILABLE, ("429", "too often")),
     Ending("call", "status-500", *LOST, ("500", "the database is down")),
     Ending("call", "status-503", *UNAVAILABLE, ("503", "too busy")),
