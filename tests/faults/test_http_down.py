@@ -24,6 +24,8 @@ VARIANTS = {
     "new-json": ("--json",),
     "old": ("--handshake",),
     "old-json": ("--handshake", "--json"),
+    "sse-new": ("--sse",),
+    "sse-old": ("--handshake", "--sse"),
 }
 
 
@@ -51,14 +53,17 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Server]:
 def worker(start_worker: StartWorker, servers: dict[str, Server]) -> Worker:
     def entry(server: Server) -> dict[str, object]:
         # A Python server needs seconds to start; those are not the outage that is asked about.
-        return {"url": f"http://127.0.0.1:{server.port}/mcp", "timeouts": {"recreate_s": 25}}
+        timeouts = {"recreate_s": 25}
+        if server.name.startswith("sse"):
+            return {"transport": "sse", "url": f"http://127.0.0.1:{server.port}/sse", "timeouts": timeouts}
+        return {"url": f"http://127.0.0.1:{server.port}/mcp", "timeouts": timeouts}
 
     return start_worker({name: entry(server) for name, server in servers.items()})
 
 
 @pytest.fixture(scope="module", autouse=True)
 def outage(worker: Worker, servers: dict[str, Server]) -> Iterator[None]:
-    """All four go through it at once, to save time; each test looks at one."""
+    """All go through it at once, to save time; each test looks at one."""
     tools = ToolExecutor(timeout_s=45)
     with ExitStack() as stack, ThreadPoolExecutor() as at_once:
 
