@@ -38,8 +38,7 @@ def backoff(policy: Retry) -> Callable[[RetryCallState], float]:
         wait_s = random.uniform(policy.min_wait_s, policy.max_wait_s)  # noqa: S311 - no secret
         error = state.outcome.exception() if state.outcome is not None else None
         asked_s = retry_after_s(error.reason) if isinstance(error, FailedAttempt) else None
-        if asked_s is not None:
-            return asked_s + wait_s
-        return wait_s * 2.0 ** min(state.attempt_number - 1, _MOST_DOUBLINGS)
+        own_s = wait_s * 2.0 ** min(state.attempt_number - 1, _MOST_DOUBLINGS)
+        return own_s if asked_s is None else max(asked_s + wait_s, own_s)
 
     return wait

@@ -4,6 +4,8 @@ Owns the texts of failures at an MCP server, which models read and operators fin
 decided in `recovery`.
 """
 
+from typing import Any, cast
+
 from mcp import MCPError
 from pydantic import ValidationError
 
@@ -11,10 +13,12 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery
-from tarsy_tasks.worker.transport_errors import MESSAGE_TOO_LARGE, UNREADABLE_ANSWER
+from tarsy_tasks.worker.transport_errors import MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
 __all__ = ["call_error", "lost_error", "timeout_error"]
 
+_CONTENT_TOO_LARGE = 413
+_DESCRIBED_LIMIT = 2000
 _LOOK_FIRST = "Look at its effects before you call it again."
 
 
@@ -37,7 +41,7 @@ def call_error(error: Exception, recovery: Recovery, tool: ToolDefinition, timeo
         return CallError(
             ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
             f"MCP server `{server}` could not be asked: {what}. `{name}` did not run.{ending} "
-            + ("An operator has to mend this; do without it." if refused else "Try again later, or do without it."),
+            + (_refusal_remedy(error) if refused else "Try again later, or do without it."),
         )
     if isinstance(error, MCPError) and _is_too_large(error):
         return CallError(
@@ -48,7 +52,8 @@ def call_error(error: Exception, recovery: Recovery, tool: ToolDefinition, timeo
         return CallError(
             ErrorCode.SERVER_ERROR,
             f"MCP server `{server}` answered `{name}` with an error: {what}. "
-            "It gave no result, and the same call will most likely fail again.",
+            "It gave no result, but may have done part of its work. The same call will most likely fail again: "
+            "change it, or do without it.",
         )
     return CallError(
         ErrorCode.INVALID_RESULT,
@@ -67,7 +72,7 @@ def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallE
     return CallError(
         ErrorCode.SESSION_LOST,
         f"The connection to MCP server `{tool.server}` was lost before `{tool.name}` answered{failed}: "
-        f"{what.rstrip('.')}. It may have run. {_LOOK_FIRST}",
+        f"{what.rstrip('.')}. The tool may have run. {_LOOK_FIRST}",
     )
 
 
@@ -77,6 +82,14 @@ def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
         ErrorCode.CALL_TIMEOUT,
         f"`{tool.name}` gave no answer within {timeout_s:.3g} s. It may have run. {_LOOK_FIRST}",
     )
+
+
+def _refusal_remedy(error: Exception) -> str:
+    data: Any = error.data if isinstance(error, MCPError) else None
+    too_large = isinstance(data, dict) and cast("dict[str, Any]", data).get("status") == _CONTENT_TOO_LARGE
+    if too_large or (isinstance(error, MCPError) and error.code == NOT_SENT):
+        return "Send less, or other arguments."
+    return "An operator has to mend this; do without it."
 
 
 def _is_too_large(error: MCPError) -> bool:
@@ -97,5 +110,7 @@ def _describe(error: BaseException) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"it is no valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
     if isinstance(error, MCPError):
-        return error.message.rstrip(".") + (f" (code {error.code})" if -32768 <= error.code <= -32000 else "")
-    return (str(error) or type(error).__name__).rstrip(".")
+        return error.message[:_DESCRIBED_LIMIT].rstrip(".") + (
+            f" (code {error.code})" if -32768 <= error.code <= -32000 else ""
+        )
+    return (str(error) or type(error).__name__)[:_DESCRIBED_LIMIT].rstrip(".")

@@ -92,10 +92,7 @@ class ServerConnection:
         session = self._session
         if session is not None and not session.lost:
             return session
-        if self._closed:
-            raise CallError(
-                ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping. The tool did not run; call it again."
-            )
+        self._refuse_when_closed()
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(_retrieve)
@@ -111,10 +108,8 @@ class ServerConnection:
         """
         if self.server.session == "shared":
             return await self.connected()
-        try:
-            session = await self._open_once()
-        except FailedAttempt as failure:
-            raise self._unavailable(failure) from None
+        self._refuse_when_closed()
+        session = await self._open_patiently()
         self._private.add(session)
         return session
 
@@ -141,8 +136,28 @@ class ServerConnection:
         since = self._failing_since
         return since is not None and time.monotonic() - since < self.server.timeouts.recreate_s
 
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise CallError(
+                ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping. The tool did not run; call it again."
+            )
+
     async def _open(self) -> Session:
         self._swap_out()
+        try:
+            session = await self._open_patiently()
+        except CallError as error:
+            self.error = error
+            logger.warning("%s", error)
+            raise
+        finally:
+            self._opening = None
+        self._session, self.error = session, None
+        self.sessions_opened += 1
+        return session
+
+    async def _open_patiently(self) -> Session:
+        """A new session, opened again and again for as long as the server is expected back."""
         retrying = AsyncRetrying(
             retry=retry_if_exception(self._is_worth_another_try),
             wait=backoff(self.server.retry),
@@ -152,13 +167,7 @@ class ServerConnection:
         try:
             session: Session = await retrying(self._open_once)
         except FailedAttempt as failure:
-            self.error = self._unavailable(failure)
-            logger.warning("%s", self.error)
-            raise self.error from None
-        finally:
-            self._opening = None
-        self._session, self.error = session, None
-        self.sessions_opened += 1
+            raise self._unavailable(failure) from None
         return session
 
     def _is_worth_another_try(self, error: BaseException) -> bool:
@@ -191,7 +200,7 @@ class ServerConnection:
         """Let go of the session; it is closed in the background when its other calls are through."""
         session, self._session = self._session, None
         if session is not None:
-            self._close_later(session, drain_s=self.server.timeouts.longest_call_s)
+            self._close_later(session, drain_s=session.longest_call_s)
 
     def _close_later(self, session: Session, drain_s: float = 0.0) -> None:
         task = asyncio.create_task(session.close(drain_s))
@@ -221,20 +230,6 @@ class ServerConnection:
             async with asyncio.timeout(self.server.timeouts.recreate_s):
                 session = await self.connected()
         return session.tools
-
-    def probe(self, session: Session) -> None:
-        """Find out, behind the back of the calls, whether a session that answered none of them still answers at all."""
-
-        async def ask() -> None:
-            try:
-                await session.list_tools()
-            except Exception as error:
-                logger.warning("MCP server %s answers nothing any more: %s", self.server.name, describe_error(error))
-                session.lose("it answers nothing any more")
-
-        task = asyncio.create_task(ask())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     @staticmethod
     def _is_busy(session: Session) -> bool:

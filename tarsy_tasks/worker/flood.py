@@ -28,6 +28,8 @@ _BYTE_S = 10e-9
 _SHORTEST_PAUSE_S = 0.01
 """A debt smaller than this is carried on: a timer costs the loop something, too."""
 _LONGEST_PAUSE_S = 1.0
+_MOST_OWED_S = 0.5
+"""A flood is over ten seconds after it has ended, however much it was."""
 _WARN_AFTER_S = 1.0
 _WARN_EVERY_S = 60.0
 _MOST_EXPECTED = 10_000
@@ -114,7 +116,7 @@ class Flood:
             self._charge(self._carrier_s)
 
     def _charge(self, cost_s: float) -> None:
-        self._left_s -= cost_s
+        self._left_s = max(self._left_s - cost_s, -_MOST_OWED_S)
 
     async def pause(self) -> None:
         """Stop reading from the server for as long as it owes: not at all, as a rule."""

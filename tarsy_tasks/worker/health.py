@@ -25,7 +25,8 @@ def check_server(job: Job, connection: ServerConnection, *, worker: str, masker:
     error: str | None = None
     tool_count: int | None = None
     try:
-        tools = job.run(connection.check(_LIST_S), timeouts.connect_s + _LIST_S + timeouts.recreate_s)
+        list_s = timeouts.list_s if "list_s" in timeouts.model_fields_set else _LIST_S
+        tools = job.run(connection.check(list_s), timeouts.connect_s + list_s + timeouts.recreate_s)
         tool_count = len(tools)
     except CallError as failure:
         error = masker.mask(failure.text)

@@ -7,7 +7,7 @@ error instead, which fails that one request; when it is the probe for the 2026 e
 knows no sessions.
 """
 
-import json
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
@@ -17,18 +17,26 @@ from typing import Any, cast
 import httpx2
 from mcp.client.auth import OAuthFlowError
 from mcp_types import ErrorData, JSONRPCError
+from pydantic import ValidationError
 
 from tarsy_tasks.worker.events import Event, EventReader
 from tarsy_tasks.worker.flood import Flood
 from tarsy_tasks.worker.lines import LongLine
 from tarsy_tasks.worker.messages import parse_message
-from tarsy_tasks.worker.transport_errors import AUTH_FAILED, http_status, message_too_large, transport_down
+from tarsy_tasks.worker.transport_errors import (
+    AUTH_FAILED,
+    SESSION_FORGOTTEN,
+    http_status,
+    message_too_large,
+    transport_down,
+)
 
 __all__ = [
     "SurvivableClient",
     "error_of",
     "is_event_stream",
     "is_json",
+    "is_same_origin",
     "read_body",
     "send_within_origin",
     "ssl_context",
@@ -37,6 +45,14 @@ __all__ = [
 _NOTIFICATION_TIMEOUT_S = 5.0
 """The SDK posts notifications in its writer loop: one that is answered slowly would delay every call behind it."""
 _NO_ERA_STATUSES = (401, 429, 503)
+_BAD_REQUEST, _NOT_FOUND = 400, 404
+_FORGOTTEN_SESSION = re.compile(
+    r"(bad request: )?"
+    r"(session (terminated|not found|expired)|(no valid|unknown|invalid( or missing)?) session( id)?( provided)?"
+    r"|server not initialized)"
+    r"(: ?[\w-]+)?[.!]?"
+)
+"""How the SDKs say that they do not know a session id."""
 _ID_WITHIN = 64
 """The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing
 it.
@@ -97,15 +113,18 @@ class SurvivableClient(httpx2.AsyncClient):
             body = await read_body(response, self._max_message_bytes)
         except OAuthFlowError as error:
             return self._fail(request, 401, ErrorData(code=AUTH_FAILED, message=f"{type(error).__name__}: {error}"))
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except Exception as error:
             return self._fail(request, 503, transport_down(error))
         if body is None and response.status_code < 400:
             return _error_response(request, 502, message_too_large(None, self._max_message_bytes))
         body = body or b""
-        is_answer = response.status_code < 400 or error_of(body) is not None
-        # 404 under a session id is the SDK's to read: it means that the server has forgotten the session.
-        if is_answer or (response.status_code == 404 and "mcp-session-id" in request.headers):
-            headers = [(name, value) for name, value in response.headers.multi_items() if name != "content-encoding"]
+        answer = error_of(body)
+        if "mcp-session-id" in request.headers and _says_session_is_forgotten(response.status_code, answer):
+            forgotten = ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: HTTP {response.status_code}")
+            return _error_response(request, response.status_code, forgotten)
+        if response.status_code < 400 or answer is not None:
+            # Raw: a header may hold what is no ASCII.
+            headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
             return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
         return self._fail(request, response.status_code, http_status(response, body), response.headers)
 
@@ -266,13 +285,12 @@ def is_event_stream(response: httpx2.Response) -> bool:
 
 
 def error_of(body: bytes) -> dict[str, Any] | None:
-    """The error of a JSON-RPC answer, None if the body is anything else."""
+    """The error of a JSON-RPC answer, None if the body is anything else: gateways have errors of other forms."""
     try:
-        value: Any = json.loads(body)
-    except (ValueError, RecursionError):
+        error = JSONRPCError.model_validate_json(body).error
+    except ValidationError:
         return None
-    error = cast("dict[str, Any]", value).get("error") if isinstance(value, dict) else None
-    return cast("dict[str, Any]", error) if isinstance(error, dict) else None
+    return error.model_dump(exclude_none=True)
 
 
 def _keep_alive(response: httpx2.Response) -> None:
@@ -286,6 +304,15 @@ def _keep_alive(response: httpx2.Response) -> None:
             found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+def _says_session_is_forgotten(status: int, answer: dict[str, Any] | None) -> bool:
+    """Whether the server does not know the session id that it was sent. A tool's own error may use the same words, but
+    comes with another status.
+    """
+    if answer is None:
+        return status == _NOT_FOUND
+    return status in (_NOT_FOUND, _BAD_REQUEST) and _FORGOTTEN_SESSION.fullmatch(answer["message"].lower()) is not None
+
+
 def _says_nothing_of_era(error: ErrorData) -> bool:
     """Whether a request failed before the server, or what stands before it, looked at its method."""
     data: dict[str, Any] = error.data or {}
@@ -296,6 +323,7 @@ def _error_response(
     request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
 ) -> httpx2.Response:
     """A reply that fails only this request: from status 400 on, the SDK reads a JSON-RPC error from the body."""
-    kept = [(name, value) for name, value in (headers or httpx2.Headers()).multi_items() if name not in _BODY_HEADERS]
+    raw = headers.raw if headers is not None else []
+    kept = [(name, value) for name, value in raw if name.lower().decode("latin-1") not in _BODY_HEADERS]
     content = {"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_none=True)}
     return httpx2.Response(status, headers=kept, json=content, request=request)

@@ -56,21 +56,21 @@ class Invocation:
 
     Attributes:
         attempts: How often the call was sent. Safe to read from any thread.
+        may_have_run: Nobody can say that the tool did not run. Safe to read from any thread.
     """
 
     def __init__(
         self, connection: ServerConnection, tool: ToolDefinition, arguments: dict[str, Any], deadline: float
     ) -> None:
         self.attempts = 0
+        self.may_have_run = False
         self._connection = connection
         self._tool = tool
         self._arguments = arguments
         self._deadline = min(deadline, time.monotonic() + connection.server.timeouts.call_timeout_s(tool.tool))
         self._timeout_s = self.seconds_left
         self._may_have_run = 0
-        self._did_not_run = 0
         self._forgotten = 0
-        self._is_sent = False
 
     @property
     def seconds_left(self) -> float:
@@ -125,14 +125,18 @@ class Invocation:
             return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
             return self._may_have_run < policy.attempts and may_replay(self._tool, self._connection.server)
-        return self._did_not_run <= 1 or self._connection.is_expected_back or retry_after_s(error.reason) is not None
+        return self._connection.is_expected_back or retry_after_s(error.reason) is not None
 
     async def _attempt(self) -> CallToolResult:
         connection = self._connection
         session = await connection.session_for_call()
+        if time.monotonic() >= self._deadline:
+            # Whoever waited was told that the call did not run.
+            connection.release(session)
+            raise connection.not_connected_within(self._timeout_s)
         timeout_s = self.seconds_left
         self.attempts += 1
-        self._is_sent = True
+        self.may_have_run = True
         try:
             result = await session.call_tool(self._tool.tool, self._arguments, timeout_s)
         except Exception as error:
@@ -147,20 +151,18 @@ class Invocation:
         recovery = classify_error(error)
         if recovery.executed is Executed.MAYBE:
             self._may_have_run += 1
-        elif recovery.executed is Executed.NO:
-            self._did_not_run += 1
-        self._is_sent = self._may_have_run > 0
+        self.may_have_run = self._may_have_run > 0
         if recovery.action is Action.RETRY_NEW_SESSION:
             self._forgotten += recovery.executed is Executed.NO
             session.lose("")
         elif session.is_stuck:
-            self._connection.probe(session)
+            session.probe()
         if recovery.action is not Action.NO_RETRY:
             self._connection.note_failure()
         return _FailedCall(error, session.ending, recovery, timeout_s)
 
     def timed_out(self) -> CallError:
         """The answer when nobody waits for `run` any longer. Safe to call from any thread."""
-        if self._is_sent:
+        if self.may_have_run:
             return timeout_error(self._tool, self._timeout_s)
         return self._connection.not_connected_within(self._timeout_s)

@@ -4,7 +4,6 @@ Owns the one table from exception to `Recovery`. It acts on nothing: `invocation
 for it. Codes of `MCPError` are overloaded by servers and by the SDK, so the table also looks at the SDK's own messages.
 """
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -68,20 +67,15 @@ _NEW_MAYBE = Recovery(Action.RETRY_NEW_SESSION, Executed.MAYBE)
 
 REQUEST_TIMEOUT = -32001
 CONNECTION_CLOSED = -32000
-_FORGETTING_CODES = (CONNECTION_CLOSED, REQUEST_TIMEOUT, -32600)
-_FORGOTTEN_SESSION = re.compile(
-    r"(bad request: )?"
-    r"(session (terminated|not found|expired)|(no valid|unknown|invalid( or missing)?) session( id)?( provided)?"
-    r"|server not initialized)"
-    r"(: ?[\w-]+)?[.!]?"
-)
-"""How the SDKs say that they do not know the session id, under one of three codes. Servers use these codes for errors
-of their own too, so the whole message has to be that.
-"""
-_RETRIED_STATUSES = (429, 503)
-_MAYBE_STATUSES = (500, 502)
-"""The server, or the gateway before it, broke while it had the request."""
-_GATEWAY_TIMEOUT = 504
+_TOO_MANY_REQUESTS, _UNAVAILABLE = 429, 503
+_TOOK_TOO_LONG = (408, 499, 504, 522, 524)
+"""Somebody between us and the tool lost patience."""
+_NOT_IMPLEMENTED = (501, 505)
+_FIRST_SERVER_STATUS = 500
+_LOOKED_AT = 200
+"""Characters of a message that the table looks at; a server's own may be megabytes long."""
+_OUTPUT_SCHEMA = ("Tool ", "Invalid schema for tool ", "Invalid structured content ")
+"""How the SDK begins to say that a result does not fit the tool's own output schema."""
 
 
 def classify_error(error: BaseException) -> Recovery:
@@ -92,39 +86,44 @@ def classify_error(error: BaseException) -> Recovery:
     """
     if isinstance(error, MCPError):
         return _classify_mcp_error(error)
-    if isinstance(error, ValidationError | RuntimeError):
+    if isinstance(error, ValidationError):
+        return _GIVE_UP_RAN
+    if isinstance(error, RuntimeError) and (type(error) is not RuntimeError or str(error).startswith(_OUTPUT_SCHEMA)):
         return _GIVE_UP_RAN
     return _GIVE_UP_MAYBE
 
 
 def _classify_mcp_error(error: MCPError) -> Recovery:
-    code, message, data = error.code, error.message.lower(), _data_of(error)
-    if code == SESSION_FORGOTTEN or (code in _FORGETTING_CODES and _FORGOTTEN_SESSION.fullmatch(message)):
+    code, message, data = error.code, error.message[:_LOOKED_AT].lower(), _data_of(error)
+    if code == SESSION_FORGOTTEN:
         return _NEW
     if code == TRANSPORT_DOWN:
         if data.get("tls"):
             return _GIVE_UP
         return _SAME if data.get("never_sent") else _SAME_MAYBE
     if code == HTTP_STATUS:
-        return _classify_status(data.get("status"))
+        return _classify_status(data.get("status"), asks_to_wait=retry_after_s(error) is not None)
     if code in (AUTH_FAILED, NOT_SENT):
         return _GIVE_UP
     if code == CONNECTION_CLOSED and message == "connection closed":
         return _NEW_MAYBE
     if code == CONNECTION_CLOSED and message.startswith("sse stream ended"):
         return _SAME_MAYBE
-    if code == REQUEST_TIMEOUT and message.startswith("request ") and message.endswith("timed out"):
+    if code == REQUEST_TIMEOUT and message.startswith("request '") and message.endswith("' timed out"):
         return _GIVE_UP_MAYBE
     # What is left is an answer: too large, unreadable, or an error of the server's own.
     return _GIVE_UP_RAN
 
 
-def _classify_status(status: Any) -> Recovery:
-    if status in _RETRIED_STATUSES:
+def _classify_status(status: Any, *, asks_to_wait: bool) -> Recovery:
+    if status == _TOO_MANY_REQUESTS or (status == _UNAVAILABLE and asks_to_wait):
         return _SAME
-    if status in _MAYBE_STATUSES:
+    if status in _TOOK_TOO_LONG:
+        return _GIVE_UP_MAYBE
+    if isinstance(status, int) and status >= _FIRST_SERVER_STATUS and status not in _NOT_IMPLEMENTED:
+        # Also a 503 that asks nothing: gateways answer so when the server dies with the request in its hands.
         return _SAME_MAYBE
-    return _GIVE_UP_MAYBE if status == _GATEWAY_TIMEOUT else _GIVE_UP
+    return _GIVE_UP
 
 
 def is_transient(error: BaseException) -> bool:
@@ -143,7 +142,7 @@ def retry_after_s(error: BaseException) -> float | None:
         return float(value)
     try:
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):  # TypeError: a date without a time zone
+    except (ValueError, TypeError, OverflowError):  # a date that is none, without a time zone, or in another era
         return None
 
 

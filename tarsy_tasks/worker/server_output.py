@@ -60,7 +60,7 @@ class ServerOutput:
 
     def last_words(self) -> str:
         """The last lines, for an error text; empty if there were none."""
-        return "\n".join(filter(None, map(self._readable, self._last)))[-_LAST_WORDS_LIMIT:]
+        return "\n".join(filter(None, map(self._readable, self._last.copy())))[-_LAST_WORDS_LIMIT:]
 
     def _readable(self, line: bytes) -> str:
         return self._masker.mask(line.decode("utf-8", "replace").rstrip())

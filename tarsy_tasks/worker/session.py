@@ -21,6 +21,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.listing import ListingError, list_all_tools
+from tarsy_tasks.worker.recovery import Executed, classify_error
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.transports import open_transport
 
@@ -39,6 +40,7 @@ _UNWRITTEN_S = 0.25
 _RELIST_PAUSE_S = 1.0
 _LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
+_DESCRIBED_LIMIT = 2000
 
 
 class Session:
@@ -50,6 +52,7 @@ class Session:
         lost: Nothing may be sent over it any more.
         in_flight: Calls that are running.
         is_handshake_era: The server speaks a protocol before 2026-07-28.
+        longest_call_s: The longest time that any of the calls in flight is given.
         died_in_handshake: The transport saw the server go before hands were shaken.
     """
 
@@ -65,6 +68,8 @@ class Session:
         self._mode: Mode = mode
         self._client: Client | None = None
         self._silent_since = time.monotonic()
+        self.longest_call_s = 0.0
+        self._probing: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._closing = asyncio.Event()
         self._tools_changed = asyncio.Event()
@@ -160,10 +165,15 @@ class Session:
         assert self._client is not None
         sent_at = time.monotonic()
         if not self.in_flight:
-            self._silent_since = sent_at
+            self._silent_since, self.longest_call_s = sent_at, 0.0
+        self.longest_call_s = max(self.longest_call_s, timeout_s)
         self.in_flight += 1
         try:
             result = await self._client.call_tool(tool, arguments, read_timeout_seconds=timeout_s)
+        except MCPError as error:
+            if classify_error(error).executed is Executed.YES:
+                self._silent_since = time.monotonic()
+            raise
         except asyncio.CancelledError:
             if time.monotonic() - sent_at > timeout_s + _UNWRITTEN_S:
                 self.lose("it does not read what it is sent")
@@ -181,7 +191,21 @@ class Session:
         """Whether calls are running and none was answered for as long as any call may take. Until then a server that
         does one thing at a time may just be busy.
         """
-        return time.monotonic() - self._silent_since >= self._server.timeouts.longest_call_s
+        return time.monotonic() - self._silent_since >= self.longest_call_s
+
+    def probe(self) -> None:
+        """Find out, behind the back of the calls, whether a server that answered none of them still answers at all."""
+        if self._probing is None and not self.lost and not self._closing.is_set():
+            self._probing = asyncio.create_task(self._probe())
+
+    async def _probe(self) -> None:
+        try:
+            await self.list_tools()
+        except Exception as error:
+            logger.warning("MCP server %s answers nothing any more: %s", self._server.name, describe_error(error))
+            self.lose("it answers nothing any more")
+        finally:
+            self._probing = None
 
     def _follow_changes(self, client: Client) -> list["asyncio.Task[None]"]:
         """Keep `tools` current when the server tells of changes. In the handshake era many do without having said that
@@ -271,4 +295,5 @@ def _first_leaf(error: BaseException) -> BaseException:
 
 def describe_error(error: BaseException) -> str:
     """What went wrong, for a text or a log line; the message of an `MCPError` says all that there is to say."""
-    return str(error).rstrip(".") if isinstance(error, MCPError) else f"{type(error).__name__}: {error}".rstrip(": .")
+    text = str(error).rstrip(".") if isinstance(error, MCPError) else f"{type(error).__name__}: {error}".rstrip(": .")
+    return text[:_DESCRIBED_LIMIT]

@@ -51,6 +51,8 @@ from tarsy_tasks.worker.transport_errors import (
 
 __all__ = ["sse_transport"]
 
+logger = logging.getLogger(__name__)
+
 _QUEUED_MESSAGES = 64
 _MOST_POSTS = 256
 """As many as a worker has calls in flight by default. Some servers hold a POST until its tool is through."""
@@ -139,15 +141,20 @@ class _EventStream:
             self._refuse(error)
             return
         try:
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                ending = await self._pass_on(response)
-                if self.endpoint.done():
-                    self._on_end(ending)
-                else:
-                    text = f"{ending} before it named an endpoint for messages"
-                    self._refuse(MCPError(TRANSPORT_DOWN, text, {"kind": "EndOfStream", "never_sent": True}))
-                self._to_session.close()
+            ending = await self._pass_on(response)
+            if self.endpoint.done():
+                self._on_end(ending)
+            else:
+                text = f"{ending} before it named an endpoint for messages"
+                self._refuse(MCPError(TRANSPORT_DOWN, text, {"kind": "EndOfStream", "never_sent": True}))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        except Exception as error:
+            # Without a reader its calls would wait for their timeouts, one after the other.
+            logger.exception("the messages of an MCP server cannot be read")
+            self._on_end(f"its messages could not be read ({type(error).__name__})")
         finally:
+            self._to_session.close()
             await response.aclose()
 
     def _refuse(self, error: MCPError) -> None:

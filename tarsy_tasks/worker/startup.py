@@ -116,8 +116,8 @@ async def _connect_required(connections: list[ServerConnection], timeout_s: floa
                         await connection.connected()
                     except CallError as error:
                         failure = str(error)
-                        if error.code is ErrorCode.SERVER_MISCONFIGURED:
-                            return failure  # the variables of this process will not change
+                        if error.code in (ErrorCode.SERVER_MISCONFIGURED, ErrorCode.SERVER_REFUSED):
+                            return failure  # variables and credentials of this process will not change
                     else:
                         return None
                     await asyncio.sleep(_RETRY_S)

@@ -26,6 +26,8 @@ from tarsy_tasks.worker.server_output import ServerOutput
 
 __all__ = ["StdioCommand", "stdio_transport"]
 
+logger = logging.getLogger(__name__)
+
 _CHUNK_BYTES = 32 * 1024
 _BUFFER_BYTES = 256 * 1024
 _QUEUED_MESSAGES = 64
@@ -111,7 +113,7 @@ async def _read_messages(
     on_end: Callable[[str], None],
 ) -> None:
     assert process.stdout is not None
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+    try:
         async for line in _lines(process.stdout, limit_bytes):
             if flood.admit(line if isinstance(line, bytes) else line.head):
                 message = parse_message(line, limit_bytes)
@@ -124,6 +126,13 @@ async def _read_messages(
                     await asyncio.sleep(pause_s)
             await flood.pause()
         on_end(await _describe_end(process, "stdout"))
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass
+    except Exception as error:
+        # Without a reader its calls would wait for their timeouts, one after the other.
+        logger.exception("the messages of an MCP server cannot be read")
+        on_end(f"its messages could not be read ({type(error).__name__})")
+    finally:
         to_session.close()
 
 
@@ -148,7 +157,7 @@ async def _write_messages(
         # The server closed its stdin but may live on: ending the read side tells the session that it is over.
         on_end(await _describe_end(process, "stdin"))
         to_session.close()
-    except anyio.ClosedResourceError:
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass
 
 

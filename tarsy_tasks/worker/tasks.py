@@ -76,11 +76,18 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
             repairs=repairs,
         )
     except SoftTimeLimitExceeded as error:
-        failure = CallError(
-            ErrorCode.TIME_LIMIT,
-            f"`{server}.{tool}` was cancelled at Celery's soft time limit of {error.args[0]:g} s. It may have run. "
-            "Look at its effects before you call it again.",
-        )
+        limit = f"Celery's soft time limit of {error.args[0]:g} s"
+        if invocation is not None and invocation.may_have_run:
+            failure = CallError(
+                ErrorCode.TIME_LIMIT,
+                f"`{server}.{tool}` was cancelled at {limit}. It may have run. "
+                "Look at its effects before you call it again.",
+            )
+        else:
+            failure = CallError(
+                ErrorCode.SERVER_UNAVAILABLE,
+                f"MCP server `{server}` was not connected within {limit}. The tool did not run. Try again later.",
+            )
     except CallError as error:
         failure = error
     return ToolResult(

@@ -35,10 +35,10 @@ MESSAGE_TOO_LARGE = -31993
 """The answer is larger than `max_message_bytes`: the tool has run, its answer was dropped."""
 UNREADABLE_ANSWER = -31994
 """The answer is JSON-RPC that cannot be read: the tool has run."""
-SESSION_FORGOTTEN = -31996
-"""The server does not know the session any more, and did nothing."""
 NOT_SENT = -31995
 """The request could not be written as JSON."""
+SESSION_FORGOTTEN = -31996
+"""The server does not know the session any more, and did nothing."""
 
 _NEVER_SENT = (
     httpx2.ConnectError,

@@ -31,19 +31,11 @@ TABLE: list[tuple[int, str, Any, Action, Executed]] = [
     (-32000, "SSE stream ended without a response", None, SAME, MAYBE),
     (-32000, "SSE stream ended and reconnection attempts were exhausted", None, SAME, MAYBE),
     (-32000, "SSE stream failed: event exceeds the size limit", None, NO, RAN),
-    # The server does not know the session id, in the words of each SDK.
-    (-32600, "Session terminated", None, NEW, DID_NOT),
-    (-32600, "Session not found", None, NEW, DID_NOT),
-    (-32001, "Session not found", None, NEW, DID_NOT),
-    (-32001, "session expired", None, NEW, DID_NOT),
-    (-32000, "Bad Request: No valid session ID provided", None, NEW, DID_NOT),
-    (-32000, "Bad Request: Server not initialized", None, NEW, DID_NOT),
-    (-32000, "Invalid session ID", None, NEW, DID_NOT),
-    (-32001, "Session not found: 5f1c-a3", None, NEW, DID_NOT),
-    (-32000, "Bad Request: Invalid or missing session ID.", None, NEW, DID_NOT),
+    # The server does not know the session id; the transport has seen that it did not even look at the request.
+    (transport_errors.SESSION_FORGOTTEN, "session not found: HTTP 404", None, NEW, DID_NOT),
     # Time ran out.
     (-32001, "Request 'tools/call' timed out", None, NO, MAYBE),
-    (-32001, "Request timed out", None, NO, MAYBE),
+    (-32001, "Request timed out", None, NO, RAN),
     # The HTTP exchange failed.
     (DOWN, "ConnectError: refused", {"never_sent": True}, SAME, DID_NOT),
     (DOWN, "ReadError", {"never_sent": False}, SAME, MAYBE),
@@ -56,11 +48,20 @@ TABLE: list[tuple[int, str, Any, Action, Executed]] = [
     (transport_errors.UNREADABLE_ANSWER, "it cannot be read", None, NO, RAN),
     # A status without a JSON-RPC body.
     *[(STATUS, f"HTTP {status}", {"status": status}, NO, DID_NOT) for status in (400, 401, 403, 404, 405, 413, 501)],
-    *[(STATUS, f"HTTP {status}", {"status": status}, SAME, DID_NOT) for status in (429, 503)],
-    *[(STATUS, f"HTTP {status}", {"status": status}, SAME, MAYBE) for status in (500, 502)],
-    (STATUS, "HTTP 504", {"status": 504}, NO, MAYBE),
+    *[(STATUS, f"HTTP {status}", {"status": status}, SAME, MAYBE) for status in (500, 502, 503, 507, 520)],
+    *[(STATUS, f"HTTP {status}", {"status": status}, NO, MAYBE) for status in (408, 499, 504, 522, 524)],
+    *[(STATUS, "", {"status": status, "retry_after": "1"}, SAME, DID_NOT) for status in (429, 503)],
+    (STATUS, "HTTP 429", {"status": 429}, SAME, DID_NOT),
+    (STATUS, "HTTP 502", {"status": 502, "retry_after": "1"}, SAME, MAYBE),
     (STATUS, "HTTP ?", None, NO, DID_NOT),
     # An answer of the server's own is never asked for twice, whatever its words.
+    *[
+        (code, words, None, NO, RAN)
+        for code in (-32000, -32001, -32600)
+        for words in ("Session not found", "x" * 10**6)
+    ],
+    (-32600, "Session terminated", None, NO, RAN),
+    (-32000, "Bad Request: No valid session ID provided", None, NO, RAN),
     (-32602, "Invalid params", None, NO, RAN),
     (-32601, "Method not found", None, NO, RAN),
     (-32601, "Not Found", None, NO, RAN),
@@ -101,7 +102,9 @@ def invalid_result() -> ValidationError:
     ("error", "action", "executed"),
     [
         (invalid_result(), NO, RAN),
-        (RuntimeError("the output schema does not match"), NO, RAN),
+        (RuntimeError("Tool x has an output schema but did not return structured content"), NO, RAN),
+        (RuntimeError("Invalid structured content returned by tool x: no"), NO, RAN),
+        (RuntimeError("Client must be used within an async context manager"), NO, MAYBE),
         (TimeoutError(), NO, MAYBE),
         (anyio.ClosedResourceError(), NO, MAYBE),
         (anyio.BrokenResourceError(), NO, MAYBE),
@@ -135,6 +138,7 @@ def test_data_of_any_shape_is_survived(code: int, data: Any) -> None:
         ("-1", None),
         ("7.5", None),
         ("soon", None),
+        ("Wed, 21 Oct 99999999999 07:28:00 GMT", None),
         ("", None),
         ("٧", None),
         (None, None),

@@ -30,7 +30,6 @@ ASKED_TO_WAIT = [
         "status-503-seconds",
         "status-503-date",
         "status-429",
-        "status-503",
         "connect-status-503-seconds",
     )
 ]
@@ -39,6 +38,7 @@ REFUSING = [f"{era}-json-status-{status}" for era in ("new", "old") for status i
 REFUSING_AT_ONCE = [f"{era}-json-connect-status-{status}" for era in ("new", "old") for status in (401, 403)]
 BREAKING = [
     "new-json-status-500",
+    "new-json-status-503",
     "old-json-status-502",
     *[
         f"{era}-{reply}-cut-{place}"

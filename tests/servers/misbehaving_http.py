@@ -19,6 +19,8 @@ STATUSES = {
     "status-404": ({"Content-Type": "text/html"}, b"<h1>no such page</h1>"),
     "status-500": ({}, b"the database is down"),
     "status-503": ({"Retry-After": "70"}, b"too busy"),
+    "status-524": ({}, b"a timeout occurred"),
+    "gateway-401": ({"Content-Type": "application/json"}, b'{"error": {"code": 401, "message": "no key"}}'),
     "redirects": ({"Location": "http://127.0.0.2:9/mcp"}, b""),
 }
 
@@ -130,6 +132,8 @@ class Handler(BaseHTTPRequestHandler):
             case "forgets-sessions":
                 self.server.sessions.clear()
                 self.reply(404, {}, b"")
+            case "odd-header":
+                self.answer({"id": request["id"], "result": {"content": []}}, {"X-Site": "K\u00fcche"})
             case "secret-500":
                 self.reply(500, {}, f"cannot log in, password: {SECRET}".encode())
             case "secret-no-json":
@@ -142,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer({"id": request["id"], "result": {"content": f"password: {SECRET}"}})
             case _:
                 headers, body = STATUSES[kind]
-                self.reply(307 if kind == "redirects" else int(kind.removeprefix("status-")), headers, body)
+                self.reply(307 if kind == "redirects" else int(kind.rpartition("-")[2]), headers, body)
 
     def answer(self, message: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()

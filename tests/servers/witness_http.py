@@ -29,7 +29,7 @@ FORGETTING: dict[str, tuple[int, dict[str, Any] | None]] = {
 """What a server says to a session id that it does not know; the tool `forget` makes it forget all of them. A call whose
 key begins with `late` is told only after the tool `release` was called.
 """
-RAN_BEFORE = ("status-500", "status-502", "cut-headers", "cut-body", "cut-forgets")
+RAN_BEFORE = ("status-500", "status-502", "status-503", "cut-headers", "cut-body", "cut-forgets")
 ALWAYS = ("status-401", "status-403")
 CUT_AFTER = {"cut-headers": 0, "cut-body": 20, "cut-forgets": 0}
 HINTS: dict[str, dict[str, Any]] = {
