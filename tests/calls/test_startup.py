@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
-from tests.servers import listening, misbehaving_stdio
+from tests.servers import listening, misbehaving_stdio, witness_http
 
 BROKEN = {"command": "/no/such/command"}
 HANGING = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs-in-handshake"]}
@@ -51,6 +51,16 @@ def test_a_strict_start_does_not_wait_for_a_variable_that_is_not_set(start_worke
     assert _ended(worker) == 3
     (line,) = _refusals(worker)
     assert "TARSY_TEST_NEVER_SET" in line
+
+
+def test_a_strict_start_asks_once_where_it_is_refused(start_worker: StartWorker, tmp_path: Path) -> None:
+    port = free_port()
+    refusing = {"url": f"http://127.0.0.1:{port}/new/json/connect-status-401"}
+    with listening([sys.executable, witness_http.__file__, str(port), str(tmp_path)], port, tmp_path):
+        worker = start_worker({"refusing": refusing}, environment=_strict(), wait=False)
+        assert _ended(worker) == 3
+    assert (tmp_path / "new-json-connect-status-401").read_text().count("request") == 1
+    assert "401" in _refusals(worker)[0]
 
 
 def test_a_strict_start_waits_for_a_server_that_comes_up_later(start_worker: StartWorker, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.errors import CallError
 from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.invocation import Invocation
@@ -107,6 +108,27 @@ def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
         assert asyncio.all_tasks() == alone
 
     asyncio.run(run())
+
+
+def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(directory: Path) -> None:
+    ledger = Ledger(directory / "late")
+    config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
+
+    async def run() -> None:
+        connection = ServerConnection(config, build_masker())
+        try:
+            tool = (await connection.connected()).tools["add"]
+            invocation = Invocation(connection, tool, {"key": "k"}, time.monotonic())
+            with pytest.raises(CallError, match="did not run") as caught:
+                await invocation.run()
+            assert caught.value.outcome is Outcome.UNAVAILABLE
+            assert (invocation.attempts, invocation.may_have_run) == (0, False)
+        finally:
+            await connection.close()
+            child_watch.close()
+
+    asyncio.run(run())
+    assert ledger.runs() == {}
 
 
 def servers_of(parent: psutil.Process, path: Path) -> list[psutil.Process]:
