@@ -10,11 +10,12 @@ from contextlib import suppress
 from typing import Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json, read_json, read_json_as_written
+from tarsy_tasks.arguments.attempts import has_model_token
 from tarsy_tasks.arguments.pairs import read_pairs
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 from tarsy_tasks.arguments.target import Target
-from tarsy_tasks.arguments.values import Written, plain, refuse, safe_copy
-from tarsy_tasks.arguments.wrappings import Unwrapped, unwrap
+from tarsy_tasks.arguments.values import SPACE, Written, plain, refuse, safe_copy
+from tarsy_tasks.arguments.wrappings import Unwrapped, take_off_sure_label, take_off_tokens, unwrap
 from tarsy_tasks.arguments.yaml_text import read_yaml
 
 __all__ = ["read_arguments"]
@@ -54,25 +55,33 @@ def _read(given: Any, target: Target | None) -> ParsedArguments:
         raise refuse(f"They are of the type {type(given).__name__}; a JSON object is due.")
     if not given.isascii():
         safe_copy(given)
-    text = given.strip(_SPACE)
+    return _read_text_of_model(given, target, ())
+
+
+def _read_text_of_model(given: str, target: Target | None, repairs: tuple[str, ...]) -> ParsedArguments:
+    """The whole cascade; it runs again on what a token or a sure label left behind, each of which comes off once."""
+    text = given.strip(SPACE)
     if not text:
         return _object({}, dict, Reading.EMPTY, (), target)
     try:
         value = read_json(text)
     except NotJsonError as error:
+        for word, take_off in (("model_token", take_off_tokens), ("label", take_off_sure_label)):
+            if word not in repairs and (inner := take_off(text if word == "label" else given)) is not None:
+                parsed = _read_text_of_model(inner, target, (*repairs, word))
+                return ParsedArguments(parsed.arguments, parsed.reading, (word, *parsed.repairs))
         return _read_unwrapped(given, str(error), target)
     if isinstance(value, dict):
         return _object(cast("dict[str, Any]", value), lambda: read_json_as_written(text), Reading.JSON, (), target)
     return _read_value(text, value, target)
 
 
-_SPACE = " \t\r\n\f\v\ufeff\u200b\u00a0"
 _MOST_DECODINGS = 3
 
 
 def _read_value(text: str, value: Any, target: Target | None) -> ParsedArguments:
     inner, decodings = value, 0
-    while isinstance(inner, str) and inner.lstrip(_SPACE)[:1] in ("{", '"', "`") and decodings < _MOST_DECODINGS:
+    while isinstance(inner, str) and inner.lstrip(SPACE)[:1] in ("{", '"', "`") and decodings < _MOST_DECODINGS:
         decodings += 1
         try:
             opened = unwrap(inner, ())
@@ -114,11 +123,11 @@ _STRICT_REPAIRS = {
 def _read_unwrapped(given: str, reason: str, target: Target | None) -> ParsedArguments:
     names = target.properties if target else {}
     unwrapped = unwrap(given, names)
-    text = unwrapped.text.lstrip(_SPACE)
+    text = unwrapped.text.lstrip(SPACE)
     if text.startswith(("{", "[")) or _MEMBER.match(text):
         braces = Unwrapped(f"{{{text}}}", (*unwrapped.repairs, "missing_braces")) if text.startswith('"') else unwrapped
         try:
-            tree, repairs = _read_object(Unwrapped(braces.text.strip(_SPACE), braces.repairs))
+            tree, repairs = _read_object(Unwrapped(braces.text.strip(SPACE), braces.repairs))
         except NotJsonError as error:
             reason = str(error)
         else:
@@ -150,6 +159,8 @@ def _structure(
 
 
 def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArguments | None:
+    if has_model_token(unwrapped.text):
+        return None
     names = target.properties if target else {}
     named: dict[str, Any] = {}
     readers: tuple[tuple[Reading, Callable[[], dict[str, Any] | None]], ...] = (
@@ -180,7 +191,9 @@ def _is_doubtful(tree: dict[str, Any], names: Mapping[str, Any]) -> bool:
         return True
     for value in tree.values() if names else ():
         text = getattr(value, "text", "")
-        if text.endswith(("}", "]")) and any(text.count(end) > text.count(begin) for begin, end in ("{}", "[]")):
+        if text.endswith(("}", "]", ")")) and any(
+            text.count(end) > text.count(begin) for begin, end in ("{}", "[]", "()")
+        ):
             return True  # the end of an object without its beginning
         if " # " in text or any(piece.strip() in names for piece in text.split(",")[1:]):
             return True
@@ -195,7 +208,7 @@ _INNER_PAIR = re.compile(r"(?:[;&|]|\s)[ \t]*[\"']?([^\W\d][\w.-]*+)[\"']?[ \t]*
 def _read_text(given: str, unwrapped: Unwrapped, reason: str, target: Target | None) -> ParsedArguments:
     whole = unwrap(given, ()) if unwrapped.prose else unwrapped
     took_off = not unwrapped.prose and (unwrapped.is_code or unwrapped.repairs == ("label",))
-    text = whole.text if took_off else given.strip(_SPACE)
+    text = whole.text if took_off else given.strip(SPACE)
     repairs = unwrapped.repairs if took_off else ()
     if target is None:
         return ParsedArguments({"input": text}, Reading.TEXT, repairs)
@@ -207,7 +220,7 @@ def _read_text(given: str, unwrapped: Unwrapped, reason: str, target: Target | N
     ):
         # It is what the fence says, only not the arguments: a manifest.
         return target.text(unwrapped.text, unwrapped.repairs, reason, fenced=False)
-    return target.text(_indented(given, text), repairs, reason, fenced=fenced)
+    return target.text(_indented(given, text), repairs, reason, fenced=fenced, whole_fence=took_off)
 
 
 def _indented(given: str, text: str) -> str:

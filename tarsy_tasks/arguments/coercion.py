@@ -195,8 +195,11 @@ def _to_type(kind: str, tree: Any) -> _Reading | None:
         return None if text is None else (text, ("to_string",))
     if isinstance(value, str) and kind not in _CONTAINERS:
         scalar = read_scalar(value.strip())
-        is_whole = kind == "integer" and isinstance(scalar, float) and scalar.is_integer()
-        return (scalar, (f"to_{kind}",)) if is_whole or scalar.__class__ in TYPES[kind] else None
+        if kind == "integer" and isinstance(scalar, float) and scalar.is_integer() and abs(scalar) < _EXACT:
+            scalar = int(scalar)
+        if kind == "boolean" and isinstance(scalar, str):
+            scalar = _SWITCHES.get(scalar.lower())
+        return (scalar, (f"to_{kind}",)) if scalar.__class__ in TYPES[kind] else None
     if isinstance(value, str) and (structure := _decoded(value, kind)) is not None:
         return structure, ("decoded",)
     if kind == "array" and value is not None and (items := _listed(tree)):
@@ -204,6 +207,8 @@ def _to_type(kind: str, tree: Any) -> _Reading | None:
     return None
 
 
+_EXACT = 2**53
+_SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
 _CONTAINERS = ("object", "array")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tarsy_tasks.arguments.cost import size
 from tarsy_tasks.arguments.example import example_call
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
-from tarsy_tasks.arguments.shape import Shape, fold, look_up
+from tarsy_tasks.arguments.shape import Shape, find_near, look_up
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -100,7 +100,7 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
     elif keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in details:
         for name in details["unexpected"][: _MOST_PROBLEMS + 1]:
             known = shape.at(path)
-            near = _nearest(name, known.properties) if known else None
+            near = find_near(name, known.properties) if known else None
             hint = f"; did you mean `{near}`?" if near else "."
             yield f"{_place([*path, name])} is no property of {'this tool' if not path else _place(path)}{hint}"
     elif closest := _closest_branch(problem, details):
@@ -150,16 +150,6 @@ def _type_name(shape: Shape, kind: str, depth: int) -> str:
     if kind == "object" and shape.properties:
         return f"an object with {', '.join(f'`{_name(name)}`' for name in list(shape.properties)[:8])}"
     return _NAMES[kind]
-
-
-def _nearest(name: str, properties: dict[str, Shape]) -> str | None:
-    from difflib import get_close_matches  # only a wrong name needs it
-
-    wanted = fold(name[:_VALUE_CHARS])
-    folded = {fold(each): each for each in properties}
-    begins = [each for each in folded if wanted and (each.startswith(wanted) or wanted.startswith(each))]
-    close = get_close_matches(wanted, list(folded)[:_MOST_PROPERTIES], 1, 0.75)
-    return next((folded[each] for each in (wanted, *begins, *close) if each in folded), None)
 
 
 def _place(path: Sequence[str | int]) -> str:

@@ -9,10 +9,24 @@ from typing import Any, Final, cast
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["LEAVES", "MAX_DEPTH", "TYPES", "Written", "plain", "read_scalar", "refuse", "safe_copy"]
+__all__ = [
+    "LEAVES",
+    "MAX_DEPTH",
+    "SPACE",
+    "TYPES",
+    "Written",
+    "plain",
+    "read_scalar",
+    "refuse",
+    "safe_copy",
+    "unquoted",
+]
 
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values crash encoders and validators further down."""
+
+SPACE: Final = " \t\r\n\f\v\ufeff\u200b\u00a0"
+"""What means nothing around a text."""
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
@@ -30,6 +44,8 @@ _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(\.[0-9]+)?|(\.[0-9]+))([eE][+-]?[0
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 _LONGEST_WORD = 5
 
+
+_QUOTED = re.compile(r"(['`])([^'`\n]+)\1|“([^“”\n]+)”")
 
 LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -61,6 +77,12 @@ def read_scalar(text: str) -> str | int | float | bool | None:
             return text
     value = float(text)
     return value if abs(value) < float("inf") else text
+
+
+def unquoted(text: str) -> str | None:
+    """What is in the quotes that models write instead of JSON's; None when it is not in quotes as a whole."""
+    found = _QUOTED.fullmatch(text)
+    return None if found is None else found[2] or found[3]
 
 
 def plain(tree: Any) -> Any:

@@ -32,7 +32,7 @@ def read_yaml(text: str) -> dict[str, Any] | None:
     library: Any = yaml
     try:
         # libyaml is ten times faster, and not in every wheel.
-        events = library.parse(text, Loader=getattr(library, "CSafeLoader", library.SafeLoader))
+        events = library.parse(text + "\n", Loader=getattr(library, "CSafeLoader", library.SafeLoader))
         return _YamlReader(library, text, events).document()
     except (yaml.YAMLError, _NotOursError, ValueError):
         return None
@@ -96,6 +96,8 @@ class _YamlReader:
         if style:
             self._structured |= style in "|>"
             if style in "|>\"'":
+                if not value and style in "|>":  # cut off behind `content: |`
+                    raise _NotOursError
                 return value
         if " " in value and event.start_mark.line != event.end_mark.line:
             raise _NotOursError
