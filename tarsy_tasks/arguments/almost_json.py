@@ -163,7 +163,8 @@ _HABITS = re.compile(
     | (?P<comma>,(?=(?:\s++|{_COMMENT})*+[}}\]]))
     | (?P<space>[\ufeff\u200b\u00a0\u2000-\u200a\u202f\u3000\f\v]++)
     | (?![\s,:\[\]{{}}])(?:  # most characters are tried no further
-          (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
+          (?P<run>(?<!{_WORD})(?:(?:0|[1-9][0-9]*+),[ ]?(?=[0-9]))++)  # integers: nothing to mend
+        | (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
         | (?P<double>"(?P<in_double>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end_double>")?)
         | (?P<single>'(?P<in_single>[^'\\]*+(?:\\.[^'\\]*+)*+)(?P<end_single>')?)
         | (?P<back>`(?P<in_back>[^`\\]*+(?:\\.[^`\\]*+)*+)(?P<end_back>`)?)
@@ -206,6 +207,8 @@ class _Repair:
             return self._double(token)
         if kind == "word":
             return self._word(token)
+        if kind == "run":
+            return token[0]
         if kind in _QUOTES:
             return self._other_quotes(token, kind)
         return self._sign(token, kind)

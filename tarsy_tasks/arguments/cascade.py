@@ -67,7 +67,10 @@ def _read_text_of_model(given: str, target: Target | None, repairs: tuple[str, .
         value = read_json(text)
     except NotJsonError as error:
         for word, take_off in (("model_token", take_off_tokens), ("label", take_off_sure_label)):
-            if word not in repairs and (inner := take_off(text if word == "label" else given)) is not None:
+            if (
+                word not in repairs
+                and (inner := take_off(given.lstrip(SPACE) if word == "label" else given)) is not None
+            ):
                 parsed = _read_text_of_model(inner, target, (*repairs, word))
                 return ParsedArguments(parsed.arguments, parsed.reading, (word, *parsed.repairs))
         return _read_unwrapped(given, str(error), target)
@@ -135,7 +138,7 @@ def _read_unwrapped(given: str, reason: str, target: Target | None) -> ParsedArg
             if parsed is not None:
                 return parsed
     if not text.startswith(("{", "[")) and not unwrapped.is_code and not unwrapped.prose:
-        parsed = _read_guesses(unwrapped, target)
+        parsed = _read_guesses(given, unwrapped, target)
         if parsed is not None:
             return parsed
     return _read_text(given, unwrapped, reason, target)
@@ -158,13 +161,15 @@ def _structure(
     return None
 
 
-def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArguments | None:
+def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> ParsedArguments | None:
     if has_model_token(unwrapped.text):
         return None
     names = target.properties if target else {}
     named: dict[str, Any] = {}
+    # The last newline of a block is there where it was written, and in a fence it always is.
+    ends_line = unwrapped.language is not None or given.rstrip(" \t").endswith("\n")
     readers: tuple[tuple[Reading, Callable[[], dict[str, Any] | None]], ...] = (
-        (Reading.YAML, lambda: read_yaml(unwrapped.text)),
+        (Reading.YAML, lambda: read_yaml(unwrapped.text + "\n" * ends_line)),
         (Reading.PAIRS, lambda: read_pairs(unwrapped.text, names)),
     )
     for reading, read in readers:

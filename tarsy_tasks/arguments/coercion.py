@@ -84,7 +84,11 @@ class _Coercion:
         if number < _SINGLE_ROUNDS:
             first = self._schema.first_problem(self.value, self._pointer)
             return [first] if first else []
-        return self._schema.all_problems(self.value, self._pointer) if size(self.value) <= _MOST_VALUES else None
+        return (
+            self._schema.all_problems(self.value, self._pointer)
+            if size(self.value, _MOST_VALUES) <= _MOST_VALUES
+            else None
+        )
 
     def _mends(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
         tree = self._leaf(path)
@@ -167,8 +171,13 @@ def _copied(tree: Any) -> Any:
     if tree.__class__ in LEAVES:
         return tree
     if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in cast("dict[str, Any]", tree).items()}
-    return [_copied(item) for item in cast("list[Any]", tree)] if isinstance(tree, list) else tree
+        members = cast("dict[str, Any]", tree).items()
+        return {key: value if value.__class__ in LEAVES else _copied(value) for key, value in members}
+    return (
+        [item if item.__class__ in LEAVES else _copied(item) for item in cast("list[Any]", tree)]
+        if isinstance(tree, list)
+        else tree
+    )
 
 
 def _only(readings: list[_Reading]) -> _Reading | None:

@@ -61,7 +61,7 @@ def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None
         *([_clipped(reason, _LINE_CHARS)] if reason else []),
     ]
     lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MOST_PROBLEMS]]
-    if problems and (len(problems) > _MOST_PROBLEMS or size(arguments) > _MOST_VALUES):
+    if problems and (len(problems) > _MOST_PROBLEMS or size(arguments, _MOST_VALUES) > _MOST_VALUES):
         lines.append("- There may be more.")
     if shape.properties:
         lines.append("Properties of the tool:")
@@ -80,7 +80,7 @@ def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None
 
 def _find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
     try:
-        if size(arguments) <= _MOST_VALUES:
+        if size(arguments, _MOST_VALUES) <= _MOST_VALUES:
             problems = schema.all_problems(arguments)
         else:
             problems = [problem for problem in [schema.first_problem(arguments)] if problem]

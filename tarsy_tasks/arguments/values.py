@@ -43,6 +43,7 @@ _MAX_DIGITS = 4300  # Python's own default limit: what is longer cannot be writt
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(\.[0-9]+)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 _LONGEST_WORD = 5
+_NUMBER_BEGINS = frozenset("-.0123456789")
 
 
 _QUOTED = re.compile(r"(['`])([^'`\n]+)\1|“([^“”\n]+)”")
@@ -65,8 +66,11 @@ def read_scalar(text: str) -> str | int | float | bool | None:
 
     Leading zeros, a plus sign, NaN and infinities stay text.
     """
-    if len(text) <= _LONGEST_WORD and (word := text.lower()) in _WORDS:
-        return _WORDS[word]
+    first = text[:1]
+    if first not in _NUMBER_BEGINS:
+        return _WORDS.get(text.lower(), text) if len(text) <= _LONGEST_WORD else text
+    if first != "0" and len(text) < 18 and text.isdecimal() and text.isascii():
+        return int(text)
     number = _NUMBER.fullmatch(text)
     if number is None:
         return text
@@ -92,9 +96,10 @@ def plain(tree: Any) -> Any:
     if isinstance(tree, Written):
         return plain(tree.value)
     if isinstance(tree, dict):
-        return {key: plain(value) for key, value in cast("dict[str, Any]", tree).items()}
+        members = cast("dict[str, Any]", tree).items()
+        return {key: value if value.__class__ in LEAVES else plain(value) for key, value in members}
     if isinstance(tree, list):
-        return [plain(item) for item in cast("list[Any]", tree)]
+        return [item if item.__class__ in LEAVES else plain(item) for item in cast("list[Any]", tree)]
     return tree
 
 
