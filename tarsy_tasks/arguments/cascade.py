@@ -17,6 +17,7 @@ from tarsy_tasks.arguments.target import Target
 from tarsy_tasks.arguments.values import SPACE, Written, plain, refuse, safe_copy
 from tarsy_tasks.arguments.wrappings import Unwrapped, take_off_sure_label, take_off_tokens, unwrap
 from tarsy_tasks.arguments.yaml_text import read_yaml
+from tarsy_tasks.errors import ArgumentsError
 
 __all__ = ["read_arguments"]
 
@@ -71,7 +72,10 @@ def _read_text_of_model(given: str, target: Target | None, repairs: tuple[str, .
                 word not in repairs
                 and (inner := take_off(given.lstrip(SPACE) if word == "label" else given)) is not None
             ):
-                parsed = _read_text_of_model(inner, target, (*repairs, word))
+                try:
+                    parsed = _read_text_of_model(inner, target, (*repairs, word))
+                except ArgumentsError as refused:
+                    raise ArgumentsError(refused.code, refused.text, (word, *refused.repairs)) from None
                 return ParsedArguments(parsed.arguments, parsed.reading, (word, *parsed.repairs))
         return _read_unwrapped(given, str(error), target)
     if isinstance(value, dict):
@@ -166,6 +170,7 @@ def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> Pa
         return None
     names = target.properties if target else {}
     named: dict[str, Any] = {}
+    as_read, doubt = Reading.PAIRS, None
     # The last newline of a block is there where it was written, and in a fence it always is.
     ends_line = unwrapped.language is not None or given.rstrip(" \t").endswith("\n")
     readers: tuple[tuple[Reading, Callable[[], dict[str, Any] | None]], ...] = (
@@ -180,31 +185,33 @@ def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> Pa
             return ParsedArguments(plain(tree), reading, unwrapped.repairs)
         if target.takes_anything or (names and all(name in names for name in tree)):
             parsed = target.fitted(plain(tree), tree, reading, unwrapped.repairs)
-            if parsed is not None and not _is_doubtful(tree, names):
+            doubt = _find_doubt(tree, names)
+            if parsed is not None and doubt is None:
                 return parsed
         if any(name in names for name in tree):
-            named = plain(tree)
+            named, as_read = plain(tree), reading
     if target and named:
-        raise target.refused("", named)
+        raise target.refused(doubt, named, (as_read.value, *unwrapped.repairs))
     return None
 
 
-def _is_doubtful(tree: dict[str, Any], names: Mapping[str, Any]) -> bool:
-    """Whether a bare value goes on with what names another property, or with a comment: `namespace=a; limit=5`."""
+def _find_doubt(tree: dict[str, Any], names: Mapping[str, Any]) -> str | None:
+    """The two readings where a bare value goes on with what may not belong to it: `namespace=a; limit=5`."""
     ends = [value.text.endswith(";") for value in tree.values() if isinstance(value, Written)]
     if len(ends) > 1 and all(ends):
-        return True
-    for value in tree.values() if names else ():
-        text = getattr(value, "text", "")
-        if text.endswith(("}", "]", ")")) and any(
-            text.count(end) > text.count(begin) for begin, end in ("{}", "[]", "()")
-        ):
-            return True  # the end of an object without its beginning
-        if " # " in text or any(piece.strip() in names for piece in text.split(",")[1:]):
-            return True
-        if any(found[1] in names for found in _INNER_PAIR.finditer(text)):
-            return True
-    return False
+        return "They can be read in two ways: does the semicolon end each value, or belong to it?"
+    for key, value in tree.items() if names else ():
+        text, shown = getattr(value, "text", ""), f"They can be read in two ways: does `{key[:60]}` end before"
+        ends = ("{}", "[]", "()") if text.endswith(("}", "]", ")")) else ()
+        if any(text.count(end) > text.count(begin) for begin, end in ends):
+            return f"{shown} the last bracket, or does that belong to it?"
+        if " # " in text:
+            return f"{shown} the `#`, as before a comment, or does that belong to it?"
+        pieces = [piece.strip() for piece in text.split(",")[1:]] if "," in text else []
+        inner = [found[1] for found in _INNER_PAIR.finditer(text)]
+        if other := next((name for name in (*pieces, *inner) if name in names), None):
+            return f"{shown} `{other[:60]}`, which names a property too, or does that belong to it?"
+    return None
 
 
 _INNER_PAIR = re.compile(r"(?:[;&|]|\s)[ \t]*[\"']?([^\W\d][\w.-]*+)[\"']?[ \t]*[:=](?![=~/:])")
@@ -217,6 +224,8 @@ def _read_text(given: str, unwrapped: Unwrapped, reason: str, target: Target | N
     repairs = unwrapped.repairs if took_off else ()
     if target is None:
         return ParsedArguments({"input": text}, Reading.TEXT, repairs)
+    if not unwrapped.text.startswith(("{", "[", '"')):
+        reason = "it is no JSON, no YAML and no pairs"
     fenced = unwrapped.language is not None and not unwrapped.is_code and not unwrapped.prose
     if (
         fenced

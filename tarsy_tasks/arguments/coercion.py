@@ -45,6 +45,17 @@ def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
     return (coercion.value, tuple(coercion.repairs)) if coercion.succeeds(0) else None
 
 
+def coerce_what_can_be(schema: Schema, tree: Any) -> Any:
+    """The value of `tree` with each part coerced that can be, for telling what is wrong with the rest.
+
+    Raises:
+        UncheckedError: As `coerce`.
+    """
+    coercion = _Coercion(schema, (), tree, [_MOST_CHECKS])
+    coercion.mend_what_can_be()
+    return coercion.value
+
+
 class _Coercion:
     """One value on its way to fit the part of a schema at `pointer`."""
 
@@ -78,6 +89,10 @@ class _Coercion:
                     return False
                 mended.add(path)
         return False
+
+    def mend_what_can_be(self) -> None:
+        for problem in self._schema.all_problems(self.value, self._pointer):
+            self._mends(problem, (0, *problem.instance_path), 0)
 
     def _problems(self, number: int) -> "list[ValidationError] | None":
         """What is wrong: one by one at first, then all at once; None when that would cost too much."""

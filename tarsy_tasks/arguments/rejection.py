@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from tarsy_tasks.arguments.coercion import coerce_what_can_be
 from tarsy_tasks.arguments.cost import size
 from tarsy_tasks.arguments.example import example_call
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
@@ -40,17 +41,20 @@ _LIMITS = {
     "format": "in the format",
     "minimum": "at least",
     "maximum": "at most",
-    "minLength": "of at least so many characters:",
-    "maxLength": "of at most so many characters:",
+    "minLength": "of at least {} characters",
+    "maxLength": "of at most {} characters",
     "pattern": "matching",
 }
 _DESCRIBED = {"type", "enum", "const", "anyOf", "oneOf", *_LIMITS}
 
 
-def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None = None) -> ArgumentsError:
+def rejection(
+    schema: Schema, repairs: tuple[str, ...], reason: str = "", arguments: dict[str, Any] | None = None
+) -> ArgumentsError:
     """The error for arguments that a tool's schema refuses, or that cannot be read for it.
 
     Args:
+        repairs: As what the text was read, what was mended, and last a word for why it is refused.
         reason: What is wrong with the text.
         arguments: The reading that does not fit, if there is one.
     """
@@ -74,14 +78,16 @@ def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None
     elif shape.closed:
         lines.append("The tool takes no arguments.")
     example = example_call(schema)
-    lines.append(f"Write one JSON object and nothing else{f', for example: {example}' if example else '.'}")
-    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, "\n".join(lines))
+    no_example = ". No example could be made up for its rules."
+    lines.append(f"Write one JSON object and nothing else{f', for example: {example}' if example else no_example}")
+    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, "\n".join(lines), repairs)
 
 
 def _find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
     try:
         if size(arguments, _MOST_VALUES) <= _MOST_VALUES:
-            problems = schema.all_problems(arguments)
+            # What would have been coerced is not wrong.
+            problems = schema.all_problems(coerce_what_can_be(schema, arguments))
         else:
             problems = [problem for problem in [schema.first_problem(arguments)] if problem]
     except UncheckedError:
@@ -96,7 +102,8 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
     details = problem.kind.as_dict()
     if keyword == "required":
         missing = [*path, details["property"]]
-        yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}."
+        instead = _given_instead(shape.at(path), missing, arguments)
+        yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}{instead}."
     elif keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in details:
         for name in details["unexpected"][: _MOST_PROBLEMS + 1]:
             known = shape.at(path)
@@ -108,8 +115,22 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
             yield from _explain(shape, inner, arguments)
     else:
         value = look_up(arguments, path)
+        value = problem.instance if value is None else value
         expected = f"expected {_describe(shape.at(path))}" if keyword in _DESCRIBED else problem.message
         yield f"{_place(path)}: {expected}, given {_kind(value)}{_value(value)}."
+
+
+def _given_instead(known: Shape | None, missing: list[Any], arguments: Any) -> str:
+    """The name that was probably meant as the missing one, else all names that were given."""
+    if known is not None and known.closed:
+        return ""  # each name that is not known is a problem of its own
+    inside = look_up(arguments, missing[:-1])
+    names = list(cast("dict[str, Any]", inside)) if isinstance(inside, dict) else []
+    others = [name for name in names if known is None or name not in known.properties]
+    near = next((name for name in others if find_near(name, [missing[-1]])), None)
+    if near is not None:
+        return f"; you wrote `{_name(near)}`, the right name is `{_name(missing[-1])}`"
+    return f", given: {', '.join(f'`{_name(name)}`' for name in names[:_MOST_PROBLEMS])}" if names else ""
 
 
 def _closest_branch(problem: "ValidationError", details: dict[str, Any]) -> "list[ValidationError] | None":
@@ -138,7 +159,8 @@ def _describe(shape: Shape | None, depth: int = 0) -> str:
     for keyword, word in _LIMITS.items():
         limit = shape.raw.get(keyword)
         if isinstance(limit, int | float | str) and not isinstance(limit, bool):
-            words.append(f"{word} {str(limit)[:_VALUE_CHARS]}")
+            shown = str(limit)[:_VALUE_CHARS]
+            words.append(word.format(shown) if "{}" in word else f"{word} {shown}")
     return " ".join(words)
 
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 from tarsy_tasks.arguments.attempts import find_attempt
-from tarsy_tasks.arguments.coercion import coerce
+from tarsy_tasks.arguments.coercion import coerce, coerce_what_can_be
 from tarsy_tasks.arguments.envelope import is_named_call, may_be_envelope, objects_inside, open_envelope
 from tarsy_tasks.arguments.formats import may_have_format
-from tarsy_tasks.arguments.reading import ParsedArguments, Reading
+from tarsy_tasks.arguments.reading import ParsedArguments, Reading, reported
 from tarsy_tasks.arguments.rejection import rejection
 from tarsy_tasks.arguments.schema import UncheckedError, compile_schema
 from tarsy_tasks.arguments.shape import Shape
@@ -28,6 +28,10 @@ _TWO_LAYERS = (
     "Are they the arguments, or is this a whole call with the arguments inside of it? Write the arguments alone, "
     "without a name or a layer around them."
 )
+
+
+def _why(attempt: str) -> str:
+    return "cut_off" if "cut off" in attempt or "no closing quote" in attempt else "broken"
 
 
 class Target:
@@ -63,7 +67,7 @@ class Target:
         else:
             parsed = self._whole_or_inside(whole, arguments, reading, repairs)
         if parsed is None:
-            raise rejection(self._schema, arguments=arguments)
+            raise rejection(self._schema, (*reported(reading, repairs), "unfit"), arguments=arguments)
         return parsed
 
     def _whole_or_inside(
@@ -81,7 +85,7 @@ class Target:
             within = objects_inside(arguments, self.properties)
             if not any(self._names_some(each) and self.fitted(each, each, reading, ()) for each in within):
                 return whole
-        raise self.refused(_TWO_LAYERS)
+        raise rejection(self._schema, (*reported(reading, repairs), "ambiguous"), _TWO_LAYERS)
 
     def _names_some(self, arguments: dict[str, Any]) -> bool:
         return not arguments.keys().isdisjoint(self.properties)
@@ -133,7 +137,12 @@ class Target:
             parsed = self._filled(text.strip(SPACE), Reading.VALUE, ())
             if parsed is not None:
                 return parsed
-        raise self.refused("They are no JSON object.")
+        kind = "a list" if isinstance(value, list) else f"the value {text.strip(SPACE)[:40]}"
+        raise rejection(
+            self._schema,
+            (Reading.VALUE.value, "no_object"),
+            f"They are {kind}, but which property that belongs to cannot be told: write a JSON object.",
+        )
 
     def text(
         self,
@@ -156,7 +165,7 @@ class Target:
             return self.object({}, dict, Reading.EMPTY, ())
         in_fence = f"What is in the fence cannot be read as arguments: {reason}." if fenced else None
         if attempt := in_fence or find_attempt(text, self.properties, reason, fences=whole_fence):
-            raise self.refused(attempt)
+            raise rejection(self._schema, (reading.value, *repairs, _why(attempt)), attempt)
         if read_scalar(text) is None:
             return self.object({}, dict, Reading.EMPTY, ())
         if self.takes_anything and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs)):
@@ -165,7 +174,8 @@ class Target:
             text, repairs = inner, (*repairs, "quoted")
         parsed = self._filled(text, reading, repairs)
         if parsed is None:
-            raise self.refused("They are a bare text, and which property it belongs to cannot be told.")
+            reason = "They are a bare text, and which property it belongs to cannot be told."
+            raise rejection(self._schema, (reading.value, *repairs, "no_object"), reason)
         return parsed
 
     def _filled(self, text: str, reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
@@ -179,11 +189,12 @@ class Target:
         filled = {required[0]: text}
         return self.fitted(filled, filled, reading, (*repairs, "one_property"))
 
-    def refused(self, reason: str, arguments: dict[str, Any] | None = None) -> ArgumentsError:
-        """The rejection, with what is wrong with `arguments` if there is a reading."""
-        if arguments is not None:
-            with suppress(UncheckedError):
-                if self._schema.fits(arguments):
-                    unknown = next((name for name in arguments if name not in self.properties), None)
-                    reason = f"`{unknown[:60]}` is no property of this tool." if unknown else _DOUBT
-        return rejection(self._schema, reason, arguments)
+    def refused(self, doubt: str | None, arguments: dict[str, Any], repairs: tuple[str, ...]) -> ArgumentsError:
+        """The rejection of a guess, with what is wrong with it, or with the two readings that it has."""
+        reason, why = "", "unfit"
+        with suppress(UncheckedError):
+            if self._schema.fits(coerce_what_can_be(self._schema, arguments)):
+                unknown = next((name for name in arguments if name not in self.properties), None)
+                reason = f"`{unknown[:60]}` is no property of this tool." if unknown else doubt or _DOUBT
+                why = "unfit" if unknown else "ambiguous"
+        return rejection(self._schema, (*repairs, why), reason, arguments)

@@ -166,4 +166,6 @@ def _place(path: str) -> str:
 
 def refuse(reason: str) -> ArgumentsError:
     """The rejection of arguments that cannot be read at all."""
-    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, f"The arguments cannot be used. Nothing was sent. {reason}")
+    return ArgumentsError(
+        ErrorCode.INVALID_ARGUMENTS, f"The arguments cannot be used. Nothing was sent. {reason}", ("unusable",)
+    )

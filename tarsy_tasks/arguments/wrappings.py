@@ -27,7 +27,7 @@ _SURE_LABEL = re.compile(r"(?:action|tool) input\Z", re.IGNORECASE)
 _PROSE_LABEL = re.compile(
     r"(?:(?:sure|ok|okay|certainly|of course)[!,.]\s+)?"
     r"(?:(?:here|these|this)(?:'s| is| are) |(?:i(?:'ll| will) )?(?:use|using|call|calling|with) )?"
-    r"(?:(?:the|my|your|its|these|following|right|correct|corrected|fixed|updated|tool|function|call|action|json|it with) )*"
+    r"(?:(?:the|my|your|its|these|following|right|correct|corrected|tool|function|call|action|json|it with) )*"
     r"(?:input|arguments?|args|param(?:eter)?s?|json|call|request|object)"
     r"(?: (?:for|of|to) (?:the )?[\w.`-]{1,60}(?: (?:tool|function|call))?)?"
     r"\s*:[ \t]*(?:\r?\n)*[ \t]*(?=[{`])",
