@@ -111,7 +111,7 @@ class ToolResult(BaseModel):
         structured: Structured content of the MCP result, or the value of a text that is JSON.
         error_code: The cause, None when the outcome is `ok`.
         repairs: What had to be done to the arguments, one stable word for each kind (docs/arguments.md); empty for a
-            JSON object that fitted; of rejected arguments the last word says why. Tells operators which prompts go wrong.
+            JSON object that fitted; of rejected ones the last word says why. Tells operators which prompts go wrong.
         attempts: How often the call was sent to the MCP server; 0 when it never was.
         duration_s: Seconds from the moment the worker took the call up until its answer was ready.
     """

@@ -77,7 +77,9 @@ def find_attempt(text: str, properties: Collection[str], reason: str, *, fences:
     for match in found:
         name = match[match.lastindex or 0]
         if fold(name) in names and _CALL.match(text):
-            return f"It is written as the call of a function, in which `{name[:40]}` names a property: write its arguments."
+            return (
+                f"It is written as the call of a function (`{name[:40]}` names a property): write only its arguments."
+            )
         if fold(name) in names:
             return f"`{name[:40]}` names a property, but the text cannot be read as pairs."
     return None
