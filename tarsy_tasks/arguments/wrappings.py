@@ -194,7 +194,7 @@ def _in_prose(text: str, properties: Collection[str]) -> str | None:
 
 def _announces(before: str) -> bool:
     """Whether the words before a fence may announce arguments: what ends with a colon has to, and nothing may deny."""
-    if _DENIED.search(before):
+    if "{" in before or _DENIED.search(before):
         return False
     last = before.rstrip(SPACE)
     if not last.endswith(":"):

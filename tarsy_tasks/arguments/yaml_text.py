@@ -75,8 +75,8 @@ class _YamlReader:
     def _sequence(self, depth: int) -> list[Any]:
         items: list[Any] = []
         following, end, scalar = self._following, self._yaml.SequenceEndEvent, self._yaml.ScalarEvent
-        while (kind := type(event := following())) is not end:
-            is_plain = kind is scalar and not event.anchor and not event.tag
+        while type(event := following()) is not end:
+            is_plain = type(event) is scalar and not event.anchor and not event.tag
             items.append(self._scalar(event) if is_plain else self._node(event, depth))
         return items
 
