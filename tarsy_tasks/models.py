@@ -137,7 +137,8 @@ class ToolResult(BaseModel):
     def __repr__(self) -> str:
         """What logs, events and Flower show of a result: how it ended, never what is in it."""
         ending = self.outcome if self.error_code is None else f"{self.outcome} {self.error_code}"
-        mended = f", arguments mended: {' '.join(self.repairs)}" if self.repairs else ""
+        done = "refused" if self.error_code is ErrorCode.INVALID_ARGUMENTS else "mended"
+        mended = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
         return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{mended}>"
 
     def __json__(self) -> dict[str, Any]:

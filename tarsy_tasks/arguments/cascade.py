@@ -14,7 +14,7 @@ from tarsy_tasks.arguments.attempts import has_model_token
 from tarsy_tasks.arguments.pairs import read_pairs
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 from tarsy_tasks.arguments.target import Target
-from tarsy_tasks.arguments.values import SPACE, Written, plain, refuse, safe_copy
+from tarsy_tasks.arguments.values import MAX_DEPTH, SPACE, Written, plain, refuse, safe_copy
 from tarsy_tasks.arguments.wrappings import Unwrapped, take_off_sure_label, take_off_tokens, unwrap
 from tarsy_tasks.arguments.yaml_text import read_yaml
 from tarsy_tasks.errors import ArgumentsError
@@ -42,8 +42,8 @@ def read_arguments(given: Any, schema: Mapping[str, Any] | bool | None = None) -
 
 
 def _may_be_too_deep(text: str) -> bool:
-    """Whether something in a text could become too deep by being decoded twice."""
-    return '\\"' in text or text.count("[") + text.count("{") > 16
+    """Whether something in a text could become too deep by being decoded twice; a bracket may be written `\\u005b`."""
+    return "\\u" in text or text.count("[") + text.count("{") > MAX_DEPTH
 
 
 def _read(given: Any, target: Target | None) -> ParsedArguments:

@@ -552,8 +552,10 @@ def test_what_is_decoded_twice_is_no_deeper_than_allowed() -> None:
     schema = {"type": "object", "properties": {"a": chain}}
     for _ in range(60):
         schema = {"type": "object", "properties": {"b": schema}}
-    with pytest.raises(ArgumentsError, match="deep"):
-        parse_arguments(deep, schema)
+    for text in (deep, deep.replace('"' + "[" * 60, '"' + r"\u005b" * 60)):
+        with pytest.raises(ArgumentsError, match="deep"):
+            parse_arguments(text, schema)
+    assert deep.count("[") + deep.count("{") > 100 > deep.replace("[", "").count("{")
 
 
 def test_a_rejection_is_bounded() -> None:
