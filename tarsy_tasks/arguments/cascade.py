@@ -183,6 +183,8 @@ def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> Pa
             continue
         if target is None:
             return ParsedArguments(plain(tree), reading, unwrapped.repairs)
+        if target.takes_anything and _find_doubt(tree, names) is None:
+            return target.object(plain(tree), lambda tree=tree: tree, reading, unwrapped.repairs)
         if target.takes_anything or (names and all(name in names for name in tree)):
             parsed = target.fitted(plain(tree), tree, reading, unwrapped.repairs)
             doubt = _find_doubt(tree, names)

@@ -212,6 +212,8 @@ def test_where_json_reads_a_text_so_do_we(text: str) -> None:
 def test_reading_and_repairs_are_reported(text: str, reading: Reading, repairs: tuple[str, ...]) -> None:
     parsed = read_arguments(text, SCHEMAS["search"])
     assert (parsed.reading, parsed.repairs) == (reading, repairs)
+    shown = () if reading is Reading.JSON else (reading.value,)
+    assert parsed.reported == (*shown, *repairs)
 
 
 def test_a_mapping_is_checked_and_coerced_and_copied() -> None:
