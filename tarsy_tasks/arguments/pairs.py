@@ -190,8 +190,10 @@ def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -
     if "," in between and "\n" not in between and last.key in properties:
         # `title: Crash, error: 500` may be two pairs; a text of several words, or the one property, goes on.
         words = text.find(" ", last.value_start, last.end) >= 0
-        if (words or len(properties) == 1) and find_near(part.key, properties) is None:
-            return True
+        if words or len(properties) == 1:
+            alike = [name for name in properties if name[0:1].lower() == part.key[0].lower()]
+            if not alike or find_near(part.key, alike) is None:
+                return True
     if part.separator == "=" and between == "," and last.key in properties:
         return text.find("=", last.value_start, last.end) >= 0  # a label selector: `kubectl get pods -l a=b,c=d`
     inner = _pair(text, last.value_start)
