@@ -72,7 +72,8 @@ class Unwrapped:
 
 def take_off_tokens(text: str) -> str | None:
     """The text without the tokens of a model at its end and without its thoughts; None when it has none."""
-    bare = _THOUGHT.sub("", text, count=1) if text.lstrip(SPACE).startswith("<think") else text
+    thought = _THOUGHT.match(text)
+    bare = text[thought.end() :] if thought else text
     tail = max(len(bare) - _END_CHARS, 0)
     found = _END_TOKENS.search(bare, tail)
     if found and not (found[0].strip() == "</s>" and "<s>" in bare):
