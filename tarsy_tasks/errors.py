@@ -67,4 +67,13 @@ class ToolNameError(CallError):
 
 
 class ArgumentsError(CallError):
-    """Arguments that cannot be read as a JSON object, or that the tool's schema refuses. Nothing was sent."""
+    """Arguments that cannot be read as a JSON object, or that the tool's schema refuses. Nothing was sent.
+
+    Args:
+        repairs: As what they were read, what was mended so far, and last a word for why not (docs/arguments.md).
+    """
+
+    def __init__(self, code: ErrorCode, text: str, repairs: tuple[str, ...] = ()) -> None:
+        super().__init__(code, text)
+        self.args = (code, text, tuple(repairs))
+        self.repairs = tuple(repairs)

@@ -111,7 +111,7 @@ class ToolResult(BaseModel):
         structured: Structured content of the MCP result, or the value of a text that is JSON.
         error_code: The cause, None when the outcome is `ok`.
         repairs: What had to be done to the arguments, one stable word for each kind (docs/arguments.md); empty for a
-            JSON object that fitted. Tells operators which prompts go wrong.
+            JSON object that fitted; of rejected ones the last word says why. Tells operators which prompts go wrong.
         attempts: How often the call was sent to the MCP server; 0 when it never was.
         duration_s: Seconds from the moment the worker took the call up until its answer was ready.
     """
@@ -137,7 +137,8 @@ class ToolResult(BaseModel):
     def __repr__(self) -> str:
         """What logs, events and Flower show of a result: how it ended, never what is in it."""
         ending = self.outcome if self.error_code is None else f"{self.outcome} {self.error_code}"
-        mended = f", arguments mended: {' '.join(self.repairs)}" if self.repairs else ""
+        done = "refused" if self.error_code is ErrorCode.INVALID_ARGUMENTS else "mended"
+        mended = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
         return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{mended}>"
 
     def __json__(self) -> dict[str, Any]:

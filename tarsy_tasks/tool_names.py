@@ -45,6 +45,9 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
         found = [
             (server, tool) for server in servers for tool in catalogue[server] if _digest(server, tool) == digest[1]
         ]
+    if len(found) > 1:
+        # What `function_name` wrote is taken back, whatever else it could be.
+        found = [pair for pair in found if _plain_function_name(*pair) == name] or found
     if len(found) == 1:
         return found[0]
     if found:
@@ -74,6 +77,8 @@ def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
         head = _DIGEST_AT_END.sub("", name)
         readings = [(server, name) for server in servers if _plain_function_name(server, "").startswith(head)]
     if len({server for server, _ in readings}) > 1:
+        readings = [pair for pair in readings if _plain_function_name(*pair) == name] or readings
+    if len({server for server, _ in readings}) > 1:
         raise _ambiguous(name, readings)
     if readings:
         return readings[0]
@@ -99,8 +104,8 @@ def function_name(server: str, tool: str, limit: int = 64) -> str:
 
 
 def _plain_function_name(server: str, tool: str) -> str:
-    # Gemini wants a letter or an underscore first.
-    prefix = "mcp_" if server[:1].isdigit() else ""
+    # Gemini wants a letter or an underscore first; and behind `mcp_` another server would be looked for.
+    prefix = "mcp_" if server[:1].isdigit() or server.startswith("mcp_") else ""
     return f"{prefix}{server}__{tool}"
 
 
@@ -149,6 +154,12 @@ def _not_resolved(name: str, servers: Collection[str], tools: list[str]) -> Tool
             f"{_shown(name)} is not the name of a tool: write server.tool, without spaces. Nothing was sent. "
             + (_listing("Tools", name, tools) if tools else _listing("Servers", name, servers)),
         )
+    if parts[0] in servers:
+        return ToolNameError(
+            ErrorCode.INVALID_NAME,
+            f"{_shown(name)} mixes two ways to write a name: write {_clipped(f'{parts[0]}.{parts[1]}')}. "
+            f"Nothing was sent. {_listing('Tools', name, [each for each in tools if each.startswith(f'{parts[0]}.')])}",
+        )
     # A model that knows the tool but not its server is best served by where that tool is.
     same_tool = [each for each in tools if each.partition(".")[2] == parts[1]]
     hint = f"{_listing('Tools of that name', name, same_tool)} " if same_tool else ""
@@ -171,6 +182,7 @@ def _shown(name: str) -> str:
 
 
 def _clipped(name: str) -> str:
+    name = name.encode("utf-8", "backslashreplace").decode()  # half of a character cannot be sent back
     return name if len(name) <= _NAME_CHARS_SHOWN else f"{name[: _NAME_CHARS_SHOWN - 1]}…"
 
 

@@ -61,13 +61,23 @@ def read_json_as_written(text: str) -> Any:
 
 
 def _decode(decoder: json.JSONDecoder, text: str) -> Any:
-    value, end = _decode_start(decoder, text)
+    value, end = _decode_start(decoder, text, text)
     if end < len(text):
         raise NotJsonError(f"it goes on after its end, at character {end}")
     return value
 
 
-def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
+_WORDS = {
+    "Expecting ','": "a comma or a quote is missing",
+    "Expecting ':'": "a colon is missing",
+    "Expecting value": "a value is missing",
+    "Expecting property": "a key is missing",
+    "Invalid control": "a text goes on over a line's end",
+    "Invalid \\": "a backslash is not doubled",
+}
+
+
+def _decode_start(decoder: json.JSONDecoder, text: str, original: str) -> tuple[Any, int]:
     if is_too_deep(text):
         raise NotJsonError(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
@@ -75,8 +85,11 @@ def _decode_start(decoder: json.JSONDecoder, text: str) -> tuple[Any, int]:
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
             raise NotJsonError("it is cut off before its end") from None
+        word = next((word for begin, word in _WORDS.items() if error.msg.startswith(begin)), "something is wrong")
         near = text[max(error.pos - 12, 0) : error.pos + 12]
-        raise NotJsonError(f"{error.msg[:1].lower()}{error.msg[1:]} near {near!r}") from None
+        # What was mended already is not what the model wrote.
+        shown = f" near {near!r}" if near in original else ""
+        raise NotJsonError(f"{word}{shown}") from None
     except ValueError:
         raise NotJsonError("an integer has more digits than can be handled; write it as a text") from None
     if _HALF.search(text):
@@ -116,10 +129,11 @@ def read_almost_json(text: str) -> tuple[Any, tuple[str, ...]]:
         NotJsonError: There is no reading, or more than one.
     """
     if not _CLOSED.search(text[-_TAIL_CHARS:]) and "/" not in text and "#" not in text:
-        raise NotJsonError("it is cut off, or something follows its end")
+        opened, closed = (sum(map(text.count, brackets)) for brackets in ("{[", "}]"))
+        raise NotJsonError("it is cut off before its end" if opened > closed else "something follows its end")
     repair = _Repair()
     repaired = _HABITS.sub(repair, text).lstrip()
-    value, end = _decode_start(_REPAIRED, repaired)
+    value, end = _decode_start(_REPAIRED, repaired, text)
     if end < len(repaired):
         if _TAIL.fullmatch(repaired, end) is None:
             raise NotJsonError(f"it goes on after its end with {repaired[end : end + 20].strip()!r}")
@@ -163,7 +177,8 @@ _HABITS = re.compile(
     | (?P<comma>,(?=(?:\s++|{_COMMENT})*+[}}\]]))
     | (?P<space>[\ufeff\u200b\u00a0\u2000-\u200a\u202f\u3000\f\v]++)
     | (?![\s,:\[\]{{}}])(?:  # most characters are tried no further
-          (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
+          (?P<run>(?<!{_WORD})(?:(?:0|[1-9][0-9]*+),[ ]?(?=[0-9]))++)  # integers: nothing to mend
+        | (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
         | (?P<double>"(?P<in_double>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end_double>")?)
         | (?P<single>'(?P<in_single>[^'\\]*+(?:\\.[^'\\]*+)*+)(?P<end_single>')?)
         | (?P<back>`(?P<in_back>[^`\\]*+(?:\\.[^`\\]*+)*+)(?P<end_back>`)?)
@@ -206,6 +221,8 @@ class _Repair:
             return self._double(token)
         if kind == "word":
             return self._word(token)
+        if kind == "run":
+            return token[0]
         if kind in _QUOTES:
             return self._other_quotes(token, kind)
         return self._sign(token, kind)

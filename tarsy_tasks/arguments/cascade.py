@@ -10,12 +10,14 @@ from contextlib import suppress
 from typing import Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json, read_json, read_json_as_written
+from tarsy_tasks.arguments.attempts import has_model_token
 from tarsy_tasks.arguments.pairs import read_pairs
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 from tarsy_tasks.arguments.target import Target
-from tarsy_tasks.arguments.values import Written, plain, refuse, safe_copy
-from tarsy_tasks.arguments.wrappings import Unwrapped, unwrap
+from tarsy_tasks.arguments.values import MAX_DEPTH, SPACE, Written, plain, refuse, safe_copy
+from tarsy_tasks.arguments.wrappings import Unwrapped, take_off_sure_label, take_off_tokens, unwrap
 from tarsy_tasks.arguments.yaml_text import read_yaml
+from tarsy_tasks.errors import ArgumentsError
 
 __all__ = ["read_arguments"]
 
@@ -40,8 +42,8 @@ def read_arguments(given: Any, schema: Mapping[str, Any] | bool | None = None) -
 
 
 def _may_be_too_deep(text: str) -> bool:
-    """Whether something in a text could become too deep by being decoded twice."""
-    return '\\"' in text or text.count("[") + text.count("{") > 16
+    """Whether something in a text could become too deep by being decoded twice; a bracket may be written `\\u005b`."""
+    return "\\u" in text or text.count("[") + text.count("{") > MAX_DEPTH
 
 
 def _read(given: Any, target: Target | None) -> ParsedArguments:
@@ -54,25 +56,39 @@ def _read(given: Any, target: Target | None) -> ParsedArguments:
         raise refuse(f"They are of the type {type(given).__name__}; a JSON object is due.")
     if not given.isascii():
         safe_copy(given)
-    text = given.strip(_SPACE)
+    return _read_text_of_model(given, target, ())
+
+
+def _read_text_of_model(given: str, target: Target | None, repairs: tuple[str, ...]) -> ParsedArguments:
+    """The whole cascade; it runs again on what a token or a sure label left behind, each of which comes off once."""
+    text = given.strip(SPACE)
     if not text:
         return _object({}, dict, Reading.EMPTY, (), target)
     try:
         value = read_json(text)
     except NotJsonError as error:
+        for word, take_off in (("model_token", take_off_tokens), ("label", take_off_sure_label)):
+            if (
+                word not in repairs
+                and (inner := take_off(given.lstrip(SPACE) if word == "label" else given)) is not None
+            ):
+                try:
+                    parsed = _read_text_of_model(inner, target, (*repairs, word))
+                except ArgumentsError as refused:
+                    raise ArgumentsError(refused.code, refused.text, (word, *refused.repairs)) from None
+                return ParsedArguments(parsed.arguments, parsed.reading, (word, *parsed.repairs))
         return _read_unwrapped(given, str(error), target)
     if isinstance(value, dict):
         return _object(cast("dict[str, Any]", value), lambda: read_json_as_written(text), Reading.JSON, (), target)
     return _read_value(text, value, target)
 
 
-_SPACE = " \t\r\n\f\v\ufeff\u200b\u00a0"
 _MOST_DECODINGS = 3
 
 
 def _read_value(text: str, value: Any, target: Target | None) -> ParsedArguments:
     inner, decodings = value, 0
-    while isinstance(inner, str) and inner.lstrip(_SPACE)[:1] in ("{", '"', "`") and decodings < _MOST_DECODINGS:
+    while isinstance(inner, str) and inner.lstrip(SPACE)[:1] in ("{", '"', "`") and decodings < _MOST_DECODINGS:
         decodings += 1
         try:
             opened = unwrap(inner, ())
@@ -114,11 +130,11 @@ _STRICT_REPAIRS = {
 def _read_unwrapped(given: str, reason: str, target: Target | None) -> ParsedArguments:
     names = target.properties if target else {}
     unwrapped = unwrap(given, names)
-    text = unwrapped.text.lstrip(_SPACE)
+    text = unwrapped.text.lstrip(SPACE)
     if text.startswith(("{", "[")) or _MEMBER.match(text):
         braces = Unwrapped(f"{{{text}}}", (*unwrapped.repairs, "missing_braces")) if text.startswith('"') else unwrapped
         try:
-            tree, repairs = _read_object(Unwrapped(braces.text.strip(_SPACE), braces.repairs))
+            tree, repairs = _read_object(Unwrapped(braces.text.strip(SPACE), braces.repairs))
         except NotJsonError as error:
             reason = str(error)
         else:
@@ -126,7 +142,7 @@ def _read_unwrapped(given: str, reason: str, target: Target | None) -> ParsedArg
             if parsed is not None:
                 return parsed
     if not text.startswith(("{", "[")) and not unwrapped.is_code and not unwrapped.prose:
-        parsed = _read_guesses(unwrapped, target)
+        parsed = _read_guesses(given, unwrapped, target)
         if parsed is not None:
             return parsed
     return _read_text(given, unwrapped, reason, target)
@@ -149,11 +165,16 @@ def _structure(
     return None
 
 
-def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArguments | None:
+def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> ParsedArguments | None:
+    if has_model_token(unwrapped.text):
+        return None
     names = target.properties if target else {}
     named: dict[str, Any] = {}
+    as_read, doubt = Reading.PAIRS, None
+    # The last newline of a block is there where it was written, and in a fence it always is.
+    ends_line = unwrapped.language is not None or given.rstrip(" \t").endswith("\n")
     readers: tuple[tuple[Reading, Callable[[], dict[str, Any] | None]], ...] = (
-        (Reading.YAML, lambda: read_yaml(unwrapped.text)),
+        (Reading.YAML, lambda: read_yaml(unwrapped.text + "\n" * ends_line)),
         (Reading.PAIRS, lambda: read_pairs(unwrapped.text, names)),
     )
     for reading, read in readers:
@@ -162,31 +183,37 @@ def _read_guesses(unwrapped: Unwrapped, target: Target | None) -> ParsedArgument
             continue
         if target is None:
             return ParsedArguments(plain(tree), reading, unwrapped.repairs)
+        if target.takes_anything and _find_doubt(tree, names) is None:
+            return target.object(plain(tree), lambda tree=tree: tree, reading, unwrapped.repairs)
         if target.takes_anything or (names and all(name in names for name in tree)):
             parsed = target.fitted(plain(tree), tree, reading, unwrapped.repairs)
-            if parsed is not None and not _is_doubtful(tree, names):
+            doubt = _find_doubt(tree, names)
+            if parsed is not None and doubt is None:
                 return parsed
         if any(name in names for name in tree):
-            named = plain(tree)
+            named, as_read = plain(tree), reading
     if target and named:
-        raise target.refused("", named)
+        raise target.refused(doubt, named, (as_read.value, *unwrapped.repairs))
     return None
 
 
-def _is_doubtful(tree: dict[str, Any], names: Mapping[str, Any]) -> bool:
-    """Whether a bare value goes on with what names another property, or with a comment: `namespace=a; limit=5`."""
+def _find_doubt(tree: dict[str, Any], names: Mapping[str, Any]) -> str | None:
+    """The two readings where a bare value goes on with what may not belong to it: `namespace=a; limit=5`."""
     ends = [value.text.endswith(";") for value in tree.values() if isinstance(value, Written)]
     if len(ends) > 1 and all(ends):
-        return True
-    for value in tree.values() if names else ():
-        text = getattr(value, "text", "")
-        if text.endswith(("}", "]")) and any(text.count(end) > text.count(begin) for begin, end in ("{}", "[]")):
-            return True  # the end of an object without its beginning
-        if " # " in text or any(piece.strip() in names for piece in text.split(",")[1:]):
-            return True
-        if any(found[1] in names for found in _INNER_PAIR.finditer(text)):
-            return True
-    return False
+        return "They can be read in two ways: does the semicolon end each value, or belong to it?"
+    for key, value in tree.items() if names else ():
+        text, shown = getattr(value, "text", ""), f"They can be read in two ways: does `{key[:60]}` end before"
+        ends = ("{}", "[]", "()") if text.endswith(("}", "]", ")")) else ()
+        if any(text.count(end) > text.count(begin) for begin, end in ends):
+            return f"{shown} the last bracket, or does that belong to it?"
+        if " # " in text:
+            return f"{shown} the `#`, as before a comment, or does that belong to it?"
+        pieces = [piece.strip() for piece in text.split(",")[1:]] if "," in text else []
+        inner = [found[1] for found in _INNER_PAIR.finditer(text)]
+        if other := next((name for name in (*pieces, *inner) if name in names), None):
+            return f"{shown} `{other[:60]}`, which names a property too, or does that belong to it?"
+    return None
 
 
 _INNER_PAIR = re.compile(r"(?:[;&|]|\s)[ \t]*[\"']?([^\W\d][\w.-]*+)[\"']?[ \t]*[:=](?![=~/:])")
@@ -195,10 +222,12 @@ _INNER_PAIR = re.compile(r"(?:[;&|]|\s)[ \t]*[\"']?([^\W\d][\w.-]*+)[\"']?[ \t]*
 def _read_text(given: str, unwrapped: Unwrapped, reason: str, target: Target | None) -> ParsedArguments:
     whole = unwrap(given, ()) if unwrapped.prose else unwrapped
     took_off = not unwrapped.prose and (unwrapped.is_code or unwrapped.repairs == ("label",))
-    text = whole.text if took_off else given.strip(_SPACE)
+    text = whole.text if took_off else given.strip(SPACE)
     repairs = unwrapped.repairs if took_off else ()
     if target is None:
         return ParsedArguments({"input": text}, Reading.TEXT, repairs)
+    if not unwrapped.text.startswith(("{", "[", '"')):
+        reason = "it is no JSON, no YAML and no pairs"
     fenced = unwrapped.language is not None and not unwrapped.is_code and not unwrapped.prose
     if (
         fenced
@@ -207,7 +236,7 @@ def _read_text(given: str, unwrapped: Unwrapped, reason: str, target: Target | N
     ):
         # It is what the fence says, only not the arguments: a manifest.
         return target.text(unwrapped.text, unwrapped.repairs, reason, fenced=False)
-    return target.text(_indented(given, text), repairs, reason, fenced=fenced)
+    return target.text(_indented(given, text), repairs, reason, fenced=fenced, whole_fence=took_off)
 
 
 def _indented(given: str, text: str) -> str:

@@ -45,6 +45,17 @@ def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
     return (coercion.value, tuple(coercion.repairs)) if coercion.succeeds(0) else None
 
 
+def coerce_what_can_be(schema: Schema, tree: Any) -> Any:
+    """The value of `tree` with each part coerced that can be, for telling what is wrong with the rest.
+
+    Raises:
+        UncheckedError: As `coerce`.
+    """
+    coercion = _Coercion(schema, (), tree, [_MOST_CHECKS])
+    coercion.mend_what_can_be()
+    return coercion.value
+
+
 class _Coercion:
     """One value on its way to fit the part of a schema at `pointer`."""
 
@@ -79,12 +90,20 @@ class _Coercion:
                 mended.add(path)
         return False
 
+    def mend_what_can_be(self) -> None:
+        for problem in self._schema.all_problems(self.value, self._pointer):
+            self._mends(problem, (0, *problem.instance_path), 0)
+
     def _problems(self, number: int) -> "list[ValidationError] | None":
         """What is wrong: one by one at first, then all at once; None when that would cost too much."""
         if number < _SINGLE_ROUNDS:
             first = self._schema.first_problem(self.value, self._pointer)
             return [first] if first else []
-        return self._schema.all_problems(self.value, self._pointer) if size(self.value) <= _MOST_VALUES else None
+        return (
+            self._schema.all_problems(self.value, self._pointer)
+            if size(self.value, _MOST_VALUES) <= _MOST_VALUES
+            else None
+        )
 
     def _mends(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
         tree = self._leaf(path)
@@ -167,8 +186,13 @@ def _copied(tree: Any) -> Any:
     if tree.__class__ in LEAVES:
         return tree
     if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in cast("dict[str, Any]", tree).items()}
-    return [_copied(item) for item in cast("list[Any]", tree)] if isinstance(tree, list) else tree
+        members = cast("dict[str, Any]", tree).items()
+        return {key: value if value.__class__ in LEAVES else _copied(value) for key, value in members}
+    return (
+        [item if item.__class__ in LEAVES else _copied(item) for item in cast("list[Any]", tree)]
+        if isinstance(tree, list)
+        else tree
+    )
 
 
 def _only(readings: list[_Reading]) -> _Reading | None:
@@ -195,8 +219,11 @@ def _to_type(kind: str, tree: Any) -> _Reading | None:
         return None if text is None else (text, ("to_string",))
     if isinstance(value, str) and kind not in _CONTAINERS:
         scalar = read_scalar(value.strip())
-        is_whole = kind == "integer" and isinstance(scalar, float) and scalar.is_integer()
-        return (scalar, (f"to_{kind}",)) if is_whole or scalar.__class__ in TYPES[kind] else None
+        if kind == "integer" and isinstance(scalar, float) and scalar.is_integer() and abs(scalar) < _EXACT:
+            scalar = int(scalar)
+        if kind == "boolean" and isinstance(scalar, str):
+            scalar = _SWITCHES.get(scalar.lower())
+        return (scalar, (f"to_{kind}",)) if scalar.__class__ in TYPES[kind] else None
     if isinstance(value, str) and (structure := _decoded(value, kind)) is not None:
         return structure, ("decoded",)
     if kind == "array" and value is not None and (items := _listed(tree)):
@@ -204,6 +231,8 @@ def _to_type(kind: str, tree: Any) -> _Reading | None:
     return None
 
 
+_EXACT = 2**53
+_SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
 _CONTAINERS = ("object", "array")
 
 

@@ -46,11 +46,17 @@ def spend(document: Any, pointer: Pointer, value: Any) -> None:
         raise UncheckedError from None
 
 
-def size(value: Any) -> int:
-    """How many values a value consists of."""
-    if isinstance(value, dict):
-        return 1 + sum(map(size, cast("dict[str, Any]", value).values()))
-    return 1 + sum(map(size, cast("list[Any]", value))) if isinstance(value, list) else 1
+def size(value: Any, most: float = float("inf")) -> int:
+    """How many values a value consists of; beyond `most` the count stops."""
+    count, waiting = 0, [value]
+    while waiting and count <= most:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, dict):
+            waiting.extend(cast("dict[str, Any]", each).values())
+        elif isinstance(each, list):
+            waiting.extend(cast("list[Any]", each))
+    return count
 
 
 class _Visits:

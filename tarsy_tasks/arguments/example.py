@@ -16,6 +16,7 @@ __all__ = ["example_call"]
 _LONGEST = 600
 _DEEPEST = 5
 _MOST_BRANCHES = 4
+_SPECIMENS = ("ABC-123", "v1.0.0", "1.0.0", "#1", "#a", "@a", "/a", "a/b", "a@b.co", "a.b", "https://example.com/")
 _FORMATS = {
     "date": "2024-05-31",
     "date-time": "2024-05-31T12:00:00Z",
@@ -84,7 +85,9 @@ def _scalars(shape: Shape, types: set[str], name: str) -> Iterator[Any]:
         for layer in shape.applied:
             if (form := layer.raw.get("format")) in _FORMATS:
                 yield _FORMATS[form]
-        yield from (f"<{name or 'text'}>", name, "a", "1", "A", "a-1")
+        least = next((each for layer in shape.applied if isinstance(each := layer.raw.get("minLength"), int)), 0)
+        filled = [letter * min(least, _LONGEST) for letter in "aA1"]
+        yield from (f"<{name or 'text'}>", name, "a", "1", "A", "a-1", *filled, *_SPECIMENS)
     if not types.isdisjoint({"integer", "number"}):
         limits = [layer.raw.get(limit) for layer in shape.applied for limit in ("minimum", "maximum")]
         yield from (1, *(limit for limit in limits if limit is not None), 0, 10, 100)

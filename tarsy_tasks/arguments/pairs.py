@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_json, read_json_at
-from tarsy_tasks.arguments.values import Written, read_scalar
+from tarsy_tasks.arguments.shape import find_near
+from tarsy_tasks.arguments.values import Written, read_scalar, unquoted
 
 __all__ = ["read_pairs"]
 
@@ -25,6 +26,8 @@ _PLAIN = re.compile(r'[^:="\n]*+')
 _BOUNDARY = re.compile(r"[ \t\r]*(?:,|\n|\Z)")
 _GAP = re.compile(r"[\s,]*")
 _SPACED = re.compile(r"""([^\W\d][\w./-]*+)=("[^"]*"|'[^']*'|[^\s,"'=]\S*)(?:\s+|\Z)""")
+_DOCUMENT = re.compile(r"---[ \t]*\r?\n")
+_BLOCK = re.compile(r"[|>][+-]?[0-9]?")
 _MOST_FAILED_STRUCTURES = 8
 _MOST_PAIRS = 300
 
@@ -41,6 +44,7 @@ class _Part:
     value: Any = None
     bare: bool = True
     continued: bool = False
+    open_brackets: int = 0
 
 
 def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
@@ -52,6 +56,7 @@ def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
     Returns:
         Values as `Written` where they were bare, else text.
     """
+    text = _DOCUMENT.sub("", text, count=1)
     if spaced := _read_spaced(text):
         return spaced
     pairs: dict[str, _Part] = {}
@@ -60,6 +65,7 @@ def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
         if part is _BROKEN:
             return None
         if last is not None and _goes_on(text, last, part, properties):
+            last.open_brackets += _count_open(text, part.start, part.end)
             last.end, last.continued = part.end, True
             continue
         if not part.key or part.key in pairs or (properties and last is None and part.key not in properties):
@@ -125,9 +131,17 @@ def _take_bare(text: str, part: _Part) -> None:
     found = _BARE_VALUE.match(text, part.value_start)
     part.end = found.end() if found else part.value_start
     value = text[part.value_start : part.end].strip()
-    part.value = Written(read_scalar(value), value)
-    if not value.strip("="):  # nothing, or the padding of Base64
+    inner = unquoted(value)
+    part.value = Written(read_scalar(value), value) if inner is None else inner
+    part.bare = inner is None
+    part.open_brackets = _count_open(text, part.value_start, part.end)
+    # Nothing, the padding of Base64, or the sign of a block that was cut off.
+    if not value.strip("=") or _BLOCK.fullmatch(value):
         part.end = -1
+
+
+def _count_open(text: str, start: int, end: int) -> int:
+    return sum(text.count(begin, start, end) for begin in "([{") - sum(text.count(close, start, end) for close in ")]}")
 
 
 def _take_quoted(text: str, part: _Part) -> None:
@@ -171,6 +185,15 @@ def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -
     if not part.key:
         # Without names any remark after a comma would become part of an argument.
         return last.key in properties
+    if "\n" not in between and last.open_brackets > 0:
+        return True  # the comma between the arguments of a function
+    if "," in between and "\n" not in between and last.key in properties:
+        # `title: Crash, error: 500` may be two pairs; a text of several words, or the one property, goes on.
+        words = text.find(" ", last.value_start, last.end) >= 0
+        if words or len(properties) == 1:
+            alike = [name for name in properties if name[0:1].lower() == part.key[0].lower()]
+            if not alike or find_near(part.key, alike) is None:
+                return True
     if part.separator == "=" and between == "," and last.key in properties:
         return text.find("=", last.value_start, last.end) >= 0  # a label selector: `kubectl get pods -l a=b,c=d`
     inner = _pair(text, last.value_start)
@@ -187,6 +210,7 @@ def _read_spaced(text: str) -> dict[str, Any] | None:
             return None
         value = found[2]
         quoted = value[0] in "\"'"
-        pairs[found[1]] = value[1:-1] if quoted else Written(read_scalar(value), value)
+        inner = value[1:-1] if quoted else unquoted(value)
+        pairs[found[1]] = Written(read_scalar(value), value) if inner is None else inner
         at = found.end()
     return pairs if len(pairs) > 1 and "\n" not in text else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["ParsedArguments", "Reading"]
+__all__ = ["ParsedArguments", "Reading", "reported"]
 
 
 class Reading(StrEnum):
@@ -40,5 +40,10 @@ class ParsedArguments:
     @property
     def reported(self) -> tuple[str, ...]:
         """The words of `ToolResult.repairs`: the reading, unless it is the usual one, and the repairs."""
-        usual = self.reading in (Reading.EMPTY, Reading.MAPPING, Reading.JSON)
-        return self.repairs if usual else (self.reading.value, *self.repairs)
+        return reported(self.reading, self.repairs)
+
+
+def reported(reading: Reading, repairs: tuple[str, ...]) -> tuple[str, ...]:
+    """The reading, unless it is the usual one, and the repairs."""
+    usual = reading in (Reading.EMPTY, Reading.MAPPING, Reading.JSON)
+    return repairs if usual else (reading.value, *repairs)

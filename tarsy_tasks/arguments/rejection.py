@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from tarsy_tasks.arguments.coercion import coerce_what_can_be
 from tarsy_tasks.arguments.cost import size
 from tarsy_tasks.arguments.example import example_call
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
-from tarsy_tasks.arguments.shape import Shape, fold, look_up
+from tarsy_tasks.arguments.shape import Shape, find_near, look_up
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -40,17 +41,20 @@ _LIMITS = {
     "format": "in the format",
     "minimum": "at least",
     "maximum": "at most",
-    "minLength": "of at least so many characters:",
-    "maxLength": "of at most so many characters:",
+    "minLength": "of at least {} characters",
+    "maxLength": "of at most {} characters",
     "pattern": "matching",
 }
 _DESCRIBED = {"type", "enum", "const", "anyOf", "oneOf", *_LIMITS}
 
 
-def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None = None) -> ArgumentsError:
+def rejection(
+    schema: Schema, repairs: tuple[str, ...], reason: str = "", arguments: dict[str, Any] | None = None
+) -> ArgumentsError:
     """The error for arguments that a tool's schema refuses, or that cannot be read for it.
 
     Args:
+        repairs: As what the text was read, what was mended, and last a word for why it is refused.
         reason: What is wrong with the text.
         arguments: The reading that does not fit, if there is one.
     """
@@ -61,7 +65,7 @@ def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None
         *([_clipped(reason, _LINE_CHARS)] if reason else []),
     ]
     lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MOST_PROBLEMS]]
-    if problems and (len(problems) > _MOST_PROBLEMS or size(arguments) > _MOST_VALUES):
+    if problems and (len(problems) > _MOST_PROBLEMS or size(arguments, _MOST_VALUES) > _MOST_VALUES):
         lines.append("- There may be more.")
     if shape.properties:
         lines.append("Properties of the tool:")
@@ -74,14 +78,16 @@ def rejection(schema: Schema, reason: str = "", arguments: dict[str, Any] | None
     elif shape.closed:
         lines.append("The tool takes no arguments.")
     example = example_call(schema)
-    lines.append(f"Write one JSON object and nothing else{f', for example: {example}' if example else '.'}")
-    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, "\n".join(lines))
+    no_example = ". No example could be made up for its rules."
+    lines.append(f"Write one JSON object and nothing else{f', for example: {example}' if example else no_example}")
+    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, "\n".join(lines), repairs)
 
 
 def _find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
     try:
-        if size(arguments) <= _MOST_VALUES:
-            problems = schema.all_problems(arguments)
+        if size(arguments, _MOST_VALUES) <= _MOST_VALUES:
+            # What would have been coerced is not wrong.
+            problems = schema.all_problems(coerce_what_can_be(schema, arguments))
         else:
             problems = [problem for problem in [schema.first_problem(arguments)] if problem]
     except UncheckedError:
@@ -96,11 +102,12 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
     details = problem.kind.as_dict()
     if keyword == "required":
         missing = [*path, details["property"]]
-        yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}."
+        instead = _given_instead(shape.at(path), missing, arguments)
+        yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}{instead}."
     elif keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in details:
         for name in details["unexpected"][: _MOST_PROBLEMS + 1]:
             known = shape.at(path)
-            near = _nearest(name, known.properties) if known else None
+            near = find_near(name, known.properties) if known else None
             hint = f"; did you mean `{near}`?" if near else "."
             yield f"{_place([*path, name])} is no property of {'this tool' if not path else _place(path)}{hint}"
     elif closest := _closest_branch(problem, details):
@@ -108,8 +115,22 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
             yield from _explain(shape, inner, arguments)
     else:
         value = look_up(arguments, path)
+        value = problem.instance if value is None else value
         expected = f"expected {_describe(shape.at(path))}" if keyword in _DESCRIBED else problem.message
         yield f"{_place(path)}: {expected}, given {_kind(value)}{_value(value)}."
+
+
+def _given_instead(known: Shape | None, missing: list[Any], arguments: Any) -> str:
+    """The name that was probably meant as the missing one, else all names that were given."""
+    if known is not None and known.closed:
+        return ""  # each name that is not known is a problem of its own
+    inside = look_up(arguments, missing[:-1])
+    names = list(cast("dict[str, Any]", inside)) if isinstance(inside, dict) else []
+    others = [name for name in names if known is None or name not in known.properties]
+    near = next((name for name in others if find_near(name, [missing[-1]])), None)
+    if near is not None:
+        return f"; you wrote `{_name(near)}`, the right name is `{_name(missing[-1])}`"
+    return f", given: {', '.join(f'`{_name(name)}`' for name in names[:_MOST_PROBLEMS])}" if names else ""
 
 
 def _closest_branch(problem: "ValidationError", details: dict[str, Any]) -> "list[ValidationError] | None":
@@ -138,7 +159,8 @@ def _describe(shape: Shape | None, depth: int = 0) -> str:
     for keyword, word in _LIMITS.items():
         limit = shape.raw.get(keyword)
         if isinstance(limit, int | float | str) and not isinstance(limit, bool):
-            words.append(f"{word} {str(limit)[:_VALUE_CHARS]}")
+            shown = str(limit)[:_VALUE_CHARS]
+            words.append(word.format(shown) if "{}" in word else f"{word} {shown}")
     return " ".join(words)
 
 
@@ -150,16 +172,6 @@ def _type_name(shape: Shape, kind: str, depth: int) -> str:
     if kind == "object" and shape.properties:
         return f"an object with {', '.join(f'`{_name(name)}`' for name in list(shape.properties)[:8])}"
     return _NAMES[kind]
-
-
-def _nearest(name: str, properties: dict[str, Shape]) -> str | None:
-    from difflib import get_close_matches  # only a wrong name needs it
-
-    wanted = fold(name[:_VALUE_CHARS])
-    folded = {fold(each): each for each in properties}
-    begins = [each for each in folded if wanted and (each.startswith(wanted) or wanted.startswith(each))]
-    close = get_close_matches(wanted, list(folded)[:_MOST_PROPERTIES], 1, 0.75)
-    return next((folded[each] for each in (wanted, *begins, *close) if each in folded), None)
 
 
 def _place(path: Sequence[str | int]) -> str:

@@ -5,22 +5,35 @@ lies at a path. It follows `allOf`, `anyOf`, `oneOf` and references inside of th
 over what is broken. It checks no value.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 from urllib.parse import unquote
 
 from tarsy_tasks.arguments.values import TYPES
 
-__all__ = ["Pointer", "Shape", "fold", "look_up", "read_reference"]
+__all__ = ["Pointer", "Shape", "find_near", "fold", "look_up", "read_reference"]
 
 Pointer = tuple[str | int, ...]
 _MOST_LAYERS = 64
+_NAME_CHARS = 60
+_MOST_NAMES = 20
 
 
 def fold(name: str) -> str:
     """A name without what models get wrong in names: case, underscores, hyphens."""
     return name.casefold().replace("_", "").replace("-", "")
+
+
+def find_near(name: str, names: Collection[str]) -> str | None:
+    """Which of `names` was probably meant."""
+    from difflib import get_close_matches  # only a wrong name needs it
+
+    wanted = fold(name[:_NAME_CHARS])
+    folded = {fold(each): each for each in names}
+    begins = [each for each in folded if wanted and (each.startswith(wanted) or wanted.startswith(each))]
+    close = get_close_matches(wanted, list(folded)[:_MOST_NAMES], 1, 0.75)
+    return next((folded[each] for each in (wanted, *begins, *close) if each in folded), None)
 
 
 def look_up(document: Any, pointer: Sequence[str | int]) -> Any:

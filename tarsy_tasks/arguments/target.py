@@ -5,27 +5,33 @@ that the model wrote is taken at its word, a guess must fit, and a bare text fil
 unless something in it shows that it was to be more.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from tarsy_tasks.arguments.attempts import find_attempt
-from tarsy_tasks.arguments.coercion import coerce
-from tarsy_tasks.arguments.envelope import open_envelope
+from tarsy_tasks.arguments.coercion import coerce, coerce_what_can_be
+from tarsy_tasks.arguments.envelope import is_named_call, may_be_envelope, objects_inside, open_envelope
 from tarsy_tasks.arguments.formats import may_have_format
-from tarsy_tasks.arguments.reading import ParsedArguments, Reading
+from tarsy_tasks.arguments.reading import ParsedArguments, Reading, reported
 from tarsy_tasks.arguments.rejection import rejection
 from tarsy_tasks.arguments.schema import UncheckedError, compile_schema
 from tarsy_tasks.arguments.shape import Shape
-from tarsy_tasks.arguments.values import plain, read_scalar
+from tarsy_tasks.arguments.values import SPACE, plain, read_scalar, unquoted
 from tarsy_tasks.errors import ArgumentsError
 
 __all__ = ["Target"]
 
-_SPACE = " \t\r\n\f\v\ufeff\u200b\u00a0"
+_NOTHING = ("''", "``", "“”")
 _DOUBT = "They can be read in more than one way."
-_QUOTED = re.compile(r"(['`])([^'`\n]+)\1|“([^“”\n]+)”")
+_TWO_LAYERS = (
+    "Are they the arguments, or is this a whole call with the arguments inside of it? Write the arguments alone, "
+    "without a name or a layer around them."
+)
+
+
+def _why(attempt: str) -> str:
+    return "cut_off" if "cut off" in attempt or "no closing quote" in attempt else "broken"
 
 
 class Target:
@@ -49,20 +55,47 @@ class Target:
     ) -> ParsedArguments:
         """An object that the model wrote: it fits, can be made to fit, or is refused."""
         try:
-            if self._schema.fits(arguments):
-                return ParsedArguments(arguments, reading, repairs)
+            fits = self._schema.fits(arguments)
         except UncheckedError:
             # The server checks its own arguments; ours would only have been a better message.
             return ParsedArguments(arguments, reading, (*repairs, "unchecked"))
-        parsed = self._coerced(tree(), reading, repairs) or self._opened(arguments, reading, repairs)
+        whole = ParsedArguments(arguments, reading, repairs) if fits else self._coerced(tree(), reading, repairs)
+        if not may_be_envelope(arguments):
+            parsed = whole
+        elif whole is None:
+            parsed = self._opened(arguments, reading, repairs)
+        else:
+            parsed = self._whole_or_inside(whole, arguments, reading, repairs)
         if parsed is None:
-            raise rejection(self._schema, arguments=arguments)
+            raise rejection(self._schema, (*reported(reading, repairs), "unfit"), arguments=arguments)
         return parsed
+
+    def _whole_or_inside(
+        self, whole: ParsedArguments, arguments: dict[str, Any], reading: Reading, repairs: tuple[str, ...]
+    ) -> ParsedArguments:
+        """An object that fits, but has a key that no property is called like and that calls are written with."""
+        is_call = is_named_call(arguments, self.properties)
+        knows_some = not arguments.keys().isdisjoint(self.properties)
+        if arguments.keys() == {"input"} or (self.takes_anything and not is_call and len(arguments) > 1):
+            return whole
+        inside = self._opened(arguments, reading, repairs)
+        if inside is not None and not knows_some and (is_call or self.properties):
+            return inside
+        if inside is None and not (is_call and not knows_some):
+            within = objects_inside(arguments, self.properties)
+            if not any(self._names_some(each) and self.fitted(each, each, reading, ()) for each in within):
+                return whole
+        raise rejection(self._schema, (*reported(reading, repairs), "ambiguous"), _TWO_LAYERS)
+
+    def _names_some(self, arguments: dict[str, Any]) -> bool:
+        return not arguments.keys().isdisjoint(self.properties)
 
     def fitted(
         self, arguments: dict[str, Any], tree: Any, reading: Reading, repairs: tuple[str, ...]
     ) -> ParsedArguments | None:
         """A guess: it fits, or can be made to fit, or is none."""
+        if self.takes_anything and arguments.keys() != {"input"} and open_envelope(arguments, ()) is not None:
+            return None
         with suppress(UncheckedError):
             if self._schema.fits(arguments):
                 return ParsedArguments(arguments, reading, repairs)
@@ -101,32 +134,48 @@ class Target:
         if isinstance(value, str):
             return self.text(value, (), "it is a JSON string", fenced=False, reading=Reading.VALUE)
         if not isinstance(value, list):
-            parsed = self._filled(text.strip(_SPACE), Reading.VALUE, ())
+            parsed = self._filled(text.strip(SPACE), Reading.VALUE, ())
             if parsed is not None:
                 return parsed
-        raise self.refused("They are no JSON object.")
+        kind = "a list" if isinstance(value, list) else f"the value {text.strip(SPACE)[:40]}"
+        raise rejection(
+            self._schema,
+            (Reading.VALUE.value, "no_object"),
+            f"They are {kind}, but which property that belongs to cannot be told: write a JSON object.",
+        )
 
     def text(
-        self, text: str, repairs: tuple[str, ...], reason: str, *, fenced: bool, reading: Reading = Reading.TEXT
+        self,
+        text: str,
+        repairs: tuple[str, ...],
+        reason: str,
+        *,
+        fenced: bool,
+        whole_fence: bool = False,
+        reading: Reading = Reading.TEXT,
     ) -> ParsedArguments:
         """A bare text, perhaps a broken attempt at more.
 
         Args:
             reason: Why it is no JSON.
             fenced: It was in a fence that promised arguments.
+            whole_fence: It was in a fence as a whole, so that what looks like a fence in it belongs to it.
         """
+        if not text.strip(SPACE) or text in _NOTHING:
+            return self.object({}, dict, Reading.EMPTY, ())
         in_fence = f"What is in the fence cannot be read as arguments: {reason}." if fenced else None
-        if attempt := in_fence or find_attempt(text, self.properties, reason):
-            raise self.refused(attempt)
+        if attempt := in_fence or find_attempt(text, self.properties, reason, fences=whole_fence):
+            raise rejection(self._schema, (reading.value, *repairs, _why(attempt)), attempt)
         if read_scalar(text) is None:
             return self.object({}, dict, Reading.EMPTY, ())
         if self.takes_anything and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs)):
             return parsed
-        if quoted := _QUOTED.fullmatch(text):
-            text, repairs = quoted[2] or quoted[3], (*repairs, "quoted")
+        if (inner := unquoted(text)) is not None:
+            text, repairs = inner, (*repairs, "quoted")
         parsed = self._filled(text, reading, repairs)
         if parsed is None:
-            raise self.refused("They are a bare text, and which property it belongs to cannot be told.")
+            reason = "They are a bare text, and which property it belongs to cannot be told."
+            raise rejection(self._schema, (reading.value, *repairs, "no_object"), reason)
         return parsed
 
     def _filled(self, text: str, reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
@@ -140,11 +189,12 @@ class Target:
         filled = {required[0]: text}
         return self.fitted(filled, filled, reading, (*repairs, "one_property"))
 
-    def refused(self, reason: str, arguments: dict[str, Any] | None = None) -> ArgumentsError:
-        """The rejection, with what is wrong with `arguments` if there is a reading."""
-        if arguments is not None:
-            with suppress(UncheckedError):
-                if self._schema.fits(arguments):
-                    unknown = next((name for name in arguments if name not in self.properties), None)
-                    reason = f"`{unknown[:60]}` is no property of this tool." if unknown else _DOUBT
-        return rejection(self._schema, reason, arguments)
+    def refused(self, doubt: str | None, arguments: dict[str, Any], repairs: tuple[str, ...]) -> ArgumentsError:
+        """The rejection of a guess, with what is wrong with it, or with the two readings that it has."""
+        reason, why = "", "unfit"
+        with suppress(UncheckedError):
+            if self._schema.fits(coerce_what_can_be(self._schema, arguments)):
+                unknown = next((name for name in arguments if name not in self.properties), None)
+                reason = f"`{unknown[:60]}` is no property of this tool." if unknown else doubt or _DOUBT
+                why = "unfit" if unknown else "ambiguous"
+        return rejection(self._schema, (*repairs, why), reason, arguments)

@@ -9,10 +9,24 @@ from typing import Any, Final, cast
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["LEAVES", "MAX_DEPTH", "TYPES", "Written", "plain", "read_scalar", "refuse", "safe_copy"]
+__all__ = [
+    "LEAVES",
+    "MAX_DEPTH",
+    "SPACE",
+    "TYPES",
+    "Written",
+    "plain",
+    "read_scalar",
+    "refuse",
+    "safe_copy",
+    "unquoted",
+]
 
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values crash encoders and validators further down."""
+
+SPACE: Final = " \t\r\n\f\v\ufeff\u200b\u00a0"
+"""What means nothing around a text."""
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
@@ -29,7 +43,10 @@ _MAX_DIGITS = 4300  # Python's own default limit: what is longer cannot be writt
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(\.[0-9]+)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 _LONGEST_WORD = 5
+_NUMBER_BEGINS = frozenset("-.0123456789")
 
+
+_QUOTED = re.compile(r"(['`])([^'`\n]+)\1|“([^“”\n]+)”")
 
 LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -49,8 +66,11 @@ def read_scalar(text: str) -> str | int | float | bool | None:
 
     Leading zeros, a plus sign, NaN and infinities stay text.
     """
-    if len(text) <= _LONGEST_WORD and (word := text.lower()) in _WORDS:
-        return _WORDS[word]
+    first = text[:1]
+    if first not in _NUMBER_BEGINS:
+        return _WORDS.get(text.lower(), text) if len(text) <= _LONGEST_WORD else text
+    if first != "0" and len(text) < 18 and text.isdecimal() and text.isascii():
+        return int(text)
     number = _NUMBER.fullmatch(text)
     if number is None:
         return text
@@ -63,6 +83,12 @@ def read_scalar(text: str) -> str | int | float | bool | None:
     return value if abs(value) < float("inf") else text
 
 
+def unquoted(text: str) -> str | None:
+    """What is in the quotes that models write instead of JSON's; None when it is not in quotes as a whole."""
+    found = _QUOTED.fullmatch(text)
+    return None if found is None else found[2] or found[3]
+
+
 def plain(tree: Any) -> Any:
     """The values of `tree` without how they were written."""
     if tree.__class__ in LEAVES:
@@ -70,9 +96,10 @@ def plain(tree: Any) -> Any:
     if isinstance(tree, Written):
         return plain(tree.value)
     if isinstance(tree, dict):
-        return {key: plain(value) for key, value in cast("dict[str, Any]", tree).items()}
+        members = cast("dict[str, Any]", tree).items()
+        return {key: value if value.__class__ in LEAVES else plain(value) for key, value in members}
     if isinstance(tree, list):
-        return [plain(item) for item in cast("list[Any]", tree)]
+        return [item if item.__class__ in LEAVES else plain(item) for item in cast("list[Any]", tree)]
     return tree
 
 
@@ -139,4 +166,6 @@ def _place(path: str) -> str:
 
 def refuse(reason: str) -> ArgumentsError:
     """The rejection of arguments that cannot be read at all."""
-    return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, f"The arguments cannot be used. Nothing was sent. {reason}")
+    return ArgumentsError(
+        ErrorCode.INVALID_ARGUMENTS, f"The arguments cannot be used. Nothing was sent. {reason}", ("unusable",)
+    )

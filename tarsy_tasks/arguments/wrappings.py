@@ -8,26 +8,45 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["Unwrapped", "unwrap"]
+from tarsy_tasks.arguments.values import SPACE
 
-_SPACE = " \t\r\n\f\v\ufeff\u200b\u00a0"
+__all__ = ["Unwrapped", "take_off_sure_label", "take_off_tokens", "unwrap"]
+
 _DATA_LANGUAGES = {"", "json", "json5", "jsonc", "javascript", "js", "yaml", "yml"}
 _MOST_LAYERS = 6
 _LABEL_WORDS = (
     r"(?:action|tool|function|call)[ _-]?(?:input|arguments?|args|parameters|params|call)"
-    r"|arguments?|args|parameters|params|inputs?|json|action|output"
+    r"|arguments?|args|parameters|params|inputs?|json|action"
 )
 _LABEL = re.compile(
     rf"[ \t]*(?:\*\*|`)?({_LABEL_WORDS})(?:\*\*|`)?[ \t]*[:=][ \t]*(?:\*\*)?[ \t]*(?:\r?\n)?", re.IGNORECASE
 )
 _BARE_LABEL = re.compile(r"(json|JSON)\s+(?=[{\[])")
 _SURE_LABEL = re.compile(r"(?:action|tool) input\Z", re.IGNORECASE)
-_PROSE_LABEL = re.compile(r"[^\W\d][^\n{}\[\]\"`=]{0,100}:[ \t]*\r?\n?[ \t]*(?=[{`])")
+# A sentence before an object makes it a call only if it says so: `Do not use this:`, `Error:` and `Example:` do not.
+_PROSE_LABEL = re.compile(
+    r"(?:(?:sure|ok|okay|certainly|of course)[!,.]\s+)?"
+    r"(?:(?:here|these|this)(?:'s| is| are) |(?:i(?:'ll| will) )?(?:use|using|call|calling|with) )?"
+    r"(?:(?:the|my|your|its|these|following|right|correct|corrected|tool|function|call|action|json|it with) )*"
+    r"(?:input|arguments?|args|param(?:eter)?s?|json|call|request|object)"
+    r"(?: (?:for|of|to) (?:the )?[\w.`-]{1,60}(?: (?:tool|function|call))?)?"
+    r"\s*:[ \t]*(?:\r?\n)*[ \t]*(?=[{`])",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"\b(?:not|wrong|errors?|example|invalid|instead|never|observation|result|don't|didn't)\b", re.IGNORECASE
+)
+_COMMENTS = re.compile(r"(?:\s*(?://[^\n]*\n|/\*(?:[^*]|\*(?!/))*+\*/))+\s*(?=\{)")
+_END_TOKENS = re.compile(
+    r"(?:\s*(?:<\|(?:im_end|eot_id|eom_id|end|endoftext|end_of_text)\|>|</s>|<eos>|<end_of_turn>))+\s*\Z"
+)
+_END_CHARS = 200
+_THOUGHT = re.compile(r"\s*<(think|thinking)>.*?</\1>\s*", re.DOTALL)
 _TAG = re.compile(
     r"<(tool_call|tool_input|tool_args|action_input|arguments?|args|parameters|params|input|json|function_call)>",
     re.IGNORECASE,
 )
-_FENCE_INFO = re.compile(r"(```+|~~~+)[ \t]*([\w+.-]*)[ \t]*(?:\r?\n|(?=[ {\[]))")
+_FENCE_INFO = re.compile(r"(```+|~~~+)[ \t]*([\w+.-]*)[ \t]*(?:\r?\n|(?=[ ]*[{\[]))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,25 @@ class Unwrapped:
     def is_code(self) -> bool:
         """It was a fence of a language that is no way to write arguments, such as SQL or Python."""
         return self.language is not None and self.language not in _DATA_LANGUAGES
+
+
+def take_off_tokens(text: str) -> str | None:
+    """The text without the tokens of a model at its end and without its thoughts; None when it has none."""
+    thought = _THOUGHT.match(text)
+    bare = text[thought.end() :] if thought else text
+    tail = max(len(bare) - _END_CHARS, 0)
+    found = _END_TOKENS.search(bare, tail)
+    if found and not (found[0].strip() == "</s>" and "<s>" in bare):
+        bare = bare[: found.start()]
+    return None if bare == text else bare
+
+
+def take_off_sure_label(text: str) -> str | None:
+    """What stands behind `Action Input:`, whatever it is; None without that label."""
+    if text.startswith(("Thought:", "Action:", "Reasoning:")) and text.count("\nAction Input:") == 1:
+        return text.partition("\nAction Input:")[2]
+    label = _LABEL.match(text)
+    return text[label.end() :] if label and _SURE_LABEL.match(label[1]) else None
 
 
 def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
@@ -75,6 +113,9 @@ def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
         elif (inner := _quoted(text)) is not None:
             text = _stripped(inner)
             repairs["quoted"] = None
+        elif comments := _COMMENTS.match(text):
+            text = text[comments.end() :]
+            repairs["comment"] = None
         elif (inner := _labelled(text, properties)) is not None:
             text = _stripped(inner)
             repairs["label"] = None
@@ -89,8 +130,8 @@ def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
 
 def _stripped(text: str) -> str:
     """Without space around it; the indentation of a first line stays where others depend on it."""
-    text = text.rstrip(_SPACE)
-    bare = text.lstrip(_SPACE)
+    text = text.rstrip(SPACE)
+    bare = text.lstrip(SPACE)
     if "\n" not in bare:
         return bare
     lead = text[: len(text) - len(bare)]
@@ -99,7 +140,7 @@ def _stripped(text: str) -> str:
 
 def _fenced(text: str) -> tuple[str, str] | None:
     """The inside and the language of a text that is one fence as a whole."""
-    bare = text.lstrip(_SPACE)
+    bare = text.lstrip(SPACE)
     if not bare.startswith(("```", "~~~")):
         return None
     info = _FENCE_INFO.match(bare)
@@ -132,13 +173,11 @@ def _quoted(text: str) -> str | None:
 
 
 def _labelled(text: str, properties: Collection[str]) -> str | None:
-    if text.startswith(("Thought:", "Action:", "Reasoning:")) and text.count("\nAction Input:") == 1:
-        return text.partition("\nAction Input:")[2]
     label = _LABEL.match(text) or _BARE_LABEL.match(text)
     if label is None or label[1] in properties:
         return None
-    inner = text[label.end() :].lstrip(_SPACE)
-    return inner if _SURE_LABEL.match(label[1]) or inner.startswith(("{", "```", "`{", "<")) else None
+    inner = text[label.end() :].lstrip(SPACE)
+    return inner if inner.startswith(("{", "```", "`{", "<")) else None
 
 
 def _in_prose(text: str, properties: Collection[str]) -> str | None:
@@ -146,9 +185,20 @@ def _in_prose(text: str, properties: Collection[str]) -> str | None:
     if (start := text.find("```")) >= 0 and text.count("```") == 2:
         info = _FENCE_INFO.match(text, start)
         end = text.rfind("```")
-        if info and info[2].lower() in _DATA_LANGUAGES and text[info.end() :].lstrip(_SPACE).startswith("{"):
-            return text[start : end + 3]
+        if info and info[2].lower() in _DATA_LANGUAGES and text[info.end() :].lstrip(SPACE).startswith("{"):
+            return text[start : end + 3] if _announces(text[:start]) else None
         return None
-    if (label := _PROSE_LABEL.match(text)) and text[: label.end()].rstrip(_SPACE + ":") not in properties:
+    if (label := _PROSE_LABEL.match(text)) and text[: label.end()].rstrip(SPACE + ":") not in properties:
         return text[label.end() :]
     return None
+
+
+def _announces(before: str) -> bool:
+    """Whether the words before a fence may announce arguments: what ends with a colon has to, and nothing may deny."""
+    if "{" in before or _DENIED.search(before):
+        return False
+    last = before.rstrip(SPACE)
+    if not last.endswith(":"):
+        return True
+    sentence = last[max(last.rfind(mark) for mark in "\n.!?") + 1 :]
+    return _PROSE_LABEL.match(f"{sentence.strip()} {{") is not None

@@ -5,7 +5,7 @@ whatever means more, or less, than it shows. The library is imported with the fi
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 from tarsy_tasks.arguments.almost_json import is_too_deep
@@ -32,8 +32,8 @@ def read_yaml(text: str) -> dict[str, Any] | None:
     library: Any = yaml
     try:
         # libyaml is ten times faster, and not in every wheel.
-        events = library.parse(text, Loader=getattr(library, "CSafeLoader", library.SafeLoader))
-        return _YamlReader(library, text, events).document()
+        loader = getattr(library, "CSafeLoader", library.SafeLoader)(text)
+        return _YamlReader(library, text, loader.get_event).document()
     except (yaml.YAMLError, _NotOursError, ValueError):
         return None
 
@@ -43,11 +43,11 @@ class _NotOursError(Exception):
 
 
 class _YamlReader:
-    def __init__(self, yaml: Any, text: str, events: Iterator[Any]) -> None:
+    def __init__(self, yaml: Any, text: str, following: Callable[[], Any]) -> None:
         self._yaml = yaml
         self._text = text
         self._has_comments = "#" in text
-        self._following = events.__next__
+        self._following = following
         self._structured = False
 
     def document(self) -> dict[str, Any] | None:
@@ -74,9 +74,10 @@ class _YamlReader:
 
     def _sequence(self, depth: int) -> list[Any]:
         items: list[Any] = []
-        following, end = self._following, self._yaml.SequenceEndEvent
+        following, end, scalar = self._following, self._yaml.SequenceEndEvent, self._yaml.ScalarEvent
         while type(event := following()) is not end:
-            items.append(self._node(event, depth))
+            is_plain = type(event) is scalar and not event.anchor and not event.tag
+            items.append(self._scalar(event) if is_plain else self._node(event, depth))
         return items
 
     def _mapping(self, depth: int) -> dict[str, Any]:
@@ -96,6 +97,8 @@ class _YamlReader:
         if style:
             self._structured |= style in "|>"
             if style in "|>\"'":
+                if not value and style in "|>":  # cut off behind `content: |`
+                    raise _NotOursError
                 return value
         if " " in value and event.start_mark.line != event.end_mark.line:
             raise _NotOursError

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tarsy_tasks import celery_app
 from tarsy_tasks.arguments import read_arguments
-from tarsy_tasks.errors import CallError, ToolNameError
+from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
 from tarsy_tasks.models import PROTOCOL_VERSION, CallInfo, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.redis_clock import RedisClock
@@ -90,6 +90,7 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
             )
     except CallError as error:
         failure = error
+        repairs = error.repairs if isinstance(error, ArgumentsError) else repairs
     return ToolResult(
         call_id=info.call_id,
         name=info.name or f"{server}.{tool}",

@@ -55,21 +55,22 @@ def test_the_workers_log_shows_what_was_mended_and_nothing_of_the_arguments(work
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "repairs"),
     [
-        '{"name": "cut-off", "seconds": 0',
-        "--name flags --seconds 0",
-        "name: half",
-        '{"name": "many", "seconds": "soon"}',
+        ('{"name": "cut-off", "seconds": 0', ("text", "cut_off")),
+        ("--name flags --seconds 0", ("text", "broken")),
+        ("name: half", ("pairs", "unfit")),
+        ('{"name": "many", "seconds": "soon"}', ("unfit",)),
     ],
 )
-def test_a_text_that_is_refused_never_reaches_the_server(text: str, records: Path) -> None:
+def test_a_text_that_is_refused_never_reaches_the_server(text: str, repairs: tuple[str, ...], records: Path) -> None:
     result = call("recording.hold", text)
     assert (result.outcome, result.error_code, result.attempts) == (
         Outcome.REJECTED,
         ErrorCode.INVALID_ARGUMENTS,
         0,
     )
+    assert result.repairs == repairs
     assert "Nothing was sent" in result.content
     assert "`seconds` (required): a number" in result.content
     assert list(records.iterdir()) == []

@@ -212,6 +212,8 @@ def test_where_json_reads_a_text_so_do_we(text: str) -> None:
 def test_reading_and_repairs_are_reported(text: str, reading: Reading, repairs: tuple[str, ...]) -> None:
     parsed = read_arguments(text, SCHEMAS["search"])
     assert (parsed.reading, parsed.repairs) == (reading, repairs)
+    shown = () if reading is Reading.JSON else (reading.value,)
+    assert parsed.reported == (*shown, *repairs)
 
 
 def test_a_mapping_is_checked_and_coerced_and_copied() -> None:
@@ -362,6 +364,9 @@ HOSTILE = [
         "...",
         "Action Input: ",
         "<arguments>",
+        "<think>",
+        "</s>",
+        "// a\n",
         "é",
         "\x00",
     ],
@@ -435,6 +440,127 @@ def test_the_example_of_a_rejection_is_a_call_that_the_tool_takes(name: str) -> 
         parse_arguments('{"query": {}}{', SCHEMAS[name])
     example_call = str(refused.value).rpartition("for example: ")[2]
     assert parse_arguments(example_call, SCHEMAS[name]) == json.loads(example_call)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "repairs"),
+    [
+        ('{"query": "a', "search", ("text", "cut_off")),
+        (
+            "```json\n{'limit': 'x',}\n```",
+            "search",
+            ("almost_json", "code_fence", "single_quotes", "trailing_comma", "unfit"),
+        ),
+        ('{"name": "delete_user", "parameters": {"name": "bob"}}', "user", ("ambiguous",)),
+        ("namespace: default # prod", "pods", ("pairs", "ambiguous")),
+        ("limit: 5", "search", ("pairs", "unfit")),
+        ("Action Input: 42", "get_issue", ("label", "value", "no_object")),
+        ("hello", "write", ("text", "no_object")),
+        ("--limit 5", "search", ("text", "broken")),
+        ("\ud800", "search", ("unusable",)),
+    ],
+)
+def test_a_rejection_says_as_what_it_was_read_what_was_mended_and_why_not(
+    text: str, schema: str, repairs: tuple[str, ...]
+) -> None:
+    with pytest.raises(ArgumentsError) as refused:
+        parse_arguments(text, SCHEMAS[schema])
+    assert refused.value.repairs == repairs
+    # Celery rebuilds an exception from its arguments.
+    assert ArgumentsError(*refused.value.args).repairs == repairs
+    page = (Path(__file__).parents[2] / "docs" / "arguments.md").read_text(encoding="utf-8")
+    assert all(f"`{word}`" in page for word in repairs)
+
+
+EDITS = {
+    "type": "object",
+    "properties": {
+        "edits": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"oldText": {"type": "string"}}, "required": ["oldText"]},
+        },
+        "limit": {"type": "integer"},
+    },
+    "required": ["edits"],
+}
+CODED = {
+    "type": "object",
+    "properties": {"k": {"type": "string", "pattern": "^[a-z]+$", "minLength": 5}},
+    "required": ["k"],
+}
+UNKNOWABLE = {"type": "object", "properties": {"k": {"type": "string", "pattern": "^q7[x-z]{9}$"}}, "required": ["k"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "says"),
+    [
+        ('{"QUERY": "a"}', SCHEMAS["search"], "you wrote `QUERY`, the right name is `query`"),
+        (
+            '{"edits": [{"old_text": "a"}]}',
+            EDITS,
+            "`edits[0].oldText` is missing: expected a string; you wrote `old_text`",
+        ),
+        ('{"sql": "a"}', SCHEMAS["search"], "`query` is missing: expected a string, given: `sql`."),
+        ('{"query": "a"} and more', SCHEMAS["search"], "something follows its end"),
+        ('{"query": "a", ', SCHEMAS["search"], "cut off"),
+        ("{command: ls -la}", SCHEMAS["shell"], "a comma or a quote is missing."),
+        ("```\nSELECT 1\n```", SCHEMAS["sql"], "it is no JSON, no YAML and no pairs"),
+        ("search(query='pods')", SCHEMAS["search"], "the call of a function"),
+        ("42", SCHEMAS["get_issue"], "They are the value 42"),
+        ("namespace: default # prod", SCHEMAS["pods"], "does `namespace` end before the `#`"),
+        ("namespace: default, all", SCHEMAS["pods"], "does `namespace` end before `all`"),
+        ("owner: a;\nrepo: b;", SCHEMAS["issue"], "does the semicolon end each value"),
+        ('{"k": 1}', CODED, "at least 5 characters matching ^[a-z]+$"),
+        ('{"k": 1}', CODED, 'for example: {"k": "aaaaa"}'),
+        ('{"k": 1}', UNKNOWABLE, "No example could be made up"),
+        (
+            json.dumps({"a": 1}),
+            {"properties": {f"p{n}": {} for n in range(25)}, "required": ["p1"]},
+            "- and 5 more, all",
+        ),
+    ],
+)
+def test_a_rejection_says_what_is_wrong_in_the_words_of_the_call(text: str, schema: dict[str, Any], says: str) -> None:
+    with pytest.raises(ArgumentsError) as refused:
+        parse_arguments(text, schema)
+    assert says in str(refused.value)
+
+
+def test_what_would_have_been_coerced_is_not_called_wrong() -> None:
+    with pytest.raises(ArgumentsError) as refused:
+        parse_arguments(
+            '{"edits": [], "limit": "five", "x": 1}',
+            EDITS | {"properties": EDITS["properties"] | {"x": {"type": "string"}}},
+        )
+    assert '- `limit`: expected an integer, given the string "five".' in str(refused.value)
+    assert "- `x`:" not in str(refused.value)
+
+
+def test_the_bounds_of_the_guesses() -> None:
+    pairs = [f"k{n}: {n}" for n in range(301)]
+    assert len(parse_arguments("\n".join(pairs[:300]))) == 300
+    assert list(parse_arguments("\n".join(pairs))) == ["input"]
+    yaml = "\n".join(["a:", *["- b"] * 16_383])
+    assert list(parse_arguments(yaml)) == ["a"]
+    assert list(parse_arguments(yaml + "\n- b")) == ["input"]
+    broken = [f"k{n}: [a {n}" for n in range(9)]
+    assert len(parse_arguments("\n".join(broken[:8]))) == 8
+    assert list(parse_arguments("\n".join(broken))) == ["input"]
+
+
+def test_what_is_decoded_twice_is_no_deeper_than_allowed() -> None:
+    inner = json.dumps({"a": json.dumps(nested(60))})
+    schema = {"type": "object", "properties": {"a": {"type": "object"}}}
+    assert parse_arguments(inner, schema) == {"a": nested(60)}
+    deep = '{"b": ' * 60 + json.dumps({"a": "[" * 60 + "]" * 60}) + "}" * 60
+    chain: dict[str, Any] = {"type": "array"}
+    schema = {"type": "object", "properties": {"a": chain}}
+    for _ in range(60):
+        schema = {"type": "object", "properties": {"b": schema}}
+    for text in (deep, deep.replace('"' + "[" * 60, '"' + r"\u005b" * 60)):
+        with pytest.raises(ArgumentsError, match="deep"):
+            parse_arguments(text, schema)
+    assert deep.count("[") + deep.count("{") > 100 > deep.replace("[", "").count("{")
 
 
 def test_a_rejection_is_bounded() -> None:

@@ -151,6 +151,29 @@ def test_a_plain_name_is_not_changed_and_a_long_one_is_stable() -> None:
         function_name("k8s", "pods_list", 10)
 
 
+def test_a_server_called_like_the_mcp_form_keeps_its_function_names() -> None:
+    catalogue = {"mcp_x": ["t"], "x": ["t"], "3x": ["t"], "mcp_3x": ["t"], "mcp_mcp_x": ["t"]}
+    names = {function_name(server, "t"): (server, "t") for server in catalogue}
+    assert len(names) == len(catalogue)
+    for name, expected in names.items():
+        assert resolve_tool_name(name, catalogue) == resolve_server(name, catalogue) == expected
+    with pytest.raises(ToolNameError, match="more than one tool"):
+        resolve_tool_name("mcp_x__t", {"mcp_x": ["t"], "x": ["t"]})
+
+
+def test_a_name_of_two_forms_is_told_apart_from_an_unknown_server() -> None:
+    with pytest.raises(ToolNameError, match=r"mixes two ways .* write my-srv\.a\.b\.") as refused:
+        resolve_tool_name("my-srv__a.b", {"my-srv": ["a.b"]})
+    assert refused.value.code is ErrorCode.INVALID_NAME
+
+
+@pytest.mark.parametrize("name", ["k8s.\ud800", "\ud800.x", "\ud800", "k8s__\ud800.x"])
+def test_half_of_a_character_in_a_name_is_escaped_in_the_error(name: str) -> None:
+    with pytest.raises(ToolNameError, match=r"\\ud800") as refused:
+        resolve_tool_name(name, CATALOGUE)
+    str(refused.value).encode()
+
+
 def test_a_definition_knows_its_function_name() -> None:
     tool = ToolDefinition(name="k8s.pods_list", server="k8s", tool="pods_list")
     assert tool.function_name() == "k8s__pods_list"
