@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json, read_json, read_json_as_written
 from tarsy_tasks.arguments.attempts import has_model_token
+from tarsy_tasks.arguments.envelope import may_be_envelope
 from tarsy_tasks.arguments.pairs import read_pairs
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 from tarsy_tasks.arguments.target import Target
@@ -183,8 +184,9 @@ def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> Pa
             continue
         if target is None:
             return ParsedArguments(plain(tree), reading, unwrapped.repairs)
-        if target.takes_anything and _find_doubt(tree, names) is None:
-            return target.object(plain(tree), lambda tree=tree: tree, reading, unwrapped.repairs)
+        if target.takes_anything and may_be_envelope(tree) and _find_doubt(tree, names) is None:
+            parsed = target.object(plain(tree), lambda tree=tree: tree, reading, unwrapped.repairs)
+            return None if "unchecked" in parsed.repairs else parsed
         if target.takes_anything or (names and all(name in names for name in tree)):
             parsed = target.fitted(plain(tree), tree, reading, unwrapped.repairs)
             doubt = _find_doubt(tree, names)

@@ -5,6 +5,7 @@ and what comes out fits as a whole. It adds no property, and drops only an optio
 """
 
 import re
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -92,7 +93,9 @@ class _Coercion:
 
     def mend_what_can_be(self) -> None:
         for problem in self._schema.all_problems(self.value, self._pointer):
-            self._mends(problem, (0, *problem.instance_path), 0)
+            # What was mended, or left out, before may be what this problem was about.
+            with suppress(LookupError, TypeError):
+                self._mends(problem, (0, *problem.instance_path), 0)
 
     def _problems(self, number: int) -> "list[ValidationError] | None":
         """What is wrong: one by one at first, then all at once; None when that would cost too much."""
