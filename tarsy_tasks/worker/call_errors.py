@@ -15,7 +15,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery
 from tarsy_tasks.worker.transport_errors import MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
-__all__ = ["call_error", "lost_error", "timeout_error"]
+__all__ = ["call_error", "describe_error", "lost_error", "timeout_error"]
 
 _CONTENT_TOO_LARGE = 413
 _DESCRIBED_LIMIT = 2000
@@ -33,7 +33,7 @@ def call_error(error: Exception, recovery: Recovery, tool: ToolDefinition, timeo
         ending: Why the session ended and the server's last words, empty when it lives.
     """
     name, server = tool.name, tool.server
-    what = _describe(error)
+    what = describe_error(error)
     if recovery.executed is Executed.MAYBE:
         return timeout_error(tool, timeout_s) if _is_timeout(error) else lost_error(tool, f"{what}.{ending}")
     if recovery.executed is Executed.NO:
@@ -105,7 +105,8 @@ def _is_timeout(error: BaseException) -> bool:
     return isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT
 
 
-def _describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """What went wrong, bounded, for a text or a log line; without a full stop."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"it is no valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
@@ -113,4 +114,4 @@ def _describe(error: BaseException) -> str:
         return error.message[:_DESCRIBED_LIMIT].rstrip(".") + (
             f" (code {error.code})" if -32768 <= error.code <= -32000 else ""
         )
-    return (str(error) or type(error).__name__)[:_DESCRIBED_LIMIT].rstrip(".")
+    return f"{type(error).__name__}: {str(error)[:_DESCRIBED_LIMIT]}".rstrip(": .")

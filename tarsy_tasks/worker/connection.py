@@ -22,11 +22,12 @@ from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.backoff import FailedAttempt, backoff
+from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.listing import ListingError
 from tarsy_tasks.worker.masking import Masker
 from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_transient
 from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.session import Mode, Session, describe_error
+from tarsy_tasks.worker.session import Mode, Session
 
 __all__ = ["ServerConnection", "State", "build_connections"]
 

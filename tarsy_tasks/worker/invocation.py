@@ -16,7 +16,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.backoff import FailedAttempt, backoff
-from tarsy_tasks.worker.call_errors import call_error, lost_error, timeout_error
+from tarsy_tasks.worker.call_errors import call_error, describe_error, lost_error, timeout_error
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.recovery import Action, Executed, Recovery, classify_error, retry_after_s
 from tarsy_tasks.worker.session import Session
@@ -69,7 +69,7 @@ class Invocation:
         self._arguments = arguments
         self._deadline = min(deadline, time.monotonic() + connection.server.timeouts.call_timeout_s(tool.tool))
         self._timeout_s = self.seconds_left
-        self._may_have_run = 0
+        self._lost_attempts = 0
         self._forgotten = 0
 
     @property
@@ -105,15 +105,17 @@ class Invocation:
         try:
             return await retrying(attempt)
         except _FailedCall as failure:
-            if failure.recovery.executed is Executed.NO and self._may_have_run:
-                raise lost_error(self._tool, f"{failure.reason}", again=True) from failure.reason
+            if failure.recovery.executed is Executed.NO and self._lost_attempts:
+                raise lost_error(self._tool, describe_error(failure.reason), again=True) from failure.reason
             ending = self._connection.ending(failure.ending)
             raise call_error(
                 failure.reason, failure.recovery, self._tool, failure.timeout_s, ending
             ) from failure.reason
         except CallError as failure:
-            if self._may_have_run:
-                raise lost_error(self._tool, failure.text, again=True) from failure
+            if self._lost_attempts:
+                # Not its own text: that says that the tool did not run, which is true of the last attempt only.
+                why = f"it is not available any more.{self._connection.ending('')}"
+                raise lost_error(self._tool, why, again=True) from failure
             raise
 
     def _is_worth_another_try(self, error: BaseException) -> bool:
@@ -124,7 +126,7 @@ class Invocation:
             # A server that forgets each session as soon as it is used would be given one after the other.
             return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
-            return self._may_have_run < policy.attempts and may_replay(self._tool, self._connection.server)
+            return self._lost_attempts < policy.attempts and may_replay(self._tool, self._connection.server)
         return self._connection.is_expected_back or retry_after_s(error.reason) is not None
 
     async def _attempt(self) -> CallToolResult:
@@ -150,8 +152,8 @@ class Invocation:
     def _failed(self, error: Exception, session: Session, timeout_s: float) -> _FailedCall:
         recovery = classify_error(error)
         if recovery.executed is Executed.MAYBE:
-            self._may_have_run += 1
-        self.may_have_run = self._may_have_run > 0
+            self._lost_attempts += 1
+        self.may_have_run = self._lost_attempts > 0
         if recovery.action is Action.RETRY_NEW_SESSION:
             self._forgotten += recovery.executed is Executed.NO
             session.lose("")

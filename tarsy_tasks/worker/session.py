@@ -20,12 +20,13 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.listing import ListingError, list_all_tools
 from tarsy_tasks.worker.recovery import Executed, classify_error
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.transports import open_transport
 
-__all__ = ["Mode", "Session", "describe_error"]
+__all__ = ["Mode", "Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,6 @@ _UNWRITTEN_S = 0.25
 _RELIST_PAUSE_S = 1.0
 _LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
-_DESCRIBED_LIMIT = 2000
 
 
 class Session:
@@ -291,9 +291,3 @@ def _first_leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
-
-
-def describe_error(error: BaseException) -> str:
-    """What went wrong, for a text or a log line; the message of an `MCPError` says all that there is to say."""
-    text = str(error).rstrip(".") if isinstance(error, MCPError) else f"{type(error).__name__}: {error}".rstrip(": .")
-    return text[:_DESCRIBED_LIMIT]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.worker.child_watch import child_watch
@@ -129,6 +129,36 @@ def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(dir
 
     asyncio.run(run())
     assert ledger.runs() == {}
+
+
+def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_else(directory: Path) -> None:
+    ledger = Ledger(directory / "once")
+    started = witness(ledger)
+    # It starts once, and never again.
+    script = 'test -e "$0" && echo "the licence is used up" >&2 && exit 3; exec "$@"'
+    entry = {"command": "sh", "args": ["-c", script, str(ledger.path), started["command"], *started["args"]]}
+    config = ServerConfig.model_validate({"name": "stdio", **entry, "retry": QUICKLY, "timeouts": {"recreate_s": 0.1}})
+
+    async def run() -> None:
+        connection = ServerConnection(config, build_masker())
+        try:
+            tool = (await connection.connected()).tools["look"]
+            invocation = Invocation(connection, tool, {"key": "held"}, time.monotonic() + 20)
+            running = asyncio.create_task(invocation.run())
+            async with asyncio.timeout(20):
+                while not ledger.runs():  # noqa: ASYNC110  nothing tells of it
+                    await asyncio.sleep(0.01)
+            kill_server(psutil.Process(), ledger.path)
+            with pytest.raises(CallError, match="The tool may have run") as caught:
+                await running
+            assert caught.value.code is ErrorCode.SESSION_LOST
+            assert "did not run" not in caught.value.text
+            assert "the licence is used up" in caught.value.text
+        finally:
+            await connection.close()
+            child_watch.close()
+
+    asyncio.run(run())
 
 
 def servers_of(parent: psutil.Process, path: Path) -> list[psutil.Process]:
