@@ -193,6 +193,22 @@ _WITHDRAW = _Script(
     """
 )
 
+# KEYS: unacked, waiting, queue.
+_PURGE = _Script(
+    """
+    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+        local books = redis.call('HGET', KEYS[1], tag)
+        if not books or string.sub(books, 1, #KEYS[3] + 1) == KEYS[3] .. '\n' then
+            redis.call('ZREM', KEYS[2], tag)
+            redis.call('HDEL', KEYS[1], tag)
+        end
+    end
+    local size = redis.call('LLEN', KEYS[3])
+    redis.call('DEL', KEYS[3])
+    return size
+    """
+)
+
 # KEYS: unacked, waiting, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
 # poison's ttl, prefixes of marker and poison keys, marker's ttl.
 _SWEEP = _Script(
@@ -335,6 +351,10 @@ class Deliveries:
         """
         names = (keys.UNACKED, keys.WAITING, keys.call_marker(tag))
         return Mark(_text(self._run(_WITHDRAW, names, tag, MARKER_TTL_S)))
+
+    def purge(self, queue: str) -> int:
+        """Empty a queue; how many messages it had."""
+        return int(self._run(_PURGE, (keys.UNACKED, keys.WAITING, queue)))
 
     def sweep(self, lease_s: float, quiet_s: float) -> Swept:
         """Put back what was lost on its way, or by a worker that renews no lease.

@@ -102,7 +102,8 @@ class Guard:
                     return
                 if mark is not Mark.BEGUN:
                     raise Ignore(mark)
-                if not fleet.is_alive(deliveries.exchange, delivery.owner.rpartition(" ")[0]):
+                first = delivery.owner.rpartition(" ")[0]
+                if not fleet.is_alive(deliveries.exchange, first, self._job.context.lease_s):
                     if not may_replay(tool, server):
                         raise _lost(f"`{tool.name}`")
                     again = True

@@ -18,6 +18,7 @@ from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
+from tarsy_tasks.redis_transport import let_go
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
@@ -52,8 +53,12 @@ class TaskPool(ThreadsTaskPool):
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
         connections = build_connections((configured[name] for name in servers), build_masker())
-        self._context = JobContext(self.app.worker_instance, self._loop, connections)
-        self._leases = LeaseKeeper(self.app, self.app.worker_instance, servers)
+        instance, lease_s = (
+            self.app.worker_instance,
+            float(self.app.conf.broker_transport_options["visibility_timeout"]),
+        )
+        self._context = JobContext(instance, lease_s, self._loop, connections)
+        self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
         self._grace_s = load_settings().shutdown_grace_s
         # From here on a result waits for a Redis that is away, until the worker stops.
         self.app.backend.stopping = threading.Event()
@@ -124,6 +129,8 @@ class TaskPool(ThreadsTaskPool):
         **_: Any,
     ) -> Job:
         job = Job(next(self._pids), self._context)
+        # Celery's tracer takes the name of the task, its id and what the request says.
+        request: Any = args[2] if args is not None and len(args) > 2 else {}
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
 
@@ -140,6 +147,9 @@ class TaskPool(ThreadsTaskPool):
             finally:
                 for limit in limits:
                     limit.cancel()
+                if delivery := request.get("delivery"):
+                    # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
+                    let_go(delivery)
                 del self._jobs[job.pid]
 
         self._jobs[job.pid] = job
