@@ -24,20 +24,19 @@ class Network:
         self._upstream_port = upstream_port
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
-        self._loop = asyncio.new_event_loop()
-        self._passable = asyncio.Event()
+        self._serving = threading.Event()
         self._open: set[asyncio.StreamWriter] = set()
 
     @contextmanager
     def running(self) -> Iterator["Network"]:
-        thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), name="network")
+        thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="network")
         thread.start()
+        self._serving.wait()
         try:
             yield self
         finally:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self._loop.call_soon_threadsafe(self._stopped.set)
             thread.join(10)
-            self._loop.close()
 
     def cut(self) -> None:
         """From now on nothing passes, either way; also not for whoever connects meanwhile."""
@@ -59,10 +58,12 @@ class Network:
         self._passable.set()
 
     async def _serve(self) -> None:
-        self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._stopped, self._passable = asyncio.Event(), asyncio.Event()
         self._passable.set()
         async with await asyncio.start_server(self._connect, sock=self._listener):
-            await self._stop.wait()
+            self._serving.set()
+            await self._stopped.wait()
             self._heal(reset=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos import rows_workers
+from tests.chaos import rows_redis, rows_workers
 from tests.chaos.load import Tally
 from tests.chaos.stage import Cast, Form, Stage
 
@@ -30,12 +30,19 @@ class Row:
 
 
 _DEPLOYMENT = Cast(operators=True)
+_PROXIED = Cast(operators=True, proxied=True)
 
 ROWS = [
     Row("killed", "worker killed (SIGKILL), a second one alive", _DEPLOYMENT, rows_workers.one_is_killed),
     Row("stopped", "worker stopped (SIGTERM) under load", _DEPLOYMENT, rows_workers.one_is_stopped),
     Row("grace", "worker stopped, calls outlast its grace", _DEPLOYMENT, rows_workers.grace_is_over),
     Row("rolling", "rolling restart of 2 workers", _DEPLOYMENT, rows_workers.they_are_restarted),
+    Row("restarted", "Redis killed and restarted (AOF)", _DEPLOYMENT, rows_redis.it_is_restarted),
+    Row("frozen", "Redis frozen", _DEPLOYMENT, rows_redis.it_is_frozen),
+    Row("connections", "connections cut again and again (CLIENT KILL)", _DEPLOYMENT, rows_redis.connections_are_cut),
+    Row("network-reset", "network to Redis cut, then reset", _PROXIED, rows_redis.network_is_cut_and_reset),
+    Row("network-stall", "network to Redis stalls, then delivers", _PROXIED, rows_redis.network_stalls),
+    Row("network-workers", "network of the workers cut, agents go on", _PROXIED, rows_redis.workers_network_is_cut),
 ]
 
 

@@ -26,6 +26,7 @@ def one_is_killed(stage: Stage, form: Form) -> Tally:
     family = victim.children()
     begun = set(load.begun(victim.pid))
     cut_off = [answer for answer in load.unanswered() if answer.key in begun and answer.is_unsafe]
+    stage.give_up(victim)
     os.kill(victim.pid, signal.SIGKILL)
     victim.process.wait()
     _, orphans = psutil.wait_procs(family, timeout=_ORPHAN_S)
@@ -46,6 +47,7 @@ def one_is_stopped(stage: Stage, form: Form) -> Tally:
     load = stage.load("stopped")
     load.start(IN_FLIGHT)
     load.wait_for_begun(stage.cast.concurrency // 2, victim.pid)
+    stage.give_up(victim)
     victim.process.send_signal(signal.SIGTERM)
     tally = load.tally(repeats=False)
     _expect_exit(tally, victim)
@@ -58,6 +60,7 @@ def they_are_restarted(stage: Stage, form: Form) -> Tally:
     tally = Tally()
     for worker in list(stage.workers):
         load.wait_for_begun(len(load.begun()) + IN_FLIGHT)
+        stage.give_up(worker)
         worker.process.send_signal(signal.SIGTERM)
         _expect_exit(tally, worker)
         stage.restore()
@@ -79,6 +82,7 @@ def grace_is_over(stage: Stage, form: Form) -> Tally:
     load.start(IN_FLIGHT, wait_s=(call_s, call_s))
     load.wait_for_begun(stage.cast.concurrency, hasty.pid)
     begun = set(load.begun(hasty.pid))
+    stage.give_up(hasty)
     hasty.process.send_signal(signal.SIGTERM)
     tally = load.tally(unknown=True)
     stopped = [call for call in load.answers if call.result and call.result.error_code is ErrorCode.WORKER_STOPPED]

@@ -7,8 +7,9 @@ them, the rows know.
 import json
 import os
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -123,7 +124,7 @@ class Stage:
         valkey: May be stopped and started by rows; it keeps what it was told.
         redis: A client of it that goes past every network.
         url: Where workers find it.
-        workers: Those that are alive or should be.
+        workers: Those that should be alive.
         ledgers: What each witness wrote down.
         agent_network, worker_network: None unless `proxied`.
     """
@@ -138,7 +139,7 @@ class Stage:
         self.worker_network: Network | None = None
         self.agent_network: Network | None = None
         self.problems: list[str] = []
-        self._started = 0
+        self.started: list[Worker] = []
         self._flower_port = free_port()
 
     @contextmanager
@@ -189,8 +190,7 @@ class Stage:
 
     def start_worker(self, **environment: str) -> Worker:
         """One more worker; it is not waited for."""
-        number = self._started
-        self._started += 1
+        number = len(self.started)
         directory = self.directory / f"worker{number}"
         directory.mkdir()
         self._write_settings(directory)
@@ -202,21 +202,30 @@ class Stage:
             environment={**self._clock(number), **environment},
             name=f"worker{number}",
         )
+        self.started.append(worker)
         self.workers.append(worker)
         return worker
 
+    def give_up(self, worker: Worker) -> None:
+        """This one is about to end; whoever else ends is a finding."""
+        self.workers.remove(worker)
+
     def replace_dead(self) -> None:
-        """Start a worker for each that is gone, as a supervisor would."""
+        """Start a worker for each that died, as a supervisor would."""
         for worker in [worker for worker in self.workers if worker.process.poll() is not None]:
-            self.workers.remove(worker)
-            if len(self.workers) < self.cast.workers:
-                self.start_worker()
+            self.give_up(worker)
+        self._complete()
 
     def restore(self) -> None:
-        """The cast is complete again."""
-        self.replace_dead()
+        """The cast is complete again; a worker that died unexpectedly is left for `check_alive` to find."""
+        self._complete()
         for worker in self.workers:
-            worker.wait_until_ready()
+            if worker.process.poll() is None:
+                worker.wait_until_ready()
+
+    def _complete(self) -> None:
+        while len(self.workers) < self.cast.workers:
+            self.start_worker()
 
     def families(self) -> list[psutil.Process]:
         """All processes below the workers."""
@@ -229,16 +238,18 @@ class Stage:
         for name, service in everyone.items():
             if service.process.poll() is not None:
                 found.append(f"{name} died with {service.process.returncode}")
-        for what, works in (
-            ("each worker takes calls", self._all_take_calls),
-            ("health is checked by beat and a worker", self._is_checked),
-            ("Flower shows the workers", self._is_shown),
-        ):
-            if self.operators or works == self._all_take_calls:
-                try:
-                    wait_until(works, what, _ALIVE_S)
-                except AssertionError as error:
-                    found.append(str(error))
+        now = time.time()
+        if self.operators:
+            self.redis.delete(self._health_key)
+        signs: dict[str, Callable[[], object]] = {"each worker takes calls": self._all_take_calls}
+        if self.operators:
+            signs["health is checked by beat and a worker"] = lambda: self.redis.exists(self._health_key)
+            signs["Flower hears the workers"] = lambda: self._flower_heard(now)
+        for what, seen in signs.items():
+            try:
+                wait_until(seen, what, _ALIVE_S)
+            except AssertionError as error:
+                found.append(str(error))
         return found
 
     def check_nothing_left(self) -> list[str]:
@@ -255,38 +266,32 @@ class Stage:
 
     def _all_take_calls(self) -> bool:
         """Several calls at once, until each worker has had some."""
-        tools, before = self.tools(10), len(self.ledger_lines())
+        tools, before = self.tools(10), len(self._runs())
         calls = [
             ToolCall(id=str(n), name=f"{server}.look", arguments={"key": "alive", "wait_s": 0.2})
             for n in range(2 * self.cast.concurrency)
             for server in [next(iter(self.cast.servers))]
         ]
         tools.execute_many(calls)
-        took_part = {int(line[3]) for line in self.ledger_lines()[before:]}
+        took_part = {int(line[3]) for line in self._runs()[before:]}
         return {worker.pid for worker in self.workers} <= took_part
 
-    def ledger_lines(self) -> list[list[str]]:
+    def _runs(self) -> list[list[str]]:
         return next(iter(self.ledgers.values())).lines("run")
 
-    def _is_checked(self) -> bool:
-        """A record of health that was written since."""
-        server = next(iter(self.cast.servers))
-        self.redis.delete(keys.health_key(server))
-        with suppress(AssertionError):
-            return wait_until(lambda: self.redis.exists(keys.health_key(server)), "", 3 * _TICK_S)
-        return False
+    @property
+    def _health_key(self) -> str:
+        return keys.health_key(next(iter(self.cast.servers)))
 
-    def _is_shown(self) -> bool:
-        with suppress(OSError):
-            url = f"http://127.0.0.1:{self._flower_port}/api/workers?refresh=1"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return {name.partition("@")[0] for name in json.load(answer)} >= {
-                    worker.log_path.stem for worker in self.workers
-                }
+    def _flower_heard(self, since: float) -> bool:
+        """Whether it had a heartbeat of each worker."""
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self._flower_port}/workers?json=1") as page:
+            heard = {worker["pid"]: max(worker["heartbeats"], default=0) for worker in json.load(page)["data"]}
+            return all(heard.get(worker.pid, 0) > since for worker in self.workers)
         return False
 
     def _start_operators(self) -> None:
-        environment = {**self.workers[0].environment, "FLOWER_UNAUTHENTICATED_API": "true"}
+        environment = self.workers[0].environment
         flower = ["flower", "--address=127.0.0.1", f"--port={self._flower_port}"]
         for name, arguments in {"beat": ["beat"], "flower": flower}.items():
             directory = self.directory / name
@@ -318,7 +323,7 @@ class Stage:
     def _stop_processes(self) -> None:
         for network in filter(None, (self.worker_network, self.agent_network)):
             network.heal(reset=False)
-        services = [*self.operators.values(), *self.workers]
+        services = [*self.operators.values(), *self.started]
         children = [child for service in services for child in service.children()]
         for service in services:
             if service.process.poll() is None:
