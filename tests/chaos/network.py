@@ -26,6 +26,7 @@ class Network:
         self.port: int = self._listener.getsockname()[1]
         self._serving = threading.Event()
         self._open: set[asyncio.StreamWriter] = set()
+        self._served: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def running(self) -> Iterator["Network"]:
@@ -65,9 +66,14 @@ class Network:
             self._serving.set()
             await self._stopped.wait()
             self._heal(reset=True)
+        if self._served:
+            await asyncio.wait(self._served)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
+        served = asyncio.current_task()
+        assert served is not None
+        self._served.add(served)
         try:
             await self._passable.wait()
             with suppress(OSError):
@@ -77,6 +83,7 @@ class Network:
                 self._open.discard(redis_writer)
         finally:
             self._open.discard(writer)
+            self._served.discard(served)
             writer.close()
 
     async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -62,8 +62,17 @@ def network_stalls(stage: Stage, form: Form) -> Tally:
 
 
 def workers_network_is_cut(stage: Stage, form: Form) -> Tally:
-    """Agents go on putting calls into queues that the workers' dead connections still wait at."""
-    return _play(stage, "apart", form.cut_s, lambda: _cut(_networks(stage)[:1], reset=True))
+    """Agents put calls into queues at which connections of the workers still wait that nothing comes through any more.
+
+    Most workers are idle when it begins: only then do they wait at the queues.
+    """
+    load = stage.load("apart")
+    load.start(MEANWHILE // 2)
+    load.wait_for_begun(MEANWHILE // 2)
+    with _cut(_networks(stage)[:1], reset=True):
+        load.start(IN_FLIGHT)
+        last(form.cut_s)
+    return load.tally(unknown=True)
 
 
 def _networks(stage: Stage) -> list[Network]:
