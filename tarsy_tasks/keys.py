@@ -3,7 +3,36 @@
 Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules and a clean-up can be read off one page.
 """
 
-__all__ = ["check_queue", "health_key", "queue", "result_key_prefix", "server_of_queue"]
+__all__ = [
+    "LEASES",
+    "POISONED",
+    "SWEEPS",
+    "UNACKED",
+    "WAITING",
+    "WORKERS",
+    "call_marker",
+    "check_queue",
+    "health_key",
+    "idempotency_key",
+    "poison_key",
+    "queue",
+    "result_key_prefix",
+    "server_of_queue",
+    "serving_key",
+]
+
+UNACKED = "tarsy:unacked"
+"""Hash, tag → queue, when it is garbage, and the message itself: all messages between publication and answer."""
+WAITING = "tarsy:waiting"
+"""Sorted set of the tags that lie in queues, by when they were last seen there."""
+LEASES = "tarsy:leases"
+"""Sorted set of the tags that workers hold, by when their leases were renewed."""
+SWEEPS = "tarsy:sweeps"
+"""Hash: when somebody last looked for lost messages, and until when nobody shall."""
+POISONED = "tarsy:poisoned"
+"""Sorted set of the tags that were set aside, by when."""
+WORKERS = "tarsy:workers"
+"""Sorted set of the live workers' instances, by when they last said so."""
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
@@ -36,3 +65,23 @@ def result_key_prefix(task_id_prefix: str) -> str:
     spelling).
     """
     return f"celery-task-meta-{task_id_prefix}"
+
+
+def call_marker(tag: str) -> str:
+    """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL."""
+    return f"tarsy:call:{tag}"
+
+
+def poison_key(tag: str) -> str:
+    """The books of a message that was set aside, a string with a TTL."""
+    return f"tarsy:poison:{tag}"
+
+
+def serving_key(server: str) -> str:
+    """Sorted set of the instances of workers that serve a server, by when they last said so."""
+    return f"tarsy:serving:{server}"
+
+
+def idempotency_key(digest: str) -> str:
+    """Which call an idempotency key stands for, a string with a TTL."""
+    return f"tarsy:idempotency:{digest}"

@@ -23,6 +23,8 @@ class Settings(BaseSettings):
         redis_url: `TARSY_REDIS_URL`, broker and result backend. It may hold a password.
         startup: `TARSY_STARTUP`, whether a worker begins without its required servers (`degraded`) or not (`strict`).
         startup_timeout_s: `TARSY_STARTUP_TIMEOUT_S`, how long a strict start tries to connect them.
+        shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
+            after 30 s.
     """
 
     model_config = SettingsConfigDict(
@@ -33,6 +35,7 @@ class Settings(BaseSettings):
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False, pattern=r"^rediss?://[^\s/]")
     startup: Literal["strict", "degraded"] = "strict"
     startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
 
 def load_settings() -> Settings:
@@ -48,5 +51,5 @@ def load_settings() -> Settings:
         raise ConfigError(
             f"{names}: not understood; TARSY_REDIS_URL is like redis://127.0.0.1:6379/0 (or rediss://…), "
             "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
-            "TARSY_STARTUP_TIMEOUT_S a number of seconds above 0"
+            "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds"
         ) from None
