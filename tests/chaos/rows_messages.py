@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -218,7 +219,7 @@ def _expect_poison(stage: Stage, tally: Tally, task_id: str) -> None:
 
 
 def _poison(stage: Stage, *arguments: str) -> str:
-    command = [sys.executable, "-m", "tarsy_tasks.cli", "poison", *arguments]
+    command = [str(Path(sys.executable).with_name("tarsy-tasks")), "poison", *arguments]
     done = subprocess.run(
         command, env=stage.workers[0].environment, cwd=stage.directory, capture_output=True, text=True, timeout=60
     )
