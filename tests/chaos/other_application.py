@@ -12,9 +12,10 @@ app.conf.update(task_acks_late=True, broker_connection_retry_on_startup=True)
 
 
 @app.task(name="other.long")
-def long(seconds: float, ledger: str) -> str:
-    """Write down that it runs, and take its time."""
+def long(ledger: str, may_end: str) -> str:
+    """Write down that it runs, and run until the file `may_end` is there."""
     with Path(ledger).open("a") as file:
         file.write("run\n")
-    time.sleep(seconds)
+    while not Path(may_end).exists():
+        time.sleep(0.05)
     return "done"

@@ -45,7 +45,6 @@ ROWS = [
     Row("agent", "agent killed while it waits", _DEPLOYMENT, rows_neighbours.an_agent_is_killed),
     Row("neighbour", "another application, worker killed", _DEPLOYMENT, rows_neighbours.another_application_is_left_alone),
     Row("nobody", "a queue that no worker serves", _DEPLOYMENT, rows_messages.nobody_serves),
-    Row("bad-messages", "messages that no program of ours wrote", _DEPLOYMENT, rows_messages.they_are_bad),
     Row("large", "50 MB of arguments, a result that cannot be stored", _DEPLOYMENT, rows_messages.they_are_large),
     Row("restarted", "Redis killed and restarted (AOF)", _DEPLOYMENT, rows_redis.it_is_restarted),
     Row("frozen", "Redis frozen", _DEPLOYMENT, rows_redis.it_is_frozen),
@@ -56,6 +55,7 @@ ROWS = [
     Row("clocks", "worker clocks 90 s ahead and behind", _WRONG_CLOCKS, rows_servers.clocks_are_wrong),
     Row("hang", "one of 5 servers never answers", _FIVE_SERVERS, rows_servers.one_hangs),
     Row("poison", "a message that kills its worker", _SHORT_LEASE, rows_messages.a_message_kills_its_worker),
+    Row("bad-messages", "messages that no program of ours wrote", _SHORT_LEASE, rows_messages.they_are_bad),
 ]
 
 

@@ -101,6 +101,9 @@ def they_are_bad(stage: Stage, form: Form) -> Tally:
         tally.expect(ending in expected, f"{what}: answered {ending}, not {' or '.join(expected)}")
     tally.notes.append(f"{stage.redis.dbsize() - before} keys more than before")
     _expect_soon(tally, lambda: not stage.redis.llen(keys.queue("desk")), "the queue is empty")
+    # What cannot be read cannot be answered either: it is delivered until it is set aside.
+    gone_s = (_ATTEMPTS + 1) * 1.5 * stage.lease_s
+    _expect_soon(tally, lambda: not stage.check_nothing_left(), "messages that cannot be read are set aside", gone_s)
     load = stage.load("after-bad")
     load.start(IN_FLIGHT, wait_s=(0.1, 0.2))
     others = load.tally()
@@ -226,8 +229,8 @@ def _poison(stage: Stage, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def _expect_soon(tally: Tally, holds: Callable[[], object], what: str) -> None:
+def _expect_soon(tally: Tally, holds: Callable[[], object], what: str, seconds: float = _SOON_S) -> None:
     try:
-        wait_until(holds, what, _SOON_S)
+        wait_until(holds, what, seconds)
     except AssertionError as error:
         tally.findings.append(str(error))

@@ -32,6 +32,7 @@ __all__ = ["LONG", "SHORT", "Cast", "Form", "Stage"]
 _ALIVE_S = 20.0
 _STOP_S = 40.0
 _TICK_S = 1.0
+_SETTLED_S = 5.0
 _OWNED_BY_KOMBU = "_kombu."
 _FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
@@ -261,7 +262,7 @@ class Stage:
 
         # Checks of health come and go, so now and then one is on its way.
         with suppress(AssertionError):
-            wait_until(lambda: not left(), "", 5)
+            wait_until(lambda: not left(), "", _SETTLED_S)
         return [f"left in Redis without an expiry: {', '.join(names)}" for names in [left()] if names]
 
     def _all_take_calls(self) -> bool:
