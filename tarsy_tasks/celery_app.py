@@ -72,6 +72,8 @@ DEFAULTS: dict[str, Any] = {
     "worker_soft_shutdown_timeout": 10.0,
 }
 
+_AGENT_SOCKET_S = 2
+
 
 class TarsyApp(Celery):
     """A Celery application that knows the MCP servers.
@@ -111,7 +113,17 @@ def agent_app() -> TarsyApp:
 
 @cache
 def _agent_app(redis_url: str) -> TarsyApp:
-    return build_app({"broker_url": redis_url, "result_backend": redis_url})
+    # An agent waits for a deadline of its own: a Redis that hangs may hold it only so long beyond it.
+    options = {"socket_timeout": _AGENT_SOCKET_S, "socket_connect_timeout": _AGENT_SOCKET_S}
+    return build_app(
+        {
+            "broker_url": redis_url,
+            "result_backend": redis_url,
+            "broker_transport_options": options,
+            "redis_socket_timeout": _AGENT_SOCKET_S,
+            "redis_socket_connect_timeout": _AGENT_SOCKET_S,
+        }
+    )
 
 
 def load_celeryconfig(directory: Path) -> dict[str, Any]:

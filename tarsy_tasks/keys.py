@@ -4,6 +4,7 @@ Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules an
 """
 
 __all__ = [
+    "IDEMPOTENCY_TTL_S",
     "LEASES",
     "POISONED",
     "SWEEPS",
@@ -16,7 +17,7 @@ __all__ = [
     "idempotency_key",
     "poison_key",
     "queue",
-    "result_key_prefix",
+    "result_key",
     "server_of_queue",
     "serving_key",
 ]
@@ -36,6 +37,9 @@ WORKERS = "tarsy:workers"
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
+
+IDEMPOTENCY_TTL_S = 3500
+"""How long an idempotency key stands for its call: a little less than results are kept."""
 
 
 def queue(server: str) -> str:
@@ -60,13 +64,6 @@ def health_key(server: str) -> str:
     return f"tarsy:health:{server}"
 
 
-def result_key_prefix(task_id_prefix: str) -> str:
-    """Begin of the keys, and of the channels of the same name, of the results of tasks whose id begins so (Celery's
-    spelling).
-    """
-    return f"celery-task-meta-{task_id_prefix}"
-
-
 def call_marker(tag: str) -> str:
     """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL."""
     return f"tarsy:call:{tag}"
@@ -80,6 +77,11 @@ def poison_key(tag: str) -> str:
 def serving_key(server: str) -> str:
     """Sorted set of the instances of workers that serve a server, by when they last said so."""
     return f"tarsy:serving:{server}"
+
+
+def result_key(task_id: str) -> str:
+    """The key, and the channel, of a task's result (Celery's spelling)."""
+    return f"celery-task-meta-{task_id}"
 
 
 def idempotency_key(digest: str) -> str:

@@ -1,4 +1,5 @@
 from typing import Any
+
 # Untyped upstream. Only what the package uses is declared.
 
 def maybe_shutdown() -> None: ...
