@@ -16,6 +16,8 @@ __all__ = ["Answer", "Load", "Tally"]
 
 MIX = ("look", "renew", UNSAFE)
 """Harmless, harmless to repeat, and not."""
+_NOTED = 5
+_NOTE_CHARACTERS = 160
 _HANG_S = 10.0
 """How much later than its deadline a call may be answered before it counts as lost."""
 
@@ -203,12 +205,16 @@ def tally_answers(
         tally.find(f"`{outcome}`", ended[outcome])
     if unknown:
         tally.find("`unknown` that are harmless to repeat", (key for key in ended.get("unknown", []) if key not in unsafe))
-    codes = Counter(
-        str(answer.result.error_code) for answer in answers if answer.result is not None and answer.result.error_code
-    )
-    raised = Counter(f"{type(answer.error).__name__}: {answer.error}"[:160] for answer in answers if answer.error)
-    tally.notes += [f"{word} × {count}" for word, count in (codes + raised).items()]
+    endings = Counter(_words(answer) for answer in answers if outcomes[answer.key] != "ok")
+    tally.notes += [f"{count} × {words}" for words, count in endings.most_common(_NOTED)]
     return tally
+
+
+def _words(answer: Answer) -> str:
+    """Why it is not `ok`."""
+    if answer.result is None:
+        return f"{type(answer.error).__name__}: {answer.error}"[:_NOTE_CHARACTERS]
+    return f"{answer.result.error_code}: {answer.result.content}"[:_NOTE_CHARACTERS]
 
 
 def _outcome(answer: Answer) -> str:

@@ -19,14 +19,12 @@ class Row:
     Attributes:
         name: What `--only` and the tests call it.
         fault: What the table calls it.
-        in_short: Whether it has a short form.
     """
 
     name: str
     fault: str
     cast: Cast
     play: Callable[[Stage, Form], Tally]
-    in_short: bool = True
 
 
 _DEPLOYMENT = Cast(operators=True)

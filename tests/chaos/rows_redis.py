@@ -46,7 +46,7 @@ def connections_are_cut(stage: Stage, form: Form) -> Tally:
         connections += cut_connections(stage.redis)
         load.start(MEANWHILE)
         load.wait_for_begun(len(load.begun()) + 1)
-    tally = load.tally(unknown=True)
+    tally = load.tally()
     tally.notes.append(f"{connections} connections cut")
     return tally
 
@@ -72,7 +72,7 @@ def workers_network_is_cut(stage: Stage, form: Form) -> Tally:
     with _cut(_networks(stage)[:1], reset=True):
         load.start(IN_FLIGHT)
         last(form.cut_s)
-    return load.tally(unknown=True)
+    return load.tally()
 
 
 def _networks(stage: Stage) -> list[Network]:
@@ -99,4 +99,4 @@ def _play(stage: Stage, name: str, seconds: float, fault: Callable[[], AbstractC
     with fault():
         load.start(MEANWHILE)
         last(seconds)
-    return load.tally(unknown=True)
+    return load.tally()
