@@ -12,7 +12,9 @@ def main(redis_url: str, server: str, name: str, count: str, wait_s: str) -> Non
     app = build_app({"broker_url": redis_url, "result_backend": redis_url})
     tools = ToolExecutor([server], timeout_s=60, app=app)
     pending = [
-        tools.submit(ToolCall(id=key, name=f"{server}.{tool}", arguments={"key": key, "wait_s": float(wait_s)}))
+        tools.submit(
+            ToolCall(id=key, name=f"{server}.{tool}", arguments={"key": key, "wait_s": float(wait_s)})
+        )
         for number in range(int(count))
         for key, tool in [(f"{name}-{number}", ("look", "renew", "add")[number % 3])]
     ]

@@ -41,12 +41,7 @@ ROWS = [
     Row("rolling", "rolling restart of 2 workers", _DEPLOYMENT, rows_workers.they_are_restarted),
     Row("slow", "a call that takes several leases", _DEPLOYMENT, rows_servers.a_call_takes_several_leases),
     Row("agent", "agent killed while it waits", _DEPLOYMENT, rows_neighbours.an_agent_is_killed),
-    Row(
-        "neighbour",
-        "another application, worker killed",
-        _DEPLOYMENT,
-        rows_neighbours.another_application_is_left_alone,
-    ),
+    Row("neighbour", "another application, worker killed", _DEPLOYMENT, rows_neighbours.another_application_is_left_alone),
     Row("nobody", "a queue that no worker serves", _DEPLOYMENT, rows_messages.nobody_serves),
     Row("large", "50 MB of arguments, a result that cannot be stored", _DEPLOYMENT, rows_messages.they_are_large),
     Row("restarted", "Redis killed and restarted (AOF)", _DEPLOYMENT, rows_redis.it_is_restarted),
