@@ -124,6 +124,14 @@ _BEGIN = _Script(
     """
 )
 
+# KEYS: marker. ARGV: owner.
+_UNBEGIN = _Script(
+    """
+    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
+    if mark[1] == 'begun' and mark[2] == ARGV[1] then redis.call('HDEL', KEYS[1], 'mark', 'owner') end
+    """
+)
+
 # KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, result's ttl. The first answer stays.
 _ANSWER = _Script(
     """
@@ -158,7 +166,6 @@ _REQUEUE = _Script(
     redis.call('RPUSH', queue, message)
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
-    redis.call('HDEL', KEYS[4], 'mark', 'owner')
     return 1
     """
 )
@@ -198,7 +205,7 @@ _PURGE = _Script(
     """
     for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
         local books = redis.call('HGET', KEYS[1], tag)
-        if not books or string.sub(books, 1, #KEYS[3] + 1) == KEYS[3] .. '\n' then
+        if not books or string.sub(books, 1, #KEYS[3] + 1) == KEYS[3] .. '\\n' then
             redis.call('ZREM', KEYS[2], tag)
             redis.call('HDEL', KEYS[1], tag)
         end
@@ -318,9 +325,9 @@ class Deliveries:
         names = (keys.call_marker(tag),)
         return Mark(_text(self._run(_BEGIN, names, owner, "again" if again else "", MARKER_TTL_S)))
 
-    def mark_of(self, tag: str) -> Mark:
-        """What the marker of a call says now."""
-        return Mark(_text(self.exchange.execute(("HGET", keys.call_marker(tag), "mark"))[0] or b""))
+    def unbegin(self, tag: str, owner: str) -> None:
+        """It was not sent after all."""
+        self._run(_UNBEGIN, (keys.call_marker(tag),), owner)
 
     def recount(self, tag: str, change: int) -> None:
         """Count a delivery after all, or not."""
@@ -336,7 +343,7 @@ class Deliveries:
         self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, MARKER_TTL_S)
 
     def requeue(self, tag: str) -> None:
-        """Give a message back to the head of its queue, as if it had not been delivered."""
+        """Give a message back to the head of its queue; that is no failed delivery."""
         self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag)
 
     def renew(self, tags: Collection[str]) -> None:

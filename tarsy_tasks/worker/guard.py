@@ -44,6 +44,7 @@ class Guard:
         # None for a task that is called directly, or came over another transport: then there is no memory.
         self._delivery: Delivery | None = getattr(request, "delivery", None)
         self._deliveries: Deliveries | None = getattr(request, "deliveries", None)
+        self._owner = ""
         self.may_have_run = self._delivery is not None and self._delivery.mark is Mark.BEGUN
 
     @contextmanager
@@ -95,7 +96,7 @@ class Guard:
         delivery, deliveries = self._delivery, self._deliveries
         if delivery is None or deliveries is None:
             return
-        owner = f"{self._job.context.instance} {delivery.count}"
+        owner = self._owner = f"{self._job.context.instance} {delivery.count}"
         again = False
         while True:
             try:
@@ -118,6 +119,12 @@ class Guard:
             if time.monotonic() >= deadline:
                 raise _lost(f"`{tool.name}`")
             self._job.run(asyncio.sleep(_POLL_S))
+
+    def unbegin(self) -> None:
+        """The call goes back to its queue, and was not sent."""
+        if self._delivery is not None and self._deliveries is not None and self._owner:
+            with suppress(RedisError):
+                self._deliveries.unbegin(self._delivery.tag, self._owner)
 
     def truthful(self, error: CallError, name: str) -> CallError:
         """What to answer to a call that ended so: never that it did not run, if an earlier delivery began it."""

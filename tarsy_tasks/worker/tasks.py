@@ -97,7 +97,10 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
                 f"MCP server `{server}` was not connected within {limit}. The tool did not run. Try again later.",
             )
     except WorkerStopping:
-        if invocation is None or not invocation.may_have_run or invocation.may_replay:
+        if invocation is None or not invocation.may_have_run:
+            guard.unbegin()
+            raise Reject("the worker stops", requeue=True) from None
+        if invocation.may_replay:
             raise Reject("the worker stops", requeue=True) from None
         failure = CallError(
             ErrorCode.WORKER_STOPPED,
