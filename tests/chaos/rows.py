@@ -41,7 +41,6 @@ ROWS = [
     Row("rolling", "rolling restart of 2 workers", _DEPLOYMENT, rows_workers.they_are_restarted),
     Row("slow", "a call that takes several leases", _DEPLOYMENT, rows_servers.a_call_takes_several_leases),
     Row("agent", "agent killed while it waits", _DEPLOYMENT, rows_neighbours.an_agent_is_killed),
-    Row("neighbour", "another application, worker killed", _DEPLOYMENT, rows_neighbours.another_application_is_left_alone),
     Row("nobody", "a queue that no worker serves", _DEPLOYMENT, rows_messages.nobody_serves),
     Row("large", "50 MB of arguments, a result that cannot be stored", _DEPLOYMENT, rows_messages.they_are_large),
     Row("restarted", "Redis killed and restarted (AOF)", _DEPLOYMENT, rows_redis.it_is_restarted),
@@ -52,6 +51,7 @@ ROWS = [
     Row("network-workers", "network of the workers cut, agents go on", _PROXIED, rows_redis.workers_network_is_cut),
     Row("clocks", "worker clocks 90 s ahead and behind", _WRONG_CLOCKS, rows_servers.clocks_are_wrong),
     Row("hang", "one of 5 servers never answers", _FIVE_SERVERS, rows_servers.one_hangs),
+    Row("neighbour", "another application, worker killed", _SHORT_LEASE, rows_neighbours.another_application_is_left_alone),
     Row("poison", "a message that kills its worker", _SHORT_LEASE, rows_messages.a_message_kills_its_worker),
     Row("bad-messages", "messages that no program of ours wrote", _SHORT_LEASE, rows_messages.they_are_bad),
 ]
