@@ -5,11 +5,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos import rows_messages, rows_neighbours, rows_redis, rows_servers, rows_workers
+from tests.chaos import rows_messages, rows_neighbours, rows_redis, rows_servers, rows_workers, soak
 from tests.chaos.load import Tally
 from tests.chaos.stage import Cast, Form, Stage
 
-__all__ = ["ROWS", "Row", "Theatre"]
+__all__ = ["ROWS", "Row", "Theatre", "chosen", "soaking"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,12 @@ class Theatre:
             self._stack.enter_context(stage.running())
             self._stage = stage
         return self._stage
+
+
+def soaking(minutes: float, seed: int) -> Row:
+    """The row of random faults."""
+    fault = f"{minutes:g} minutes of random faults"
+    return Row("soak", fault, soak.CAST, lambda stage, form: soak.soak(stage, form, minutes, seed))
 
 
 def chosen(names: tuple[str, ...]) -> Iterator[Row]:
