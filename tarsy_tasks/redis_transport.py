@@ -120,8 +120,10 @@ class Channel(kombu_redis.Channel):
         super().__init__(*args, **kwargs)
         if self.global_keyprefix:
             raise ValueError("broker_transport_options: global_keyprefix is not supported; use a database of its own")
-        # It outlives the channel: calls that run while the connection is made anew are acknowledged through it.
-        exchange = RedisExchange(self.pool)
+        # It outlives the channel: calls that run while the connection is made anew are acknowledged through it. And its
+        # pool is its own: kombu disconnects the channel's, under the threads that read from it.
+        pool = type(self.pool)(connection_class=self.pool.connection_class, **self.pool.connection_kwargs)
+        exchange = RedisExchange(pool)
         self.deliveries = Deliveries(lambda: exchange)
 
     def _inplace_augment_message(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:

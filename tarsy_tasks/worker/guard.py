@@ -8,7 +8,7 @@ thread of its call.
 import asyncio
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery.exceptions import Ignore
@@ -66,7 +66,8 @@ class Guard:
             yield
             return
         # While it waits its worker's death is not its fault.
-        deliveries.recount(delivery.tag, -1)
+        with suppress(RedisError):
+            deliveries.recount(delivery.tag, -1)
         quarantine = self._job.context.quarantine
         try:
             self._job.run(quarantine.acquire(), max(0.001, deadline - time.monotonic()))
@@ -77,7 +78,8 @@ class Guard:
                 "it had time. Call again later.",
             ) from None
         try:
-            deliveries.recount(delivery.tag, 1)
+            with suppress(RedisError):
+                deliveries.recount(delivery.tag, 1)
             yield
         finally:
             self._job.context.loop.call_soon(quarantine.release)
