@@ -1,6 +1,7 @@
 """`python -m tests.chaos`: every fault in its full length, and the table."""
 
 import logging
+import random
 import signal
 import sys
 import tempfile
@@ -12,15 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.load import Tally
-from tests.chaos.rows import ROWS, Row, Theatre, chosen
+from tests.chaos.rows import ROWS, Row, Theatre, chosen, soaking
 from tests.chaos.stage import LONG, SHORT
 
 
 @click.command()
 @click.option("--only", multiple=True, metavar="ROW", type=click.Choice([row.name for row in ROWS]), help="Repeatable.")
 @click.option("--short", is_flag=True, help="The leases and faults of the test suite.")
+@click.option("--soak", "minutes", type=float, metavar="MINUTES", help="Random faults for so long, in place of the rows.")
+@click.option("--seed", type=int, help="Of the random faults; printed, so that they can be had again.")
 @click.option("--list", "lists", is_flag=True, help="Print the rows and end.")
-def main(only: tuple[str, ...], short: bool, lists: bool) -> None:
+def main(only: tuple[str, ...], short: bool, minutes: float | None, seed: int | None, lists: bool) -> None:
     """Play each fault under load; exit with 1 if something does not hold."""
     if lists:
         for row in ROWS:
@@ -31,7 +34,8 @@ def main(only: tuple[str, ...], short: bool, lists: bool) -> None:
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     played: list[tuple[Row, Tally]] = []
     with Theatre(SHORT if short else LONG, directory) as theatre:
-        for row in chosen(only):
+        rows = chosen(only) if minutes is None else [soaking(minutes, seed or random.randrange(1_000_000))]
+        for row in rows:
             started = time.monotonic()
             tally = theatre.play(row)
             played.append((row, tally))

@@ -5,11 +5,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos import rows_messages, rows_neighbours, rows_redis, rows_servers, rows_workers
+from tests.chaos import rows_messages, rows_neighbours, rows_redis, rows_servers, rows_workers, soak
 from tests.chaos.load import Tally
 from tests.chaos.stage import Cast, Form, Stage
 
-__all__ = ["ROWS", "Row", "Theatre"]
+__all__ = ["ROWS", "Row", "Theatre", "chosen", "soaking"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ ROWS = [
     Row("rolling", "rolling restart of 2 workers", _DEPLOYMENT, rows_workers.they_are_restarted),
     Row("slow", "a call that takes several leases", _DEPLOYMENT, rows_servers.a_call_takes_several_leases),
     Row("agent", "agent killed while it waits", _DEPLOYMENT, rows_neighbours.an_agent_is_killed),
-    Row("neighbour", "another application, worker killed", _DEPLOYMENT, rows_neighbours.another_application_is_left_alone),
     Row("nobody", "a queue that no worker serves", _DEPLOYMENT, rows_messages.nobody_serves),
     Row("large", "50 MB of arguments, a result that cannot be stored", _DEPLOYMENT, rows_messages.they_are_large),
     Row("restarted", "Redis killed and restarted (AOF)", _DEPLOYMENT, rows_redis.it_is_restarted),
@@ -52,6 +51,7 @@ ROWS = [
     Row("network-workers", "network of the workers cut, agents go on", _PROXIED, rows_redis.workers_network_is_cut),
     Row("clocks", "worker clocks 90 s ahead and behind", _WRONG_CLOCKS, rows_servers.clocks_are_wrong),
     Row("hang", "one of 5 servers never answers", _FIVE_SERVERS, rows_servers.one_hangs),
+    Row("neighbour", "another application, worker killed", _SHORT_LEASE, rows_neighbours.another_application_is_left_alone),
     Row("poison", "a message that kills its worker", _SHORT_LEASE, rows_messages.a_message_kills_its_worker),
     Row("bad-messages", "messages that no program of ours wrote", _SHORT_LEASE, rows_messages.they_are_bad),
 ]
@@ -102,6 +102,12 @@ class Theatre:
             self._stack.enter_context(stage.running())
             self._stage = stage
         return self._stage
+
+
+def soaking(minutes: float, seed: int) -> Row:
+    """The row of random faults."""
+    fault = f"{minutes:g} minutes of random faults"
+    return Row("soak", fault, soak.CAST, lambda stage, form: soak.soak(stage, form, minutes, seed))
 
 
 def chosen(names: tuple[str, ...]) -> Iterator[Row]:

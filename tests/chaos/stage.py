@@ -66,13 +66,13 @@ class Form:
 
 SHORT = Form(
     "short",
-    lease_s=4,
-    answered_s=15,
+    lease_s=3,
+    answered_s=10,
     down_s=0.5,
-    frozen_s=5,
-    cut_s=5,
+    frozen_s=4,
+    cut_s=4,
     cuts=4,
-    slow_call_s=10,
+    slow_call_s=7,
     deadline_s=30,
     judges_speed=False,
 )
