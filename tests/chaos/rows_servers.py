@@ -3,9 +3,10 @@
 import statistics
 import time
 
-from tarsy_tasks import Outcome, ToolCall
+from tarsy_tasks import Outcome, ToolCall, keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
+from tests.processes import wait_until
 
 __all__ = ["SERVERS", "STUCK", "a_call_takes_several_leases", "clocks_are_wrong", "one_hangs"]
 
@@ -29,10 +30,22 @@ def clocks_are_wrong(stage: Stage, form: Form) -> Tally:
 
 
 def a_call_takes_several_leases(stage: Stage, form: Form) -> Tally:
+    """Such calls take up all workers, so that one that is given back meanwhile would be seen in the queue."""
     load = stage.load("slow", timeout_s=form.slow_call_s + form.deadline_s)
-    load.start(2 * stage.cast.concurrency, wait_s=(form.slow_call_s, form.slow_call_s))
-    load.start(IN_FLIGHT - 2 * stage.cast.concurrency)
-    return load.tally(repeats=False)
+    at_once = 2 * stage.cast.concurrency
+    load.start(at_once, wait_s=(form.slow_call_s, form.slow_call_s))
+    load.wait_for_begun(at_once)
+    seen: list[int] = []
+
+    def answered() -> bool:
+        seen.append(stage.redis.llen(keys.queue("desk")))
+        return len(load.unanswered()) < at_once
+
+    wait_until(answered, "the first of them is answered", 2 * form.slow_call_s)
+    load.start(IN_FLIGHT - at_once)
+    tally = load.tally(repeats=False)
+    tally.expect(not max(seen), f"{max(seen)} calls of workers that live were given back")
+    return tally
 
 
 def one_hangs(stage: Stage, form: Form) -> Tally:

@@ -69,8 +69,8 @@ SHORT = Form(
     lease_s=3,
     answered_s=10,
     down_s=0.5,
-    frozen_s=4,
-    cut_s=4,
+    frozen_s=6,  # longer than the package waits for one reply
+    cut_s=6,
     cuts=4,
     slow_call_s=7,
     deadline_s=30,
@@ -302,11 +302,11 @@ class Stage:
             self.operators[name] = ServiceProcess(command, directory / f"{name}.log", environment, directory)
 
     def _write_settings(self, directory: Path) -> None:
+        entry = {"args": [next(iter(self.cast.servers))], "schedule": _TICK_S, "options": {"expires": 15}}
         lines = [
             "from tarsy_tasks.celery_app import CHECK_SERVER, DEFAULTS",
             # Checks that are due every 15 s would say too late whether beat is at work.
-            'beat_schedule = {"tick": {"task": CHECK_SERVER, '
-            f'"args": ["{next(iter(self.cast.servers))}"], "schedule": {_TICK_S}, "options": {{"expires": 15}}}}}}',
+            f'beat_schedule = {{"tick": {{"task": CHECK_SERVER, **{entry!r}}}}}',
         ]
         if lease_s := self.cast.lease_s or self.form.lease_s:
             options = f'{{**DEFAULTS["broker_transport_options"], "visibility_timeout": {lease_s}}}'
