@@ -49,7 +49,9 @@ class Form:
         cut_s: How long the network to it is cut.
         cuts: How many times its connections are closed.
         slow_call_s: A call that takes several leases.
-        judges_speed: Whether a latency that is too high fails a row, or is only printed.
+        deadline_s: How long an agent waits for a call.
+        measured_s: How long latencies are measured.
+        slower: How many times slower calls of other servers may get.
     """
 
     name: str
@@ -61,7 +63,8 @@ class Form:
     cuts: int
     slow_call_s: float
     deadline_s: float
-    judges_speed: bool
+    measured_s: float
+    slower: float
 
 
 SHORT = Form(
@@ -74,7 +77,8 @@ SHORT = Form(
     cuts=4,
     slow_call_s=7,
     deadline_s=30,
-    judges_speed=False,
+    measured_s=2,
+    slower=20,  # machines of a CI are noisy, but a worker that stands still is worse
 )
 LONG = Form(
     "long",
@@ -86,7 +90,8 @@ LONG = Form(
     cuts=20,
     slow_call_s=90,
     deadline_s=120,
-    judges_speed=True,
+    measured_s=15,
+    slower=1.5,
 )
 
 
