@@ -107,6 +107,13 @@ BREAKS = [
         "return time.time()",
     ),
     Break(
+        "hang",
+        "a server gets only some of a worker's slots",
+        "worker/bulkhead.py",
+        "server.max_concurrency or half",
+        "slots",
+    ),
+    Break(
         "poison",
         "a message is delivered three times at most",
         "deliveries.py",

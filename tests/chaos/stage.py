@@ -100,7 +100,7 @@ class Cast:
     """Who is on a stage. Rows of an equal cast play on one stage after one another.
 
     Attributes:
-        workers: How many, each with room for `concurrency` calls.
+        workers: How many, each with room for `concurrency` calls of a server.
         servers: Witnesses that the workers serve, with settings of theirs.
         operators: Whether beat and Flower run too.
         proxied: Whether workers, beat and Flower reach Redis over one network, and the agent over another.
@@ -204,7 +204,8 @@ class Stage:
             directory,
             {server: witness(self.ledgers[server], **options) for server, options in self.cast.servers.items()},
             self.url,
-            arguments=["-c", str(self.cast.concurrency)],
+            # By default one server gets half of the slots of a worker.
+            arguments=["-c", str(2 * self.cast.concurrency)],
             environment={**self._clock(number), **environment},
             name=f"worker{number}",
         )
