@@ -20,7 +20,9 @@ from tests.chaos.stage import LONG, SHORT
 @click.command()
 @click.option("--only", multiple=True, metavar="ROW", type=click.Choice([row.name for row in ROWS]), help="Repeatable.")
 @click.option("--short", is_flag=True, help="The leases and faults of the test suite.")
-@click.option("--soak", "minutes", type=float, metavar="MINUTES", help="Random faults for so long, in place of the rows.")
+@click.option(
+    "--soak", "minutes", type=float, metavar="MINUTES", help="Random faults for so long, in place of the rows."
+)
 @click.option("--seed", type=int, help="Of the random faults; printed, so that they can be had again.")
 @click.option("--list", "lists", is_flag=True, help="Print the rows and end.")
 def main(only: tuple[str, ...], short: bool, minutes: float | None, seed: int | None, lists: bool) -> None:

@@ -1,5 +1,6 @@
-"""An agent in a process of its own, which begins calls, says so, and waits: `python agent.py REDIS_URL SERVER NAME COUNT
-WAIT_S`.
+"""An agent in a process of its own, which begins calls, says so, and waits.
+
+`python agent.py REDIS_URL SERVER NAME COUNT WAIT_S`
 """
 
 import sys
@@ -12,9 +13,7 @@ def main(redis_url: str, server: str, name: str, count: str, wait_s: str) -> Non
     app = build_app({"broker_url": redis_url, "result_backend": redis_url})
     tools = ToolExecutor([server], timeout_s=60, app=app)
     pending = [
-        tools.submit(
-            ToolCall(id=key, name=f"{server}.{tool}", arguments={"key": key, "wait_s": float(wait_s)})
-        )
+        tools.submit(ToolCall(id=key, name=f"{server}.{tool}", arguments={"key": key, "wait_s": float(wait_s)}))
         for number in range(int(count))
         for key, tool in [(f"{name}-{number}", ("look", "renew", "add")[number % 3])]
     ]

@@ -121,9 +121,7 @@ class Load:
     def begun(self, pid: int | None = None) -> list[str]:
         """Keys of its calls that a server began to execute, in the worker `pid` or in any."""
         lines = self._ledger.lines("run")
-        return [
-            line[2] for line in lines if line[2].startswith(self._name + "-") and pid in (None, int(line[3]))
-        ]
+        return [line[2] for line in lines if line[2].startswith(self._name + "-") and pid in (None, int(line[3]))]
 
     def wait_for_begun(self, count: int, pid: int | None = None, timeout_s: float = 30.0) -> None:
         wait_until(lambda: len(self.begun(pid)) >= count, f"{count} calls of {self._name} run in {pid}", timeout_s)
@@ -204,7 +202,9 @@ def tally_answers(
     for outcome in sorted(ended.keys() - allowed):
         tally.find(f"`{outcome}`", ended[outcome])
     if unknown:
-        tally.find("`unknown` that are harmless to repeat", (key for key in ended.get("unknown", []) if key not in unsafe))
+        tally.find(
+            "`unknown` that are harmless to repeat", (key for key in ended.get("unknown", []) if key not in unsafe)
+        )
     endings = Counter(_words(answer) for answer in answers if outcomes[answer.key] != "ok")
     tally.notes += [f"{count} × {words}" for words, count in endings.most_common(_NOTED)]
     return tally

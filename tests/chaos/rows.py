@@ -51,7 +51,12 @@ ROWS = [
     Row("network-workers", "network of the workers cut, agents go on", _PROXIED, rows_redis.workers_network_is_cut),
     Row("clocks", "worker clocks 90 s ahead and behind", _WRONG_CLOCKS, rows_servers.clocks_are_wrong),
     Row("hang", "one of 5 servers never answers", _FIVE_SERVERS, rows_servers.one_hangs),
-    Row("neighbour", "another application, worker killed", _SHORT_LEASE, rows_neighbours.another_application_is_left_alone),
+    Row(
+        "neighbour",
+        "another application, worker killed",
+        _SHORT_LEASE,
+        rows_neighbours.another_application_is_left_alone,
+    ),
     Row("poison", "a message that kills its worker", _SHORT_LEASE, rows_messages.a_message_kills_its_worker),
     Row("bad-messages", "messages that no program of ours wrote", _SHORT_LEASE, rows_messages.they_are_bad),
 ]

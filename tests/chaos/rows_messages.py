@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
@@ -191,7 +190,9 @@ def _bad_messages() -> dict[str, tuple[Any, tuple[str, ...]]]:
     }
 
 
-def _message(arguments: Any, keywords: Any = None, *, task: str = "tarsy.call_tool", task_id: Any = ...) -> dict[str, Any]:
+def _message(
+    arguments: Any, keywords: Any = None, *, task: str = "tarsy.call_tool", task_id: Any = ...
+) -> dict[str, Any]:
     """A message as Celery's producers put it into a queue of Redis."""
     identity = str(uuid.uuid4()) if task_id is ... else task_id
     body = json.dumps([arguments, keywords or {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])

@@ -114,9 +114,7 @@ def _compare(before: Held, after: Held, tally: Tally) -> None:
 
 
 def _zombies() -> list[str]:
-    zombies = [
-        child for child in psutil.Process().children(recursive=True) if child.status() == psutil.STATUS_ZOMBIE
-    ]
+    zombies = [child for child in psutil.Process().children(recursive=True) if child.status() == psutil.STATUS_ZOMBIE]
     return [f"zombies: {zombies}"] if zombies else []
 
 

@@ -49,7 +49,9 @@ class Form:
         cut_s: How long the network to it is cut.
         cuts: How many times its connections are closed.
         slow_call_s: A call that takes several leases.
-        judges_speed: Whether a latency that is too high fails a row, or is only printed.
+        deadline_s: How long an agent waits for a call.
+        measured_s: How long latencies are measured.
+        slower: How many times slower calls of other servers may get.
     """
 
     name: str
@@ -61,7 +63,8 @@ class Form:
     cuts: int
     slow_call_s: float
     deadline_s: float
-    judges_speed: bool
+    measured_s: float
+    slower: float
 
 
 SHORT = Form(
@@ -69,12 +72,13 @@ SHORT = Form(
     lease_s=3,
     answered_s=10,
     down_s=0.5,
-    frozen_s=4,
-    cut_s=4,
+    frozen_s=6,  # longer than the package waits for one reply
+    cut_s=6,
     cuts=4,
     slow_call_s=7,
     deadline_s=30,
-    judges_speed=False,
+    measured_s=2,
+    slower=20,  # machines of a CI are noisy, but a worker that stands still is worse
 )
 LONG = Form(
     "long",
@@ -86,7 +90,8 @@ LONG = Form(
     cuts=20,
     slow_call_s=90,
     deadline_s=120,
-    judges_speed=True,
+    measured_s=15,
+    slower=1.5,
 )
 
 
@@ -95,7 +100,7 @@ class Cast:
     """Who is on a stage. Rows of an equal cast play on one stage after one another.
 
     Attributes:
-        workers: How many, each with room for `concurrency` calls.
+        workers: How many, each with room for `concurrency` calls of a server.
         servers: Witnesses that the workers serve, with settings of theirs.
         operators: Whether beat and Flower run too.
         proxied: Whether workers, beat and Flower reach Redis over one network, and the agent over another.
@@ -199,7 +204,8 @@ class Stage:
             directory,
             {server: witness(self.ledgers[server], **options) for server, options in self.cast.servers.items()},
             self.url,
-            arguments=["-c", str(self.cast.concurrency)],
+            # By default one server gets half of the slots of a worker.
+            arguments=["-c", str(2 * self.cast.concurrency)],
             environment={**self._clock(number), **environment},
             name=f"worker{number}",
         )
@@ -302,11 +308,11 @@ class Stage:
             self.operators[name] = ServiceProcess(command, directory / f"{name}.log", environment, directory)
 
     def _write_settings(self, directory: Path) -> None:
+        entry = {"args": [next(iter(self.cast.servers))], "schedule": _TICK_S, "options": {"expires": 15}}
         lines = [
             "from tarsy_tasks.celery_app import CHECK_SERVER, DEFAULTS",
             # Checks that are due every 15 s would say too late whether beat is at work.
-            'beat_schedule = {"tick": {"task": CHECK_SERVER, '
-            f'"args": ["{next(iter(self.cast.servers))}"], "schedule": {_TICK_S}, "options": {{"expires": 15}}}}}}',
+            f'beat_schedule = {{"tick": {{"task": CHECK_SERVER, **{entry!r}}}}}',
         ]
         if lease_s := self.cast.lease_s or self.form.lease_s:
             options = f'{{**DEFAULTS["broker_transport_options"], "visibility_timeout": {lease_s}}}'
