@@ -18,7 +18,9 @@ from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
+from tarsy_tasks.deliveries import Delivery
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.bulkhead import bulkhead
 from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.job import Job, JobContext
@@ -52,6 +54,7 @@ class TaskPool(ThreadsTaskPool):
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
         connections = build_connections((configured[name] for name in servers), build_masker())
+        bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         self._context = JobContext(self.app.worker_instance, self._loop, connections)
         self._leases = LeaseKeeper(self.app, self.app.worker_instance, servers)
         self._grace_s = load_settings().shutdown_grace_s
@@ -65,6 +68,9 @@ class TaskPool(ThreadsTaskPool):
             self._close_sessions()
             raise
         self._leases.start()
+
+    def register_with_event_loop(self, loop: Any) -> None:
+        bulkhead.watch(loop)
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
@@ -124,6 +130,7 @@ class TaskPool(ThreadsTaskPool):
         **_: Any,
     ) -> Job:
         job = Job(next(self._pids), self._context)
+        queue = _queue_of(args)
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
 
@@ -141,8 +148,10 @@ class TaskPool(ThreadsTaskPool):
                 for limit in limits:
                     limit.cancel()
                 del self._jobs[job.pid]
+                bulkhead.leave(queue)
 
         self._jobs[job.pid] = job
+        bulkhead.enter(queue)
         job.done = self.executor.submit(run)
         return job
 
@@ -160,3 +169,12 @@ class TaskPool(ThreadsTaskPool):
         if hard_s:
             limits.append(self._loop.call_later(hard_s, lambda: job.end(TimeLimitExceeded(hard_s))))
         return limits
+
+
+def _queue_of(args: tuple[Any, ...] | None) -> str:
+    """Where the message of a task came from, empty if that is no task of ours. Celery's tracer gets the task, its id
+    and its request.
+    """
+    request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
+    delivery: Delivery | None = request.get("delivery")
+    return delivery.queue if delivery is not None else ""
