@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     # Threads cost little and block on the session loop; -c is how many calls one process holds in flight.
     "worker_pool": "tarsy_tasks.worker.pool:TaskPool",
     "worker_concurrency": 256,
+    "worker_consumer": "tarsy_tasks.worker.consumer:Consumer",
     # Nothing is reserved beyond capacity, so that a call never waits behind one that runs while another worker is idle.
     "worker_prefetch_multiplier": 1,
     "worker_disable_prefetch": True,

@@ -126,6 +126,14 @@ _BEGIN = _Script(
     """
 )
 
+# KEYS: marker. ARGV: owner.
+_UNBEGIN = _Script(
+    """
+    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
+    if mark[1] == 'begun' and mark[2] == ARGV[1] then redis.call('HDEL', KEYS[1], 'mark', 'owner') end
+    """
+)
+
 # KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, result's ttl. The first answer stays.
 _ANSWER = _Script(
     """
@@ -160,7 +168,6 @@ _REQUEUE = _Script(
     redis.call('RPUSH', queue, message)
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
-    redis.call('HDEL', KEYS[4], 'mark', 'owner')
     return 1
     """
 )
@@ -192,6 +199,22 @@ _WITHDRAW = _Script(
         end
     end
     return ''
+    """
+)
+
+# KEYS: unacked, waiting, queue.
+_PURGE = _Script(
+    """
+    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+        local books = redis.call('HGET', KEYS[1], tag)
+        if not books or string.sub(books, 1, #KEYS[3] + 1) == KEYS[3] .. '\\n' then
+            redis.call('ZREM', KEYS[2], tag)
+            redis.call('HDEL', KEYS[1], tag)
+        end
+    end
+    local size = redis.call('LLEN', KEYS[3])
+    redis.call('DEL', KEYS[3])
+    return size
     """
 )
 
@@ -304,9 +327,9 @@ class Deliveries:
         names = (keys.call_marker(tag),)
         return Mark(_text(self._run(_BEGIN, names, owner, "again" if again else "", MARKER_TTL_S)))
 
-    def mark_of(self, tag: str) -> Mark:
-        """What the marker of a call says now."""
-        return Mark(_text(self.exchange.execute(("HGET", keys.call_marker(tag), "mark"))[0] or b""))
+    def unbegin(self, tag: str, owner: str) -> None:
+        """It was not sent after all."""
+        self._run(_UNBEGIN, (keys.call_marker(tag),), owner)
 
     def recount(self, tag: str, change: int) -> None:
         """Count a delivery after all, or not."""
@@ -322,7 +345,7 @@ class Deliveries:
         self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, MARKER_TTL_S)
 
     def requeue(self, tag: str) -> None:
-        """Give a message back to the head of its queue, as if it had not been delivered."""
+        """Give a message back to the head of its queue; that is no failed delivery."""
         self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag)
 
     def renew(self, tags: Collection[str]) -> None:
@@ -337,6 +360,10 @@ class Deliveries:
         """
         names = (keys.UNACKED, keys.WAITING, keys.call_marker(tag))
         return Mark(_text(self._run(_WITHDRAW, names, tag, MARKER_TTL_S)))
+
+    def purge(self, queue: str) -> int:
+        """Empty a queue; how many messages it had."""
+        return int(self._run(_PURGE, (keys.UNACKED, keys.WAITING, queue)))
 
     def sweep(self, lease_s: float, quiet_s: float) -> Swept:
         """Put back what was lost on its way, or by a worker that renews no lease.

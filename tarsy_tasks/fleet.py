@@ -42,10 +42,10 @@ def depart(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> No
     exchange.execute(*(("ZREM", name, instance) for name in names))
 
 
-def is_alive(exchange: RedisExchange, instance: str) -> bool:
+def is_alive(exchange: RedisExchange, instance: str, within_s: float = ALIVE_S) -> bool:
     """Whether a worker said lately that it lives."""
     time, score = exchange.execute(("TIME",), ("ZSCORE", keys.WORKERS, instance))
-    return score is not None and float(time[0]) - float(score) < ALIVE_S
+    return score is not None and float(time[0]) - float(score) < within_s
 
 
 def serving_workers(redis: Any, servers: Iterable[str]) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from tarsy_tasks.deliveries import Deliveries, Delivery
 from tarsy_tasks.redis_exchange import RedisExchange
 
-__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held"]
+__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "let_go"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,12 @@ _NARROW_POLL_S = 0.1
 held: dict[str, Delivery] = {}
 """What this process took and has neither answered nor given back, by tag: the leases that it has to renew. It outlives
 channels, as the calls do: they go on while the connection to Redis is made anew."""
+
+
+def let_go(delivery: Delivery) -> None:
+    """Renew the lease of a message no longer."""
+    if held.get(delivery.tag) is delivery:
+        del held[delivery.tag]
 
 
 def _call_id(headers: Any) -> str | None:
@@ -64,19 +70,23 @@ class QoS(kombu_redis.QoS):
 
     def append(self, message: Any, delivery_tag: str) -> None:
         tag = message.delivery_tag = _call_id(message.headers) or str(delivery_tag)
+        if not isinstance(message.headers.get("id", tag), str):
+            # Celery takes anything for the id of a task, and fails when it stores the result.
+            message.headers["id"] = tag
         self.channel.taking = tag
         delivery = self.channel.deliveries.take(self.channel.popped_from, tag, lambda: dumps(message._raw))
         message.delivery = held[tag] = delivery
         virtual.QoS.append(self, message, tag)
 
     def ack(self, delivery_tag: str) -> None:
-        delivery = held.pop(delivery_tag, None)
+        delivery: Delivery = self._delivered[delivery_tag].delivery
+        let_go(delivery)
         virtual.QoS.ack(self, delivery_tag)
-        if delivery is None or not (delivery.answered or delivery.kept):
+        if not (delivery.answered or delivery.kept):
             self.channel.deliveries.acknowledge(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        held.pop(delivery_tag, None)
+        let_go(self._delivered[delivery_tag].delivery)
         virtual.QoS.ack(self, delivery_tag)
         if requeue:
             self.channel.deliveries.requeue(delivery_tag)
@@ -117,8 +127,10 @@ class Channel(kombu_redis.Channel):
         super().__init__(*args, **kwargs)
         if self.global_keyprefix:
             raise ValueError("broker_transport_options: global_keyprefix is not supported; use a database of its own")
-        # It outlives the channel: calls that run while the connection is made anew are acknowledged through it.
-        exchange = RedisExchange(self.pool)
+        # It outlives the channel: calls that run while the connection is made anew are acknowledged through it. And its
+        # pool is its own: kombu disconnects the channel's, under the threads that read from it.
+        pool = type(self.pool)(connection_class=self.pool.connection_class, **self.pool.connection_kwargs)
+        exchange = RedisExchange(pool)
         self.deliveries = Deliveries(lambda: exchange)
 
     def _inplace_augment_message(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:
@@ -135,6 +147,9 @@ class Channel(kombu_redis.Channel):
             return
         name = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
         self.deliveries.publish(name, message["properties"]["delivery_tag"], dumps(message), headers.get("garbage_at"))
+
+    def _purge(self, queue: str) -> int:
+        return self.deliveries.purge(queue)
 
     def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super().basic_consume(queue, *args, **kwargs)

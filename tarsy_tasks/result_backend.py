@@ -3,6 +3,7 @@
 Owns what the project changes in the result backend; every application of the package uses it for `redis://` URLs.
 """
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -11,17 +12,19 @@ from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
-from redis.exceptions import OutOfMemoryError, ReadOnlyError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
 from tenacity import (
     RetryCallState,
     Retrying,
-    retry_if_exception_type,
+    retry_if_exception,
     sleep_using_event,
     stop_when_event_set,
     wait_random_exponential,
 )
 
 from tarsy_tasks.deliveries import Deliveries
+from tarsy_tasks.models import ToolResult
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.redis_exchange import RedisExchange
 
 __all__ = ["ResultBackend"]
@@ -29,6 +32,7 @@ __all__ = ["ResultBackend"]
 logger = logging.getLogger(__name__)
 
 _RETRY_LIMIT_S = 2.0
+_REFUSALS = 4
 
 
 class ResultBackend(RedisBackend):
@@ -47,6 +51,16 @@ class ResultBackend(RedisBackend):
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
     ) -> Any:
+        try:
+            return self._store(task_id, result, state, traceback, request, **kwargs)
+        except RedisError as error:
+            if not isinstance(result, ToolResult) or (self.stopping is not None and self.stopping.is_set()):
+                raise
+            logger.error("the result of %s cannot be stored: %s", task_id, error)  # noqa: TRY400
+            self._store(task_id, _unstorable(result, error), state, traceback, request, **kwargs)
+            return result
+
+    def _store(self, task_id: str, result: Any, state: str, traceback: Any, request: Any, **kwargs: Any) -> Any:
         delivery = getattr(request, "delivery", None)
         try:
             if state != states.SUCCESS:
@@ -64,6 +78,9 @@ class ResultBackend(RedisBackend):
                 # The call comes back when its lease has lapsed, rather than being lost.
                 delivery.kept = True
             raise
+        else:
+            if delivery is not None:
+                delivery.kept = False
         return result
 
     def fail_at_once(self, task_id: str, error: Exception) -> None:
@@ -81,8 +98,16 @@ class ResultBackend(RedisBackend):
             return fun(*args)
         except self._passing_errors as error:
             logger.warning("Redis takes no result, trying again: %s", error)
+        refusals = itertools.count(1)
+
+        def may_pass(error: BaseException) -> bool:
+            if not isinstance(error, self._passing_errors):
+                return False
+            # Redis cuts the connection on what is too large for it, again and again, and is well otherwise.
+            return not (isinstance(error, self.connection_errors) and self._answers() and next(refusals) >= _REFUSALS)
+
         retrying = Retrying(
-            retry=retry_if_exception_type(self._passing_errors),
+            retry=retry_if_exception(may_pass),
             wait=wait_random_exponential(multiplier=0.1, max=_RETRY_LIMIT_S),
             stop=stop_when_event_set(self.stopping),
             sleep=sleep_using_event(self.stopping),
@@ -90,6 +115,13 @@ class ResultBackend(RedisBackend):
             reraise=True,
         )
         return retrying(fun, *args)
+
+    def _answers(self) -> bool:
+        try:
+            self._exchange.execute(("PING",))
+        except self.connection_errors:
+            return False
+        return True
 
     def _set(self, key: Any, value: Any, expires: int | None = None) -> None:
         """Store and announce. Stock wraps the two in MULTI, and uses SETEX, of which redis-py warns on every call."""
@@ -118,3 +150,14 @@ class ResultBackend(RedisBackend):
 def _log_failure(state: RetryCallState) -> None:
     if state.attempt_number % 10 == 0 and state.outcome is not None:
         logger.warning("Redis still takes no result after %.0f s: %s", state.idle_for, state.outcome.exception())
+
+
+def _unstorable(result: ToolResult, error: Exception) -> ToolResult:
+    """What is stored in place of a result that Redis refuses."""
+    code = ErrorCode.RESULT_TOO_LARGE
+    text = (
+        f"`{result.name}` ended with `{result.outcome}`, but Redis did not take its result of {len(result.content)} "
+        f"characters ({type(error).__name__}). Ask for less: a filter, a limit or a page."
+    )
+    update = {"content": text, "structured": None, "attachments": (), "outcome": code.outcome, "error_code": code}
+    return result.model_copy(update=update)

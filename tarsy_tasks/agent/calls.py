@@ -8,13 +8,13 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, cast
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks import keys
+from tarsy_tasks.agent import endings
+from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
-from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
+from tarsy_tasks.agent.replies import ReplyReader, reader_of
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
 from tarsy_tasks.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
@@ -133,10 +133,10 @@ class Calls:
             answered.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
             return SentCall("", call, deadline, answered)
         if claimed is not None and not claimed.is_new:
-            future = reader.expect(claimed.task_id, lambda meta: _read_result(meta, call), deadline)
+            future = reader.expect(claimed.task_id, lambda meta: read_result(meta, call), deadline)
             reader.look(claimed.task_id)
             return SentCall(claimed.task_id, call, deadline, future, server, claimed)
-        future = reader.expect(task_id, lambda meta: _read_result(meta, call), deadline)
+        future = reader.expect(task_id, lambda meta: read_result(meta, call), deadline)
         left_s = max(0.0, deadline - time.monotonic())
         info = CallInfo(
             call_id=call.id,
@@ -165,7 +165,7 @@ class Calls:
         """
         reader = self._reader(deadline)
         task_id = reader.new_id()
-        future = reader.expect(task_id, _read_listing, deadline)
+        future = reader.expect(task_id, read_listing, deadline)
         try:
             self._publish(reader, task_id, "tarsy.list_tools", (server,), deadline)
         except BaseException:
@@ -208,31 +208,13 @@ class Calls:
         else:
             if sent.claim is not None:
                 sent.claim.release()
-            return self._not_started(sent, found)
+            error = endings.not_started(sent.call, sent.server, self.timeout_s, is_served=found.is_served)
+            return self._ended_here(sent, error)
         return self.no_answer(sent)
-
-    def _not_started(self, sent: SentCall, found: Withdrawal) -> ToolResult:
-        if found.is_served:
-            code = ErrorCode.NOT_STARTED
-            why = "all workers were busy until then, or had lost Redis. Call again later, or allow more time"
-        else:
-            code = ErrorCode.NO_WORKER
-            why = f"no worker serves MCP server `{sent.server}`. Do without it; an operator has to start one"
-        error = CallError(
-            code,
-            f"`{sent.call.name}` was not started within {self.timeout_s:g} s, and never will be: {why}. "
-            "The tool did not run.",
-        )
-        return self._ended_here(sent, error)
 
     def no_answer(self, sent: SentCall) -> ToolResult:
         """What to answer when nothing came back, and nothing is known."""
-        error = CallError(
-            ErrorCode.NO_ANSWER,
-            f"`{sent.call.name}` was not answered within {self.timeout_s:g} s. The tool may be still running, or may "
-            "have had its effect. Look at its effects before you call it again.",
-        )
-        return self._ended_here(sent, error)
+        return self._ended_here(sent, endings.no_answer(sent.call, self.timeout_s))
 
     def _ended_here(self, sent: SentCall, error: CallError) -> ToolResult:
         reader_of(self.app).forget(sent.id, sent.future)
@@ -255,9 +237,7 @@ class Calls:
         if found.mark in (Mark.NONE, Mark.WITHDRAWN) and reader_of(self.app).forget(sent.id, sent.future):
             if sent.claim is not None:
                 sent.claim.release()
-            error = CallError(
-                ErrorCode.CANCELLED, f"`{sent.call.name}` was cancelled before it began. The tool did not run."
-            )
+            error = endings.cancelled(sent.call)
             sent.future.set_result(ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name))
 
     def _revoke(self, sent: SentCall) -> None:
@@ -376,55 +356,3 @@ def _selected_servers(servers: Collection[str] | None) -> list[str]:
         known = ", ".join(config.enabled_servers) or "none"
         raise ValueError(f"not configured in {path}, or not enabled: {', '.join(unknown)}. Servers there: {known}")
     return list(servers)
-
-
-def _read_result(meta: Meta, call: ToolCall) -> ToolResult:
-    """The answer that a worker stored, or the one that tells what became of the task."""
-    if meta["status"] == "SUCCESS":
-        try:
-            result = ToolResult.model_validate(meta["result"])
-        except ValidationError:
-            error = CallError(
-                ErrorCode.INTERNAL_ERROR,
-                f"The stored answer to `{call.name}` cannot be read: is the worker of another version? "
-                "The tool may have run.",
-            )
-        else:
-            # With an idempotency key it may be the answer to a call that a model gave another id.
-            return result if result.call_id == call.id else result.model_copy(update={"call_id": call.id})
-    elif meta["status"] == "REVOKED":
-        error = CallError(
-            ErrorCode.CANCELLED, f"`{call.name}` was cancelled. If it had begun, the MCP server was told to stop."
-        )
-    else:
-        error = _task_failure(meta, f"`{call.name}`", " The tool may have run.")
-    return ToolResult.from_error(error, call_id=call.id, name=call.name)
-
-
-def _read_listing(meta: Meta) -> list[ToolDefinition]:
-    if meta["status"] != "SUCCESS":
-        raise _task_failure(meta, "the list of tools", "")
-    try:
-        error = meta["result"]["error"]
-        if error is not None:
-            raise CallError(ErrorCode(error["code"]), error["text"])
-        return [ToolDefinition.model_validate(tool) for tool in meta["result"]["tools"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CallError(ErrorCode.INTERNAL_ERROR, f"The stored list of tools cannot be read: {error!r:.200}") from None
-
-
-def _task_failure(meta: Meta, what: str, then: str) -> CallError:
-    """What a task that failed in Celery's sense means to the agent; `then` ends the text."""
-    result: Any = meta.get("result")
-    kind = str(cast("dict[str, Any]", result).get("exc_type")) if isinstance(result, dict) else "no result"
-    if kind == "TimeLimitExceeded":
-        return CallError(ErrorCode.TIME_LIMIT, f"Celery's hard time limit ended {what}.{then}")
-    if kind == "PoisonMessage":
-        return CallError(
-            ErrorCode.SET_ASIDE,
-            f"Each worker that had {what} was lost with it, so it was set aside. It may have run. An operator finds it "
-            "with `tarsy-tasks poison list`.",
-        )
-    if kind == "WorkerLostError":
-        return CallError(ErrorCode.WORKER_LOST, f"The worker was lost while it ran {what}.{then}")
-    return CallError(ErrorCode.INTERNAL_ERROR, f"The worker failed on {what} ({kind}); its log says why.{then}")

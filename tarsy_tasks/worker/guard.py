@@ -8,7 +8,7 @@ thread of its call.
 import asyncio
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery.exceptions import Ignore
@@ -44,6 +44,7 @@ class Guard:
         # None for a task that is called directly, or came over another transport: then there is no memory.
         self._delivery: Delivery | None = getattr(request, "delivery", None)
         self._deliveries: Deliveries | None = getattr(request, "deliveries", None)
+        self._owner = ""
         self.may_have_run = self._delivery is not None and self._delivery.mark is Mark.BEGUN
 
     @contextmanager
@@ -66,7 +67,8 @@ class Guard:
             yield
             return
         # While it waits its worker's death is not its fault.
-        deliveries.recount(delivery.tag, -1)
+        with suppress(RedisError):
+            deliveries.recount(delivery.tag, -1)
         quarantine = self._job.context.quarantine
         try:
             self._job.run(quarantine.acquire(), max(0.001, deadline - time.monotonic()))
@@ -77,7 +79,8 @@ class Guard:
                 "it had time. Call again later.",
             ) from None
         try:
-            deliveries.recount(delivery.tag, 1)
+            with suppress(RedisError):
+                deliveries.recount(delivery.tag, 1)
             yield
         finally:
             self._job.context.loop.call_soon(quarantine.release)
@@ -93,7 +96,7 @@ class Guard:
         delivery, deliveries = self._delivery, self._deliveries
         if delivery is None or deliveries is None:
             return
-        owner = f"{self._job.context.instance} {delivery.count}"
+        owner = self._owner = f"{self._job.context.instance} {delivery.count}"
         again = False
         while True:
             try:
@@ -102,7 +105,8 @@ class Guard:
                     return
                 if mark is not Mark.BEGUN:
                     raise Ignore(mark)
-                if not fleet.is_alive(deliveries.exchange, delivery.owner.rpartition(" ")[0]):
+                first = delivery.owner.rpartition(" ")[0]
+                if not fleet.is_alive(deliveries.exchange, first, self._job.context.lease_s):
                     if not may_replay(tool, server):
                         raise _lost(f"`{tool.name}`")
                     again = True
@@ -115,6 +119,12 @@ class Guard:
             if time.monotonic() >= deadline:
                 raise _lost(f"`{tool.name}`")
             self._job.run(asyncio.sleep(_POLL_S))
+
+    def unbegin(self) -> None:
+        """The call goes back to its queue, and was not sent."""
+        if self._delivery is not None and self._deliveries is not None and self._owner:
+            with suppress(RedisError):
+                self._deliveries.unbegin(self._delivery.tag, self._owner)
 
     def truthful(self, error: CallError, name: str) -> CallError:
         """What to answer to a call that ended so: never that it did not run, if an earlier delivery began it."""

@@ -34,11 +34,13 @@ class JobContext:
 
     Attributes:
         instance: Name of the worker process.
+        lease_s: How long a worker that says nothing is taken for alive.
         connections: The ways to the MCP servers, by server id.
         quarantine: Held by the one call that has to run alone; to be used on the session loop.
     """
 
     instance: str
+    lease_s: float
     loop: SessionLoop
     connections: Mapping[str, ServerConnection]
     quarantine: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -33,16 +33,17 @@ class LeaseKeeper:
     """Keeps the leases of one worker process from `start` to `stop`.
 
     Args:
-        app: The worker's application; its broker option `visibility_timeout` is how long a lease holds, in seconds.
+        app: The worker's application.
         instance: Name of this worker process.
         servers: Ids of the servers that it serves.
+        lease_s: How long a lease holds that is not renewed.
     """
 
-    def __init__(self, app: Any, instance: str, servers: Sequence[str]) -> None:
+    def __init__(self, app: Any, instance: str, servers: Sequence[str], lease_s: float) -> None:
         self.instance = instance
         self._app = app
         self._servers = servers
-        self._lease_s = float(app.conf.broker_transport_options["visibility_timeout"])
+        self._lease_s = lease_s
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
         self._is_departing = False
@@ -59,7 +60,8 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(_STOP_S)
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
 
     def _run(self) -> None:
         wait_s = 0.0

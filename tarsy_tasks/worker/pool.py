@@ -19,6 +19,7 @@ from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from tarsy_tasks.deliveries import Delivery
+from tarsy_tasks.redis_transport import let_go
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.bulkhead import bulkhead
 from tarsy_tasks.worker.child_watch import child_watch
@@ -55,8 +56,12 @@ class TaskPool(ThreadsTaskPool):
         configured = self.app.mcp_config.servers
         connections = build_connections((configured[name] for name in servers), build_masker())
         bulkhead.open(self.limit, (connection.server for connection in connections.values()))
-        self._context = JobContext(self.app.worker_instance, self._loop, connections)
-        self._leases = LeaseKeeper(self.app, self.app.worker_instance, servers)
+        instance, lease_s = (
+            self.app.worker_instance,
+            float(self.app.conf.broker_transport_options["visibility_timeout"]),
+        )
+        self._context = JobContext(instance, lease_s, self._loop, connections)
+        self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
         self._grace_s = load_settings().shutdown_grace_s
         # From here on a result waits for a Redis that is away, until the worker stops.
         self.app.backend.stopping = threading.Event()
@@ -130,7 +135,10 @@ class TaskPool(ThreadsTaskPool):
         **_: Any,
     ) -> Job:
         job = Job(next(self._pids), self._context)
-        queue = _queue_of(args)
+        # Celery's tracer takes the name of the task, its id and what the request says.
+        request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
+        delivery: Delivery | None = request.get("delivery")
+        queue = delivery.queue if delivery is not None else ""
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
 
@@ -147,6 +155,9 @@ class TaskPool(ThreadsTaskPool):
             finally:
                 for limit in limits:
                     limit.cancel()
+                if delivery is not None:
+                    # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
+                    let_go(delivery)
                 del self._jobs[job.pid]
                 bulkhead.leave(queue)
 
@@ -169,12 +180,3 @@ class TaskPool(ThreadsTaskPool):
         if hard_s:
             limits.append(self._loop.call_later(hard_s, lambda: job.end(TimeLimitExceeded(hard_s))))
         return limits
-
-
-def _queue_of(args: tuple[Any, ...] | None) -> str:
-    """Where the message of a task came from, empty if that is no task of ours. Celery's tracer gets the task, its id
-    and its request.
-    """
-    request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
-    delivery: Delivery | None = request.get("delivery")
-    return delivery.queue if delivery is not None else ""

@@ -3,13 +3,18 @@
 Owns the overrides of Celery's `Request`; everything else is stock.
 """
 
+import logging
+import threading
 from typing import Any, cast
 
 from celery.worker.request import Request
 
 __all__ = ["CallRequest"]
 
+logger = logging.getLogger(__name__)
+
 _SHOWN_LIMIT = 200
+_acknowledging = threading.Lock()
 
 
 class CallRequest(Request):
@@ -27,6 +32,24 @@ class CallRequest(Request):
         message = self._message
         self._request_dict["delivery"] = getattr(message, "delivery", None)
         self._request_dict["deliveries"] = getattr(message.channel, "deliveries", None)
+
+    def acknowledge(self) -> None:
+        """Once. Stock looks first and acknowledges then: a call that ends just when it is revoked, in another thread,
+        is acknowledged twice, and the second time ends the worker.
+        """
+        if self._is_mine_to_end():
+            self._on_ack(logger, self._connection_errors)
+
+    def reject(self, requeue: bool = False) -> None:
+        """Once, as `acknowledge`."""
+        if self._is_mine_to_end():
+            self._on_reject(logger, self._connection_errors, requeue)
+            self.send_event("task-rejected", requeue=requeue)
+
+    def _is_mine_to_end(self) -> bool:
+        with _acknowledging:
+            is_first, self.acknowledged = not self.acknowledged, True
+        return is_first
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002
         """What `inspect` and Flower ask for; stock gives the arguments themselves unless asked to be safe."""

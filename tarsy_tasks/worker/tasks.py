@@ -10,6 +10,8 @@ from typing import Any
 from celery import Task, current_app, shared_task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from pydantic import ValidationError
+from redis.exceptions import RedisError
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tarsy_tasks import celery_app
 from tarsy_tasks.arguments import read_arguments
@@ -95,7 +97,10 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
                 f"MCP server `{server}` was not connected within {limit}. The tool did not run. Try again later.",
             )
     except WorkerStopping:
-        if invocation is None or not invocation.may_have_run or invocation.may_replay:
+        if invocation is None or not invocation.may_have_run:
+            guard.unbegin()
+            raise Reject("the worker stops", requeue=True) from None
+        if invocation.may_replay:
             raise Reject("the worker stops", requeue=True) from None
         failure = CallError(
             ErrorCode.WORKER_STOPPED,
@@ -176,7 +181,7 @@ def _time_left(info: CallInfo) -> float:
     """Seconds that this call may take, by its own timeout and its deadline."""
     left_s = info.timeout_s or _NO_LIMIT_S
     if info.deadline is not None:
-        _clock.sync(current_app.backend.client)
+        _sync_clock(current_app.backend.client)
         left_s = min(left_s, info.deadline - _clock.now())
     if left_s <= 0:
         raise CallError(
@@ -185,6 +190,11 @@ def _time_left(info: CallInfo) -> float:
             "The tool did not run. The workers may be overloaded: call again later, or allow more time.",
         )
     return left_s
+
+
+@retry(retry=retry_if_exception_type(RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(10), reraise=True)
+def _sync_clock(redis: Any) -> None:
+    _clock.sync(redis)
 
 
 def _connection(job: Job, server: str) -> ServerConnection:

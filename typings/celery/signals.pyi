@@ -4,3 +4,4 @@ from typing import Any
 celeryd_after_setup: Any
 celeryd_init: Any
 after_setup_logger: Any
+task_rejected: Any
