@@ -3,7 +3,28 @@
 Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules and a clean-up can be read off one page.
 """
 
-__all__ = ["check_queue", "health_key", "queue", "result_key_prefix", "server_of_queue"]
+__all__ = [
+    "ALERTS",
+    "MEASURED_SERVERS",
+    "MEASURING_WORKERS",
+    "alert_state_key",
+    "check_queue",
+    "health_key",
+    "in_flight_key",
+    "metrics_key",
+    "queue",
+    "recent_metrics_key",
+    "result_key_prefix",
+    "server_of_queue",
+    "serving_key",
+]
+
+ALERTS = "tarsy:alerts"
+"""Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
+MEASURED_SERVERS = "tarsy:metrics"
+"""Sorted set of the servers that have metrics, by the Redis time of the last ones."""
+MEASURING_WORKERS = "tarsy:metrics-workers"
+"""Sorted set of the worker processes that say what they have in flight, by the Redis time when they last did."""
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
@@ -29,6 +50,31 @@ def server_of_queue(name: str) -> str | None:
 def health_key(server: str) -> str:
     """The latest health record of a server, a JSON string with a TTL."""
     return f"tarsy:health:{server}"
+
+
+def metrics_key(server: str) -> str:
+    """The numbers of a server and its tools over all workers: a hash that expires when nothing is counted."""
+    return f"tarsy:metrics:{server}"
+
+
+def recent_metrics_key(server: str, minute: int) -> str:
+    """The same numbers of one minute, counted since the epoch by Redis; they expire a few minutes later."""
+    return f"tarsy:metrics:{server}:{minute}"
+
+
+def in_flight_key(worker: str) -> str:
+    """What a worker process has in flight, a JSON string with a TTL."""
+    return f"tarsy:in-flight:{worker}"
+
+
+def alert_state_key(server: str) -> str:
+    """What was last said about a server's health, and what has been seen of it since: a hash with a TTL."""
+    return f"tarsy:alert:{server}"
+
+
+def serving_key(server: str) -> str:
+    """Sorted set of the worker instances that serve a server, by the Redis time of their last heartbeat."""
+    return f"tarsy:serving:{server}"
 
 
 def result_key_prefix(task_id_prefix: str) -> str:

@@ -43,6 +43,7 @@ class CallInfo(BaseModel):
         timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own
             limit.
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
+        sent_at: When the call was sent, by the same clock; only to measure how long it waited.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -54,6 +55,7 @@ class CallInfo(BaseModel):
     run_id: str | None = None
     timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class ToolDefinition(BaseModel):

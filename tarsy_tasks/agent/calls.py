@@ -122,6 +122,7 @@ class Calls:
             run_id=self._run_id,
             # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
             deadline=reader.clock.now() + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
+            sent_at=reader.clock.now(),
         )
         arguments = (server, tool, _encode(call), info.model_dump(exclude_none=True))
         self._publish(reader, task_id, "tarsy.call_tool", arguments, deadline)

@@ -52,12 +52,16 @@ class ServerConnection:
     Attributes:
         server: Its configuration, variables unresolved.
         error: Why there is no session, None when there is one or none was wanted yet.
+        last_error: Why there was none when one was last wanted in vain; it stays.
+        is_held: An operator wants the server left alone until `reconnect`.
         sessions_opened: How many shared sessions there have been; all but the first replaced one that was lost.
     """
 
     def __init__(self, server: ServerConfig, masker: Masker) -> None:
         self.server = server
         self.error: CallError | None = None
+        self.last_error: CallError | None = None
+        self.is_held = False
         self.sessions_opened = 0
         self._output = ServerOutput(server.name, masker)
         self._mode: Mode = "auto"
@@ -73,6 +77,18 @@ class ServerConnection:
         """The tools of the live session, None when there is no live session. Safe to read from any thread."""
         session = self._session
         return None if session is None or session.lost else session.tools
+
+    @property
+    def session(self) -> Session | None:
+        """The shared session while it lives, to be looked at from any thread."""
+        session = self._session
+        return None if session is None or session.lost else session
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are running, over the shared session or their own. Safe to read from any thread."""
+        session = self._session
+        return sum(each.in_flight for each in (*self._private, *([session] if session is not None else [])))
 
     @property
     def state(self) -> State:
@@ -142,13 +158,19 @@ class ServerConnection:
             raise CallError(
                 ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping. The tool did not run; call it again."
             )
+        if self.is_held:
+            raise CallError(
+                ErrorCode.SERVER_UNAVAILABLE,
+                f"An operator has disconnected MCP server `{self.server.name}`. The tool did not run. "
+                "Try again later, or do without it.",
+            )
 
     async def _open(self) -> Session:
         self._swap_out()
         try:
             session = await self._open_patiently()
         except CallError as error:
-            self.error = error
+            self.error = self.last_error = error
             logger.warning("%s", error)
             raise
         finally:
@@ -235,6 +257,24 @@ class ServerConnection:
     @staticmethod
     def _is_busy(session: Session) -> bool:
         return session.in_flight > 0 and not session.lost and not session.is_stuck
+
+    async def disconnect(self) -> None:
+        """Close the session once its calls are through, and open no other one until `reconnect`."""
+        self.is_held = True
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
+        self._swap_out()
+
+    async def reconnect(self) -> None:
+        """Open a new session, also after `disconnect`; calls of the old one come to their end.
+
+        Raises:
+            CallError: As `connected`.
+        """
+        self.is_held = False
+        if self._session is not None:
+            self._session.lose("")
+        await self.connected()
 
     async def close(self) -> None:
         """End the session, and the one that is being opened; nothing can be connected afterwards."""

@@ -111,6 +111,11 @@ class TaskPool(ThreadsTaskPool):
         self._closed = False
         self.connections: Mapping[str, ServerConnection] = {}
 
+    @property
+    def session_loop(self) -> SessionLoop:
+        """Where the sessions live."""
+        return self._loop
+
     def on_start(self) -> None:
         from tarsy_tasks.worker.startup import connect_servers, served_servers
 

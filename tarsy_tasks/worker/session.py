@@ -52,6 +52,8 @@ class Session:
         lost: Nothing may be sent over it any more.
         in_flight: Calls that are running.
         is_handshake_era: The server speaks a protocol before 2026-07-28.
+        protocol_version: The version that client and server agreed on.
+        server_version: Name and version, as the server gives them.
         longest_call_s: The longest time that any of the calls in flight is given.
         died_in_handshake: The transport saw the server go before hands were shaken.
     """
@@ -62,6 +64,8 @@ class Session:
         self.lost = False
         self.in_flight = 0
         self.is_handshake_era = False
+        self.protocol_version = ""
+        self.server_version = "anonymous"
         self.died_in_handshake = False
         self._server = server
         self._output = output
@@ -106,11 +110,14 @@ class Session:
                     message_handler=self._on_message,
                 ) as client:
                     self._client = client
+                    self.protocol_version = client.protocol_version
                     self.is_handshake_era = client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+                    if info := client.server_info:
+                        self.server_version = f"{info.name} {info.version}"
                     await self.list_tools()
                     limit.reschedule(None)
                     following = self._follow_changes(client)
-                    self._log_connected(client, time.monotonic() - started)
+                    self._log_connected(time.monotonic() - started)
                     ready.set_result(None)
                     await self._closing.wait()
                     await _cancel(following)
@@ -122,14 +129,13 @@ class Session:
             await _cancel(following)
             self.lost = True
 
-    def _log_connected(self, client: Client, seconds: float) -> None:
-        info = client.server_info
+    def _log_connected(self, seconds: float) -> None:
         logger.info(
             "connected to MCP server %s: %s, protocol %s, %s, %d tools, %d ms",
             self._server.name,
             self._server.transport,
-            client.protocol_version,
-            f"{info.name} {info.version}" if info else "anonymous",
+            self.protocol_version,
+            self.server_version,
             len(self.tools),
             round(seconds * 1000),
         )

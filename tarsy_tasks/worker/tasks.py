@@ -18,7 +18,8 @@ from tarsy_tasks.models import PROTOCOL_VERSION, CallInfo, ToolDefinition, ToolR
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
-from tarsy_tasks.worker import health
+from tarsy_tasks.worker import alerts, health
+from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.content import build_result
 from tarsy_tasks.worker.invocation import Invocation
@@ -43,6 +44,7 @@ class ServerTask(Task):
 
 
 @shared_task(name=celery_app.CALL_TOOL, base=ServerTask)
+@counted
 def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
     """Call one tool of one MCP server.
 
@@ -128,6 +130,7 @@ def check_server(self: Any, server: str) -> dict[str, Any]:
     job = current_job()
     record = health.check_server(job, _connection(job, server), worker=self.request.hostname, masker=_masker)
     health.record_health(self.app.backend.client, record)
+    alerts.note(record)
     return record.model_dump(mode="json")
 
 
