@@ -31,7 +31,7 @@ class Beats:
 
     def __init__(self, worker: str, loop: SessionLoop) -> None:
         self._files = ProbeFiles(run_dir(), worker)
-        self._is_off = False
+        self._is_off = self._has_complained = False
         try:
             open_run_dir()
         except ConfigError as error:
@@ -76,5 +76,6 @@ class Beats:
             # Written whole: somebody may have cleaned up the directory, and a few bytes cost what a touch does.
             file.write_text(str(os.getpid()))
         except OSError as error:
-            self._is_off = True
-            logger.error("the files of the probes cannot be written any more: %s", error)  # noqa: TRY400
+            if not self._has_complained:
+                self._has_complained = True
+                logger.error("the files of the probes cannot be written: %s", error)  # noqa: TRY400
