@@ -80,5 +80,7 @@ def build_health_families(health: Mapping[str, HealthRecord | None]) -> list[Met
 
 
 def _add_distribution(family: HistogramMetricFamily, labels: list[str], distribution: Distribution) -> None:
+    if not distribution.count:
+        return
     cumulated = accumulate(distribution.counts)
     family.add_metric(labels, list(zip(_BOUNDS, cumulated, strict=True)), distribution.sum_s)

@@ -79,7 +79,8 @@ def _run(state: Any, server: str, act: Callable[["ServerConnection"], Coroutine[
     connection = connections.get(server)
     if connection is None:
         served = ", ".join(connections) or "none"
-        return {"error": f"this worker has no MCP server `{server}`; it serves: {served}"}
+        what = f"this worker has no MCP server `{server}`" if server else "name an MCP server"
+        return {"error": f"{what}; it serves: {served}"}
     future = state.consumer.pool.session_loop.submit(act(connection))
     try:
         found = future.result(_WAIT_S)
