@@ -7,7 +7,6 @@ base64 of HMAC-SHA256 over `id.timestamp.body`.
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -55,10 +54,8 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     """
     key = secret.encode()
     if secret.startswith("whsec_"):
-        try:
+        with suppress(ValueError):
             key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-        except binascii.Error:
-            key = secret.encode()
     digest = hmac.new(key, b"%s.%d.%s" % (message_id.encode(), timestamp, body), hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"
 
@@ -89,7 +86,7 @@ class Webhook:
             logger.error("the webhook at %s did not take an alert (%s): %s", self._where, why, alert)  # noqa: TRY400
 
     def close(self) -> None:
-        """Give what is queued a moment, once each."""
+        """Give what is queued a moment; the first failure ends it."""
         self._closing.set()
         with suppress(queue.Full):
             self._queue.put_nowait(None)
@@ -101,6 +98,8 @@ class Webhook:
                 self._deliver(alert)
             except (_Refused, _Failed) as error:
                 logger.error("the webhook at %s did not take an alert (%s): %s", self._where, error, alert)  # noqa: TRY400
+                if self._closing.is_set():
+                    break  # nor will it take the others in the moment that is left
             except Exception:
                 logger.exception("the webhook at %s failed", self._where)
 
