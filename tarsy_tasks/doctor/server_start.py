@@ -58,8 +58,8 @@ async def _try(connection: ServerConnection) -> Finding:
         return Finding.error(check, text, "see whether it starts by hand; timeouts.connect_s gives it more time")
     took_s = time.monotonic() - started
     text = (
-        f"{took_s * 1000:.0f} ms: {server.transport}, protocol {session.protocol_version}, "
-        f"{session.server_version}, {len(session.tools)} tools"
+        f"{took_s * 1000:.0f} ms: {server.transport}, protocol {session.protocol}, "
+        f"{session.server_info}, {len(session.tools)} tools"
     )
     if not session.tools:
         return Finding.warning(check, text, "a server without tools is of no use to agents; look at its arguments")

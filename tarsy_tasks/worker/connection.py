@@ -75,12 +75,12 @@ class ServerConnection:
     @property
     def tools(self) -> Mapping[str, ToolDefinition] | None:
         """The tools of the live session, None when there is no live session. Safe to read from any thread."""
-        session = self._session
-        return None if session is None or session.lost else session.tools
+        session = self.session
+        return None if session is None else session.tools
 
     @property
     def session(self) -> Session | None:
-        """The shared session while it lives, to be looked at from any thread."""
+        """The live session, if there is one. From other threads only its attributes may be read."""
         session = self._session
         return None if session is None or session.lost else session
 

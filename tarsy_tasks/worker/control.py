@@ -81,7 +81,7 @@ def _run(state: Any, server: str, act: Callable[["ServerConnection"], Coroutine[
         served = ", ".join(connections) or "none"
         what = f"this worker has no MCP server `{server}`" if server else "name an MCP server"
         return {"error": f"{what}; it serves: {served}"}
-    future = state.consumer.pool.session_loop.submit(act(connection))
+    future = state.consumer.pool.loop.submit(act(connection))
     try:
         found = future.result(_WAIT_S)
     except TimeoutError:
@@ -103,9 +103,9 @@ def _describe(connection: "ServerConnection") -> Reply:
         "state": str(connection.state),
         "held": connection.is_held,
         "transport": connection.server.transport,
-        "protocol": session.protocol_version if session else None,
+        "protocol": session.protocol if session else None,
         "era": _era(session.is_handshake_era) if session else None,
-        "server_version": _mask(session.server_version) if session else None,
+        "server_version": _mask(session.server_info) if session else None,
         "tools": len(session.tools) if session else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,

@@ -112,8 +112,8 @@ class TaskPool(ThreadsTaskPool):
         self.connections: Mapping[str, ServerConnection] = {}
 
     @property
-    def session_loop(self) -> SessionLoop:
-        """Where the sessions live."""
+    def loop(self) -> SessionLoop:
+        """The loop that the sessions live on."""
         return self._loop
 
     def on_start(self) -> None:

@@ -49,7 +49,7 @@ class Reporting:
         self._instance = f"{consumer.hostname}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._events: queue.Queue[Event | None] = queue.Queue(_EVENTS_LIMIT)
         self._watch = SessionWatch(self._connections, build_masker())
-        self._beats = Beats(consumer.hostname, consumer.pool.session_loop)
+        self._beats = Beats(consumer.hostname, consumer.pool.loop)
         self._server = MetricsServer(self._redis, self._connections)
         self._webhook = open_webhook()
         self._unsubscribe = [alerts.subscribe(self._queue_alert)]
@@ -84,6 +84,7 @@ class Reporting:
             self._events.put_nowait(alert_event(alert))
 
     def _report(self) -> None:
+        self._flush()  # nothing yet, but from now on the time of Redis is known
         flushed_at = time.monotonic()
         is_open = True
         while is_open:

@@ -41,6 +41,7 @@ _UNWRITTEN_S = 0.25
 _RELIST_PAUSE_S = 1.0
 _LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
+_SHOWN_CHARS = 200
 
 
 class Session:
@@ -52,8 +53,8 @@ class Session:
         lost: Nothing may be sent over it any more.
         in_flight: Calls that are running.
         is_handshake_era: The server speaks a protocol before 2026-07-28.
-        protocol_version: The version that client and server agreed on.
-        server_version: Name and version, as the server gives them.
+        protocol: The version of MCP that was agreed on.
+        server_info: Name and version that the server gives itself.
         longest_call_s: The longest time that any of the calls in flight is given.
         died_in_handshake: The transport saw the server go before hands were shaken.
     """
@@ -64,8 +65,8 @@ class Session:
         self.lost = False
         self.in_flight = 0
         self.is_handshake_era = False
-        self.protocol_version = ""
-        self.server_version = "anonymous"
+        self.protocol = ""
+        self.server_info = ""
         self.died_in_handshake = False
         self._server = server
         self._output = output
@@ -110,10 +111,7 @@ class Session:
                     message_handler=self._on_message,
                 ) as client:
                     self._client = client
-                    self.protocol_version = client.protocol_version
-                    self.is_handshake_era = client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
-                    if info := client.server_info:
-                        self.server_version = f"{info.name} {info.version}"
+                    self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
                     following = self._follow_changes(client)
@@ -129,13 +127,19 @@ class Session:
             await _cancel(following)
             self.lost = True
 
+    def _describe(self, client: Client) -> None:
+        info = client.server_info
+        self.protocol = client.protocol_version
+        self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
+        self.server_info = f"{info.name} {info.version}".strip()[:_SHOWN_CHARS] if info else "anonymous"
+
     def _log_connected(self, seconds: float) -> None:
         logger.info(
             "connected to MCP server %s: %s, protocol %s, %s, %d tools, %d ms",
             self._server.name,
             self._server.transport,
-            self.protocol_version,
-            self.server_version,
+            self.protocol,
+            self.server_info,
             len(self.tools),
             round(seconds * 1000),
         )
