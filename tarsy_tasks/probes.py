@@ -80,9 +80,8 @@ class ProbeFiles:
     def is_running(self) -> bool:
         """Whether the process that wrote the files still runs."""
         for file in (self.sessions, self.consumer, self.ready):
-            with suppress(OSError, ValueError):
-                os.kill(int(file.read_text()), 0)
-                return True
+            with suppress(OSError, ValueError, OverflowError):
+                return _is_running(int(file.read_text()))
         return False
 
     def seconds_since(self, file: Path) -> float | None:
@@ -95,6 +94,16 @@ class ProbeFiles:
     def remove(self) -> None:
         for file in (self.ready, self.consumer, self.sessions):
             file.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True  # as another user
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def find_workers(name: str | None = None) -> list[ProbeFiles]:

@@ -75,6 +75,8 @@ def _why_not_alive(files: ProbeFiles) -> str | None:
     silent_s = files.seconds_since(files.sessions)
     if silent_s is None or silent_s > STALE_S:
         return f"its session loop has not turned {_for(silent_s)}"
+    if not files.ready.exists():
+        return None  # it is being stopped, and takes no messages any more
     silent_s = files.seconds_since(files.consumer)
     if silent_s is not None and silent_s > STALE_S and _redis_answers():
         return f"it has not taken messages {_for(silent_s)}, though Redis answers"

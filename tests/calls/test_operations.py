@@ -21,6 +21,7 @@ from tarsy_tasks.metrics import NO_TOOL, read_metrics
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
 from tests.servers import listening, witness_stdio
+from tests.servers.webhook_receiver import Receiver, receiver
 
 Samples = dict[tuple[str, ...], float]
 
@@ -36,8 +37,18 @@ def shop_port() -> int:
 
 
 @pytest.fixture(scope="module")
+def hook() -> Iterator[Receiver]:
+    with receiver(204) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def worker(
-    start_worker: StartWorker, metrics_port: int, shop_port: int, tmp_path_factory: pytest.TempPathFactory
+    start_worker: StartWorker,
+    metrics_port: int,
+    shop_port: int,
+    hook: Receiver,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Worker:
     directory = tmp_path_factory.mktemp("operations")
     witness = {"command": sys.executable, "args": ["-S", "-E", witness_stdio.__file__, str(directory / "ledger")]}
@@ -47,7 +58,12 @@ def worker(
         "shop": {"url": f"http://127.0.0.1:{shop_port}/mcp", "timeouts": {"recreate_s": 1}},
     }
     run_dir = directory / "run"
-    environment = {"TARSY_METRICS_PORT": str(metrics_port), "TARSY_RUN_DIR": str(run_dir)}
+    environment = {
+        "TARSY_METRICS_PORT": str(metrics_port),
+        "TARSY_RUN_DIR": str(run_dir),
+        "TARSY_ALERT_WEBHOOK": hook.url,
+        "TARSY_ALERT_WEBHOOK_SECRET": "a secret",
+    }
     worker = start_worker(servers, environment=environment)
     worker.wait_for_log("connected to MCP server desk")
     worker.wait_for_log("connected to MCP server witness")
@@ -263,7 +279,7 @@ def listener(app: TarsyApp) -> Iterator[Listener]:
 
 
 def test_sessions_that_come_and_go_and_servers_that_fall_ill_are_events_and_alerts(
-    worker: Worker, app: TarsyApp, client: Any, listener: Listener, shop_port: int, tmp_path: Path
+    worker: Worker, app: TarsyApp, client: Any, listener: Listener, hook: Receiver, shop_port: int, tmp_path: Path
 ) -> None:
     def check() -> None:
         app.send_task("tarsy.check_server", ["shop"])
@@ -284,8 +300,8 @@ def test_sessions_that_come_and_go_and_servers_that_fall_ill_are_events_and_aler
     wait_until(lambda: listener.of("worker-mcp-unhealthy", "shop"), "the event of the alert")
     wait_until(lambda: listener.of("worker-mcp-disconnected", "shop"), "the event of the session")
     wait_until(lambda: listener.of("worker-mcp-error", "shop"), "the event of the error")
-    for _ in range(3):
-        check()
+    told = wait_until(lambda: [json.loads(body) for _, body in hook.received], "the webhook")
+    assert [(each["type"], each["server"]) for each in told] == [("server.unhealthy", "shop")]
     entries = [json.loads(fields[b"alert"]) for _, fields in client.xrange(keys.ALERTS)]
     assert [(entry["server"], entry["status"]) for entry in entries] == [("shop", "unhealthy")]
     assert worker.log.count("alert: MCP server shop is unhealthy") == 1

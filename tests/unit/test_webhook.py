@@ -4,12 +4,9 @@ import base64
 import hashlib
 import hmac
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -17,51 +14,10 @@ from pydantic import SecretStr
 from tarsy_tasks.worker.alerts import Alert
 from tarsy_tasks.worker.webhook import Webhook, sign
 from tests.processes import wait_until
+from tests.servers.webhook_receiver import receiver
 
 ALERT = Alert(id="a-1", server="k8s", status="unhealthy", at=1.0, lasted_s=2.0, error="it broke", worker="w1")
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
-
-
-class Receiver(ThreadingHTTPServer):
-    """Answers with the given statuses, the last one for ever; 0 stands for no answer at all."""
-
-    def __init__(self, statuses: list[int]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.statuses = statuses
-        self.received: list[tuple[dict[str, str], bytes]] = []
-        self.released = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook?token=t0psecret"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.received.append(({name.lower(): value for name, value in self.headers.items()}, body))
-        status = self.server.statuses[min(len(self.server.received), len(self.server.statuses)) - 1]
-        if status == 0:
-            self.server.released.wait(60)
-            return
-        self.send_response(status)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextmanager
-def receiver(*statuses: int) -> Iterator[Receiver]:
-    with Receiver(list(statuses)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.released.set()
-        server.shutdown()
-        thread.join()
 
 
 @contextmanager
