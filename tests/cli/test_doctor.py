@@ -194,7 +194,7 @@ def test_9_credentials_stand_in_the_file(diagnose: Any, tmp_path: Path) -> None:
             "args": {"command": "x", "args": ["--api-key", SECRET], "enabled": False},
             "web": {"url": f"http://127.0.0.1:{free_port()}/mcp?token={SECRET}", "timeouts": {"recreate_s": 1}},
             "auth": {
-                "url": "http://mcp.example.invalid/mcp",
+                "url": f"http://0.0.0.0:{free_port()}/mcp",
                 "auth": {"type": "bearer", "token": SECRET},
                 "verify_ssl": False,
                 "timeouts": {"connect_s": 1, "recreate_s": 1},
