@@ -47,9 +47,12 @@ DEFAULTS: dict[str, Any] = {
     "accept_content": ["json"],
     "result_accept_content": ["json"],
     "result_expires": 3600,
+    # A call stays on the books until it is answered.
+    "task_acks_late": True,
     # Threads cost little and block on the session loop; -c is how many calls one process holds in flight.
     "worker_pool": "tarsy_tasks.worker.pool:TaskPool",
     "worker_concurrency": 256,
+    "worker_consumer": "tarsy_tasks.worker.consumer:Consumer",
     # Nothing is reserved beyond capacity, so that a call never waits behind one that runs while another worker is idle.
     "worker_prefetch_multiplier": 1,
     "worker_disable_prefetch": True,
@@ -59,9 +62,20 @@ DEFAULTS: dict[str, Any] = {
     "redis_max_connections": 4096,
     "broker_pool_limit": 64,
     # Each priority step multiplies the keys of every BRPOP, and no call here has a priority.
-    "broker_transport_options": {"priority_steps": [0], "socket_connect_timeout": 5, "socket_keepalive": True},
+    "broker_transport_options": {
+        "priority_steps": [0],
+        # A worker renews its leases four times in these seconds; when it has not, its calls go back to their queues.
+        "visibility_timeout": 20,
+        "health_check_interval": 10,
+        "socket_timeout": 5,
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+        "socket_keepalive_options": redis_transport.KEEPALIVE,
+    },
+    "redis_socket_timeout": 5,
     "redis_socket_connect_timeout": 5,
     "redis_socket_keepalive": True,
+    "redis_socket_keepalive_options": redis_transport.KEEPALIVE,
     # A worker without Redis waits and says so.
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
@@ -69,13 +83,18 @@ DEFAULTS: dict[str, Any] = {
     "worker_soft_shutdown_timeout": 10.0,
 }
 
+_AGENT_SOCKET_S = 2
+
 
 class TarsyApp(Celery):
     """A Celery application that knows the MCP servers.
 
     Attributes:
         mcp_config: The servers, read from the file on first use.
+        worker_instance: In a worker, the name of the process: that of the worker and something unique.
     """
+
+    worker_instance: str = ""
 
     @cached_property
     def mcp_config(self) -> Config:
@@ -91,7 +110,10 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     redis_url = load_settings().redis_url
     app = TarsyApp("tarsy_tasks", set_as_current=False)
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.result_backend:ResultBackend")
-    app.config_from_object({"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})})
+    settings: dict[str, Any] = {"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})}
+    # Whoever changes one option means to keep the others.
+    options = {**DEFAULTS["broker_transport_options"], **settings["broker_transport_options"]}
+    app.config_from_object({**settings, "broker_transport_options": options})
     return app
 
 
@@ -102,7 +124,17 @@ def agent_app() -> TarsyApp:
 
 @cache
 def _agent_app(redis_url: str) -> TarsyApp:
-    return build_app({"broker_url": redis_url, "result_backend": redis_url})
+    # An agent waits for a deadline of its own: a Redis that hangs may hold it only so long beyond it.
+    options = {"socket_timeout": _AGENT_SOCKET_S, "socket_connect_timeout": _AGENT_SOCKET_S}
+    return build_app(
+        {
+            "broker_url": redis_url,
+            "result_backend": redis_url,
+            "broker_transport_options": options,
+            "redis_socket_timeout": _AGENT_SOCKET_S,
+            "redis_socket_connect_timeout": _AGENT_SOCKET_S,
+        }
+    )
 
 
 def load_celeryconfig(directory: Path) -> dict[str, Any]:

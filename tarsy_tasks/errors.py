@@ -4,6 +4,7 @@
     ├── ConfigError         a configuration file, a variable or celeryconfig.py is wrong
     ├── BrokerUnavailable   Redis could not be reached: the call was not enqueued
     ├── ResultTimeout       `pending.result(timeout)` ran out; the call goes on
+    ├── PoisonMessage       a message was set aside: it was lost with its worker too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
         ├── ToolNameError   no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
@@ -19,6 +20,7 @@ __all__ = [
     "BrokerUnavailable",
     "CallError",
     "ConfigError",
+    "PoisonMessage",
     "ResultTimeout",
     "TarsyTasksError",
     "ToolNameError",
@@ -39,6 +41,12 @@ class BrokerUnavailable(TarsyTasksError):
 
 class ResultTimeout(TarsyTasksError):
     """`pending.result(timeout)` ran out of time. The call goes on: ask again, or cancel it."""
+
+
+class PoisonMessage(TarsyTasksError):
+    """A message was set aside: each worker that had it was lost. `tarsy-tasks poison` shows it. Its argument is the tag
+    of the message.
+    """
 
 
 class CallError(TarsyTasksError):

@@ -1,32 +1,66 @@
-"""Which workers serve which MCP server, as anyone with access to Redis may read it.
+"""Which workers live, and which MCP servers each of them serves, as they say themselves every few seconds.
 
-Owns how their heartbeats are read back.
+Owns the heartbeat in Redis and how it is read, by the clock of Redis. A worker that dies stops saying so and is
+forgotten; one that stops says goodbye.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from tarsy_tasks import keys
+from tarsy_tasks.redis_exchange import RedisExchange
 
-__all__ = ["serving_workers"]
+__all__ = ["ALIVE_S", "announce", "depart", "is_alive", "serving_workers"]
 
-_LIVE_S = 20.0
+ALIVE_S = 20.0
+"""A worker that said nothing for so long is taken for dead."""
+_KEPT_S = 60
+
+_ANNOUNCE = """
+local now = redis.call('TIME')[1]
+for _, key in ipairs(KEYS) do
+    redis.call('ZADD', key, now, ARGV[1])
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', now - ARGV[2])
+    redis.call('EXPIRE', key, ARGV[2])
+end
+"""
+
+
+def announce(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> None:
+    """Say that a worker lives and serves these servers.
+
+    Args:
+        instance: Name of the worker process; another one in the same place has another name.
+    """
+    names = [keys.WORKERS, *map(keys.serving_key, servers)]
+    exchange.execute(("EVAL", _ANNOUNCE, len(names), *names, instance, _KEPT_S))
+
+
+def depart(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> None:
+    """Say that a worker takes no calls any more."""
+    names = [keys.WORKERS, *map(keys.serving_key, servers)]
+    exchange.execute(*(("ZREM", name, instance) for name in names))
+
+
+def is_alive(exchange: RedisExchange, instance: str, within_s: float = ALIVE_S) -> bool:
+    """Whether a worker said lately that it lives."""
+    time, score = exchange.execute(("TIME",), ("ZSCORE", keys.WORKERS, instance))
+    return score is not None and float(time[0]) - float(score) < within_s
 
 
 def serving_workers(redis: Any, servers: Iterable[str]) -> dict[str, list[str]]:
-    """The worker instances with a heartbeat of the last 20 s, for each server.
+    """The live workers of each server, by server.
 
     Args:
-        redis: A client of the database that workers write to, such as `app.backend.client`.
+        redis: A redis-py client of the broker's database.
     """
     names = list(servers)
-    seconds, microseconds = redis.time()
-    since = seconds + microseconds / 1e6 - _LIVE_S
-    with redis.pipeline(transaction=False) as pipeline:
-        for name in names:
-            pipeline.zrangebyscore(keys.serving_key(name), since, "+inf")
-        found: list[list[bytes] | Exception] = pipeline.execute(raise_on_error=False)
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.time()
+    for name in names:
+        pipeline.zrange(keys.serving_key(name), 0, -1, withscores=True)
+    (seconds, _), *found = pipeline.execute()
     return {
-        name: [] if isinstance(members, Exception) else [member.decode(errors="replace") for member in members]
+        name: sorted(instance.decode() for instance, said_at in members if seconds - said_at < ALIVE_S)
         for name, members in zip(names, found, strict=True)
     }

@@ -5,16 +5,26 @@ Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules an
 
 __all__ = [
     "ALERTS",
+    "IDEMPOTENCY_TTL_S",
+    "LEASES",
     "MEASURED_SERVERS",
     "MEASURING_WORKERS",
+    "POISONED",
+    "SWEEPS",
+    "UNACKED",
+    "WAITING",
+    "WORKERS",
     "alert_state_key",
+    "call_marker",
     "check_queue",
     "health_key",
+    "idempotency_key",
     "in_flight_key",
     "metrics_key",
+    "poison_key",
     "queue",
     "recent_metrics_key",
-    "result_key_prefix",
+    "result_key",
     "server_of_queue",
     "serving_key",
 ]
@@ -25,9 +35,24 @@ MEASURED_SERVERS = "tarsy:metrics"
 """Sorted set of the servers that have metrics, by the Redis time of the last ones."""
 MEASURING_WORKERS = "tarsy:metrics-workers"
 """Sorted set of the worker processes that say what they have in flight, by the Redis time when they last did."""
+UNACKED = "tarsy:unacked"
+"""Hash, tag → queue, when it is garbage, and the message itself: all messages between publication and answer."""
+WAITING = "tarsy:waiting"
+"""Sorted set of the tags that lie in queues, by when they were last seen there."""
+LEASES = "tarsy:leases"
+"""Sorted set of the tags that workers hold, by when their leases were renewed."""
+SWEEPS = "tarsy:sweeps"
+"""Hash: when somebody last looked for lost messages, and until when nobody shall."""
+POISONED = "tarsy:poisoned"
+"""Sorted set of the tags that were set aside, by when."""
+WORKERS = "tarsy:workers"
+"""Sorted set of the live workers' instances, by when they last said so."""
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
+
+IDEMPOTENCY_TTL_S = 3500
+"""How long an idempotency key stands for its call: a little less than results are kept."""
 
 
 def queue(server: str) -> str:
@@ -72,13 +97,26 @@ def alert_state_key(server: str) -> str:
     return f"tarsy:alert:{server}"
 
 
+def call_marker(tag: str) -> str:
+    """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL."""
+    return f"tarsy:call:{tag}"
+
+
+def poison_key(tag: str) -> str:
+    """The books of a message that was set aside, a string with a TTL."""
+    return f"tarsy:poison:{tag}"
+
+
 def serving_key(server: str) -> str:
-    """Sorted set of the worker instances that serve a server, by the Redis time of their last heartbeat."""
+    """Sorted set of the instances of workers that serve a server, by when they last said so."""
     return f"tarsy:serving:{server}"
 
 
-def result_key_prefix(task_id_prefix: str) -> str:
-    """Begin of the keys, and of the channels of the same name, of the results of tasks whose id begins so (Celery's
-    spelling).
-    """
-    return f"celery-task-meta-{task_id_prefix}"
+def result_key(task_id: str) -> str:
+    """The key, and the channel, of a task's result (Celery's spelling)."""
+    return f"celery-task-meta-{task_id}"
+
+
+def idempotency_key(digest: str) -> str:
+    """Which call an idempotency key stands for, a string with a TTL."""
+    return f"tarsy:idempotency:{digest}"

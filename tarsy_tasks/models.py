@@ -25,6 +25,8 @@ class ToolCall(BaseModel):
         id: The model's own id, echoed in the result. Never a key: models repeat them.
         name: `server.tool`, or another form that `tool_names.resolve_tool_name` accepts.
         arguments: A mapping, or the text that the model wrote.
+        idempotency_key: The same call of the same agent with the same key is made once; whoever asks again within an
+            hour gets the same answer. Only a call that never began may be made anew. None: each call is its own.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,6 +34,7 @@ class ToolCall(BaseModel):
     id: str
     name: str
     arguments: dict[str, Any] | str | None = None
+    idempotency_key: str | None = Field(default=None, min_length=1, max_length=1000)
 
 
 class CallInfo(BaseModel):

@@ -25,7 +25,7 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     """No answer in time: the tool may have run."""
     CANCELLED = "cancelled"
-    """Cancelled by the caller, an operator or a shutdown: the tool may have begun."""
+    """Cancelled by the caller or an operator: the tool may have begun."""
 
 
 class ErrorCode(StrEnum):
@@ -45,6 +45,7 @@ class ErrorCode(StrEnum):
     TOOL_NOT_SELECTED = "TOOL_NOT_SELECTED", Outcome.REJECTED
     INVALID_ARGUMENTS = "INVALID_ARGUMENTS", Outcome.REJECTED
     INVALID_MESSAGE = "INVALID_MESSAGE", Outcome.REJECTED
+    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT", Outcome.REJECTED
 
     TOOL_ERROR = "TOOL_ERROR", Outcome.TOOL_ERROR
     SERVER_ERROR = "SERVER_ERROR", Outcome.TOOL_ERROR
@@ -52,12 +53,16 @@ class ErrorCode(StrEnum):
     RESULT_TOO_LARGE = "RESULT_TOO_LARGE", Outcome.TOOL_ERROR
 
     DEADLINE_PASSED = "DEADLINE_PASSED", Outcome.UNAVAILABLE
+    NOT_STARTED = "NOT_STARTED", Outcome.UNAVAILABLE
+    NO_WORKER = "NO_WORKER", Outcome.UNAVAILABLE
     SERVER_UNAVAILABLE = "SERVER_UNAVAILABLE", Outcome.UNAVAILABLE
     SERVER_MISCONFIGURED = "SERVER_MISCONFIGURED", Outcome.UNAVAILABLE
     SERVER_REFUSED = "SERVER_REFUSED", Outcome.UNAVAILABLE
 
     SESSION_LOST = "SESSION_LOST", Outcome.UNKNOWN
     WORKER_LOST = "WORKER_LOST", Outcome.UNKNOWN
+    WORKER_STOPPED = "WORKER_STOPPED", Outcome.UNKNOWN
+    SET_ASIDE = "SET_ASIDE", Outcome.UNKNOWN
     INTERNAL_ERROR = "INTERNAL_ERROR", Outcome.UNKNOWN
 
     CALL_TIMEOUT = "CALL_TIMEOUT", Outcome.TIMEOUT
@@ -65,4 +70,3 @@ class ErrorCode(StrEnum):
     NO_ANSWER = "NO_ANSWER", Outcome.TIMEOUT
 
     CANCELLED = "CANCELLED", Outcome.CANCELLED
-    WORKER_STOPPED = "WORKER_STOPPED", Outcome.CANCELLED

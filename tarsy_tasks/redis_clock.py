@@ -20,15 +20,23 @@ class RedisClock:
         self._synced_at = float("-inf")
 
     def sync(self, redis: Any) -> None:
-        """Ask Redis for its time, if that is more than a minute ago.
+        """Ask Redis for its time, if that is more than a minute ago. A clock that was set once goes on without Redis.
 
         Args:
             redis: A redis-py client.
+
+        Raises:
+            RedisError: Redis cannot be reached, and never could.
         """
         before = time.monotonic()
         if before - self._synced_at < _RESYNC_S:
             return
-        seconds, microseconds = redis.time()
+        try:
+            seconds, microseconds = redis.time()
+        except Exception:
+            if self._synced_at == float("-inf"):
+                raise
+            return
         after = time.monotonic()
         self._offset = seconds + microseconds / 1e6 - (before + after) / 2
         self._synced_at = after

@@ -1,49 +1,110 @@
-"""kombu's Redis transport without its largest costs: a new client object and a redis-py pipeline for every message.
+"""kombu's Redis transport, with calls that are never lost or run twice by it, and without its largest costs.
 
 Owns what the project changes in the broker's transport; selected by `broker_transport` in the defaults. Each override
-names the behaviour that it replaces, and a test tells when upstream has mended it.
+names the behaviour of kombu 5.7 that it replaces, and a test tells when upstream has mended it. Where a message stands
+is kept by `deliveries`; who renews leases and looks for lost messages is the worker's `lease`.
 """
 
-import time
+import logging
+import socket
+from queue import Empty
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps
 
+from tarsy_tasks.deliveries import Deliveries, Delivery
 from tarsy_tasks.redis_exchange import RedisExchange
 
-__all__ = ["ALIAS", "Channel", "QoS", "Transport"]
+__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "let_go"]
+
+logger = logging.getLogger(__name__)
 
 ALIAS = "tarsy-redis"
 """The transport's name in Celery's settings and log lines."""
 
+KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
+"""A peer that vanished without a word is noticed after 20 s."""
+
+_OURS = "tarsy."
+
+held: dict[str, Delivery] = {}
+"""What this process took and has neither answered nor given back, by tag: the leases that it has to renew. It outlives
+channels, as the calls do: they go on while the connection to Redis is made anew."""
+
+
+def let_go(delivery: Delivery) -> None:
+    """Renew the lease of a message no longer."""
+    if held.get(delivery.tag) is delivery:
+        del held[delivery.tag]
+
+
+def _call_id(headers: Any) -> str | None:
+    """The task id of a message, if it is one of our tasks."""
+    try:
+        task, task_id = headers["task"], headers["id"]
+    except (KeyError, TypeError):
+        return None
+    return task_id if isinstance(task_id, str) and str(task).startswith(_OURS) else None
+
 
 class QoS(kombu_redis.QoS):
-    """Bookkeeping of unacknowledged messages: the same two keys and the same commands as kombu 5.7, sent plainly.
+    """Bookkeeping of unacknowledged messages.
 
-    kombu wraps each pair of commands in MULTI, which guards against nothing here: the two go out together and concern
-    one message, and a connection that breaks in between has lost the reply either way.
+    kombu keeps a time of this machine's clock for each message and puts back what is older than the visibility timeout,
+    also the calls of a worker that lives; when a connection breaks it puts back at once what is still running; and a
+    Redis that restarts meanwhile ends the worker (`AttributeError` in `restore_unacked`). Here leases are renewed for
+    as long as the worker lives, and only a lease that lapsed brings a message back.
     """
 
+    restore_at_shutdown = False
+
     def append(self, message: Any, delivery_tag: str) -> None:
-        delivery = message.delivery_info
-        kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
-        self.channel.exchange.execute(
-            ("ZADD", self.unacked_index_key, time.time(), delivery_tag),
-            ("HSET", self.unacked_key, delivery_tag, kept),
-        )
-        virtual.QoS.append(self, message, delivery_tag)
+        tag = message.delivery_tag = _call_id(message.headers) or str(delivery_tag)
+        if not isinstance(message.headers.get("id", tag), str):
+            # Celery takes anything for the id of a task, and fails when it stores the result.
+            message.headers["id"] = tag
+        self.channel.taking = tag
+        delivery = self.channel.deliveries.take(self.channel.popped_from, tag, lambda: dumps(message._raw))
+        message.delivery = held[tag] = delivery
+        virtual.QoS.append(self, message, tag)
 
     def ack(self, delivery_tag: str) -> None:
-        self.channel.exchange.execute(
-            ("ZREM", self.unacked_index_key, delivery_tag), ("HDEL", self.unacked_key, delivery_tag)
-        )
+        delivery: Delivery = self._delivered[delivery_tag].delivery
+        let_go(delivery)
         virtual.QoS.ack(self, delivery_tag)
+        if not (delivery.answered or delivery.kept):
+            self.channel.deliveries.acknowledge(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        let_go(self._delivered[delivery_tag].delivery)
+        virtual.QoS.ack(self, delivery_tag)
+        if requeue:
+            self.channel.deliveries.requeue(delivery_tag)
+        else:
+            self.channel.deliveries.acknowledge(delivery_tag)
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
+        """Called when a channel closes: what runs goes on, all else this process lets go of, and its lease lapses."""
+        from celery.worker import state
+
+        self._on_collect.cancel()
+        self._flush()
+        running: set[str] = {request.message.delivery_tag for request in tuple(state.active_requests)}
+        for tag in self._delivered.keys() - running:
+            held.pop(tag, None)
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Left to the worker's `lease`, which does not depend on a consumer that is connected."""
 
 
 class Channel(kombu_redis.Channel):
-    """A channel that keeps one client and a few connections for its own commands.
+    """A channel that publishes on the books, and keeps one client and a few connections for its own commands.
 
     kombu 5.7 builds a `redis.Redis`, with its table of some 300 callbacks, for every acknowledgement and every message
     that is kept unacknowledged: a tenth of a worker's CPU. Clients are safe to share, their connections come from the
@@ -51,15 +112,59 @@ class Channel(kombu_redis.Channel):
     """
 
     QoS = QoS
+    popped_from = ""
+    taking = ""
     _own_client: Any = None
-    _exchange: RedisExchange | None = None
 
-    @property
-    def exchange(self) -> RedisExchange:
-        """For commands that go out together, on connections of the channel's pool."""
-        if self._exchange is None:
-            self._exchange = RedisExchange(self.pool)
-        return self._exchange
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.global_keyprefix:
+            raise ValueError("broker_transport_options: global_keyprefix is not supported; use a database of its own")
+        # It outlives the channel: calls that run while the connection is made anew are acknowledged through it. And its
+        # pool is its own: kombu disconnects the channel's, under the threads that read from it.
+        pool = type(self.pool)(connection_class=self.pool.connection_class, **self.pool.connection_kwargs)
+        exchange = RedisExchange(pool)
+        self.deliveries = Deliveries(lambda: exchange)
+
+    def _inplace_augment_message(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:
+        super()._inplace_augment_message(message, exchange, routing_key)
+        if call_id := _call_id(message["headers"]):
+            # So that a call can be found by its id, and one that is published again is the same.
+            message["properties"]["delivery_tag"] = call_id
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        headers: dict[str, Any] = message.get("headers") or {}
+        if "task" not in headers or kwargs.get("_publish_batch") is not None:
+            # Replies to `inspect` are consumed without acknowledgement.
+            super()._put(queue, message, **kwargs)
+            return
+        name = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
+        self.deliveries.publish(name, message["properties"]["delivery_tag"], dumps(message), headers.get("garbage_at"))
+
+    def _purge(self, queue: str) -> int:
+        return self.deliveries.purge(queue)
+
+    def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        super().basic_consume(queue, *args, **kwargs)
+        callbacks = self.connection._callbacks
+        deliver = callbacks[queue]
+
+        def deliver_from_queue(message: Any) -> Any:
+            self.popped_from = queue
+            return deliver(message)
+
+        callbacks[queue] = deliver_from_queue
+
+    def _brpop_read(self, **options: Any) -> Any:
+        self.taking = ""
+        try:
+            return super()._brpop_read(**options)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # kombu lets what is no message of Celery's end the worker. Its text may hold arguments: it is not printed.
+            logger.critical("a message from %s cannot be read: %s", self.popped_from or "a queue", type(error).__name__)
+            # If it is on the books, its lease lapses, and after a few deliveries it is set aside.
+            held.pop(self.taking, None)
+            raise Empty from None
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:
@@ -69,8 +174,7 @@ class Channel(kombu_redis.Channel):
         return self._own_client
 
     def _disconnect_pools(self) -> None:
-        # Both belong to the pool that is given up here, which closes the connections.
-        self._own_client = self._exchange = None
+        self._own_client = None
         super()._disconnect_pools()
 
 

@@ -1,35 +1,127 @@
-"""Celery's Redis result backend without the read before every write.
+"""Celery's Redis result backend: an answer and the acknowledgement of its call go out together, also after an outage.
 
 Owns what the project changes in the result backend; every application of the package uses it for `redis://` URLs.
 """
 
+import itertools
+import logging
+import threading
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_random_exponential,
+)
 
+from tarsy_tasks.deliveries import Deliveries
+from tarsy_tasks.models import ToolResult
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.redis_exchange import RedisExchange
 
 __all__ = ["ResultBackend"]
 
+logger = logging.getLogger(__name__)
+
+_RETRY_LIMIT_S = 2.0
+_REFUSALS = 4
+
 
 class ResultBackend(RedisBackend):
-    """Stores a success without first reading what is stored.
+    """Stores a success without first reading what is stored, and does not give up while Redis is away.
 
     Stock reads so that a failure never overwrites a success; a success needs no such care. It saves a round trip a
-    call.
+    call. Stock also gives up after 20 attempts, and the result is lost.
+
+    Attributes:
+        stopping: Set by a worker that will not wait for Redis any longer. None in other processes, which wait as stock
+            does.
     """
+
+    stopping: threading.Event | None = None
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
     ) -> Any:
-        if state != states.SUCCESS:
-            return super()._store_result(task_id, result, state, traceback, request, **kwargs)
-        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
-        meta["task_id"] = task_id
-        self._set_with_state(self.get_key_for_task(task_id), self.encode(meta), state)
+        try:
+            return self._store(task_id, result, state, traceback, request, **kwargs)
+        except RedisError as error:
+            if not isinstance(result, ToolResult) or (self.stopping is not None and self.stopping.is_set()):
+                raise
+            logger.error("the result of %s cannot be stored: %s", task_id, error)  # noqa: TRY400
+            self._store(task_id, _unstorable(result, error), state, traceback, request, **kwargs)
+            return result
+
+    def _store(self, task_id: str, result: Any, state: str, traceback: Any, request: Any, **kwargs: Any) -> Any:
+        delivery = getattr(request, "delivery", None)
+        try:
+            if state != states.SUCCESS:
+                return super()._store_result(task_id, result, state, traceback, request, **kwargs)
+            meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+            meta["task_id"] = task_id
+            key, value = self.get_key_for_task(task_id), self.encode(meta)
+            if delivery is None or delivery.tag != task_id or not self._is_the_broker:
+                self._set_with_state(key, value, state)
+            else:
+                self.ensure(self._deliveries.answer, (task_id, key, value, self.expires))
+                delivery.answered = True
+        except BaseException:
+            if delivery is not None:
+                # The call comes back when its lease has lapsed, rather than being lost.
+                delivery.kept = True
+            raise
+        else:
+            if delivery is not None:
+                delivery.kept = False
         return result
+
+    def fail_at_once(self, task_id: str, error: Exception) -> None:
+        """Store that a task failed; for those that must not wait for Redis."""
+        meta = self._get_result_meta(
+            result=self.prepare_exception(error), state=states.FAILURE, traceback=None, request=None
+        )
+        meta["task_id"] = task_id
+        self._set(self.get_key_for_task(task_id), self.encode(meta))
+
+    def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
+        if self.stopping is None:
+            return super().ensure(fun, args, **policy)
+        try:
+            return fun(*args)
+        except self._passing_errors as error:
+            logger.warning("Redis takes no result, trying again: %s", error)
+        refusals = itertools.count(1)
+
+        def may_pass(error: BaseException) -> bool:
+            if not isinstance(error, self._passing_errors):
+                return False
+            # Redis cuts the connection on what is too large for it, again and again, and is well otherwise.
+            return not (isinstance(error, self.connection_errors) and self._answers() and next(refusals) >= _REFUSALS)
+
+        retrying = Retrying(
+            retry=retry_if_exception(may_pass),
+            wait=wait_random_exponential(multiplier=0.1, max=_RETRY_LIMIT_S),
+            stop=stop_when_event_set(self.stopping),
+            sleep=sleep_using_event(self.stopping),
+            after=_log_failure,
+            reraise=True,
+        )
+        return retrying(fun, *args)
+
+    def _answers(self) -> bool:
+        try:
+            self._exchange.execute(("PING",))
+        except self.connection_errors:
+            return False
+        return True
 
     def _set(self, key: Any, value: Any, expires: int | None = None) -> None:
         """Store and announce. Stock wraps the two in MULTI, and uses SETEX, of which redis-py warns on every call."""
@@ -40,3 +132,32 @@ class ResultBackend(RedisBackend):
     @cached_property
     def _exchange(self) -> RedisExchange:
         return RedisExchange(self.client.connection_pool)
+
+    @cached_property
+    def _deliveries(self) -> Deliveries:
+        return Deliveries(lambda: self._exchange)
+
+    @cached_property
+    def _is_the_broker(self) -> bool:
+        return self.app.conf.broker_url == self.app.conf.result_backend
+
+    @cached_property
+    def _passing_errors(self) -> tuple[type[Exception], ...]:
+        """What Redis says while it is away, fails over or is full."""
+        return (*self.connection_errors, OutOfMemoryError, ReadOnlyError)
+
+
+def _log_failure(state: RetryCallState) -> None:
+    if state.attempt_number % 10 == 0 and state.outcome is not None:
+        logger.warning("Redis still takes no result after %.0f s: %s", state.idle_for, state.outcome.exception())
+
+
+def _unstorable(result: ToolResult, error: Exception) -> ToolResult:
+    """What is stored in place of a result that Redis refuses."""
+    code = ErrorCode.RESULT_TOO_LARGE
+    text = (
+        f"`{result.name}` ended with `{result.outcome}`, but Redis did not take its result of {len(result.content)} "
+        f"characters ({type(error).__name__}). Ask for less: a filter, a limit or a page."
+    )
+    update = {"content": text, "structured": None, "attachments": (), "outcome": code.outcome, "error_code": code}
+    return result.model_copy(update=update)

@@ -30,6 +30,8 @@ class Settings(BaseSettings):
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that is told of servers that fall ill or recover. It may hold a
             token.
         alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there.
+        shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
+            after 30 s.
     """
 
     model_config = SettingsConfigDict(
@@ -45,6 +47,7 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     alert_webhook: str | None = Field(default=None, repr=False, pattern=r"^https?://[^\s/]\S*$")
     alert_webhook_secret: SecretStr | None = None
+    shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
 
 def load_settings() -> Settings:
@@ -60,6 +63,6 @@ def load_settings() -> Settings:
         raise ConfigError(
             f"{names}: not understood; TARSY_REDIS_URL is like redis://127.0.0.1:6379/0 (or rediss://…), "
             "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
-            "TARSY_STARTUP_TIMEOUT_S a number of seconds above 0, TARSY_METRICS_PORT a port, "
+            "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
             "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook"
         ) from None

@@ -14,7 +14,7 @@ from tests.processes import Worker, environment_of, wait_until
 
 StartWorker = Callable[..., Worker]
 
-_OWNED_BY_KOMBU = ("_kombu.", "unacked")
+_OWNED_BY_KOMBU = "_kombu."
 """Keys that kombu keeps without an expiry, one a queue."""
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from tarsy_tasks.agent.calls import Calls, SentCall
+from tarsy_tasks.agent.calls import WITHDRAW_S, Calls, SentCall
 from tarsy_tasks.agent.catalogue import Catalogue
 from tarsy_tasks.errors import BrokerUnavailable, ResultTimeout, TarsyTasksError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
@@ -60,7 +60,10 @@ class AsyncPendingCall:
         except TimeoutError:
             if timeout is not None and self._sent.seconds_left():
                 raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
-            return self._calls.give_up(self._sent)
+        try:
+            return await _wait(self._calls.withdraw_later(self._sent), WITHDRAW_S)
+        except TimeoutError:
+            return self._calls.no_answer(self._sent)
 
     async def cancel(self) -> None:
         """Cancel the call, wherever it is. `result` then tells how it ended.
@@ -116,6 +119,8 @@ class AsyncToolExecutor:
             if isinstance(answer, BaseException) and not isinstance(answer, TarsyTasksError | TimeoutError):
                 raise answer
             answers.append((listing.server, answer))
+            if isinstance(answer, TimeoutError):
+                self._calls.drop_listing(listing)
         self._catalogue.update(self._calls, answers)
         return self._catalogue.tools
 
@@ -171,7 +176,7 @@ class AsyncToolExecutor:
 
     def _cancel_when_sent(self, sending: "Future[SentCall]") -> None:
         if not sending.cancelled() and sending.exception() is None:
-            self._calls.cancel_later(sending.result())
+            self._calls.withdraw_later(sending.result())
 
 
 async def _wait(future: "Future[T]", timeout_s: float) -> T:

@@ -5,17 +5,18 @@ over it, one that blocks and one that awaits.
 """
 
 import json
-import threading
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks import keys
-from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
+from tarsy_tasks.agent import endings
+from tarsy_tasks.agent.endings import read_listing, read_result
+from tarsy_tasks.agent.idempotency import Claim, claim
+from tarsy_tasks.agent.replies import ReplyReader, reader_of
+from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
+from tarsy_tasks.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -29,6 +30,9 @@ __all__ = ["Calls", "SentCall", "SentListing"]
 _PUBLISH_WAIT_S = 0.2
 _REPLY_MARGIN = 0.1
 _REPLY_MARGIN_LIMIT_S = 1.0
+WITHDRAW_S = 1.0
+"""How long an answer at the deadline may wait for the books to say whether the call had begun."""
+_GARBAGE_S = 600.0
 
 
 class SentCall:
@@ -38,13 +42,25 @@ class SentCall:
         id: The task id.
         deadline: Monotonic time after which nobody waits.
         future: Resolves to the `ToolResult`.
+        server: Id of the server; empty for a call that was not sent.
+        claim: Of the call's idempotency key, if it has one.
     """
 
-    def __init__(self, task_id: str, call: ToolCall, deadline: float, future: "Future[ToolResult]") -> None:
+    def __init__(
+        self,
+        task_id: str,
+        call: ToolCall,
+        deadline: float,
+        future: "Future[ToolResult]",
+        server: str = "",
+        claim: Claim | None = None,
+    ) -> None:
         self.id = task_id
         self.call = call
         self.deadline = deadline
         self.future = future
+        self.server = server
+        self.claim = claim
 
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
@@ -53,7 +69,8 @@ class SentCall:
 class SentListing:
     """A request for the tools of one server; `future` resolves to the tools, or raises `CallError`."""
 
-    def __init__(self, server: str, future: "Future[list[ToolDefinition]]") -> None:
+    def __init__(self, task_id: str, server: str, future: "Future[list[ToolDefinition]]") -> None:
+        self.id = task_id
         self.server = server
         self.future = future
 
@@ -107,13 +124,19 @@ class Calls:
         """
         try:
             server, tool = self._resolve(call.name)
+            arguments = _encode(call)
+            reader = self._reader(deadline)
+            task_id = reader.new_id()
+            claimed = self._claim(reader, call, (server, tool, arguments), task_id)
         except CallError as error:
-            future: Future[ToolResult] = Future()
-            future.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
-            return SentCall("", call, deadline, future)
-        reader = self._reader(deadline)
-        task_id = reader.new_id()
-        future = reader.expect(task_id, lambda meta: _read_result(meta, call), deadline)
+            answered: Future[ToolResult] = Future()
+            answered.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
+            return SentCall("", call, deadline, answered)
+        if claimed is not None and not claimed.is_new:
+            future = reader.expect(claimed.task_id, lambda meta: read_result(meta, call), deadline)
+            reader.look(claimed.task_id)
+            return SentCall(claimed.task_id, call, deadline, future, server, claimed)
+        future = reader.expect(task_id, lambda meta: read_result(meta, call), deadline)
         left_s = max(0.0, deadline - time.monotonic())
         info = CallInfo(
             call_id=call.id,
@@ -124,9 +147,16 @@ class Calls:
             deadline=reader.clock.now() + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
             sent_at=reader.clock.now(),
         )
-        arguments = (server, tool, _encode(call), info.model_dump(exclude_none=True))
-        self._publish(reader, task_id, "tarsy.call_tool", arguments, deadline)
-        return SentCall(task_id, call, deadline, future)
+        sent = SentCall(task_id, call, deadline, future, server, claimed)
+        try:
+            message = (server, tool, arguments, info.model_dump(exclude_none=True))
+            self._publish(reader, task_id, "tarsy.call_tool", message, deadline)
+        except BaseException:
+            reader.forget(task_id, future)
+            # Perhaps Redis took it just as the connection broke.
+            self.withdraw_later(sent)
+            raise
+        return sent
 
     def send_listing(self, server: str, deadline: float) -> SentListing:
         """Ask a worker for the tools of a server.
@@ -136,19 +166,59 @@ class Calls:
         """
         reader = self._reader(deadline)
         task_id = reader.new_id()
-        future = reader.expect(task_id, _read_listing, deadline)
-        self._publish(reader, task_id, "tarsy.list_tools", (server,), deadline)
-        return SentListing(server, future)
+        future = reader.expect(task_id, read_listing, deadline)
+        try:
+            self._publish(reader, task_id, "tarsy.list_tools", (server,), deadline)
+        except BaseException:
+            reader.forget(task_id, future)
+            raise
+        return SentListing(task_id, server, future)
 
-    def give_up(self, sent: SentCall) -> ToolResult:
-        """The deadline has passed: cancel the call, and answer it here."""
-        reader_of(self.app).forget(sent.id)
-        self.cancel_later(sent)
-        error = CallError(
-            ErrorCode.NO_ANSWER,
-            f"`{sent.call.name}` was not answered within {self.timeout_s:g} s. Either no worker serves its queue, "
-            "or the tool is still running and may have had its effect. Look at its effects before you call it again.",
-        )
+    def drop_listing(self, listing: SentListing) -> None:
+        """Nobody waits for this listing any more: its message shall not lie in a queue that nobody serves."""
+        reader_of(self.app).forget(listing.id, listing.future)
+        withdraw_later(self.app, listing.id, listing.server)
+
+    def withdraw_later(self, sent: SentCall) -> "Future[ToolResult]":
+        """The deadline has passed: take the call back if it has not begun, else cancel it.
+
+        Returns:
+            How it ended; Redis may hang, so whoever waits for this bounds it, and then takes `no_answer`.
+        """
+        asked = withdraw_later(self.app, sent.id, sent.server)
+        ended: Future[ToolResult] = Future()
+        ended.set_running_or_notify_cancel()
+
+        def conclude(found: "Future[Withdrawal]") -> None:
+            try:
+                ended.set_result(self._conclude(sent, found.result()))
+            except Exception:
+                ended.set_result(self.no_answer(sent))
+
+        asked.add_done_callback(conclude)
+        return ended
+
+    def _conclude(self, sent: SentCall, found: Withdrawal) -> ToolResult:
+        if found.mark is Mark.ANSWERED:
+            # It was stored just now, or while Redis was away from this process.
+            reader_of(self.app).look(sent.id)
+            if sent.future.done():
+                return sent.future.result()
+        elif found.mark is Mark.BEGUN:
+            self._revoke(sent)
+        else:
+            if sent.claim is not None:
+                sent.claim.release()
+            error = endings.not_started(sent.call, sent.server, self.timeout_s, is_served=found.is_served)
+            return self._ended_here(sent, error)
+        return self.no_answer(sent)
+
+    def no_answer(self, sent: SentCall) -> ToolResult:
+        """What to answer when nothing came back, and nothing is known."""
+        return self._ended_here(sent, endings.no_answer(sent.call, self.timeout_s))
+
+    def _ended_here(self, sent: SentCall, error: CallError) -> ToolResult:
+        reader_of(self.app).forget(sent.id, sent.future)
         return ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name, duration_s=self.timeout_s)
 
     def cancel(self, sent: SentCall) -> None:
@@ -160,18 +230,19 @@ class Calls:
         if not sent.id or sent.future.done():
             return
         try:
-            self.app.control.revoke(sent.id, terminate=True)
+            found = withdraw(self.app, sent.id, sent.server)
+            if found.mark is Mark.BEGUN:
+                self._revoke(sent)
         except _connection_errors() as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
+        if found.mark in (Mark.NONE, Mark.WITHDRAWN) and reader_of(self.app).forget(sent.id, sent.future):
+            if sent.claim is not None:
+                sent.claim.release()
+            error = endings.cancelled(sent.call)
+            sent.future.set_result(ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name))
 
-    def cancel_later(self, sent: SentCall) -> None:
-        """Cancel a call without waiting for it, as well as can be: Redis may be what is gone."""
-
-        def cancel() -> None:
-            with suppress(BrokerUnavailable):
-                self.cancel(sent)
-
-        threading.Thread(target=cancel, name="tarsy-cancel", daemon=True).start()
+    def _revoke(self, sent: SentCall) -> None:
+        self.app.control.revoke(sent.id, terminate=True)
 
     def is_selected(self, server: str, tool: str) -> bool:
         """Whether the filter lets a tool through."""
@@ -202,6 +273,16 @@ class Calls:
         reader.wait_until_subscribed(max(0.0, deadline - time.monotonic()))
         return reader
 
+    def _claim(
+        self, reader: ReplyReader, call: ToolCall, what: tuple[str, str, str | None], task_id: str
+    ) -> Claim | None:
+        if call.idempotency_key is None:
+            return None
+        try:
+            return claim(reader.redis, what, agent_id=self._agent_id, key=call.idempotency_key, task_id=task_id)
+        except _connection_errors() as error:
+            raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
+
     def _publish(
         self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
     ) -> None:
@@ -217,6 +298,8 @@ class Calls:
             argsrepr=f"{server}.{tool}" if tool else server,
             kwargsrepr="{}",
         )
+        # When not even a worker that was away for long has to tell anybody that it is too late.
+        message.headers["garbage_at"] = reader.clock.now() + max(0.0, deadline - time.monotonic()) + _GARBAGE_S
         pool: Any = self.app.producer_pool
 
         def publish() -> None:
@@ -232,14 +315,11 @@ class Calls:
         )
         try:
             retrying(publish)
-        except BaseException as error:
-            reader.forget(task_id)
-            if isinstance(error, errors):
-                raise BrokerUnavailable(
-                    f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued, "
-                    "unless the connection broke just as Redis took it."
-                ) from error
-            raise
+        except errors as error:
+            raise BrokerUnavailable(
+                f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued, "
+                "unless the connection broke just as Redis took it; then it is taken back if it has not begun."
+            ) from error
 
 
 def _encode(call: ToolCall) -> str | None:
@@ -277,46 +357,3 @@ def _selected_servers(servers: Collection[str] | None) -> list[str]:
         known = ", ".join(config.enabled_servers) or "none"
         raise ValueError(f"not configured in {path}, or not enabled: {', '.join(unknown)}. Servers there: {known}")
     return list(servers)
-
-
-def _read_result(meta: Meta, call: ToolCall) -> ToolResult:
-    """The answer that a worker stored, or the one that tells what became of the task."""
-    if meta["status"] == "SUCCESS":
-        try:
-            return ToolResult.model_validate(meta["result"])
-        except ValidationError:
-            error = CallError(
-                ErrorCode.INTERNAL_ERROR,
-                f"The stored answer to `{call.name}` cannot be read: is the worker of another version? "
-                "The tool may have run.",
-            )
-    elif meta["status"] == "REVOKED":
-        error = CallError(
-            ErrorCode.CANCELLED, f"`{call.name}` was cancelled. If it had begun, the MCP server was told to stop."
-        )
-    else:
-        error = _task_failure(meta, f"`{call.name}`", " The tool may have run.")
-    return ToolResult.from_error(error, call_id=call.id, name=call.name)
-
-
-def _read_listing(meta: Meta) -> list[ToolDefinition]:
-    if meta["status"] != "SUCCESS":
-        raise _task_failure(meta, "the list of tools", "")
-    try:
-        error = meta["result"]["error"]
-        if error is not None:
-            raise CallError(ErrorCode(error["code"]), error["text"])
-        return [ToolDefinition.model_validate(tool) for tool in meta["result"]["tools"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CallError(ErrorCode.INTERNAL_ERROR, f"The stored list of tools cannot be read: {error!r:.200}") from None
-
-
-def _task_failure(meta: Meta, what: str, then: str) -> CallError:
-    """What a task that failed in Celery's sense means to the agent; `then` ends the text."""
-    result: Any = meta.get("result")
-    kind = str(cast("dict[str, Any]", result).get("exc_type")) if isinstance(result, dict) else "no result"
-    if kind == "TimeLimitExceeded":
-        return CallError(ErrorCode.TIME_LIMIT, f"Celery's hard time limit ended {what}.{then}")
-    if kind == "WorkerLostError":
-        return CallError(ErrorCode.WORKER_LOST, f"The worker was lost while it ran {what}.{then}")
-    return CallError(ErrorCode.INTERNAL_ERROR, f"The worker failed on {what} ({kind}); its log says why.{then}")

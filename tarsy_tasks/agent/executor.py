@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tarsy_tasks.agent.calls import Calls, SentCall
+from tarsy_tasks.agent.calls import WITHDRAW_S, Calls, SentCall
 from tarsy_tasks.agent.catalogue import Catalogue
 from tarsy_tasks.errors import ResultTimeout, TarsyTasksError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
@@ -53,7 +53,11 @@ class PendingCall:
         except TimeoutError:
             if timeout is not None and self._sent.seconds_left():
                 raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
-            return self._calls.give_up(self._sent)
+        ending = self._calls.withdraw_later(self._sent)
+        try:
+            return ending.result(WITHDRAW_S)
+        except TimeoutError:
+            return self._calls.no_answer(self._sent)
 
     def cancel(self) -> None:
         """Cancel the call, wherever it is. `result` then tells how it ended.
@@ -123,6 +127,8 @@ class ToolExecutor:
                 answers.append((listing.server, listing.future.result(max(0.0, deadline - time.monotonic()))))
             except (TarsyTasksError, TimeoutError) as error:
                 answers.append((listing.server, error))
+                if isinstance(error, TimeoutError):
+                    self._calls.drop_listing(listing)
         self._catalogue.update(self._calls, answers)
         return self._catalogue.tools
 

@@ -14,6 +14,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tarsy_tasks import keys
@@ -34,6 +35,8 @@ Meta = Mapping[str, Any]
 _READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 _POLL_S = 5.0
 _RECONNECT_S = 0.25
+_STRANGER_POLL_S = 0.25
+"""Answers to calls of other processes (the same idempotency key) are not announced to this one."""
 
 
 class ReplyReader:
@@ -44,15 +47,18 @@ class ReplyReader:
 
     Attributes:
         clock: The clock of that Redis, set before the subscription is announced.
+        redis: That client.
     """
 
     def __init__(self, redis: Any) -> None:
         self.clock = RedisClock()
-        self._redis = redis
+        self.redis = redis
         # The first three groups of a random UUID are this process's own, the other two a call's.
         self._id_prefix = str(uuid.uuid4())[:19]
-        self._key_prefix = keys.result_key_prefix(self._id_prefix)
-        self._pending: dict[str, tuple[float, Callable[[Meta], None]]] = {}
+        self._key_prefix = keys.result_key(self._id_prefix)
+        self._lock = threading.Lock()
+        self._pending: dict[str, list[_Wait]] = {}
+        self._strangers: set[str] = set()
         self._subscribed = threading.Event()
         self._failure: Exception | None = None
         threading.Thread(target=self._run, name="tarsy-replies", daemon=True).start()
@@ -71,19 +77,31 @@ class ReplyReader:
         future: Future[T] = Future()
         # From here on nobody can cancel it: an asyncio wait that is cancelled must not take the answer from others.
         future.set_running_or_notify_cancel()
-
-        def resolve(meta: Meta) -> None:
-            try:
-                future.set_result(convert(meta))
-            except Exception as error:
-                future.set_exception(error)
-
-        self._pending[task_id] = (deadline, resolve)
+        with self._lock:
+            self._pending.setdefault(task_id, []).append(_Wait(future, convert, deadline))
+            if not task_id.startswith(self._id_prefix):
+                self._strangers.add(task_id)
         return future
 
-    def forget(self, task_id: str) -> None:
-        """Nobody waits for this answer any more."""
-        self._pending.pop(task_id, None)
+    def forget(self, task_id: str, future: "Future[Any]") -> bool:
+        """Nobody waits for this answer any more.
+
+        Returns:
+            Whether it was still waited for: then its future belongs to the caller now.
+        """
+        with self._lock:
+            waits = self._pending.get(task_id, [])
+            left = [wait for wait in waits if wait.future is not future]
+            self._keep(task_id, left)
+            return len(left) < len(waits)
+
+    def look(self, task_id: str) -> None:
+        """Read an answer that may be there already; one of another process is looked for again and again."""
+        body = self.redis.get(keys.result_key(task_id))
+        if body is not None:
+            self._resolve(task_id, body)
+        elif not task_id.startswith(self._id_prefix):
+            self.redis.publish(self._key_prefix, b"")  # wakes the reader, which has to poll from now on
 
     def wait_until_subscribed(self, timeout_s: float) -> None:
         """Return once answers can arrive.
@@ -99,7 +117,7 @@ class ReplyReader:
 
     def _run(self) -> None:
         while True:
-            pubsub = self._redis.pubsub()
+            pubsub = self.redis.pubsub()
             try:
                 pubsub.psubscribe(self._key_prefix + "*")
                 self._receive(pubsub)
@@ -115,46 +133,70 @@ class ReplyReader:
     def _receive(self, pubsub: Any) -> None:
         next_poll = time.monotonic() + _POLL_S
         while True:
-            message = pubsub.get_message(timeout=_POLL_S)
+            message = pubsub.get_message(timeout=max(0.0, next_poll - time.monotonic()))
             if message is not None and message["type"] == "pmessage":
-                self._resolve(message["channel"], message["data"])
+                key = message["channel"].decode()
+                self._resolve(self._id_prefix + key.removeprefix(self._key_prefix), message["data"])
             elif message is not None and message["type"] == "psubscribe":
                 # The first subscription, or one that redis-py renewed by itself after a lost connection.
-                self.clock.sync(self._redis)
+                self.clock.sync(self.redis)
                 self._subscribed.set()
                 self._catch_up()
             if time.monotonic() >= next_poll:
-                self.clock.sync(self._redis)
+                self.clock.sync(self.redis)
                 self._catch_up()
                 next_poll = time.monotonic() + _POLL_S
+            if self._strangers:
+                next_poll = min(next_poll, time.monotonic() + _STRANGER_POLL_S)
 
     def _catch_up(self) -> None:
         """Read what is pending from Redis: its message may have been published while nobody listened."""
         now = time.monotonic()
-        for task_id, (deadline, _) in list(self._pending.items()):
-            if deadline < now:
-                self.forget(task_id)
-        task_ids = list(self._pending)
+        with self._lock:
+            for task_id, waits in list(self._pending.items()):
+                self._keep(task_id, [wait for wait in waits if wait.deadline >= now])
+            task_ids = list(self._pending)
         if not task_ids:
             return
-        names = [self._key_prefix + task_id.removeprefix(self._id_prefix) for task_id in task_ids]
-        for name, body in zip(names, self._redis.mget(names), strict=True):
+        for task_id, body in zip(task_ids, self.redis.mget(map(keys.result_key, task_ids)), strict=True):
             if body is not None:
-                self._resolve(name.encode(), body)
+                self._resolve(task_id, body)
 
-    def _resolve(self, key: bytes, body: bytes) -> None:
-        task_id = self._id_prefix + key.decode().removeprefix(self._key_prefix)
-        expected = self._pending.get(task_id)
-        if expected is None:
+    def _keep(self, task_id: str, waits: "list[_Wait]") -> None:
+        if waits:
+            self._pending[task_id] = waits
+        else:
+            self._pending.pop(task_id, None)
+            self._strangers.discard(task_id)
+
+    def _resolve(self, task_id: str, body: bytes) -> None:
+        if task_id not in self._pending:
             return
         try:
             meta = json.loads(body)
             ready = meta["status"] in _READY_STATES
         except (ValueError, TypeError, KeyError):
             meta, ready = {"status": "DAMAGED", "result": None}, True
-        if ready:
-            self.forget(task_id)
-            expected[1](meta)
+        if not ready:
+            return
+        with self._lock:
+            waits = self._pending.get(task_id, [])
+            self._keep(task_id, [])
+        for wait in waits:
+            wait.resolve(meta)
+
+
+@dataclass(slots=True)
+class _Wait:
+    future: "Future[Any]"
+    convert: Callable[[Meta], Any]
+    deadline: float
+
+    def resolve(self, meta: Meta) -> None:
+        try:
+            self.future.set_result(self.convert(meta))
+        except Exception as error:
+            self.future.set_exception(error)
 
 
 _readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()

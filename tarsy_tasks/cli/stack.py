@@ -19,7 +19,8 @@ from typing import Any, Self
 
 __all__ = ["Service", "Stack", "free_port"]
 
-_STOP_S = 20.0
+_STOP_S = 35.0
+"""Longer than the grace of a worker and what it needs to end."""
 _POLL_S = 0.2
 _START_S = 15.0
 

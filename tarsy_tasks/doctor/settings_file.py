@@ -29,6 +29,8 @@ _MUST_STAY: dict[str, str] = {
     "result_serializer": _CODE,
     "accept_content": _CODE,
     "result_accept_content": _CODE,
+    "task_acks_late": "calls of a worker that dies would be lost",
+    "worker_cancel_long_running_tasks_on_connection_loss": "calls would end whenever Redis is away for a moment",
     "task_always_eager": "calls would run in the agent, which has no sessions",
     "task_ignore_result": "no call would ever get an answer",
 }
@@ -65,15 +67,6 @@ def _check_overrides(settings: dict[str, Any]) -> Iterator[Finding]:
             yield Finding.error(_FILE, f"{name} is changed: {_MUST_STAY[name]}", f"remove {name}")
         elif name in _BETTER_STAYS:
             yield Finding.warning(_FILE, f"{name} is changed: {_BETTER_STAYS[name]}", f"remove {name}")
-    options = settings.get("broker_transport_options")
-    if isinstance(options, dict):
-        lost = sorted(DEFAULTS["broker_transport_options"].keys() - options.keys())
-        if lost:
-            yield Finding.warning(
-                _FILE,
-                f"broker_transport_options replaces the package's as a whole, without its {', '.join(lost)}",
-                "begin it with **tarsy_tasks.celery_app.DEFAULTS['broker_transport_options']",
-            )
     expires = settings.get("result_expires")
     if isinstance(expires, int | float) and 0 < expires < _SHORTEST_EXPIRY_S:
         yield Finding.warning(

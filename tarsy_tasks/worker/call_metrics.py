@@ -24,7 +24,7 @@ from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.connection import ServerConnection
-from tarsy_tasks.worker.pool import current_job
+from tarsy_tasks.worker.job import current_job
 
 __all__ = ["CallMetrics", "call_metrics", "counted"]
 
@@ -265,16 +265,16 @@ def counted(call_tool: Callable[..., ToolResult]) -> Callable[..., ToolResult]:
     """Count the calls of the task `tarsy.call_tool`, which this wraps."""
 
     @wraps(call_tool)
-    def counting(server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None) -> ToolResult:
+    def counting(self: Any, server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None) -> ToolResult:
         connection = current_job().connections.get(server) if isinstance(server, str) else None
         if connection is None:
-            return call_tool(server, tool, arguments, call)
+            return call_tool(self, server, tool, arguments, call)
         sent_at: Any = cast("dict[str, Any]", call).get("sent_at") if isinstance(call, dict) else None
         waited_s = call_metrics.waited_s(sent_at) if isinstance(sent_at, int | float) else None
         label = server, _listed_name(connection, tool)
         with call_metrics.running(*label):
             try:
-                result = call_tool(server, tool, arguments, call)
+                result = call_tool(self, server, tool, arguments, call)
             except TimeLimitExceeded:
                 call_metrics.add(*label, {f"calls:{Outcome.TIMEOUT}": 1})
                 raise

@@ -10,8 +10,8 @@ from tarsy_tasks import keys
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.health import RECORD_TTL_S, HealthRecord
 from tarsy_tasks.worker.connection import ServerConnection
+from tarsy_tasks.worker.job import Job
 from tarsy_tasks.worker.masking import Masker
-from tarsy_tasks.worker.pool import Job
 
 __all__ = ["check_server", "record_health"]
 

@@ -53,6 +53,7 @@ class Invocation:
         tool: What to call.
         arguments: Fit the tool's schema.
         deadline: Monotonic time; all attempts, waits and replacements of sessions together end before.
+        lost_attempts: How often it may have run already, in workers that were lost.
 
     Attributes:
         attempts: How often the call was sent. Safe to read from any thread.
@@ -60,21 +61,32 @@ class Invocation:
     """
 
     def __init__(
-        self, connection: ServerConnection, tool: ToolDefinition, arguments: dict[str, Any], deadline: float
+        self,
+        connection: ServerConnection,
+        tool: ToolDefinition,
+        arguments: dict[str, Any],
+        deadline: float,
+        *,
+        lost_attempts: int = 0,
     ) -> None:
         self.attempts = 0
-        self.may_have_run = False
+        self.may_have_run = lost_attempts > 0
         self._connection = connection
         self._tool = tool
         self._arguments = arguments
         self._deadline = min(deadline, time.monotonic() + connection.server.timeouts.call_timeout_s(tool.tool))
         self._timeout_s = self.seconds_left
-        self._lost_attempts = 0
+        self._lost_attempts = lost_attempts
         self._forgotten = 0
 
     @property
     def seconds_left(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether the call may be sent again although it may have run."""
+        return may_replay(self._tool, self._connection.server)
 
     async def run(self) -> CallToolResult:
         """Send the call until there is a result, or sending it again is not safe, or makes no sense.
@@ -126,7 +138,7 @@ class Invocation:
             # A server that forgets each session as soon as it is used would be given one after the other.
             return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
-            return self._lost_attempts < policy.attempts and may_replay(self._tool, self._connection.server)
+            return self._lost_attempts < policy.attempts and self.may_replay
         return self._connection.is_expected_back or retry_after_s(error.reason) is not None
 
     async def _attempt(self) -> CallToolResult:

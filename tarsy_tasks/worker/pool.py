@@ -1,103 +1,40 @@
 """The worker's pool: Celery's threads, one event loop for all MCP sessions, and calls that can be cancelled.
 
-Owns the loop, the sessions and the jobs. Stock threads ignore time limits, revoke and soft shutdown; here each of them
-becomes a cancel of the coroutine that the job waits for, and the SDK passes that on to the MCP server. The stock tracer
-stays.
+Owns the loop, the sessions, the leases and the stopping. Stock threads ignore time limits, revoke and soft shutdown;
+here each of them becomes a cancel of the coroutine that the job waits for, and the SDK passes that on to the MCP
+server. The stock tracer stays.
 """
 
 import contextvars
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from typing import Any, TypeVar
+from typing import Any
 
 from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
-from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
-from tarsy_tasks.errors import CallError
-from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.redis_transport import let_go
+from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.job import Job, JobContext
+from tarsy_tasks.worker.lease import LeaseKeeper
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
 
-__all__ = ["Job", "TaskPool", "current_job"]
+__all__ = ["TaskPool"]
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _FIRST_PID = 1_000_000
+_ANSWER_S = 5.0
+"""How long calls that were ended may take to be answered or given back."""
 _CLOSE_S = 20.0
-_thread = threading.local()
-
-
-class Job:
-    """One task in the pool; what Celery keeps of it in order to terminate it.
-
-    Attributes:
-        pid: Stands in for a process id. Celery terminates by pid, so each job needs its own.
-        connections: The ways to the MCP servers, by server id.
-    """
-
-    def __init__(self, pid: int, loop: SessionLoop, connections: Mapping[str, ServerConnection]) -> None:
-        self.pid = pid
-        self.connections = connections
-        self._loop = loop
-        self._lock = threading.Lock()
-        self._waiting: Future[Any] | None = None
-        self._ended_by: Exception | None = None
-        self.done: Future[None] | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the session loop and wait for it, in the pool thread.
-
-        Raises:
-            TimeoutError: It took longer than `timeout_s`; it is cancelled, and nobody waits until it has noticed.
-            Exception: What the coroutine raised, or what `end` was called with.
-        """
-        future = self._loop.submit(coroutine)
-        with self._lock:
-            self._waiting = future
-            if self._ended_by is not None:
-                future.cancel()
-        try:
-            return future.result(timeout_s)
-        except CancelledError:
-            raise self._ended_by or _worker_stopped() from None
-        except TimeoutError:
-            future.cancel()
-            raise
-        finally:
-            self._waiting = None
-
-    def end(self, error: Exception) -> None:
-        """Cancel what the job waits for, and everything that it will ever wait for; `error` is raised in its thread."""
-        with self._lock:
-            self._ended_by = self._ended_by or error
-            if self._waiting is not None:
-                self._waiting.cancel()
-
-    def stop(self) -> None:
-        """End the job because the worker stops; its call is answered, not lost."""
-        self.end(_worker_stopped())
-
-    # What Celery calls on the result of `apply_async`.
-
-    def terminate(self, signal: Any = None) -> None:  # noqa: ARG002
-        """End the job because it was revoked. Celery has stored that already, so the task must store nothing."""
-        self.end(Ignore("revoked"))
-
-    def get(self, timeout: float | None = None) -> None:
-        assert self.done is not None
-        self.done.result(timeout)
-
-    def wait(self, timeout: float | None = None) -> None:
-        assert self.done is not None
-        wait_for([self.done], timeout)
 
 
 class TaskPool(ThreadsTaskPool):
@@ -109,36 +46,67 @@ class TaskPool(ThreadsTaskPool):
         self._jobs: dict[int, Job] = {}
         self._loop = SessionLoop()
         self._closed = False
-        self.connections: Mapping[str, ServerConnection] = {}
 
     @property
     def loop(self) -> SessionLoop:
         """The loop that the sessions live on."""
         return self._loop
 
+    @property
+    def connections(self) -> Mapping[str, ServerConnection]:
+        """The ways to the MCP servers, by server id."""
+        return self._context.connections
+
     def on_start(self) -> None:
         from tarsy_tasks.worker.startup import connect_servers, served_servers
 
-        servers = self.app.mcp_config.servers
-        self.connections = build_connections((servers[name] for name in served_servers(self.app)), build_masker())
+        servers = served_servers(self.app)
+        configured = self.app.mcp_config.servers
+        connections = build_connections((configured[name] for name in servers), build_masker())
+        instance, lease_s = (
+            self.app.worker_instance,
+            float(self.app.conf.broker_transport_options["visibility_timeout"]),
+        )
+        self._context = JobContext(instance, lease_s, self._loop, connections)
+        self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
+        self._grace_s = load_settings().shutdown_grace_s
+        # From here on a result waits for a Redis that is away, until the worker stops.
+        self.app.backend.stopping = threading.Event()
         self._loop.start()
         try:
-            connect_servers(self.connections.values(), self._loop)
+            connect_servers(connections.values(), self._loop)
         except BaseException:
             # Celery stops no pool that did not start.
             self._close_sessions()
             raise
+        self._leases.start()
 
     def on_stop(self) -> None:
-        """Warm shutdown: what runs may finish, what waits for a thread goes back to its queue."""
-        self.executor.shutdown(cancel_futures=True)
-        self._close_sessions()
+        """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
+        self._leases.depart()
+        self._wait_for_jobs(self._grace_s)
+        self.on_terminate()
 
     def on_terminate(self) -> None:
-        """Cold shutdown: what runs is cancelled in the MCP server, and answered so."""
-        for job in list(self._jobs.values()):
+        """Cold shutdown: what runs is cancelled in the MCP server; what may be done again goes back to its queue, the
+        rest is answered.
+        """
+        self._leases.depart()
+        unfinished = list(self._jobs.values())
+        for job in unfinished:
             job.stop()
-        self.on_stop()
+        self._wait_for_jobs(_ANSWER_S)
+        # Whoever still waits for Redis to take an answer gives up: its lease lapses, and the call is dealt with again.
+        self.app.backend.stopping.set()
+        self._wait_for_jobs(_ANSWER_S)
+        if self._jobs:
+            logger.error("%d calls could not be ended", len(self._jobs))
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        self._leases.stop()
+        self._close_sessions()
+
+    def _wait_for_jobs(self, timeout_s: float) -> None:
+        wait_for([job.done for job in list(self._jobs.values()) if job.done is not None], timeout_s)
 
     def _close_sessions(self) -> None:
         if self._closed:
@@ -148,7 +116,7 @@ class TaskPool(ThreadsTaskPool):
         async def close(connection: ServerConnection) -> None:
             await connection.close()
 
-        closing = [self._loop.submit(close(connection)) for connection in self.connections.values()]
+        closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
         wait_for(closing, _CLOSE_S)
         self._loop.stop()
         child_watch.close()
@@ -170,25 +138,31 @@ class TaskPool(ThreadsTaskPool):
         timeout_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> Job:
-        job = Job(next(self._pids), self._loop, self.connections)
+        job = Job(next(self._pids), self._context)
+        # Celery's tracer takes the name of the task, its id and what the request says.
+        request: Any = args[2] if args is not None and len(args) > 2 else {}
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
 
         def run() -> None:
-            self._jobs[job.pid] = job
-            _thread.job = job
             limits = self._arm_limits(job, soft_s, hard_s, timeout_callback) if soft_s or hard_s else ()
             try:
                 # A fresh context: stock threads leak context variables from one task into the next.
-                contextvars.Context().run(apply_target, target, args, kwargs, callback, accept_callback, pid=job.pid)
+                with job.current():
+                    contextvars.Context().run(
+                        apply_target, target, args, kwargs, callback, accept_callback, pid=job.pid
+                    )
             except Exception:
                 logger.exception("a job failed outside of its task")
             finally:
                 for limit in limits:
                     limit.cancel()
-                _thread.job = None
+                if delivery := request.get("delivery"):
+                    # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
+                    let_go(delivery)
                 del self._jobs[job.pid]
 
+        self._jobs[job.pid] = job
         job.done = self.executor.submit(run)
         return job
 
@@ -206,23 +180,3 @@ class TaskPool(ThreadsTaskPool):
         if hard_s:
             limits.append(self._loop.call_later(hard_s, lambda: job.end(TimeLimitExceeded(hard_s))))
         return limits
-
-
-def current_job() -> Job:
-    """The job of the calling pool thread.
-
-    Raises:
-        RuntimeError: The caller runs in no worker of ours.
-    """
-    job = getattr(_thread, "job", None)
-    if job is None:
-        raise RuntimeError("tarsy_tasks' tasks run only in a worker with the pool tarsy_tasks.worker.pool:TaskPool")
-    return job
-
-
-def _worker_stopped() -> CallError:
-    return CallError(
-        ErrorCode.WORKER_STOPPED,
-        "The worker was stopped while the call ran, and the MCP server was told to cancel it. The tool may have begun. "
-        "Look at its effects before you call it again.",
-    )

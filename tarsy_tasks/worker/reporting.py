@@ -5,10 +5,8 @@ begins and ends. Nothing of it is in the way of a call; if Redis is gone, it wai
 """
 
 import logging
-import os
 import queue
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from threading import Thread
@@ -46,7 +44,7 @@ class Reporting:
         self._consumer = consumer
         self._redis = consumer.app.backend.client
         self._connections: Mapping[str, ServerConnection] = consumer.pool.connections
-        self._instance = f"{consumer.hostname}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._instance = consumer.app.worker_instance
         self._events: queue.Queue[Event | None] = queue.Queue(_EVENTS_LIMIT)
         self._watch = SessionWatch(self._connections, build_masker())
         self._beats = Beats(consumer.hostname, consumer.pool.loop)

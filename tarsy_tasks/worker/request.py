@@ -1,6 +1,6 @@
 """The worker's view of a message: what of it events, logs and `inspect` may show, and how a shutdown ends it.
 
-Owns three overrides of Celery's `Request`; everything else is stock.
+Owns the overrides of Celery's `Request`; everything else is stock.
 """
 
 from typing import Any, cast
@@ -23,6 +23,10 @@ class CallRequest(Request):
         shown = ".".join(word for word in words if isinstance(word, str))[:_SHOWN_LIMIT]
         self._argsrepr = self._request_dict["argsrepr"] = shown
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
+        # What the transport knows of this delivery, for the guard and the result backend.
+        message = self._message
+        self._request_dict["delivery"] = getattr(message, "delivery", None)
+        self._request_dict["deliveries"] = getattr(message.channel, "deliveries", None)
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002
         """What `inspect` and Flower ask for; stock gives the arguments themselves unless asked to be safe."""

@@ -7,6 +7,7 @@ knows.
 import asyncio
 import logging
 import sys
+import uuid
 from collections.abc import Iterable
 from concurrent.futures import wait as wait_for
 from typing import Any, NoReturn
@@ -35,7 +36,10 @@ _SIGNAL_S = 0.1
 
 
 def configure(worker: Any) -> None:
-    """Give the worker the queues of all configured servers; `-Q` picks from them afterwards."""
+    """Give the worker its name among all workers that ever were, and the queues of all configured servers; `-Q` picks
+    from them afterwards.
+    """
+    worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
     try:
         servers = worker.app.mcp_config.enabled_servers
     except ConfigError as error:

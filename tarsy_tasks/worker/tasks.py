@@ -8,8 +8,10 @@ import time
 from typing import Any
 
 from celery import Task, current_app, shared_task
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from pydantic import ValidationError
+from redis.exceptions import RedisError
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tarsy_tasks import celery_app
 from tarsy_tasks.arguments import read_arguments
@@ -22,9 +24,10 @@ from tarsy_tasks.worker import alerts, health
 from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.content import build_result
+from tarsy_tasks.worker.guard import Guard
 from tarsy_tasks.worker.invocation import Invocation
+from tarsy_tasks.worker.job import Job, WorkerStopping, current_job
 from tarsy_tasks.worker.masking import build_masker
-from tarsy_tasks.worker.pool import Job, current_job
 
 __all__ = ["call_tool", "check_server", "list_tools"]
 
@@ -43,9 +46,9 @@ class ServerTask(Task):
     max_retries = 0
 
 
-@shared_task(name=celery_app.CALL_TOOL, base=ServerTask)
+@shared_task(name=celery_app.CALL_TOOL, base=ServerTask, bind=True)
 @counted
-def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
+def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
     """Call one tool of one MCP server.
 
     Args:
@@ -58,16 +61,21 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
     info = CallInfo()
     repairs: tuple[str, ...] = ()
     invocation: Invocation | None = None
+    job = current_job()
+    guard = Guard(job, self.request)
     try:
         info = _parse_message(server, tool, call)
-        job = current_job()
-        connection = _connection(job, server)
         deadline = started + _time_left(info)
-        definition = _listed_tool(job, connection, tool, deadline)
-        parsed = read_arguments(arguments, definition.input_schema)
-        repairs = parsed.reported
-        invocation = Invocation(connection, definition, parsed.arguments, deadline)
-        result = _invoke(job, invocation)
+        with guard.admitted(deadline):
+            connection = _connection(job, server)
+            definition = _listed_tool(job, connection, tool, deadline)
+            parsed = read_arguments(arguments, definition.input_schema)
+            repairs = parsed.reported
+            guard.begin(definition, connection.server, deadline)
+            invocation = Invocation(
+                connection, definition, parsed.arguments, deadline, lost_attempts=int(guard.may_have_run)
+            )
+            result = _invoke(job, invocation)
         return build_result(
             result,
             _masker,
@@ -90,8 +98,19 @@ def call_tool(server: str = "", tool: str = "", arguments: Any = None, call: Any
                 ErrorCode.SERVER_UNAVAILABLE,
                 f"MCP server `{server}` was not connected within {limit}. The tool did not run. Try again later.",
             )
+    except WorkerStopping:
+        if invocation is None or not invocation.may_have_run:
+            guard.unbegin()
+            raise Reject("the worker stops", requeue=True) from None
+        if invocation.may_replay:
+            raise Reject("the worker stops", requeue=True) from None
+        failure = CallError(
+            ErrorCode.WORKER_STOPPED,
+            f"The worker was stopped while `{server}.{tool}` ran, and the MCP server was told to cancel it. It may "
+            "have run. Look at its effects before you call it again.",
+        )
     except CallError as error:
-        failure = error
+        failure = guard.truthful(error, f"{server}.{tool}")
         repairs = error.repairs if isinstance(error, ArgumentsError) else repairs
     return ToolResult(
         call_id=info.call_id,
@@ -114,6 +133,8 @@ def list_tools(server: str) -> dict[str, Any]:
         job = current_job()
         connection = _connection(job, server)
         tools = list((connection.tools or job.run(connection.connected()).tools).values())
+    except WorkerStopping:
+        raise Reject("the worker stops", requeue=True) from None
     except CallError as error:
         failure = error
     return {
@@ -124,11 +145,15 @@ def list_tools(server: str) -> dict[str, Any]:
     }
 
 
-@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, bind=True, ignore_result=True)
+# A check that is lost is made again soon.
+@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, bind=True, ignore_result=True, acks_late=False)
 def check_server(self: Any, server: str) -> dict[str, Any]:
     """List the tools of one MCP server past every cache, and write down in Redis how that went."""
     job = current_job()
-    record = health.check_server(job, _connection(job, server), worker=self.request.hostname, masker=_masker)
+    try:
+        record = health.check_server(job, _connection(job, server), worker=self.request.hostname, masker=_masker)
+    except WorkerStopping:
+        raise Ignore("the worker stops") from None
     health.record_health(self.app.backend.client, record)
     alerts.note(record)
     return record.model_dump(mode="json")
@@ -159,7 +184,7 @@ def _time_left(info: CallInfo) -> float:
     """Seconds that this call may take, by its own timeout and its deadline."""
     left_s = info.timeout_s or _NO_LIMIT_S
     if info.deadline is not None:
-        _clock.sync(current_app.backend.client)
+        _sync_clock(current_app.backend.client)
         left_s = min(left_s, info.deadline - _clock.now())
     if left_s <= 0:
         raise CallError(
@@ -168,6 +193,11 @@ def _time_left(info: CallInfo) -> float:
             "The tool did not run. The workers may be overloaded: call again later, or allow more time.",
         )
     return left_s
+
+
+@retry(retry=retry_if_exception_type(RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(10), reraise=True)
+def _sync_clock(redis: Any) -> None:
+    _clock.sync(redis)
 
 
 def _connection(job: Job, server: str) -> ServerConnection:

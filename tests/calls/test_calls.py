@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tarsy_tasks.errors import ResultTimeout
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
@@ -111,10 +111,15 @@ def test_a_queue_that_nobody_serves_is_answered_at_the_deadline(worker: Worker, 
     path.write_text(json.dumps({"mcpServers": {**servers, "unserved": DEMO_SERVER}}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TARSY_MCP_CONFIG", str(path))
-        result = ToolExecutor(timeout_s=1).execute(echo("hello", "unserved.echo"))
-    assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.NO_ANSWER)
+        tools = ToolExecutor(timeout_s=1)
+        result = tools.execute(echo("hello", "unserved.echo"))
+        assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.NO_WORKER)
+        assert "no worker serves MCP server `unserved`" in result.content
+        assert "did not run" in result.content
+        assert "unserved" in tools.failed_servers()
     with redis.Redis.from_url(redis_url) as client:
-        client.delete("mcp.unserved")
+        # Nothing piles up where nobody serves.
+        wait_until(lambda: not client.exists("mcp.unserved", keys.UNACKED, keys.WAITING), "nothing is left in Redis")
 
 
 def test_a_short_wait_leaves_the_call_running(tools: ToolExecutor) -> None:

@@ -102,7 +102,7 @@ def test_a_soft_shutdown_ends_what_outlasts_its_grace(
     pending = hold(tools, tmp_path, "outlasting", seconds=50)
     limited_worker.stop(signal.SIGQUIT)
     result = pending.result(timeout=5)
-    assert (result.outcome, result.error_code) == (Outcome.CANCELLED, ErrorCode.WORKER_STOPPED)
+    assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.WORKER_STOPPED)
     was_cancelled(tmp_path, "outlasting")
 
 

@@ -56,7 +56,7 @@ def test_nothing_piles_up_where_no_worker_serves(
         wait_until(lambda: client.llen(keys.check_queue("desk")) == 1, "one check waits")
         beat.stop()
     assert client.llen(keys.check_queue("desk")) == 1
-    client.delete(keys.check_queue("desk"))
+    client.delete(keys.check_queue("desk"), keys.UNACKED, keys.WAITING)
 
 
 def test_records_that_cannot_be_read_count_as_none(client: redis.Redis) -> None:

@@ -1,8 +1,10 @@
 """An MCP server over stdio that starts in no time, speaks either era, and writes down on disk what it did.
 
 `python -S -E witness_stdio.py LEDGER [options]`: plain JSON-RPC without the SDK. A line of the ledger is `start` or
-`run TOOL KEY`. A call whose key begins with `held` is not answered by the first process of a ledger, only by those that
-follow. SIGUSR1 makes it close its stdout and live on, SIGUSR2 makes it exit cleanly.
+`run TOOL KEY PID`, with the process id of the worker that it belongs to. A call whose key begins with `held` is not
+answered by the first process of a ledger, only by those that follow. Any call may ask for more: `wait_s` before it is
+answered, an answer of `length` characters, or the death of the worker (`kills_worker`). SIGUSR1 makes it close its
+stdout and live on, SIGUSR2 makes it exit cleanly.
 """
 
 import argparse
@@ -28,6 +30,15 @@ TOOLS: dict[str, Message] = {
 """Each tool's hints. `look`, `renew` and `add` give their key back; `count` says how often it was called in this
 process; `meet` answers when as many of it run as `--party` says; `grow` adds a tool.
 """
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "key": {"type": "string"},
+        "wait_s": {"type": "number"},
+        "length": {"type": "integer"},
+        "kills_worker": {"type": "boolean"},
+    },
+}
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 
@@ -76,13 +87,12 @@ class Server:
                 capabilities = {"tools": {"listChanged": True}}
                 self.answer(request, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
             case "tools/list":
-                schema = {"type": "object", "properties": {"key": {"type": "string"}}}
                 entries = [
-                    {"name": name, "inputSchema": schema, "annotations": hints} for name, hints in self.tools.items()
+                    {"name": name, "inputSchema": SCHEMA, "annotations": hints} for name, hints in self.tools.items()
                 ]
                 self.answer(request, {"tools": entries, "ttlMs": 0, "cacheScope": "private"})
             case "tools/call":
-                self.call(request, request["params"]["name"], request["params"]["arguments"].get("key", ""))
+                self.call(request, request["params"]["name"], request["params"]["arguments"])
             case "subscriptions/listen" if self.options.probe == "answers":
                 self.listeners.append(request["id"])
                 wanted = request["params"]["notifications"]
@@ -91,8 +101,12 @@ class Server:
             case method:
                 self.write({"id": request["id"], "error": {"code": -32601, "message": f"no method {method}"}})
 
-    def call(self, request: Message, tool: str, key: str) -> None:
-        self.record("run", tool, key)
+    def call(self, request: Message, tool: str, arguments: Message) -> None:
+        key: str = arguments.get("key", "")
+        self.record("run", tool, key, str(os.getppid()))
+        if arguments.get("kills_worker"):
+            os.kill(os.getppid(), signal.SIGKILL)
+            return
         match tool:
             case "count":
                 self.counted += 1
@@ -105,8 +119,12 @@ class Server:
                 self.tell_of_change()
             case _ if key.startswith("held") and self.is_first:
                 pass
+            case _ if wait_s := arguments.get("wait_s"):
+                timer = threading.Timer(wait_s, self.answer_text, [request, key])
+                timer.daemon = True
+                timer.start()
             case _:
-                self.answer_text(request, key)
+                self.answer_text(request, "é" * arguments.get("length", 0) or key)
 
     def meet(self, request: Message) -> None:
         def arrived() -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from celery.backends.redis import RedisBackend
+from celery.worker import consumer
 from kombu.transport import redis as kombu_redis
 
 from tarsy_tasks import redis_transport
@@ -73,8 +74,25 @@ def test_upstream_still_needs_what_we_override() -> None:
     import inspect
 
     assert "self.Client(**client_kwargs)" in inspect.getsource(kombu_redis.Channel._create_client)
-    assert "client.pipeline()" in inspect.getsource(kombu_redis.QoS.pipe_or_acquire)
     appended = inspect.getsource(kombu_redis.QoS.append)
-    assert "dumps([message._raw, EX, RK])" in appended, "our append writes what kombu's restore reads"
+    assert "time()" in appended, "leases by the clock of this machine"
+    assert "ceil = time() - self.visibility_timeout" in inspect.getsource(kombu_redis.QoS.restore_visible)
+    assert "with self.channel.conn_or_acquire(client)" in inspect.getsource(kombu_redis.QoS.restore_unacked)
+    assert "client.lpush(key, dumps(message))" in inspect.getsource(kombu_redis.Channel._put), "popped is lost"
+    assert "pool.disconnect()" in inspect.getsource(kombu_redis.Channel._disconnect_pools)
     assert "_get_task_meta_for" in inspect.getsource(RedisBackend._store_result)
     assert "setex" in inspect.getsource(RedisBackend._set)
+    for method in (consumer.Consumer.on_unknown_task, consumer.Consumer.on_invalid_task):
+        assert "dump_body" in inspect.getsource(method), "arguments in the log"
+
+
+def test_transport_options_are_merged_into_the_defaults() -> None:
+    app = build_app({"broker_transport_options": {"visibility_timeout": 60}})
+    assert app.conf.broker_transport_options["visibility_timeout"] == 60
+    assert app.conf.broker_transport_options["priority_steps"] == [0]
+
+
+def test_a_key_prefix_of_kombu_is_refused(redis_url: str) -> None:
+    app = build_app({"broker_url": redis_url, "broker_transport_options": {"global_keyprefix": "mine:"}})
+    with app.connection_for_write() as connection, pytest.raises(ValueError, match="a database of its own"):
+        connection.channel()

@@ -8,3 +8,4 @@ import_modules: Any
 worker_ready: Any
 worker_shutdown: Any
 worker_shutting_down: Any
+task_rejected: Any

@@ -1,3 +1,7 @@
+from typing import Any
+
 # Untyped upstream. Only what the package uses is declared.
 
 def maybe_shutdown() -> None: ...
+
+active_requests: Any

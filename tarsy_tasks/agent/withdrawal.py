@@ -1,0 +1,68 @@
+"""The end of waiting: a call that has not begun is taken back, and what became of the others is found out.
+
+Owns the question that an agent puts to the books of the broker when a deadline passes or a call is cancelled. It may
+take long when Redis hangs, so it is put by threads of its own, and nobody has to wait for them.
+"""
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tarsy_tasks import fleet
+from tarsy_tasks.deliveries import Deliveries, Mark
+from tarsy_tasks.redis_exchange import RedisExchange
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ["Withdrawal", "withdraw", "withdraw_later"]
+
+_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """What was found out about a call that nobody waits for any more.
+
+    Attributes:
+        mark: What had become of it. `Mark.NONE`: it had not begun, and never will.
+        is_served: Whether a live worker serves its server; known only for a call that had not begun.
+    """
+
+    mark: Mark
+    is_served: bool = True
+
+
+def withdraw(app: "Celery", task_id: str, server: str) -> Withdrawal:
+    """Take a call back, unless it has begun.
+
+    Raises:
+        Exception: As Celery and redis-py do when Redis cannot be reached.
+    """
+    pool: Any = app.producer_pool
+    with pool.acquire(block=True, timeout=1) as producer:
+        channel = producer.channel
+        if not hasattr(channel, "deliveries"):
+            # An application of the agent's own has the stock channel.
+            exchange = RedisExchange(channel.pool)
+            channel.deliveries = Deliveries(lambda: exchange)
+        mark = channel.deliveries.withdraw(task_id)
+        if mark is not Mark.NONE:
+            return Withdrawal(mark)
+        with channel.conn_or_acquire() as client:
+            return Withdrawal(mark, bool(fleet.serving_workers(client, [server])[server]))
+
+
+def withdraw_later(app: "Celery", task_id: str, server: str) -> "Future[Withdrawal]":
+    """The same in a thread."""
+    return _threads().submit(withdraw, app, task_id, server)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="tarsy-withdraw")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)

@@ -1,0 +1,406 @@
+"""Where every call stands, from its publication to its answer: the books that a Redis restart, a dead worker and a cut
+connection leave whole.
+
+Owns the scripts that move a message between its states, each in one step and each harmless when sent twice, for whoever
+loses the reply sends it again. All times are those of Redis: the clocks of workers may be minutes apart. It knows
+neither Celery nor kombu: `redis_transport` publishes and takes, the worker's `guard` begins, `result_backend` answers,
+agents withdraw.
+
+    published ──take──► leased ──begin──► begun ──answer──► answered
+        ▲                 │ lease lapsed, or requeued
+        └────────────────┘                              withdrawn: nobody waits any more, and it had not begun
+
+A message is on the books from its publication: what was popped for a connection that broke is found missing in its
+queue and put back. Its books are a field of `tarsy:unacked`, its place in `tarsy:waiting` or `tarsy:leases`, and its
+marker `tarsy:call:<tag>`. The tag of a call is its task id.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha1
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from tarsy_tasks import keys
+from tarsy_tasks.redis_exchange import RedisExchange
+
+__all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Mark", "Swept"]
+
+MAX_DELIVERIES = 3
+"""A message whose workers died so often is set aside."""
+POISON_TTL_S = 7 * 24 * 3600
+MARKER_TTL_S = 600
+"""How long a marker outlives the last that happened to its call: longer than any worker is frozen or cut off."""
+_SWEEP_LIMIT = 200
+_SEARCH_LIMIT = 1000
+"""A message is looked for among so many at the head of its queue. Behind them it cannot be missing yet: it is older."""
+
+
+class Mark(StrEnum):
+    """What a call's marker says of it."""
+
+    NONE = ""
+    BEGUN = "begun"
+    ANSWERED = "answered"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One message in the hands of this worker.
+
+    Attributes:
+        tag: Its name in the books; of a call the task id.
+        count: The how manieth delivery it is; those that a shutting down worker gave back do not count.
+        mark: What the marker said when it was taken.
+        owner: Who began it before, if `mark` says so.
+        answered: Result and acknowledgement went out together.
+        kept: It must not be acknowledged: its answer could not be stored.
+    """
+
+    tag: str
+    count: int = 1
+    mark: Mark = Mark.NONE
+    owner: str = ""
+    answered: bool = False
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found: tags of messages that went back to their queues, and of those that were set aside."""
+
+    restored: tuple[str, ...]
+    set_aside: tuple[str, ...]
+
+
+class _Script:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+_NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
+_DROP = "redis.call('HDEL', KEYS[1], ARGV[1]) redis.call('ZREM', KEYS[2], ARGV[1]) "
+
+# KEYS: unacked, waiting, queue. ARGV: tag, message, when it is garbage.
+_PUBLISH = _Script(
+    _NOW
+    + """
+    if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
+    redis.call('ZADD', KEYS[2], now, ARGV[1])
+    return redis.call('LPUSH', KEYS[3], ARGV[2])
+    """
+)
+
+# KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or ''.
+_TAKE = _Script(
+    _NOW
+    + """
+    local mark = redis.call('HMGET', KEYS[4], 'mark', 'owner')
+    if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 and not mark[1] then
+        if ARGV[3] == '' then return {0, '', ''} end
+        redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+    end
+    redis.call('ZADD', KEYS[3], now, ARGV[1])
+    redis.call('ZREM', KEYS[2], ARGV[1])
+    local count = redis.call('HINCRBY', KEYS[4], 'deliveries', 1)
+    redis.call('EXPIRE', KEYS[4], ARGV[2])
+    return {count, mark[1] or '', mark[2] or ''}
+    """
+)
+
+# KEYS: marker. ARGV: owner, 'again' if it may have begun before, marker's ttl.
+_BEGIN = _Script(
+    """
+    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
+    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return mark[1] end
+    if mark[1] == 'begun' and mark[2] ~= ARGV[1] and ARGV[2] ~= 'again' then return mark[1] end
+    redis.call('HSET', KEYS[1], 'mark', 'begun', 'owner', ARGV[1])
+    redis.call('EXPIRE', KEYS[1], ARGV[3])
+    return ''
+    """
+)
+
+# KEYS: marker. ARGV: owner.
+_UNBEGIN = _Script(
+    """
+    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
+    if mark[1] == 'begun' and mark[2] == ARGV[1] then redis.call('HDEL', KEYS[1], 'mark', 'owner') end
+    """
+)
+
+# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, result's ttl. The first answer stays.
+_ANSWER = _Script(
+    """
+    if redis.call('HGET', KEYS[3], 'mark') ~= 'answered' then
+        if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
+        else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
+        redis.call('PUBLISH', KEYS[4], ARGV[3])
+        redis.call('HSET', KEYS[3], 'mark', 'answered')
+        redis.call('EXPIRE', KEYS[3], ARGV[2])
+    end
+    """
+    + _DROP
+)
+
+# KEYS: unacked, leases, marker. ARGV: tag, marker's ttl.
+_ACKNOWLEDGE = _Script(
+    _DROP
+    + """
+    redis.call('HSET', KEYS[3], 'mark', 'answered')
+    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    """
+)
+
+# KEYS: unacked, leases, waiting, marker. ARGV: tag.
+_REQUEUE = _Script(
+    _NOW
+    + """
+    if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return 0 end
+    local books = redis.call('HGET', KEYS[1], ARGV[1])
+    if not books then return 0 end
+    local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
+    redis.call('RPUSH', queue, message)
+    redis.call('ZADD', KEYS[3], now, ARGV[1])
+    redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
+    return 1
+    """
+)
+
+# KEYS: leases, marker of each tag. ARGV: marker's ttl, tags.
+_RENEW = _Script(
+    _NOW
+    + """
+    for number = 2, #ARGV do
+        redis.call('ZADD', KEYS[1], 'XX', now, ARGV[number])
+        redis.call('EXPIRE', KEYS[number], ARGV[1])
+    end
+    """
+)
+
+# KEYS: unacked, waiting, marker. ARGV: tag, marker's ttl.
+_WITHDRAW = _Script(
+    """
+    local mark = redis.call('HGET', KEYS[3], 'mark')
+    if mark and mark ~= 'withdrawn' then return mark end
+    redis.call('HSET', KEYS[3], 'mark', 'withdrawn')
+    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
+        local books = redis.call('HGET', KEYS[1], ARGV[1])
+        redis.call('HDEL', KEYS[1], ARGV[1])
+        if books then
+            local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
+            redis.call('LREM', queue, -1, message)
+        end
+    end
+    return ''
+    """
+)
+
+# KEYS: unacked, waiting, queue.
+_PURGE = _Script(
+    """
+    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+        local books = redis.call('HGET', KEYS[1], tag)
+        if not books or string.sub(books, 1, #KEYS[3] + 1) == KEYS[3] .. '\\n' then
+            redis.call('ZREM', KEYS[2], tag)
+            redis.call('HDEL', KEYS[1], tag)
+        end
+    end
+    local size = redis.call('LLEN', KEYS[3])
+    redis.call('DEL', KEYS[3])
+    return size
+    """
+)
+
+# KEYS: unacked, waiting, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
+# poison's ttl, prefixes of marker and poison keys, marker's ttl.
+_SWEEP = _Script(
+    _NOW
+    + """
+    local lease, quiet, allowed, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+    local last = redis.call('HMGET', KEYS[4], 'last', 'quiet_until')
+    redis.call('HSET', KEYS[4], 'last', now)
+    redis.call('EXPIRE', KEYS[4], 3600)
+    local swept = tonumber(last[1] or '0')
+    if now - swept > quiet or swept > now + 1 then
+        -- Redis was away or frozen, or nobody looked: leases could not be renewed, and their owners may be well.
+        redis.call('HSET', KEYS[4], 'quiet_until', now + quiet)
+        return {{}, {}}
+    end
+    if last[2] and now < tonumber(last[2]) then return {{}, {}} end
+    local restored, aside = {}, {}
+    local function put_back(tag, books, count)
+        local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
+        redis.call('ZREM', KEYS[3], tag)
+        redis.call('ZREM', KEYS[2], tag)
+        if count >= allowed then
+            redis.call('HDEL', KEYS[1], tag)
+            redis.call('SET', ARGV[8] .. tag, books, 'EX', ARGV[6])
+            redis.call('ZADD', KEYS[5], now, tag)
+            redis.call('EXPIRE', KEYS[5], ARGV[6])
+            aside[#aside + 1] = tag
+        else
+            redis.call('RPUSH', queue, message)
+            redis.call('ZADD', KEYS[2], now, tag)
+            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[6])  -- it may wait long, and what had begun must stay known
+            restored[#restored + 1] = tag
+        end
+    end
+    for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)) do
+        local books = redis.call('HGET', KEYS[1], tag)
+        if books then put_back(tag, books, tonumber(redis.call('HGET', ARGV[7] .. tag, 'deliveries') or '0'))
+        else redis.call('ZREM', KEYS[3], tag) end
+    end
+    for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - lease, 'LIMIT', 0, limit)) do
+        local books = redis.call('HGET', KEYS[1], tag)
+        local queue, garbage, message
+        if books then queue, garbage, message = string.match(books, '^([^\\n]*)\\n([^\\n]*)\\n(.*)$') end
+        if not queue then
+            redis.call('ZREM', KEYS[2], tag)
+            redis.call('HDEL', KEYS[1], tag)
+        elseif garbage ~= '' and now > tonumber(garbage) then
+            redis.call('LREM', queue, -1, message)
+            redis.call('ZREM', KEYS[2], tag)
+            redis.call('HDEL', KEYS[1], tag)
+        elseif redis.call('LLEN', queue) > tonumber(ARGV[5])
+            or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
+            redis.call('ZADD', KEYS[2], now, tag)  -- it waits: the next look is a lease later
+        else
+            -- Popped for a connection that broke. That counts: it may be what broke it.
+            local count = redis.call('HINCRBY', ARGV[7] .. tag, 'deliveries', 1)
+            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
+            put_back(tag, books, count)
+        end
+    end
+    return {restored, aside}
+    """
+)
+
+
+class Deliveries:
+    """The books of one broker. Safe to share between threads.
+
+    Args:
+        open_exchange: Called when Redis is first needed, and again until it succeeds.
+
+    All methods raise redis-py's `RedisError`, or what `open_exchange` raises, when Redis cannot be reached.
+    """
+
+    def __init__(self, open_exchange: Callable[[], RedisExchange]) -> None:
+        self._open_exchange = open_exchange
+        self._exchange: RedisExchange | None = None
+
+    def publish(self, queue: str, tag: str, message: str, garbage_at: float | None = None) -> None:
+        """Put a message into a queue, and on the books; nothing if it is there already.
+
+        Args:
+            garbage_at: When nobody can want it any more, in seconds of the clock of Redis; None: never.
+        """
+        when = "" if garbage_at is None else f"{garbage_at:.3f}"
+        self._run(_PUBLISH, (keys.UNACKED, keys.WAITING, queue), tag, message, when)
+
+    def take(self, queue: str, tag: str, message: Callable[[], str]) -> Delivery:
+        """A message was popped from its queue: lease it.
+
+        Args:
+            message: Gives its text, for the books of a message whose producer kept none.
+        """
+        names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.call_marker(tag))
+        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "")
+        if not count:
+            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}")
+        return Delivery(tag, int(count), Mark(_text(mark)), _text(owner))
+
+    def begin(self, tag: str, owner: str, *, again: bool = False) -> Mark:
+        """Note that a call begins, just before it is sent: `Mark.NONE` if it may.
+
+        Args:
+            owner: Who begins it; each delivery has another.
+            again: It may run although another owner began it before.
+        """
+        names = (keys.call_marker(tag),)
+        return Mark(_text(self._run(_BEGIN, names, owner, "again" if again else "", MARKER_TTL_S)))
+
+    def unbegin(self, tag: str, owner: str) -> None:
+        """It was not sent after all."""
+        self._run(_UNBEGIN, (keys.call_marker(tag),), owner)
+
+    def recount(self, tag: str, change: int) -> None:
+        """Count a delivery after all, or not."""
+        self.exchange.execute(("HINCRBY", keys.call_marker(tag), "deliveries", change))
+
+    def answer(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
+        """Store and announce a call's result and take the call off the books, unless it was answered before."""
+        names = (keys.UNACKED, keys.LEASES, keys.call_marker(tag), result_key)
+        self._run(_ANSWER, names, tag, MARKER_TTL_S, result, lifetime_s or "")
+
+    def acknowledge(self, tag: str) -> None:
+        """Take a message off the books."""
+        self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, MARKER_TTL_S)
+
+    def requeue(self, tag: str) -> None:
+        """Give a message back to the head of its queue; that is no failed delivery."""
+        self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag)
+
+    def renew(self, tags: Collection[str]) -> None:
+        """Renew the leases of messages that are still held."""
+        self._run(_RENEW, (keys.LEASES, *map(keys.call_marker, tags)), MARKER_TTL_S, *tags)
+
+    def withdraw(self, tag: str) -> Mark:
+        """Nobody waits for a call any more: unless it has begun, it never will.
+
+        Returns:
+            `Mark.NONE` if it was withdrawn, else what has become of it.
+        """
+        names = (keys.UNACKED, keys.WAITING, keys.call_marker(tag))
+        return Mark(_text(self._run(_WITHDRAW, names, tag, MARKER_TTL_S)))
+
+    def purge(self, queue: str) -> int:
+        """Empty a queue; how many messages it had."""
+        return int(self._run(_PURGE, (keys.UNACKED, keys.WAITING, queue)))
+
+    def sweep(self, lease_s: float, quiet_s: float) -> Swept:
+        """Put back what was lost on its way, or by a worker that renews no lease.
+
+        Args:
+            lease_s: How long a lease holds.
+            quiet_s: When nobody swept for so long Redis was away, and the owners get as long to renew their leases.
+        """
+        names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.SWEEPS, keys.POISONED)
+        restored, aside = self._run(
+            _SWEEP,
+            names,
+            lease_s,
+            quiet_s,
+            MAX_DELIVERIES,
+            _SWEEP_LIMIT,
+            _SEARCH_LIMIT,
+            POISON_TTL_S,
+            keys.call_marker(""),
+            keys.poison_key(""),
+            MARKER_TTL_S,
+        )
+        return Swept(tuple(map(_text, restored)), tuple(map(_text, aside)))
+
+    def _run(self, script: _Script, names: tuple[str, ...], *arguments: Any) -> Any:
+        exchange = self.exchange
+        try:
+            return exchange.execute(("EVALSHA", script.digest, len(names), *names, *arguments))[0]
+        except NoScriptError:
+            # The first time, and after each restart of Redis.
+            return exchange.execute(("EVAL", script.text, len(names), *names, *arguments))[0]
+
+    @property
+    def exchange(self) -> RedisExchange:
+        """For commands of others that concern the same Redis."""
+        if self._exchange is None:
+            self._exchange = self._open_exchange()
+        return self._exchange
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode(errors="replace")

@@ -1,0 +1,57 @@
+"""Celery's consumer, with what it says of messages that it cannot take.
+
+Owns the answers to messages that are no calls. Stock prints their whole bodies, and arguments must not lie in logs; and
+it leaves whoever waits for such a task without an answer.
+"""
+
+import logging
+from typing import Any
+
+from celery import signals
+from celery.exceptions import NotRegistered
+from celery.worker import consumer
+
+__all__ = ["Consumer"]
+
+logger = logging.getLogger(__name__)
+
+
+class Consumer(consumer.Consumer):
+    """Set as `worker_consumer`."""
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        self._refuse(message, exc, "its body cannot be decoded")
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
+        self._refuse(message, None, "it is no task of Celery")
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        self._refuse(message, exc, "it is no valid task")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        name = str(_header(message, "task"))
+        self._refuse(message, NotRegistered(name[:200]), "there is no such task here")
+
+    def _refuse(self, message: Any, error: Exception | None, why: str) -> None:
+        task_id = _header(message, "id")
+        kind = type(error).__name__ if error is not None else "no headers"
+        logger.error(
+            "refused a message, %s (%s): task %.200r, id %.200r, %d bytes",
+            why,
+            kind,
+            _header(message, "task"),
+            task_id,
+            len(message.body or ""),
+        )
+        message.reject_log_error(logger, self.connection_errors)
+        if isinstance(task_id, str) and task_id and error is not None:
+            # Its own text may quote the body.
+            self.app.backend.mark_as_failure(task_id, type(error)(why))
+        signals.task_rejected.send(sender=self, message=message, exc=error)
+
+
+def _header(message: Any, name: str) -> Any:
+    try:
+        return message.headers[name]
+    except (KeyError, TypeError):
+        return None

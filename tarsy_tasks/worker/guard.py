@@ -1,0 +1,141 @@
+"""Whether a delivered call may be sent: the memory that makes "at least once" safe.
+
+Owns the decision for each delivery: answered or withdrawn meanwhile, begun by another worker, lost with its workers too
+often. What the marker in Redis says is `deliveries`; which tools may be repeated is `invocation`. It runs in the pool
+thread of its call.
+"""
+
+import asyncio
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from celery.exceptions import Ignore
+from redis.exceptions import RedisError
+
+from tarsy_tasks import fleet
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.worker.invocation import may_replay
+from tarsy_tasks.worker.job import Job
+
+__all__ = ["Guard"]
+
+_POLL_S = 1.0
+
+
+class Guard:
+    """One delivery of one call.
+
+    Args:
+        job: The job that runs it.
+        request: Celery's context of the task.
+
+    Attributes:
+        may_have_run: An earlier delivery began it, and nobody can say whether the tool ran.
+    """
+
+    def __init__(self, job: Job, request: Any) -> None:
+        self._job = job
+        # None for a task that is called directly, or came over another transport: then there is no memory.
+        self._delivery: Delivery | None = getattr(request, "delivery", None)
+        self._deliveries: Deliveries | None = getattr(request, "deliveries", None)
+        self._owner = ""
+        self.may_have_run = self._delivery is not None and self._delivery.mark is Mark.BEGUN
+
+    @contextmanager
+    def admitted(self, deadline: float) -> Generator[None]:
+        """Around all that is done for the call.
+
+        A call whose workers died twice runs alone the third time: if it is what killed them, nobody else is blamed.
+
+        Raises:
+            Ignore: It was answered or withdrawn meanwhile.
+            CallError: Its turn did not come before the deadline, monotonic time.
+        """
+        delivery, deliveries = self._delivery, self._deliveries
+        if delivery is None or deliveries is None:
+            yield
+            return
+        if delivery.mark in (Mark.ANSWERED, Mark.WITHDRAWN):
+            raise Ignore(delivery.mark)
+        if delivery.count < MAX_DELIVERIES:
+            yield
+            return
+        # While it waits its worker's death is not its fault.
+        with suppress(RedisError):
+            deliveries.recount(delivery.tag, -1)
+        quarantine = self._job.context.quarantine
+        try:
+            self._job.run(quarantine.acquire(), max(0.001, deadline - time.monotonic()))
+        except TimeoutError:
+            raise CallError(
+                ErrorCode.DEADLINE_PASSED,
+                "The call was lost with its worker twice, and had to wait for its turn to run alone for longer than "
+                "it had time. Call again later.",
+            ) from None
+        try:
+            with suppress(RedisError):
+                deliveries.recount(delivery.tag, 1)
+            yield
+        finally:
+            self._job.context.loop.call_soon(quarantine.release)
+
+    def begin(self, tool: ToolDefinition, server: ServerConfig, deadline: float) -> None:
+        """Just before the call is sent: note that it begins.
+
+        Raises:
+            Ignore: It must not: it was answered or withdrawn meanwhile; or nobody can be asked in time, and it comes
+                back later.
+            CallError: Another worker began it and was lost, and it may not be repeated.
+        """
+        delivery, deliveries = self._delivery, self._deliveries
+        if delivery is None or deliveries is None:
+            return
+        owner = self._owner = f"{self._job.context.instance} {delivery.count}"
+        again = False
+        while True:
+            try:
+                mark = deliveries.begin(delivery.tag, owner, again=again)
+                if mark is Mark.NONE:
+                    return
+                if mark is not Mark.BEGUN:
+                    raise Ignore(mark)
+                first = delivery.owner.rpartition(" ")[0]
+                if not fleet.is_alive(deliveries.exchange, first, self._job.context.lease_s):
+                    if not may_replay(tool, server):
+                        raise _lost(f"`{tool.name}`")
+                    again = True
+                    continue
+            except (RedisError, OSError):
+                if time.monotonic() >= deadline:
+                    delivery.kept = True
+                    raise Ignore("Redis is away") from None
+            # Its owner lives, and was only cut off for a while: it will answer. Or Redis will.
+            if time.monotonic() >= deadline:
+                raise _lost(f"`{tool.name}`")
+            self._job.run(asyncio.sleep(_POLL_S))
+
+    def unbegin(self) -> None:
+        """The call goes back to its queue, and was not sent."""
+        if self._delivery is not None and self._deliveries is not None and self._owner:
+            with suppress(RedisError):
+                self._deliveries.unbegin(self._delivery.tag, self._owner)
+
+    def truthful(self, error: CallError, name: str) -> CallError:
+        """What to answer to a call that ended so: never that it did not run, if an earlier delivery began it."""
+        if self.may_have_run and error.outcome in (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.CANCELLED):
+            return _lost(f"`{name}`")
+        return error
+
+
+def _lost(what: str) -> CallError:
+    return CallError(
+        ErrorCode.WORKER_LOST,
+        f"The worker that ran {what} was lost, and it was not run again, because that may not be safe. It may have "
+        "run. Look at its effects before you call it again.",
+    )

@@ -1,0 +1,107 @@
+"""The thread that says every few seconds: this worker lives, and holds these calls.
+
+Owns the renewing of leases, the worker's heartbeat and the search for messages that others lost. It has a connection of
+its own and does not depend on Celery's consumer, which may be reconnecting for half a minute while its calls run on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from tarsy_tasks import fleet
+from tarsy_tasks.errors import PoisonMessage
+from tarsy_tasks.redis_transport import held
+
+__all__ = ["LeaseKeeper"]
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS_A_LEASE = 4
+_SWEEPS_A_LEASE = 10
+_QUIET = 0.35
+"""Of a lease: longer than between two renewals, so that every owner that lives has renewed when a sweep begins."""
+_RETRY_S = 1.0
+_STOP_S = 5.0
+
+
+class LeaseKeeper:
+    """Keeps the leases of one worker process from `start` to `stop`.
+
+    Args:
+        app: The worker's application.
+        instance: Name of this worker process.
+        servers: Ids of the servers that it serves.
+        lease_s: How long a lease holds that is not renewed.
+    """
+
+    def __init__(self, app: Any, instance: str, servers: Sequence[str], lease_s: float) -> None:
+        self.instance = instance
+        self._app = app
+        self._servers = servers
+        self._lease_s = lease_s
+        self._channel: Any = None
+        self._renew_at = self._sweep_at = 0.0
+        self._is_departing = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tarsy-leases", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def depart(self) -> None:
+        """The worker takes no more calls; it goes on renewing the leases of those that it has."""
+        self._is_departing = True
+        self._renew_at = 0.0
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._stopping.wait(wait_s):
+            try:
+                self._tend()
+                wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
+            except (RedisError, KombuError, OSError) as error:
+                if self._channel is not None:
+                    logger.warning("leases cannot be renewed while Redis is away: %s", error)
+                self._let_go()
+                wait_s = min(_RETRY_S, self._lease_s / _SWEEPS_A_LEASE)
+        self._let_go()
+
+    def _tend(self) -> None:
+        if self._channel is None:
+            self._channel = self._app.connection_for_write().channel()
+        deliveries = self._channel.deliveries
+        now = time.monotonic()
+        if now >= self._renew_at:
+            if self._is_departing:
+                fleet.depart(deliveries.exchange, self.instance, self._servers)
+            else:
+                fleet.announce(deliveries.exchange, self.instance, self._servers)
+            tags = list(held)
+            if tags:
+                deliveries.renew(tags)
+            self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
+        if now >= self._sweep_at:
+            swept = deliveries.sweep(self._lease_s, self._lease_s * _QUIET)
+            self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
+            if swept.restored:
+                logger.warning("put back %d calls whose worker was lost: %s", len(swept.restored), swept.restored)
+            for tag in swept.set_aside:
+                logger.critical("set aside after it was lost with its worker too often: %s", tag)
+                self._app.backend.fail_at_once(tag, PoisonMessage(tag))
+
+    def _let_go(self) -> None:
+        channel, self._channel = self._channel, None
+        # Renewing comes before sweeping when Redis is back.
+        self._renew_at = 0.0
+        if channel is not None:
+            channel.connection.client.release()

@@ -1,0 +1,23 @@
+"""The short form of every fault: short leases, short faults, 64 calls in flight. `python -m tests.chaos` is the long
+one.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.rows import ROWS, Row, Theatre
+from tests.chaos.stage import SHORT
+
+
+@pytest.fixture(scope="module")
+def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
+    with Theatre(SHORT, tmp_path_factory.mktemp("chaos")) as theatre:
+        yield theatre
+        assert theatre.clear() == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_call_under_a_fault_is_answered_truthfully_and_none_is_doubled(theatre: Theatre, row: Row) -> None:
+    tally = theatre.play(row)
+    assert not tally.findings, f"{row.fault}: {tally}"

