@@ -186,7 +186,8 @@ class CallMetrics:
             for (server, tool), count in self._in_flight.items():
                 if count:
                     in_flight.setdefault(server, {})[tool] = count
-        refused = {server for server, _ in (*pending, *errors)}
+        fields = _fields_by_server(pending, errors)
+        refused = set(fields)
         add = redis.register_script(_ADD)
         try:
             with redis.pipeline(transaction=False) as pipeline:
@@ -196,13 +197,7 @@ class CallMetrics:
                 for server in servers:
                     _touch(pipeline, keys.MEASURED_SERVERS, server, now, _TTL_S)
                 for server in servers:
-                    numbers = {
-                        f"{name} {tool}": value
-                        for (each, tool), found in pending.items()
-                        if each == server
-                        for name, value in found.items()
-                    }
-                    texts = {f"last_error {tool}": text for (each, tool), text in errors.items() if each == server}
+                    numbers, texts = fields[server]
                     add(
                         [keys.metrics_key(server), keys.recent_metrics_key(server, minute)],
                         [_MOST_FIELDS, _TTL_S, _RECENT_TTL_S, len(numbers), *_flat(numbers), *_flat(texts)],
@@ -236,6 +231,20 @@ class CallMetrics:
         kept = self._recent[-1][1]
         for label, found in numbers.items():
             kept[label] = _sum([kept.get(label, {}), found])
+
+
+def _fields_by_server(
+    pending: Mapping[Label, Numbers], errors: Mapping[Label, str]
+) -> dict[str, tuple[Numbers, dict[str, str]]]:
+    """The fields of each server's hash: numbers to add, and texts to set."""
+    fields: dict[str, tuple[Numbers, dict[str, str]]] = {}
+    for (server, tool), numbers in pending.items():
+        added, _ = fields.setdefault(server, ({}, {}))
+        for name, value in numbers.items():
+            added[f"{name} {tool}"] = value
+    for (server, tool), text in errors.items():
+        fields.setdefault(server, ({}, {}))[1][f"last_error {tool}"] = text
+    return fields
 
 
 def _touch(pipeline: Any, key: str, member: str, now: float, lifetime_s: float) -> None:
