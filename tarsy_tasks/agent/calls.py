@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tarsy_tasks import keys
 from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
-from tarsy_tasks.models import CallInfo, ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_server
 
@@ -51,9 +51,9 @@ class SentCall:
 
 
 class SentListing:
-    """A request for the tools of one server; `future` resolves to the tools, or raises `CallError`."""
+    """A request for the tools of one server; `future` resolves to the listing, or raises `CallError`."""
 
-    def __init__(self, server: str, future: "Future[list[ToolDefinition]]") -> None:
+    def __init__(self, server: str, future: "Future[ToolListing]") -> None:
         self.server = server
         self.future = future
 
@@ -298,14 +298,14 @@ def _read_result(meta: Meta, call: ToolCall) -> ToolResult:
     return ToolResult.from_error(error, call_id=call.id, name=call.name)
 
 
-def _read_listing(meta: Meta) -> list[ToolDefinition]:
+def _read_listing(meta: Meta) -> ToolListing:
     if meta["status"] != "SUCCESS":
         raise _task_failure(meta, "the list of tools", "")
     try:
         error = meta["result"]["error"]
         if error is not None:
             raise CallError(ErrorCode(error["code"]), error["text"])
-        return [ToolDefinition.model_validate(tool) for tool in meta["result"]["tools"]]
+        return ToolListing.model_validate(meta["result"])
     except (ValueError, TypeError, KeyError) as error:
         raise CallError(ErrorCode.INTERNAL_ERROR, f"The stored list of tools cannot be read: {error!r:.200}") from None
 

@@ -20,6 +20,7 @@ _COMMANDS = {
     "call": ("tarsy_tasks.cli.call", "call"),
     "config": ("tarsy_tasks.cli.config", "config"),
     "demo": ("tarsy_tasks.cli.demo", "demo"),
+    "health": ("tarsy_tasks.cli.health", "health"),
     "servers": ("tarsy_tasks.cli.servers", "servers"),
     "tools": ("tarsy_tasks.cli.tools", "tools"),
     "up": ("tarsy_tasks.cli.up", "up"),

@@ -111,6 +111,11 @@ class TaskPool(ThreadsTaskPool):
         self._closed = False
         self.connections: Mapping[str, ServerConnection] = {}
 
+    @property
+    def loop(self) -> SessionLoop:
+        """The loop that the sessions live on."""
+        return self._loop
+
     def on_start(self) -> None:
         from tarsy_tasks.worker.startup import connect_servers, served_servers
 

@@ -20,6 +20,7 @@ from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.connection import ServerConnection
+from tarsy_tasks.worker.health import HealthStep
 from tarsy_tasks.worker.pool import TaskPool
 from tarsy_tasks.worker.session_loop import SessionLoop
 
@@ -40,6 +41,7 @@ def configure(worker: Any) -> None:
         servers = worker.app.mcp_config.enabled_servers
     except ConfigError as error:
         _refuse(str(error))
+    worker.app.steps["worker"].add(HealthStep)
     names = [name for server in servers for name in (keys.queue(server), keys.check_queue(server))]
     worker.app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
 
