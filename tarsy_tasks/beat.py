@@ -26,8 +26,11 @@ class CheckScheduler(Scheduler):
     It keeps its state in memory: fixed intervals need no file.
     """
 
-    def setup_schedule(self) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._clock = RedisClock()
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
         super().setup_schedule()
         for server in self.app.mcp_config.enabled_servers:
             entry = self.Entry(
@@ -43,11 +46,11 @@ class CheckScheduler(Scheduler):
             self.schedule[entry.name] = entry
 
     def apply_async(self, entry: ScheduleEntry, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        if entry.task == CHECK_SERVER and not self._is_wanted(entry.args[0]):
+        if entry.task == CHECK_SERVER and not self.wants(entry.args[0]):
             return None
         return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
 
-    def _is_wanted(self, server: str) -> bool:
+    def wants(self, server: str) -> bool:
         """Whether no check waits, and no other beat has sent one a moment ago."""
         redis = self.producer.channel.client
         self._clock.sync(redis)

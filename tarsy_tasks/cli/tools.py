@@ -18,7 +18,7 @@ from tarsy_tasks.health import statuses
 
 __all__ = ["tools"]
 
-_COLOURS = {"+": "green", "-": "red", "@": "dim"}
+_COLOURS = {"+": "green", "-": "red"}
 
 
 @click.group()
@@ -136,7 +136,7 @@ def _print_diff(server: str, diff: ToolDiff) -> None:
             console.print(Text("  what was approved cannot be read", style="dim"))
             continue
         for line in difflib.unified_diff(list(_lines(before)), list(_lines(now)), lineterm="", n=2):
-            if not line.startswith(("---", "+++")):
+            if not line.startswith(("---", "+++", "@@")):
                 console.print(Text(f"  {line}", style=_COLOURS.get(line[:1], "")))
 
 
