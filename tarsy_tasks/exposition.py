@@ -11,11 +11,17 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from tarsy_tasks.health import HealthRecord
+from tarsy_tasks.health import HealthStatus, ServerHealth
 from tarsy_tasks.metrics import BUCKETS_S, NO_TOOL, Distribution, ToolMetrics
 
 __all__ = ["build_health_families", "build_metric_families"]
 
+_HEALTH = {
+    HealthStatus.HEALTHY: 1.0,
+    HealthStatus.DEGRADED: 0.5,
+    HealthStatus.UNHEALTHY: 0.0,
+    HealthStatus.UNKNOWN: math.nan,
+}
 _LABELS = ("server", "tool")
 _BOUNDS = tuple("+Inf" if math.isinf(bucket) else str(bucket) for bucket in BUCKETS_S)
 
@@ -69,13 +75,13 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     return [calls, retries, duration, wait, running, average, failing, error, recreations]
 
 
-def build_health_families(health: Mapping[str, HealthRecord | None]) -> list[Metric]:
+def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:
     """The series of all servers' health."""
     healthy = GaugeMetricFamily(
-        "tarsy_server_healthy", "1: healthy, 0: not, NaN: nobody has checked it lately.", labels=["server"]
+        "tarsy_server_healthy", "1: healthy, 0.5: degraded, 0: unhealthy, NaN: unknown.", labels=["server"]
     )
-    for server, record in health.items():
-        healthy.add_metric([server], math.nan if record is None else float(record.healthy))
+    for server, found in health.items():
+        healthy.add_metric([server], _HEALTH[found.status])
     return [healthy]
 
 

@@ -5,6 +5,7 @@ Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules an
 
 __all__ = [
     "ALERTS",
+    "HEALTH_WORKERS",
     "IDEMPOTENCY_TTL_S",
     "LEASES",
     "MEASURED_SERVERS",
@@ -15,8 +16,10 @@ __all__ = [
     "WAITING",
     "WORKERS",
     "alert_state_key",
+    "approved_tools_key",
     "call_marker",
     "check_queue",
+    "check_sent_key",
     "health_key",
     "idempotency_key",
     "in_flight_key",
@@ -27,6 +30,8 @@ __all__ = [
     "result_key",
     "server_of_queue",
     "serving_key",
+    "tools_key",
+    "worker_health_key",
 ]
 
 ALERTS = "tarsy:alerts"
@@ -47,6 +52,8 @@ POISONED = "tarsy:poisoned"
 """Sorted set of the tags that were set aside, by when."""
 WORKERS = "tarsy:workers"
 """Sorted set of the live workers' instances, by when they last said so."""
+HEALTH_WORKERS = "tarsy:health-workers"
+"""The workers that report health, a sorted set by the time of their last report."""
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
@@ -73,7 +80,7 @@ def server_of_queue(name: str) -> str | None:
 
 
 def health_key(server: str) -> str:
-    """The latest health record of a server, a JSON string with a TTL."""
+    """How the last check that came through a server's queue went, a JSON string with a TTL."""
     return f"tarsy:health:{server}"
 
 
@@ -120,3 +127,23 @@ def result_key(task_id: str) -> str:
 def idempotency_key(digest: str) -> str:
     """Which call an idempotency key stands for, a string with a TTL."""
     return f"tarsy:idempotency:{digest}"
+
+
+def worker_health_key(worker: str) -> str:
+    """How one worker finds its servers, a hash of JSON strings by server, with a TTL."""
+    return f"tarsy:worker-health:{worker}"
+
+
+def check_sent_key(server: str) -> str:
+    """There for as long as no beat needs to send another check of a server."""
+    return f"tarsy:check-sent:{server}"
+
+
+def tools_key(server: str) -> str:
+    """What a server offers, as last listed: a hash with a TTL."""
+    return f"tarsy:tools:{server}"
+
+
+def approved_tools_key(server: str) -> str:
+    """The definitions of a server's tools that are trusted, a hash of JSON strings by tool, with a TTL."""
+    return f"tarsy:approved-tools:{server}"

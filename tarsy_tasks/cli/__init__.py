@@ -23,6 +23,7 @@ _COMMANDS = {
     "demo": ("tarsy_tasks.cli.demo", "demo"),
     "doctor": ("tarsy_tasks.cli.doctor", "doctor"),
     "ready": ("tarsy_tasks.cli.probes", "ready"),
+    "health": ("tarsy_tasks.cli.health", "health"),
     "servers": ("tarsy_tasks.cli.servers", "servers"),
     "tools": ("tarsy_tasks.cli.tools", "tools"),
     "up": ("tarsy_tasks.cli.up", "up"),

@@ -107,7 +107,7 @@ def _fleet_problems() -> dict[str, str | None]:
     """What is wrong with each required server."""
     from tarsy_tasks.config import load_config
     from tarsy_tasks.fleet import serving_workers
-    from tarsy_tasks.health import read_health
+    from tarsy_tasks.health import HealthStatus, read_health
 
     required = [server.name for server in load_config().enabled_servers.values() if server.required]
     redis = _redis()
@@ -115,11 +115,10 @@ def _fleet_problems() -> dict[str, str | None]:
     health = read_health(redis, required)
 
     def problem(server: str) -> str | None:
-        record = health[server]
         if not serving[server]:
             return "no worker serves it"
-        if record is None:
-            return "its health is unknown: nobody has checked it lately (does beat run?)"
-        return None if record.healthy else record.error or "it is unhealthy"
+        # Where one of several workers has lost it, calls still go well with the others.
+        usable = health[server].status in (HealthStatus.HEALTHY, HealthStatus.DEGRADED)
+        return None if usable else f"{health[server].status}: {health[server].reason}"
 
     return {server: problem(server) for server in required}

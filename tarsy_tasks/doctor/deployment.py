@@ -7,7 +7,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.fleet import serving_workers
-from tarsy_tasks.health import read_health
+from tarsy_tasks.health import HealthStatus, read_health
 
 __all__ = ["check_deployment"]
 
@@ -32,12 +32,12 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
             yield Finding.error(check, f"{calls} calls wait in {keys.queue(name)}, which no worker serves", start)
         elif not serving[name]:
             yield Finding.warning(check, "no worker serves it", start)
-        elif record is None:
-            yield Finding.warning(
-                check, "a worker serves it, but nobody has it checked", "start beat: celery -A tarsy_tasks beat"
-            )
+        elif record.status is HealthStatus.UNKNOWN:
+            yield Finding.warning(check, record.reason, "start beat: celery -A tarsy_tasks beat")
+        elif record.status is HealthStatus.DEGRADED:
+            yield Finding.warning(check, record.reason, "see `tarsy-tasks health`, and the logs of those workers")
         elif not record.healthy:
-            yield Finding.error(check, f"unhealthy: {record.error}", "see what it says, and start it anew")
+            yield Finding.error(check, f"unhealthy: {record.reason}", "see what it says, and start it anew")
         else:
             yield Finding.ok(check, f"healthy, served by {len(serving[name])} worker(s), {calls} calls wait")
     yield from _check_strays(redis, names)

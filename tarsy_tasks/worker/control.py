@@ -64,6 +64,7 @@ def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
         session = await connection.connected()
         before = session.tools
         await session.list_tools()
+        connection.on_change()
         now = session.tools
         return {
             "added": sorted(now.keys() - before.keys()),

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tarsy_tasks import ToolCall, ToolExecutor, keys
-from tarsy_tasks.health import HealthRecord
+from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.probes import STALE_S
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
@@ -96,33 +96,25 @@ def test_a_thread_that_hangs_makes_a_worker_dead(worker: Worker, run_dir: Path) 
 
 
 def test_the_fleet_is_ready_when_every_required_server_has_a_worker_and_is_healthy(worker: Worker, client: Any) -> None:
-    def fleet() -> tuple[int, dict[str, str | None]]:
+    def fleet() -> tuple[int, str]:
         done = probe(worker, "ready", "--fleet", "--json")
-        return done.returncode, json.loads(done.stdout)["problems"]
+        problems = json.loads(done.stdout)["problems"]
+        assert set(problems) == {"desk"}, "the other one is not required"
+        return done.returncode, problems["desk"] or ""
 
-    def write_record(healthy: bool) -> None:
-        record = HealthRecord(
-            server="desk",
-            healthy=healthy,
-            error=None if healthy else "it broke",
-            latency_s=0.1,
-            checked_at=time.time(),
-            worker="w",
-        )
-        client.set(keys.health_key("desk"), record.model_dump_json(), ex=30)
-
-    client.delete(keys.serving_key("desk"), keys.health_key("desk"))
-    assert fleet() == (1, {"desk": "no worker serves it"})
-    client.zadd(keys.serving_key("desk"), {"w/1": client.time()[0] - 60})
-    client.expire(keys.serving_key("desk"), 30)
-    assert fleet() == (1, {"desk": "no worker serves it"})
-    client.zadd(keys.serving_key("desk"), {"w/1": client.time()[0]})
-    code, problems = fleet()
-    assert (code, "unknown" in (problems["desk"] or "")) == (1, True)
-    write_record(False)
-    assert fleet() == (1, {"desk": "it broke"})
-    write_record(True)
-    assert fleet() == (0, {"desk": None})
+    app = build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]})
+    code, problem = fleet()
+    assert (code, "unknown: no check has come" in problem) == (1, True)
+    app.send_task("tarsy.check_server", ["desk"])
+    wait_until(lambda: fleet() == (0, ""), "it is checked")
+    app.control.broadcast("mcp_disconnect", {"server": "desk"}, reply=True, timeout=10, limit=1)
+    app.send_task("tarsy.check_server", ["desk"])
+    wait_until(lambda: fleet()[1].startswith("unhealthy: "), "the check of a server that was disconnected")
+    app.control.broadcast("mcp_reconnect", {"server": "desk"}, reply=True, timeout=10, limit=1)
+    app.close()
+    client.rename(keys.serving_key("desk"), "elsewhere")
+    client.expire("elsewhere", 5)
+    assert fleet() == (1, "no worker serves it")
 
 
 def test_without_redis_nothing_is_known_of_the_fleet(worker: Worker) -> None:
@@ -147,8 +139,6 @@ def test_a_worker_that_is_told_to_stop_is_not_ready_any_more_but_alive(worker: W
 
 
 def _active(worker: Worker) -> str:
-    from tarsy_tasks.celery_app import build_app
-
     app = build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]})
     with app:
         return json.dumps(app.control.inspect(limit=1, timeout=5).active() or {})
