@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -132,13 +133,20 @@ class Alert(BaseModel):
 
 
 _subscribers: list[Callable[[Alert], None]] = []
+_given: deque[Alert] = deque(maxlen=100)
 _lock = threading.Lock()
 
 
 def subscribe(tell: Callable[[Alert], None]) -> Callable[[], None]:
-    """Have every alert that this process gives passed to `tell`, which must not wait; returns how to end that."""
+    """Have every alert that this process gives passed to `tell`, which must not wait; returns how to end that.
+
+    Alerts of before are passed on at once: servers are checked before a worker is ready.
+    """
     with _lock:
         _subscribers.append(tell)
+        given = list(_given)
+    for alert in given:
+        tell(alert)
 
     def unsubscribe() -> None:
         with _lock:
@@ -185,6 +193,7 @@ def note(record: HealthRecord, redis: Any = None) -> Alert | None:
         return None
     logger.log(logging.WARNING if alert.status == "unhealthy" else logging.INFO, "alert: %s", alert)
     with _lock:
+        _given.append(alert)
         subscribers = list(_subscribers)
     for tell in subscribers:
         tell(alert)

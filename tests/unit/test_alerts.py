@@ -122,10 +122,13 @@ def test_subscribers_hear_of_it_until_they_do_not_want_to(client: Any, caplog: p
     unsubscribe = alerts.subscribe(heard.append)
     with caplog.at_level(logging.WARNING):
         seen(client, False)
+    later: list[Alert] = []
+    alerts.subscribe(later.append)()
+    assert later[-1:] == heard[-1:], "what was before, is told at once"
     unsubscribe()
     seen(client, False, server="other")
-    assert [(each.server, each.status) for each in heard] == [("k8s", "unhealthy")]
-    assert str(heard[0]) == "MCP server k8s is unhealthy: it broke"
+    assert (heard[-1].server, heard[-1].status) == ("k8s", "unhealthy")
+    assert str(heard[-1]) == "MCP server k8s is unhealthy: it broke"
     assert "alert: MCP server k8s is unhealthy: it broke" in caplog.text
 
 
