@@ -48,7 +48,12 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
         mcp_port, flower_port = free_port(), free_port()
         path = Path(name) / "mcp.json"
         path.write_text(json.dumps(_config(mcp_port, Path(name) / _PID_FILE), indent=2))
-        with Stack({"TARSY_MCP_CONFIG": str(path), "TARSY_STARTUP": "degraded"}, directory=Path(name)) as stack:
+        environment = {
+            "TARSY_MCP_CONFIG": str(path),
+            "TARSY_STARTUP": "degraded",
+            "TARSY_RUN_DIR": str(Path(name) / "run"),
+        }
+        with Stack(environment, directory=Path(name)) as stack:
             fine = False
             try:
                 fine = _run(stack, path, mcp_port, flower_port)
