@@ -110,7 +110,7 @@ class Cast:
 
     workers: int = 2
     concurrency: int = 16
-    servers: dict[str, dict[str, Any]] = field(default_factory=lambda: {"desk": {}})
+    servers: dict[str, dict[str, Any]] = field(default_factory=lambda: {"desk": {"timeouts": {"call_s": 600}}})
     operators: bool = False
     proxied: bool = False
     clocks: tuple[str, ...] = ()
