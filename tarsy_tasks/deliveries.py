@@ -53,6 +53,7 @@ class Delivery:
 
     Attributes:
         tag: Its name in the books; of a call the task id.
+        queue: Where it was taken from.
         count: The how manieth delivery it is; those that a shutting down worker gave back do not count.
         mark: What the marker said when it was taken.
         owner: Who began it before, if `mark` says so.
@@ -61,6 +62,7 @@ class Delivery:
     """
 
     tag: str
+    queue: str
     count: int = 1
     mark: Mark = Mark.NONE
     owner: str = ""
@@ -313,7 +315,7 @@ class Deliveries:
         count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "")
         if not count:
             count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}")
-        return Delivery(tag, int(count), Mark(_text(mark)), _text(owner))
+        return Delivery(tag, queue, int(count), Mark(_text(mark)), _text(owner))
 
     def begin(self, tag: str, owner: str, *, again: bool = False) -> Mark:
         """Note that a call begins, just before it is sent: `Mark.NONE` if it may.

@@ -15,6 +15,7 @@ __all__ = [
     "check_queue",
     "health_key",
     "idempotency_key",
+    "is_check_queue",
     "poison_key",
     "queue",
     "result_key",
@@ -50,6 +51,11 @@ def queue(server: str) -> str:
 def check_queue(server: str) -> str:
     """The queue of a server's health checks."""
     return f"{_QUEUE_PREFIX}{server}{_CHECK_SUFFIX}"
+
+
+def is_check_queue(name: str) -> bool:
+    """Whether a queue is one of health checks."""
+    return name.startswith(_QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX)
 
 
 def server_of_queue(name: str) -> str | None:

@@ -7,12 +7,14 @@ is kept by `deliveries`; who renews leases and looks for lost messages is the wo
 
 import logging
 import socket
+from contextlib import suppress
 from queue import Empty
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps
+from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.deliveries import Deliveries, Delivery
 from tarsy_tasks.redis_exchange import RedisExchange
@@ -32,6 +34,8 @@ KEEPALIVE = {
 """A peer that vanished without a word is noticed after 20 s."""
 
 _OURS = "tarsy."
+_NARROW_POLL_S = 0.1
+"""How long a poll that leaves out a queue lasts, where Redis does not let it be ended sooner."""
 
 held: dict[str, Delivery] = {}
 """What this process took and has neither answered nor given back, by tag: the leases that it has to renew. It outlives
@@ -115,6 +119,9 @@ class Channel(kombu_redis.Channel):
     popped_from = ""
     taking = ""
     _own_client: Any = None
+    _left_out: frozenset[str] = frozenset()
+    _polling_socket: Any = None
+    _polling_id: int | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -166,6 +173,36 @@ class Channel(kombu_redis.Channel):
             held.pop(self.taking, None)
             raise Empty from None
 
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """kombu polls for a second, also when the order of queues leaves out one that may be polled a moment later."""
+        self._left_out = frozenset(self._queue_cycle.items).difference(self._pollable())
+        if self._left_out:
+            timeout = _NARROW_POLL_S
+            self._learn_polling_id()
+        super()._brpop_start(timeout)
+
+    def widen_poll(self) -> None:
+        """End the poll that goes on, if it leaves out a queue that may be polled now."""
+        if not self._in_poll or self._left_out.isdisjoint(self._pollable() if self._left_out else ()):
+            return
+        self._left_out = frozenset()
+        if self._polling_id is not None:
+            # As if its time were over; what had been popped just before still arrives.
+            with suppress(RedisError, OSError):
+                self.deliveries.exchange.execute(("CLIENT", "UNBLOCK", self._polling_id))
+
+    def _pollable(self) -> list[str]:
+        return self._queue_cycle.consume(len(self._queue_cycle.items))
+
+    def _learn_polling_id(self) -> None:
+        connection = self.client.connection
+        if connection._sock is self._polling_socket:
+            return
+        self._polling_socket, self._polling_id = connection._sock, None
+        connection.send_command("CLIENT", "ID")
+        with suppress(ResponseError):
+            self._polling_id = connection.read_response()
+
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:
             return super()._create_client(asynchronous=True)
@@ -178,10 +215,23 @@ class Channel(kombu_redis.Channel):
         super()._disconnect_pools()
 
 
+class _Poller(kombu_redis.MultiChannelPoller):
+    """Looks at every turn of the event loop whether the poll that goes on still is the right one."""
+
+    def on_poll_start(self) -> None:
+        for channel in self._channels:
+            channel.widen_poll()
+        super().on_poll_start()
+
+
 class Transport(kombu_redis.Transport):
     """The transport with that channel."""
 
     Channel = Channel
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cycle = _Poller()
 
 
 TRANSPORT_ALIASES[ALIAS] = f"{__name__}:Transport"

@@ -200,6 +200,11 @@ class ServerConfig(_Model):
         default="shared",
         description="Whether calls share one session, or each has its own: for servers that hold state of a session.",
     )
+    max_concurrency: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many calls of the server one worker process runs at once; the default is half of its slots.",
+    )
     retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
     replay: Literal["hinted", "always", "never"] = Field(
         default="hinted",

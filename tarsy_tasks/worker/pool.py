@@ -18,8 +18,10 @@ from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
+from tarsy_tasks.deliveries import Delivery
 from tarsy_tasks.redis_transport import let_go
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.bulkhead import bulkhead
 from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.job import Job, JobContext
@@ -53,6 +55,7 @@ class TaskPool(ThreadsTaskPool):
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
         connections = build_connections((configured[name] for name in servers), build_masker())
+        bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         instance, lease_s = (
             self.app.worker_instance,
             float(self.app.conf.broker_transport_options["visibility_timeout"]),
@@ -70,6 +73,9 @@ class TaskPool(ThreadsTaskPool):
             self._close_sessions()
             raise
         self._leases.start()
+
+    def register_with_event_loop(self, loop: Any) -> None:
+        bulkhead.watch(loop)
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
@@ -130,7 +136,9 @@ class TaskPool(ThreadsTaskPool):
     ) -> Job:
         job = Job(next(self._pids), self._context)
         # Celery's tracer takes the name of the task, its id and what the request says.
-        request: Any = args[2] if args is not None and len(args) > 2 else {}
+        request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
+        delivery: Delivery | None = request.get("delivery")
+        queue = delivery.queue if delivery is not None else ""
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
 
@@ -147,12 +155,14 @@ class TaskPool(ThreadsTaskPool):
             finally:
                 for limit in limits:
                     limit.cancel()
-                if delivery := request.get("delivery"):
+                if delivery is not None:
                     # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
                     let_go(delivery)
                 del self._jobs[job.pid]
+                bulkhead.leave(queue)
 
         self._jobs[job.pid] = job
+        bulkhead.enter(queue)
         job.done = self.executor.submit(run)
         return job
 

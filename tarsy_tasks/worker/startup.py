@@ -20,6 +20,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.bulkhead import QUEUE_ORDER
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.pool import TaskPool
 from tarsy_tasks.worker.session_loop import SessionLoop
@@ -45,6 +46,8 @@ def configure(worker: Any) -> None:
     except ConfigError as error:
         _refuse(str(error))
     names = [name for server in servers for name in (keys.queue(server), keys.check_queue(server))]
+    # Here and not among the defaults, for agents have channels too and import nothing of the worker.
+    worker.app.conf.broker_transport_options.setdefault("queue_order_strategy", QUEUE_ORDER)
     worker.app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
 
 

@@ -1,0 +1,82 @@
+"""Which queues a worker may poll, by what runs in it."""
+
+import pytest
+
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.worker.bulkhead import Bulkhead
+
+QUEUES = ["mcp.a", "mcp.a.check", "mcp.b", "mcp.b.check", "others"]
+CHECKS = ["mcp.a.check", "mcp.b.check"]
+
+
+def bulkhead(slots: int, **max_concurrency: int) -> Bulkhead:
+    found = Bulkhead()
+    servers = [ServerConfig(name=name, command="x", max_concurrency=max_concurrency.get(name)) for name in "ab"]
+    found.open(slots, servers)
+    return found
+
+
+def selected(found: Bulkhead, *running: str) -> list[str]:
+    for queue in running:
+        found.enter(queue)
+    return found.select(QUEUES)
+
+
+def test_before_a_pool_has_started_every_queue_is_polled() -> None:
+    assert Bulkhead().select(QUEUES) == QUEUES
+
+
+def test_checks_go_first_and_the_rest_keeps_its_order() -> None:
+    assert selected(bulkhead(8)) == [*CHECKS, "mcp.a", "mcp.b", "others"]
+
+
+@pytest.mark.parametrize(("slots", "half"), [(3, 1), (8, 4), (256, 128)])
+def test_a_server_that_says_nothing_may_take_half_of_the_slots(slots: int, half: int) -> None:
+    assert "mcp.a" in selected(bulkhead(slots), *["mcp.a"] * (half - 1))
+    assert "mcp.a" not in selected(bulkhead(slots), *["mcp.a"] * half)
+
+
+def test_a_server_is_polled_until_it_runs_what_it_may() -> None:
+    found = bulkhead(8, a=2)
+    assert "mcp.a" in selected(found, "mcp.a")
+    assert selected(found, "mcp.a") == [*CHECKS, "mcp.b", "others"]
+    found.leave("mcp.a")
+    assert "mcp.a" in selected(found)
+
+
+def test_the_last_slot_is_kept_for_checks() -> None:
+    found = bulkhead(4)
+    assert "mcp.a" in selected(found, "others", "others")
+    assert selected(found, "others") == CHECKS
+    assert selected(found, "others") == []
+
+
+def test_a_server_has_one_check_at_a_time() -> None:
+    assert selected(bulkhead(4), "mcp.a.check", "others", "others") == ["mcp.b.check"]
+
+
+def test_a_single_slot_is_for_calls_and_checks() -> None:
+    found = bulkhead(1)
+    assert selected(found) == [*CHECKS, "mcp.a", "mcp.b", "others"]
+    assert selected(found, "mcp.a") == []
+
+
+class Hub:
+    """Counts how often it was woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def call_soon(self, callback: object) -> None:
+        self.woken += 1
+
+
+def test_the_worker_is_woken_for_a_slot_that_it_waits_for_and_for_no_other() -> None:
+    found, hub = bulkhead(8, a=1), Hub()
+    found.watch(hub)
+    selected(found, "mcp.b")
+    found.leave("mcp.b")
+    assert hub.woken == 0
+    selected(found, "mcp.a")
+    found.leave("mcp.a")
+    assert hub.woken == 1
