@@ -124,7 +124,14 @@ def test_the_demo_runs_and_everything_is_as_it_should_be(tmp_path: Path) -> None
     assert done.returncode == 0, done
     assert "40 calls" in done.stdout
     assert "12 calls, and while they ran `desk` was killed (kill -9) and `shop` restarted: 12 ok" in done.stdout
-    for words in ("10 ok", "2 tool_error", "2 rejected", "desk\thealthy\t5", "shop\thealthy\t5", "Flower: http://127.0.0.1:"):
+    for words in (
+        "10 ok",
+        "2 tool_error",
+        "2 rejected",
+        "desk\thealthy\t5",
+        "shop\thealthy\t5",
+        "Flower: http://127.0.0.1:",
+    ):
         assert words in done.stdout
     assert done.stderr == ""
 
