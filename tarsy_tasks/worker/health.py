@@ -234,8 +234,7 @@ class HealthChecks:
         except Exception as failure:
             logger.exception("the check of MCP server %s failed", server)
             error = f"the check itself failed: {failure!r:.200}"
-        finally:
-            self._events.put(_Checked(server, error, time.monotonic() - started))
+        self._events.put(_Checked(server, error, time.monotonic() - started))
 
     def _record(self, watched: _Watched, error: str | None, checked_at: float, latency_s: float | None) -> HealthRecord:
         """A record for what was found at a monotonic time."""

@@ -119,7 +119,7 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
 
 
 async def _connect(connection: ServerConnection, places: asyncio.Semaphore) -> None:
-    """Connect one server. Processes that all start at once would each take as long as all of them, and some too long."""
+    """Connect one server. Processes that all start at once each take as long as all of them together, some too long."""
     if connection.server.transport != "stdio":
         await connection.connected()
         return

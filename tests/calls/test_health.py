@@ -1,7 +1,6 @@
 """Which servers work, as workers and beat tell it in Redis: everything here is real."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -142,7 +141,9 @@ def test_agents_and_web_services_can_ask() -> None:
 
 def test_a_record_that_cannot_be_read_is_skipped_and_said(worker: Worker, client: redis.Redis) -> None:
     own = client.zrange(keys.HEALTH_WORKERS, 0, -1)[0].decode()
-    newer = HealthRecord(server="desk", healthy=True, checked_at=1, worker="x").model_dump_json().replace('"v":1', '"v":2')
+    newer = (
+        HealthRecord(server="desk", healthy=True, checked_at=1, worker="x").model_dump_json().replace('"v":1', '"v":2')
+    )
     for damaged in (b"\xff{", newer, '{"v": 1}', "[]"):
         client.hset("tarsy:worker-health:odd@host", mapping={"desk": damaged})
         client.expire("tarsy:worker-health:odd@host", 5)
@@ -201,17 +202,18 @@ def test_nothing_piles_up_where_no_worker_serves(worker: Worker, client: redis.R
 
 
 def test_without_redis_nobody_is_told_that_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "TARSY_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    monkeypatch.setenv("TARSY_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(BrokerUnavailable, match="so no health is known"):
         health.is_healthy("desk")
 
 
 @pytest.mark.xfail(reason="the pool keeps no slot for checks yet", strict=True)
-def test_checks_are_answered_while_every_slot_is_taken(start_worker: StartWorker, client: redis.Redis) -> None:
+def test_checks_are_answered_while_every_slot_is_taken(
+    start_worker: StartWorker, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = start_worker({"busy": DEMO_SERVER}, arguments=["-c", "4"])
-    config = dict.fromkeys(("broker_url", "result_backend"), worker.environment["TARSY_REDIS_URL"])
-    app = build_app(config)
-    os.environ["TARSY_MCP_CONFIG"] = worker.environment["TARSY_MCP_CONFIG"]
+    app = build_app(dict.fromkeys(("broker_url", "result_backend"), worker.environment["TARSY_REDIS_URL"]))
+    monkeypatch.setenv("TARSY_MCP_CONFIG", worker.environment["TARSY_MCP_CONFIG"])
     with ToolExecutor(["busy"], timeout_s=30) as tools:
         pending = [
             tools.submit(ToolCall(id=str(number), name="busy.wait", arguments={"seconds": 5})) for number in range(8)

@@ -1,7 +1,7 @@
 """An MCP server over stdio that lists the tools which a file holds, as the file is at that moment.
 
-`python listing_file.py FILE`: a JSON list of tools. Its own instructions are `INSTRUCTIONS`; a tool gives back its `text`.
-It tells of no change, so a listing is the only way to see one.
+`python listing_file.py FILE`: a JSON list of tools. Its own instructions are `INSTRUCTIONS`; a tool gives back its
+`text`. It tells of no change, so a listing is the only way to see one.
 """
 
 import json

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tarsy_tasks import ErrorCode, ToolDefinition, keys
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ToolCatalogue, approve_tools, read_catalogue
@@ -124,7 +126,7 @@ def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Red
     list_tools(client, tool("a"))
     approvals = Approvals()
     approvals.require(tool("a"), client)
-    with redis.Redis(port=free_port()) as absent:
+    with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as absent:
         approvals.require(tool("a"), absent)
         with pytest.raises(CallError, match="could not be looked up") as failed:
             approvals.require(tool("b"), absent)
