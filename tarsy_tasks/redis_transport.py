@@ -79,19 +79,28 @@ class QoS(kombu_redis.QoS):
         virtual.QoS.append(self, message, tag)
 
     def ack(self, delivery_tag: str) -> None:
-        delivery: Delivery = self._delivered[delivery_tag].delivery
-        let_go(delivery)
-        virtual.QoS.ack(self, delivery_tag)
-        if not (delivery.answered or delivery.kept):
+        delivery = self._let_go(delivery_tag)
+        if delivery is not None and not (delivery.answered or delivery.kept):
             self.channel.deliveries.acknowledge(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        let_go(self._delivered[delivery_tag].delivery)
-        virtual.QoS.ack(self, delivery_tag)
+        if self._let_go(delivery_tag) is None:
+            return
         if requeue:
             self.channel.deliveries.requeue(delivery_tag)
         else:
             self.channel.deliveries.acknowledge(delivery_tag)
+
+    def _let_go(self, delivery_tag: str) -> Delivery | None:
+        """The delivery that ends; None for the second of two of one call, which a worker can have that stood still for
+        longer than its lease. The first has ended both.
+        """
+        message = self._delivered.get(delivery_tag)
+        if message is None:
+            return None
+        let_go(message.delivery)
+        virtual.QoS.ack(self, delivery_tag)
+        return message.delivery
 
     def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
         """Called when a channel closes: what runs goes on, all else this process lets go of, and its lease lapses."""

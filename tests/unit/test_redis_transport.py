@@ -1,0 +1,32 @@
+"""The transport's bookkeeping of what a worker holds."""
+
+from typing import Any
+
+from kombu.utils.json import dumps
+
+from tarsy_tasks import redis_transport
+from tarsy_tasks.celery_app import build_app
+
+
+def published(app: Any, channel: Any, call_id: str) -> Any:
+    """A message as it would be delivered."""
+    message = app.amqp.as_task_v2(call_id, "tarsy.call_tool", args=("desk", "echo"))
+    payload = channel.prepare_message(dumps(message.body), 0, "application/json", "utf-8", message.headers, {})
+    payload["properties"] |= {"delivery_tag": call_id, "delivery_info": {"exchange": "", "routing_key": "mcp.desk"}}
+    return channel.message_to_python(payload)
+
+
+def test_a_call_that_one_worker_took_twice_is_ended_once(redis_url: str) -> None:
+    app = build_app({"broker_url": redis_url, "result_backend": redis_url})
+    with app.connection_for_write() as connection:
+        channel = connection.channel()
+        channel.popped_from = "mcp.desk"
+        first, second, other = (published(app, channel, call_id) for call_id in ("one", "one", "other"))
+        for message in (first, second):
+            channel.qos.append(message, message.delivery_tag)
+        first.ack()
+        channel.qos.append(other, other.delivery_tag)
+        second.ack()
+        other.reject()
+        assert not redis_transport.held.keys() & {"one", "other"}
+        assert channel.deliveries.exchange.execute(("HLEN", "tarsy:unacked")) == [0]
