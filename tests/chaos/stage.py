@@ -78,7 +78,7 @@ SHORT = Form(
     cuts=4,
     slow_call_s=7,
     deadline_s=30,
-    measured_s=2,
+    measured_s=1.5,
     slower=20,  # machines of a CI are noisy, but a worker that stands still is worse
 )
 LONG = Form(
