@@ -2,7 +2,7 @@
 connection leave whole.
 
 Owns the scripts that move a message between its states, each in one step and each harmless when sent twice, for whoever
-loses the reply sends it again. All times are those of Redis: the clocks of workers may be minutes apart. It knows
+loses the reply sends it again (a delivery may then be counted twice). All times are those of Redis: the clocks of workers may be minutes apart. It knows
 neither Celery nor kombu: `redis_transport` publishes and takes, the worker's `guard` begins, `result_backend` answers,
 agents withdraw.
 

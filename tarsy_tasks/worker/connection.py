@@ -22,13 +22,15 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError, ConfigError
+from tarsy_tasks.health import CHECK_INTERVAL_S
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.listing import ListingError
 from tarsy_tasks.worker.masking import Masker
-from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_transient
+from tarsy_tasks.worker.outage import Outage
+from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_out_of_reach, is_transient
 from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.session import Mode, Session
 
@@ -82,7 +84,7 @@ class ServerConnection:
         self._opening: asyncio.Task[Session] | None = None
         self._private: set[Session] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._failing_since: float | None = None
+        self._outage = Outage(server.timeouts.recreate_s)
         self._closed = False
 
     @property
@@ -138,15 +140,26 @@ class ServerConnection:
         # A caller that gives up must not take the connection from the others that wait for it.
         return await asyncio.shield(self._opening)
 
+    async def connected_for_call(self) -> Session:
+        """The same for a call, which fails at once while the server is known to be gone: to find that out again can
+        take all of `connect_s`.
+
+        Raises:
+            CallError: As `connected`.
+        """
+        self._refuse_when_gone()
+        return await self.connected()
+
     async def session_for_call(self) -> Session:
         """The session for one call, to be given back with `release`: the shared one, or with `session: per_call` one of
         its own.
 
         Raises:
-            CallError: As `connected`.
+            CallError: As `connected_for_call`.
         """
         if self.server.session == "shared":
-            return await self.connected()
+            return await self.connected_for_call()
+        self._refuse_when_gone()
         self._refuse_when_closed()
         session = await self._open_patiently()
         self._private.add(session)
@@ -159,14 +172,27 @@ class ServerConnection:
             self._close_later(session)
 
     def note_answer(self) -> None:
+<<<<<<< HEAD
         """The server answered a call: it is well."""
         self._failing_since = None
         self.answered_at = time.monotonic()
+=======
+        """The server answered: it is well."""
+        self._outage.end()
+>>>>>>> bulkhead
 
-    def note_failure(self) -> None:
-        """The server could not be reached, or was lost."""
-        if self._failing_since is None:
-            self._failing_since = time.monotonic()
+    def note_failure(self, error: BaseException, ending: str, since: float) -> None:
+        """The server could not be reached, was lost, or asked to wait.
+
+        Args:
+            error: What the SDK raised.
+            ending: Why the session ended, empty when it lives.
+            since: When the attempt began, monotonic time.
+        """
+        if is_out_of_reach(error):
+            self._outage.note_absence(self._what_failed(error, ending), since)
+        else:
+            self._outage.note_failure()
 
     def note_call(self, *, failed: bool) -> None:
         """A call is over; it failed if it brought no result, or an error."""
@@ -175,10 +201,19 @@ class ServerConnection:
     @property
     def is_expected_back(self) -> bool:
         """Whether waiting for the server makes sense. One that was well a moment ago is given `recreate_s` to return;
-        one that is gone for longer fails its calls at once, until it answers again.
+        one that is gone for longer is tried once a call, and then hardly at all, until it answers again.
         """
-        since = self._failing_since
-        return since is not None and time.monotonic() - since < self.server.timeouts.recreate_s
+        return self._outage.is_expected_to_end
+
+    def _refuse_when_gone(self) -> None:
+        if self._outage.may_try():
+            return
+        raise CallError(
+            ErrorCode.SERVER_UNAVAILABLE,
+            f"MCP server `{self.server.name}` has been out of reach for {self._outage.gone_s:.0f} s: "
+            f"{self._outage.reason}.{self.ending('')} It is tried again every {CHECK_INTERVAL_S:g} s, and was not "
+            "asked for this call. The tool did not run. Try again later, or do without it.",
+        )
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -230,7 +265,13 @@ class ServerConnection:
 
     async def _open_once(self) -> Session:
         self._output.forget()
+<<<<<<< HEAD
         session = Session(self.server, self._output, self._mode, lambda: self.on_change())
+=======
+        began = time.monotonic()
+        self._outage.note_attempt()
+        session = Session(self.server, self._output, self._mode)
+>>>>>>> bulkhead
         try:
             try:
                 await session.open()
@@ -243,11 +284,16 @@ class ServerConnection:
                 await session.open()
         except Exception as error:
             self._mode = "auto"
+<<<<<<< HEAD
             self.note_failure()
             failure = FailedAttempt(error, session.ending)
             self.error = self.last_error = self._unavailable(failure)
             self.trouble = self._describe(failure)[1]
             raise failure from error
+=======
+            self.note_failure(error, session.ending, began)
+            raise FailedAttempt(error, session.ending) from error
+>>>>>>> bulkhead
         if self.server.transport == "stdio" and session.is_handshake_era:
             # A server that ignores the probe costs 10 s, but only once.
             self._mode = "legacy"
@@ -275,10 +321,15 @@ class ServerConnection:
         Raises:
             CallError: The server does not answer.
         """
+<<<<<<< HEAD
         session = self.session
         if session is None:
             await self._connected_within(connect_s)
             return
+=======
+        self._outage.note_attempt()
+        session = await self.connected()
+>>>>>>> bulkhead
         try:
             async with asyncio.timeout(list_s):
                 await session.list_tools()
@@ -292,6 +343,7 @@ class ServerConnection:
                     f"{session.in_flight} calls were running; its session was kept.",
                 ) from None
             session.lose("it failed its check")
+<<<<<<< HEAD
             await self._connected_within(connect_s)
         else:
             self.answered_at = time.monotonic()
@@ -305,6 +357,12 @@ class ServerConnection:
                 ErrorCode.SERVER_UNAVAILABLE,
                 f"MCP server `{self.server.name}` was not connected within {connect_s:g} s.{self.ending('')}",
             ) from None
+=======
+            async with asyncio.timeout(self.server.timeouts.recreate_s):
+                session = await self.connected()
+        self.note_answer()
+        return session.tools
+>>>>>>> bulkhead
 
     @staticmethod
     def _is_busy(session: Session) -> bool:
@@ -359,6 +417,7 @@ class ServerConnection:
     def _describe(self, failure: FailedAttempt) -> tuple[ErrorCode, str]:
         name, error = self.server.name, failure.reason
         if isinstance(error, ConfigError):
+<<<<<<< HEAD
             return ErrorCode.SERVER_MISCONFIGURED, f"MCP server `{name}` is misconfigured: {error}."
         if isinstance(error, TimeoutError):
             what = f"it did not complete the handshake within {self.server.timeouts.connect_s:g} s"
@@ -366,10 +425,24 @@ class ServerConnection:
             what = f"it {error}"
         else:
             what = failure.ending if failure.ending.startswith("it") else describe_error(error)
+=======
+            return CallError(
+                ErrorCode.SERVER_MISCONFIGURED,
+                f"MCP server `{name}` is misconfigured: {error}. The tool did not run; an operator has to mend this.",
+            )
+        what = self._what_failed(error, failure.ending)
+>>>>>>> bulkhead
         verdict = classify_error(error)
         refused = verdict.action is Action.NO_RETRY and verdict.executed is Executed.NO
         code = ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE
         return code, f"MCP server `{name}` is not available: {what}.{self.ending('')}"
+
+    def _what_failed(self, error: BaseException, ending: str) -> str:
+        if isinstance(error, TimeoutError):
+            return f"it did not complete the handshake within {self.server.timeouts.connect_s:g} s"
+        if isinstance(error, ListingError):
+            return f"it {error}"
+        return ending if ending.startswith("it") else describe_error(error)
 
     def ending(self, reason: str) -> str:
         """Why a session ended, and the server's last words: a sentence for an error text, or nothing."""

@@ -158,19 +158,20 @@ class Invocation:
             connection.release(session)
             raise connection.not_connected_within(self._timeout_s)
         timeout_s = self.seconds_left
+        began = time.monotonic()
         self.attempts += 1
         self.may_have_run = True
         try:
             result = await session.call_tool(self._tool.tool, self._arguments, timeout_s)
         except Exception as error:
-            raise self._failed(error, session, timeout_s) from error
+            raise self._failed(error, session, timeout_s, began) from error
         else:
             connection.note_answer()
             return result
         finally:
             connection.release(session)
 
-    def _failed(self, error: Exception, session: Session, timeout_s: float) -> _FailedCall:
+    def _failed(self, error: Exception, session: Session, timeout_s: float, began: float) -> _FailedCall:
         recovery = classify_error(error)
         if recovery.executed is Executed.MAYBE:
             self._lost_attempts += 1
@@ -181,7 +182,11 @@ class Invocation:
         elif session.is_stuck:
             session.probe()
         if recovery.action is not Action.NO_RETRY:
-            self._connection.note_failure()
+            # What was sent had reached somebody: until now.
+            since = began if recovery.executed is Executed.NO else time.monotonic()
+            self._connection.note_failure(error, session.ending, since)
+        elif recovery.executed is Executed.YES:
+            self._connection.note_answer()
         return _FailedCall(error, session.ending, recovery, timeout_s)
 
     def timed_out(self) -> CallError:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from mcp import MCPError
 from pydantic import ValidationError
 
+from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.transport_errors import (
     AUTH_FAILED,
     HTTP_STATUS,
@@ -28,6 +29,7 @@ __all__ = [
     "Executed",
     "Recovery",
     "classify_error",
+    "is_out_of_reach",
     "is_transient",
     "retry_after_s",
 ]
@@ -131,6 +133,15 @@ def is_transient(error: BaseException) -> bool:
     `connect_s` was given its time.
     """
     return isinstance(error, MCPError) and classify_error(error).action is not Action.NO_RETRY
+
+
+def is_out_of_reach(error: BaseException) -> bool:
+    """Whether nobody answered. A server that refuses, or that somebody says of that it is not well, answers soon; a
+    configuration that is wrong needs no server to say so.
+    """
+    if isinstance(error, MCPError):
+        return error.code in (TRANSPORT_DOWN, CONNECTION_CLOSED) and classify_error(error).action is not Action.NO_RETRY
+    return not isinstance(error, ConfigError)
 
 
 def retry_after_s(error: BaseException) -> float | None:

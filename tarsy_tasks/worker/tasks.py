@@ -137,8 +137,12 @@ def list_tools(server: str) -> dict[str, Any]:
     try:
         job = current_job()
         connection = _connection(job, server)
+<<<<<<< HEAD
         session = connection.session or job.run(connection.connected())
         listing = build_listing(connection.server, session, _masker)
+=======
+        tools = list((connection.tools or job.run(connection.connected_for_call()).tools).values())
+>>>>>>> bulkhead
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
     except CallError as error:
@@ -225,7 +229,7 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
     if tools is None:
         left_s = _seconds_left(deadline)
         try:
-            tools = job.run(connection.connected(), left_s).tools
+            tools = job.run(connection.connected_for_call(), left_s).tools
         except TimeoutError:
             raise connection.not_connected_within(left_s) from None
     if tool not in tools:
