@@ -172,14 +172,9 @@ class ServerConnection:
             self._close_later(session)
 
     def note_answer(self) -> None:
-<<<<<<< HEAD
-        """The server answered a call: it is well."""
-        self._failing_since = None
-        self.answered_at = time.monotonic()
-=======
         """The server answered: it is well."""
         self._outage.end()
->>>>>>> bulkhead
+        self.answered_at = time.monotonic()
 
     def note_failure(self, error: BaseException, ending: str, since: float) -> None:
         """The server could not be reached, was lost, or asked to wait.
@@ -265,13 +260,9 @@ class ServerConnection:
 
     async def _open_once(self) -> Session:
         self._output.forget()
-<<<<<<< HEAD
-        session = Session(self.server, self._output, self._mode, lambda: self.on_change())
-=======
         began = time.monotonic()
         self._outage.note_attempt()
-        session = Session(self.server, self._output, self._mode)
->>>>>>> bulkhead
+        session = Session(self.server, self._output, self._mode, lambda: self.on_change())
         try:
             try:
                 await session.open()
@@ -284,16 +275,11 @@ class ServerConnection:
                 await session.open()
         except Exception as error:
             self._mode = "auto"
-<<<<<<< HEAD
-            self.note_failure()
+            self.note_failure(error, session.ending, began)
             failure = FailedAttempt(error, session.ending)
             self.error = self.last_error = self._unavailable(failure)
             self.trouble = self._describe(failure)[1]
             raise failure from error
-=======
-            self.note_failure(error, session.ending, began)
-            raise FailedAttempt(error, session.ending) from error
->>>>>>> bulkhead
         if self.server.transport == "stdio" and session.is_handshake_era:
             # A server that ignores the probe costs 10 s, but only once.
             self._mode = "legacy"
@@ -321,15 +307,11 @@ class ServerConnection:
         Raises:
             CallError: The server does not answer.
         """
-<<<<<<< HEAD
+        self._outage.note_attempt()
         session = self.session
         if session is None:
             await self._connected_within(connect_s)
             return
-=======
-        self._outage.note_attempt()
-        session = await self.connected()
->>>>>>> bulkhead
         try:
             async with asyncio.timeout(list_s):
                 await session.list_tools()
@@ -343,10 +325,9 @@ class ServerConnection:
                     f"{session.in_flight} calls were running; its session was kept.",
                 ) from None
             session.lose("it failed its check")
-<<<<<<< HEAD
             await self._connected_within(connect_s)
         else:
-            self.answered_at = time.monotonic()
+            self.note_answer()
 
     async def _connected_within(self, connect_s: float) -> None:
         try:
@@ -357,12 +338,6 @@ class ServerConnection:
                 ErrorCode.SERVER_UNAVAILABLE,
                 f"MCP server `{self.server.name}` was not connected within {connect_s:g} s.{self.ending('')}",
             ) from None
-=======
-            async with asyncio.timeout(self.server.timeouts.recreate_s):
-                session = await self.connected()
-        self.note_answer()
-        return session.tools
->>>>>>> bulkhead
 
     @staticmethod
     def _is_busy(session: Session) -> bool:
@@ -417,21 +392,8 @@ class ServerConnection:
     def _describe(self, failure: FailedAttempt) -> tuple[ErrorCode, str]:
         name, error = self.server.name, failure.reason
         if isinstance(error, ConfigError):
-<<<<<<< HEAD
             return ErrorCode.SERVER_MISCONFIGURED, f"MCP server `{name}` is misconfigured: {error}."
-        if isinstance(error, TimeoutError):
-            what = f"it did not complete the handshake within {self.server.timeouts.connect_s:g} s"
-        elif isinstance(error, ListingError):
-            what = f"it {error}"
-        else:
-            what = failure.ending if failure.ending.startswith("it") else describe_error(error)
-=======
-            return CallError(
-                ErrorCode.SERVER_MISCONFIGURED,
-                f"MCP server `{name}` is misconfigured: {error}. The tool did not run; an operator has to mend this.",
-            )
         what = self._what_failed(error, failure.ending)
->>>>>>> bulkhead
         verdict = classify_error(error)
         refused = verdict.action is Action.NO_RETRY and verdict.executed is Executed.NO
         code = ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE

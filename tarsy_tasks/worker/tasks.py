@@ -137,12 +137,8 @@ def list_tools(server: str) -> dict[str, Any]:
     try:
         job = current_job()
         connection = _connection(job, server)
-<<<<<<< HEAD
-        session = connection.session or job.run(connection.connected())
+        session = connection.session or job.run(connection.connected_for_call())
         listing = build_listing(connection.server, session, _masker)
-=======
-        tools = list((connection.tools or job.run(connection.connected_for_call()).tools).values())
->>>>>>> bulkhead
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
     except CallError as error:
