@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 _UNAVAILABLE = 3
 """Exit code, the one that the command line has for this too."""
 _RETRY_S = 1.0
-_STARTS_PER_CORE = 2
 _PLACE_S = 5.0
 """A process that takes longer to start waits for something else than the processor, and gives way to the next one."""
 _SIGNAL_S = 0.1
@@ -97,7 +96,8 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
     strict = settings.startup == "strict"
     required = [connection for connection in connections if strict and connection.server.required]
     optional = [connection for connection in connections if connection not in required]
-    places = asyncio.Semaphore(_STARTS_PER_CORE * (os.cpu_count() or 1))
+    # As many as there are cores, and one that just waits for something else.
+    places = asyncio.Semaphore(1 + (os.cpu_count() or 1))
     connecting = loop.submit(_connect_required(required, places, settings.startup_timeout_s))
     loop.submit(_connect_optional(optional, places))
     if not required:
