@@ -31,8 +31,10 @@ __all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Mark", "Swept"]
 MAX_DELIVERIES = 3
 """A message whose workers died so often is set aside."""
 POISON_TTL_S = 7 * 24 * 3600
-MARKER_TTL_S = 600
-"""How long a marker outlives the last that happened to its call: longer than any worker is frozen or cut off."""
+MARKER_TTL_S = 7 * 24 * 3600
+"""How long it stays known that a call has begun, or was withdrawn: nobody may be there to look for it."""
+ENDED_TTL_S = 600
+"""How long a marker outlives its call's answer: longer than any worker is frozen or cut off."""
 _SWEEP_LIMIT = 200
 _SEARCH_LIMIT = 1000
 """A message is looked for among so many at the head of its queue. Behind them it cannot be missing yet: it is older."""
@@ -56,7 +58,7 @@ class Delivery:
         queue: Where it was taken from.
         count: The how manieth delivery it is; those that a shutting down worker gave back do not count.
         mark: What the marker said when it was taken.
-        owner: Who began it before, if `mark` says so.
+        owner: Who began it, if anybody did.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
     """
@@ -79,8 +81,10 @@ class Swept:
 
 
 class _Script:
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, *, grows: bool = False) -> None:
+        # A Redis that is full takes nothing new, and everything that brings calls to their end.
+        self.text = text if grows else f"#!lua flags=allow-oom\n{text}"
+        text = self.text
         self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -94,7 +98,8 @@ _PUBLISH = _Script(
     if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
     redis.call('ZADD', KEYS[2], now, ARGV[1])
     return redis.call('LPUSH', KEYS[3], ARGV[2])
-    """
+    """,
+    grows=True,
 )
 
 # KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or ''.
@@ -114,15 +119,15 @@ _TAKE = _Script(
     """
 )
 
-# KEYS: marker. ARGV: owner, 'again' if it may have begun before, marker's ttl.
+# KEYS: marker. ARGV: owner, who may have begun it before, marker's ttl.
 _BEGIN = _Script(
     """
     local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return mark[1] end
-    if mark[1] == 'begun' and mark[2] ~= ARGV[1] and ARGV[2] ~= 'again' then return mark[1] end
+    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return {mark[1], ''} end
+    if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end
     redis.call('HSET', KEYS[1], 'mark', 'begun', 'owner', ARGV[1])
     redis.call('EXPIRE', KEYS[1], ARGV[3])
-    return ''
+    return {'', ''}
     """
 )
 
@@ -134,10 +139,13 @@ _UNBEGIN = _Script(
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, result's ttl. The first answer stays.
+# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner. The first answer stays, and what
+# what another owner began in the meantime, that one answers.
 _ANSWER = _Script(
     """
-    if redis.call('HGET', KEYS[3], 'mark') ~= 'answered' then
+    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner')
+    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return 0 end
+    if mark[1] ~= 'answered' then
         if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
         else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
         redis.call('PUBLISH', KEYS[4], ARGV[3])
@@ -172,14 +180,11 @@ _REQUEUE = _Script(
     """
 )
 
-# KEYS: leases, marker of each tag. ARGV: marker's ttl, tags.
+# KEYS: leases. ARGV: tags.
 _RENEW = _Script(
     _NOW
     + """
-    for number = 2, #ARGV do
-        redis.call('ZADD', KEYS[1], 'XX', now, ARGV[number])
-        redis.call('EXPIRE', KEYS[number], ARGV[1])
-    end
+    for _, tag in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, tag) end
     """
 )
 
@@ -317,15 +322,17 @@ class Deliveries:
             count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}")
         return Delivery(tag, queue, int(count), Mark(_text(mark)), _text(owner))
 
-    def begin(self, tag: str, owner: str, *, again: bool = False) -> Mark:
-        """Note that a call begins, just before it is sent: `Mark.NONE` if it may.
+    def begin(self, delivery: Delivery, owner: str, *, after: str = "") -> None:
+        """Note that a call begins, just before it is sent; `delivery.mark` is `Mark.NONE` afterwards if it may be, and
+        else says why not. `delivery.owner` is whoever began it.
 
         Args:
             owner: Who begins it; each delivery has another.
-            again: It may run although another owner began it before.
+            after: It may run although this owner began it before.
         """
-        names = (keys.call_marker(tag),)
-        return Mark(_text(self._run(_BEGIN, names, owner, "again" if again else "", MARKER_TTL_S)))
+        mark, other = self._run(_BEGIN, (keys.call_marker(delivery.tag),), owner, after or owner, MARKER_TTL_S)
+        delivery.mark = Mark(_text(mark))
+        delivery.owner = owner if delivery.mark is Mark.NONE else _text(other)
 
     def unbegin(self, tag: str, owner: str) -> None:
         """It was not sent after all."""
@@ -335,14 +342,16 @@ class Deliveries:
         """Count a delivery after all, or not."""
         self.exchange.execute(("HINCRBY", keys.call_marker(tag), "deliveries", change))
 
-    def answer(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
-        """Store and announce a call's result and take the call off the books, unless it was answered before."""
-        names = (keys.UNACKED, keys.LEASES, keys.call_marker(tag), result_key)
-        self._run(_ANSWER, names, tag, MARKER_TTL_S, result, lifetime_s or "")
+    def answer(self, delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
+        """Store and announce a call's result and take the call off the books, unless it was answered before, or
+        somebody else than `delivery.owner` has begun it.
+        """
+        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key)
+        self._run(_ANSWER, names, delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
 
     def acknowledge(self, tag: str) -> None:
         """Take a message off the books."""
-        self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, MARKER_TTL_S)
+        self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, ENDED_TTL_S)
 
     def requeue(self, tag: str) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
@@ -350,7 +359,16 @@ class Deliveries:
 
     def renew(self, tags: Collection[str]) -> None:
         """Renew the leases of messages that are still held."""
-        self._run(_RENEW, (keys.LEASES, *map(keys.call_marker, tags)), MARKER_TTL_S, *tags)
+        self._run(_RENEW, (keys.LEASES,), *tags)
+
+    def mark_of(self, tag: str) -> Mark:
+        """What the marker of a call says now."""
+        return Mark(_text(self.exchange.execute(("HGET", keys.call_marker(tag), "mark"))[0] or b""))
+
+    def is_forgotten(self, tag: str) -> bool:
+        """Whether nothing is known of a call: it never reached the books, or was answered long ago."""
+        known = self.exchange.execute(("HEXISTS", keys.UNACKED, tag), ("EXISTS", keys.call_marker(tag)))
+        return not any(known)
 
     def withdraw(self, tag: str) -> Mark:
         """Nobody waits for a call any more: unless it has begun, it never will.

@@ -16,7 +16,7 @@ ALIVE_S = 20.0
 """A worker that said nothing for so long is taken for dead."""
 _KEPT_S = 60
 
-_ANNOUNCE = """
+_ANNOUNCE = """#!lua flags=allow-oom
 local now = redis.call('TIME')[1]
 for _, key in ipairs(KEYS) do
     redis.call('ZADD', key, now, ARGV[1])

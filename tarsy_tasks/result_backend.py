@@ -71,7 +71,7 @@ class ResultBackend(RedisBackend):
             if delivery is None or delivery.tag != task_id or not self._is_the_broker:
                 self._set_with_state(key, value, state)
             else:
-                self.ensure(self._deliveries.answer, (task_id, key, value, self.expires))
+                self.ensure(self._deliveries.answer, (delivery, key, value, self.expires))
                 delivery.answered = True
         except BaseException:
             if delivery is not None:

@@ -62,6 +62,11 @@ class SentCall:
         self.server = server
         self.claim = claim
 
+    @property
+    def is_shared(self) -> bool:
+        """Somebody else sent it: it is not ours to take back."""
+        return self.claim is not None and not self.claim.is_new
+
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
 
@@ -185,7 +190,7 @@ class Calls:
         Returns:
             How it ended; Redis may hang, so whoever waits for this bounds it, and then takes `no_answer`.
         """
-        asked = withdraw_later(self.app, sent.id, sent.server)
+        asked = withdraw_later(self.app, sent.id, sent.server, is_shared=sent.is_shared)
         ended: Future[ToolResult] = Future()
         ended.set_running_or_notify_cancel()
 
@@ -204,6 +209,8 @@ class Calls:
             reader_of(self.app).look(sent.id)
             if sent.future.done():
                 return sent.future.result()
+        elif found.is_shared:
+            pass
         elif found.mark is Mark.BEGUN:
             self._revoke(sent)
         else:
@@ -230,15 +237,16 @@ class Calls:
         if not sent.id or sent.future.done():
             return
         try:
-            found = withdraw(self.app, sent.id, sent.server)
-            if found.mark is Mark.BEGUN:
+            found = withdraw(self.app, sent.id, sent.server, is_shared=sent.is_shared)
+            if found.mark is Mark.BEGUN and not found.is_shared:
                 self._revoke(sent)
         except _connection_errors() as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
-        if found.mark in (Mark.NONE, Mark.WITHDRAWN) and reader_of(self.app).forget(sent.id, sent.future):
-            if sent.claim is not None:
+        is_over = found.mark in (Mark.NONE, Mark.WITHDRAWN) or (found.is_shared and found.mark is Mark.BEGUN)
+        if is_over and reader_of(self.app).forget(sent.id, sent.future):
+            if sent.claim is not None and not found.is_shared:
                 sent.claim.release()
-            error = endings.cancelled(sent.call)
+            error = endings.cancelled(sent.call, goes_on=found.is_shared)
             sent.future.set_result(ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name))
 
     def _revoke(self, sent: SentCall) -> None:
@@ -334,10 +342,9 @@ def _encode(call: ToolCall) -> str | None:
 
 def _connection_errors() -> tuple[type[Exception], ...]:
     from kombu.exceptions import LimitExceeded, OperationalError
-    from redis.exceptions import ConnectionError as RedisConnectionError
-    from redis.exceptions import TimeoutError as RedisTimeoutError
+    from redis.exceptions import RedisError
 
-    return (OperationalError, LimitExceeded, RedisConnectionError, RedisTimeoutError, OSError)
+    return (OperationalError, LimitExceeded, RedisError, OSError)
 
 
 def _selected_servers(servers: Collection[str] | None) -> list[str]:

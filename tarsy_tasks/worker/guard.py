@@ -99,19 +99,20 @@ class Guard:
         if delivery is None or deliveries is None:
             return
         owner = self._owner = f"{self._job.context.instance} {delivery.count}"
-        again = False
+        gone = ""
         while True:
             try:
-                mark = deliveries.begin(delivery.tag, owner, again=again)
-                if mark is Mark.NONE:
+                deliveries.begin(delivery, owner, after=gone)
+                if delivery.mark is Mark.NONE:
                     return
-                if mark is not Mark.BEGUN:
-                    raise Ignore(mark)
+                if delivery.mark is not Mark.BEGUN:
+                    raise Ignore(delivery.mark)
+                self.may_have_run = True
                 first = delivery.owner.rpartition(" ")[0]
                 if not fleet.is_alive(deliveries.exchange, first, self._job.context.lease_s):
                     if not may_replay(tool, server):
                         raise _lost(f"`{tool.name}`")
-                    again = True
+                    gone = delivery.owner
                     continue
             except (RedisError, OSError):
                 if time.monotonic() >= deadline:
