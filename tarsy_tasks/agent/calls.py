@@ -16,7 +16,7 @@ from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
 from tarsy_tasks.agent.replies import ReplyReader, reader_of
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
-from tarsy_tasks.deliveries import Mark
+from tarsy_tasks.broker.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode

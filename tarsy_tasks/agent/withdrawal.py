@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tarsy_tasks import fleet
-from tarsy_tasks.deliveries import Deliveries, Mark
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import Deliveries, Mark
+from tarsy_tasks.broker.exchange import RedisExchange
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -14,9 +14,9 @@ from typing import Any
 from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
-from tarsy_tasks import fleet
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode, Outcome

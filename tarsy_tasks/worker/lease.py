@@ -13,9 +13,9 @@ from typing import Any
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from tarsy_tasks import fleet
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.kombu_transport import held
 from tarsy_tasks.errors import PoisonMessage
-from tarsy_tasks.redis_transport import held
 
 __all__ = ["LeaseKeeper"]
 

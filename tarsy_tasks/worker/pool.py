@@ -18,16 +18,16 @@ from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
-from tarsy_tasks.deliveries import Delivery
-from tarsy_tasks.redis_transport import let_go
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.kombu_transport import let_go
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.bulkhead import bulkhead
-from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.job import Job, JobContext
 from tarsy_tasks.worker.lease import LeaseKeeper
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
+from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["TaskPool"]
 

@@ -15,10 +15,10 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from tarsy_tasks import celery_app
 from tarsy_tasks.arguments import read_arguments
+from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection

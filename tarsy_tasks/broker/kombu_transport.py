@@ -16,8 +16,8 @@ from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps
 from redis.exceptions import RedisError, ResponseError
 
-from tarsy_tasks.deliveries import Deliveries, Delivery
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker.deliveries import Deliveries, Delivery
+from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "let_go"]
 

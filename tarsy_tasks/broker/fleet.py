@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tarsy_tasks import keys
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["ALIVE_S", "announce", "depart", "is_alive", "serving_workers"]
 

@@ -3,7 +3,7 @@ connection leave whole.
 
 Owns the scripts that move a message between its states, each in one step and each harmless when sent twice (a delivery
 may then be counted twice), for whoever loses the reply sends it again. All times are those of Redis: the clocks of
-workers may be minutes apart. It knows neither Celery nor kombu: `redis_transport` publishes and takes, the worker's
+workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes and takes, the worker's
 `guard` begins, `result_backend` answers, agents withdraw.
 
     published ──take──► leased ──begin──► begun ──answer──► answered
@@ -24,7 +24,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from tarsy_tasks import keys
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Mark", "Swept"]
 
@@ -139,7 +139,7 @@ _UNBEGIN = _Script(
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner. The first answer stays, and what
+# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner. The first answer stays, and
 # what another owner began in the meantime, that one answers.
 _ANSWER = _Script(
     """
