@@ -8,18 +8,19 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks import keys
 from tarsy_tasks.agent import endings
 from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
-from tarsy_tasks.agent.replies import ReplyReader, reader_of
+from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
 from tarsy_tasks.broker.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
-from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.tool_names import resolve_server
 
 if TYPE_CHECKING:
@@ -138,10 +139,12 @@ class Calls:
             answered.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
             return SentCall("", call, deadline, answered)
         if claimed is not None and not claimed.is_new:
-            future = reader.expect(claimed.task_id, lambda meta: read_result(meta, call), deadline)
-            reader.look(claimed.task_id)
+            future = reader.expect(claimed.task_id, lambda meta: _settle(meta, call, claimed), deadline)
+            with suppress(*_connection_errors()):
+                # The reader looks again.
+                reader.look(claimed.task_id)
             return SentCall(claimed.task_id, call, deadline, future, server, claimed)
-        future = reader.expect(task_id, lambda meta: read_result(meta, call), deadline)
+        future = reader.expect(task_id, lambda meta: _settle(meta, call, claimed), deadline)
         left_s = max(0.0, deadline - time.monotonic())
         info = CallInfo(
             call_id=call.id,
@@ -328,6 +331,15 @@ class Calls:
                 f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued, "
                 "unless the connection broke just as Redis took it; then it is taken back if it has not begun."
             ) from error
+
+
+def _settle(meta: Meta, call: ToolCall, claimed: Claim | None) -> ToolResult:
+    result = read_result(meta, call)
+    if claimed is not None and result.outcome is Outcome.UNAVAILABLE:
+        # It did not run: its key may be used for another try.
+        with suppress(*_connection_errors()):
+            claimed.release()
+    return result
 
 
 def _encode(call: ToolCall) -> str | None:

@@ -59,6 +59,7 @@ class Delivery:
         count: The how manieth delivery it is; those that a shutting down worker gave back do not count.
         mark: What the marker said when it was taken.
         owner: Who began it, if anybody did.
+        runs: The pool has it: it goes on when the connection to Redis is made anew.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
     """
@@ -68,6 +69,7 @@ class Delivery:
     count: int = 1
     mark: Mark = Mark.NONE
     owner: str = ""
+    runs: bool = False
     answered: bool = False
     kept: bool = False
 
@@ -165,7 +167,7 @@ _ACKNOWLEDGE = _Script(
     """
 )
 
-# KEYS: unacked, leases, waiting, marker. ARGV: tag.
+# KEYS: unacked, leases, waiting, marker. ARGV: tag, marker's ttl.
 _REQUEUE = _Script(
     _NOW
     + """
@@ -176,6 +178,7 @@ _REQUEUE = _Script(
     redis.call('RPUSH', queue, message)
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
+    redis.call('EXPIRE', KEYS[4], ARGV[2])
     return 1
     """
 )
@@ -277,10 +280,10 @@ _SWEEP = _Script(
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
             redis.call('ZADD', KEYS[2], now, tag)  -- it waits: the next look is a lease later
         else
-            -- Popped for a connection that broke. That counts: it may be what broke it.
-            local count = redis.call('HINCRBY', ARGV[7] .. tag, 'deliveries', 1)
+            -- Popped for a connection that broke; or it ended its worker before that could take it.
+            local pops = redis.call('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
             redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
-            put_back(tag, books, count)
+            put_back(tag, books, pops >= allowed * 5 and allowed or 0)
         end
     end
     return {restored, aside}
@@ -340,7 +343,8 @@ class Deliveries:
 
     def recount(self, tag: str, change: int) -> None:
         """Count a delivery after all, or not."""
-        self.exchange.execute(("HINCRBY", keys.call_marker(tag), "deliveries", change))
+        name = keys.call_marker(tag)
+        self.exchange.execute(("HINCRBY", name, "deliveries", change), ("EXPIRE", name, MARKER_TTL_S))
 
     def answer(self, delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a call's result and take the call off the books, unless it was answered before, or
@@ -355,7 +359,7 @@ class Deliveries:
 
     def requeue(self, tag: str) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
-        self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag)
+        self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag, MARKER_TTL_S)
 
     def renew(self, tags: Collection[str]) -> None:
         """Renew the leases of messages that are still held."""

@@ -155,6 +155,7 @@ class TaskPool(ThreadsTaskPool):
         def run() -> None:
             limits = self._arm_limits(job, soft_s, hard_s, timeout_callback) if soft_s or hard_s else ()
             try:
+                self.app.backend.be_patient()
                 # A fresh context: stock threads leak context variables from one task into the next.
                 with job.current():
                     contextvars.Context().run(
@@ -172,6 +173,8 @@ class TaskPool(ThreadsTaskPool):
                 bulkhead.leave(queue)
 
         self._jobs[job.pid] = job
+        if delivery is not None:
+            delivery.runs = True
         bulkhead.enter(queue)
         job.done = self.executor.submit(run)
         return job

@@ -103,7 +103,10 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
                 ErrorCode.SERVER_UNAVAILABLE,
                 f"MCP server `{server}` was not connected within {limit}. The tool did not run. Try again later.",
             )
+        failure = guard.truthful(failure, f"{server}.{tool}")
     except WorkerStopping:
+        if invocation is not None:
+            invocation.close()
         if invocation is None or not invocation.may_have_run:
             guard.unbegin()
             raise Reject("the worker stops", requeue=True) from None
