@@ -1,19 +1,23 @@
 """Beat's scheduler: a health check of every MCP server, four times a minute.
 
 Owns when checks are sent. A check that still waits in its queue is not sent again, so nothing piles up where no worker
-serves.
+serves; and of several beats one sends.
 """
 
 from typing import Any
 
-from celery.beat import ScheduleEntry, Scheduler
+from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
 from celery.schedules import schedule
 
 from tarsy_tasks import keys
 from tarsy_tasks.celery_app import CHECK_SERVER
 from tarsy_tasks.health import CHECK_INTERVAL_S
+from tarsy_tasks.redis_clock import RedisClock
 
 __all__ = ["CheckScheduler"]
+
+_TAKEN_S = CHECK_INTERVAL_S - 1
+"""For so long a check that was sent keeps others from being sent; a little less than until the same beat's next one."""
 
 
 class CheckScheduler(Scheduler):
@@ -22,15 +26,19 @@ class CheckScheduler(Scheduler):
     It keeps its state in memory: fixed intervals need no file.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._clock = RedisClock()
+        super().__init__(*args, **kwargs)
+
     def setup_schedule(self) -> None:
         super().setup_schedule()
         for server in self.app.mcp_config.enabled_servers:
             entry = self.Entry(
                 name=f"check {server}",
                 task=CHECK_SERVER,
-                args=(server,),
+                # No `expires`: a worker would judge it by its own clock, and only one check waits at a time.
+                args=(server, BeatLazyFunc(self._clock.now)),
                 schedule=schedule(CHECK_INTERVAL_S),
-                options={"expires": CHECK_INTERVAL_S},
                 app=self.app,
             )
             # Due at once: health is known seconds after beat has started.
@@ -38,9 +46,16 @@ class CheckScheduler(Scheduler):
             self.schedule[entry.name] = entry
 
     def apply_async(self, entry: ScheduleEntry, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
-        if entry.task == CHECK_SERVER and self._is_waiting(entry.args[0]):
+        if entry.task == CHECK_SERVER and not self.wants(entry.args[0]):
             return None
         return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
 
-    def _is_waiting(self, server: str) -> bool:
-        return self.producer.channel.client.llen(keys.check_queue(server)) > 0
+    def wants(self, server: str) -> bool:
+        """Whether no check waits, and no other beat has sent one a moment ago."""
+        redis = self.producer.channel.client
+        self._clock.sync(redis)
+        with redis.pipeline(transaction=False) as pipeline:
+            pipeline.llen(keys.check_queue(server))
+            pipeline.set(keys.check_sent_key(server), 1, nx=True, px=int(_TAKEN_S * 1000))
+            waiting, is_first = pipeline.execute()
+        return not waiting and bool(is_first)

@@ -1,18 +1,28 @@
 """The Celery application: safe defaults, `celeryconfig.py` over them, and where each task goes.
 
 Owns the Celery settings and the routing. It imports neither half: the worker's modules are named in `include`, and the
-one signal handler here imports them when a worker starts. `tarsy_tasks.app` is made here on first use.
+signal handlers here import them when a worker starts. `tarsy_tasks.app` is made here on first use.
 """
 
 import importlib.util
 import logging
+import sys
 from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 from celery import Celery
-from celery.signals import after_setup_logger, celeryd_after_setup, celeryd_init
+from celery.signals import (
+    after_setup_logger,
+    celeryd_after_setup,
+    celeryd_init,
+    import_modules,
+    worker_ready,
+    worker_shutdown,
+    worker_shutting_down,
+)
 
 from tarsy_tasks import keys, redis_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
@@ -164,8 +174,9 @@ def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any
 @celeryd_init.connect
 def _configure_worker(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
-        from tarsy_tasks.worker import startup
+        from tarsy_tasks.worker import control, startup
 
+        control.register()
         startup.configure(instance)
 
 
@@ -176,6 +187,36 @@ def _select_queues(instance: Any, **_: Any) -> None:
 
         log_masking.mask_log(masking.build_masker())
         startup.select_queues(instance)
+
+
+@worker_ready.connect
+def _report(sender: Any, **_: Any) -> None:
+    if isinstance(sender.app, TarsyApp):
+        from tarsy_tasks.worker import reporting
+
+        reporting.is_ready(sender)
+
+
+@worker_shutting_down.connect
+def _report_stopping(**_: Any) -> None:
+    if reporting := sys.modules.get("tarsy_tasks.worker.reporting"):
+        reporting.is_stopping()
+
+
+@worker_shutdown.connect
+def _report_end(**_: Any) -> None:
+    if reporting := sys.modules.get("tarsy_tasks.worker.reporting"):
+        reporting.close()
+
+
+@import_modules.connect
+def _serve_metrics(sender: Any, **_: Any) -> None:
+    """Flower loads an application's modules this way, too, as a command of Celery's command line."""
+    context = click.get_current_context(silent=True)
+    if isinstance(sender, TarsyApp) and context is not None and context.info_name == "flower":
+        from tarsy_tasks.flower_tab import metrics
+
+        metrics.serve_metrics(sender)
 
 
 @after_setup_logger.connect
@@ -190,4 +231,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     app = build_app(load_celeryconfig(Path.cwd()))
     globals()["app"] = app
+    if "celery.worker.control" in sys.modules:
+        # Celery's command line, which sends only the commands that it knows.
+        from tarsy_tasks.worker import control
+
+        control.register()
     return app

@@ -1,10 +1,10 @@
 """Where every call stands, from its publication to its answer: the books that a Redis restart, a dead worker and a cut
 connection leave whole.
 
-Owns the scripts that move a message between its states, each in one step and each harmless when sent twice, for whoever
-loses the reply sends it again. All times are those of Redis: the clocks of workers may be minutes apart. It knows
-neither Celery nor kombu: `redis_transport` publishes and takes, the worker's `guard` begins, `result_backend` answers,
-agents withdraw.
+Owns the scripts that move a message between its states, each in one step and each harmless when sent twice (a delivery
+may then be counted twice), for whoever loses the reply sends it again. All times are those of Redis: the clocks of
+workers may be minutes apart. It knows neither Celery nor kombu: `redis_transport` publishes and takes, the worker's
+`guard` begins, `result_backend` answers, agents withdraw.
 
     published ──take──► leased ──begin──► begun ──answer──► answered
         ▲                 │ lease lapsed, or requeued

@@ -4,25 +4,43 @@ Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules an
 """
 
 __all__ = [
+    "ALERTS",
+    "HEALTH_WORKERS",
     "IDEMPOTENCY_TTL_S",
     "LEASES",
+    "MEASURED_SERVERS",
+    "MEASURING_WORKERS",
     "POISONED",
     "SWEEPS",
     "UNACKED",
     "WAITING",
     "WORKERS",
+    "alert_state_key",
+    "approved_tools_key",
     "call_marker",
     "check_queue",
+    "check_sent_key",
     "health_key",
     "idempotency_key",
+    "in_flight_key",
     "is_check_queue",
+    "metrics_key",
     "poison_key",
     "queue",
+    "recent_metrics_key",
     "result_key",
     "server_of_queue",
     "serving_key",
+    "tools_key",
+    "worker_health_key",
 ]
 
+ALERTS = "tarsy:alerts"
+"""Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
+MEASURED_SERVERS = "tarsy:metrics"
+"""Sorted set of the servers that have metrics, by the Redis time of the last ones."""
+MEASURING_WORKERS = "tarsy:metrics-workers"
+"""Sorted set of the worker processes that say what they have in flight, by the Redis time when they last did."""
 UNACKED = "tarsy:unacked"
 """Hash, tag → queue, when it is garbage, and the message itself: all messages between publication and answer."""
 WAITING = "tarsy:waiting"
@@ -35,6 +53,8 @@ POISONED = "tarsy:poisoned"
 """Sorted set of the tags that were set aside, by when."""
 WORKERS = "tarsy:workers"
 """Sorted set of the live workers' instances, by when they last said so."""
+HEALTH_WORKERS = "tarsy:health-workers"
+"""The workers that report health, a sorted set by the time of their last report."""
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
@@ -66,8 +86,28 @@ def server_of_queue(name: str) -> str | None:
 
 
 def health_key(server: str) -> str:
-    """The latest health record of a server, a JSON string with a TTL."""
+    """How the last check that came through a server's queue went, a JSON string with a TTL."""
     return f"tarsy:health:{server}"
+
+
+def metrics_key(server: str) -> str:
+    """The numbers of a server and its tools over all workers: a hash that expires when nothing is counted."""
+    return f"tarsy:metrics:{server}"
+
+
+def recent_metrics_key(server: str, minute: int) -> str:
+    """The same numbers of one minute, counted since the epoch by Redis; they expire a few minutes later."""
+    return f"tarsy:metrics:{server}:{minute}"
+
+
+def in_flight_key(worker: str) -> str:
+    """What a worker process has in flight, a JSON string with a TTL."""
+    return f"tarsy:in-flight:{worker}"
+
+
+def alert_state_key(server: str) -> str:
+    """What was last said about a server's health, and what has been seen of it since: a hash with a TTL."""
+    return f"tarsy:alert:{server}"
 
 
 def call_marker(tag: str) -> str:
@@ -93,3 +133,23 @@ def result_key(task_id: str) -> str:
 def idempotency_key(digest: str) -> str:
     """Which call an idempotency key stands for, a string with a TTL."""
     return f"tarsy:idempotency:{digest}"
+
+
+def worker_health_key(worker: str) -> str:
+    """How one worker finds its servers, a hash of JSON strings by server, with a TTL."""
+    return f"tarsy:worker-health:{worker}"
+
+
+def check_sent_key(server: str) -> str:
+    """There for as long as no beat needs to send another check of a server."""
+    return f"tarsy:check-sent:{server}"
+
+
+def tools_key(server: str) -> str:
+    """What a server offers, as last listed: a hash with a TTL."""
+    return f"tarsy:tools:{server}"
+
+
+def approved_tools_key(server: str) -> str:
+    """The definitions of a server's tools that are trusted, a hash of JSON strings by tool, with a TTL."""
+    return f"tarsy:approved-tools:{server}"

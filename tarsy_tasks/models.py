@@ -4,6 +4,9 @@ Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP:
 and a foreign producer may write the same JSON by hand (docs/protocol.md).
 """
 
+import hashlib
+import json
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -12,7 +15,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.tool_names import function_name
 
-__all__ = ["Attachment", "CallInfo", "ToolCall", "ToolDefinition", "ToolResult"]
+__all__ = ["Attachment", "CallInfo", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
 
 PROTOCOL_VERSION = 1
 """Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""
@@ -46,6 +49,7 @@ class CallInfo(BaseModel):
         timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own
             limit.
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
+        sent_at: When the call was sent, by the same clock; only to measure how long it waited.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -57,6 +61,7 @@ class CallInfo(BaseModel):
     run_id: str | None = None
     timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class ToolDefinition(BaseModel):
@@ -84,6 +89,29 @@ class ToolDefinition(BaseModel):
             ValueError: The limit leaves no room for a recognizable name.
         """
         return function_name(self.server, self.tool, limit)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of all that a model is told of the tool: the same for the same definition, in every
+        process.
+        """
+        told = [self.tool, self.description, self.input_schema, self.annotations]
+        return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+class ToolListing(BaseModel):
+    """What one server offers; the result of the task `tarsy.list_tools` where that succeeded.
+
+    Attributes:
+        instructions: For models, how to use the server: the configured ones, or else the server's own.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    v: Literal[1] = PROTOCOL_VERSION
+    server: str
+    tools: tuple[ToolDefinition, ...] = ()
+    instructions: str = ""
 
 
 class Attachment(BaseModel):

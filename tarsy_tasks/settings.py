@@ -7,7 +7,7 @@ needed.
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarsy_tasks.errors import ConfigError
@@ -23,6 +23,13 @@ class Settings(BaseSettings):
         redis_url: `TARSY_REDIS_URL`, broker and result backend. It may hold a password.
         startup: `TARSY_STARTUP`, whether a worker begins without its required servers (`degraded`) or not (`strict`).
         startup_timeout_s: `TARSY_STARTUP_TIMEOUT_S`, how long a strict start tries to connect them.
+        run_dir: `TARSY_RUN_DIR`, where workers keep the files that probes look at. None: a directory of this user
+            among the temporary ones.
+        metrics_port: `TARSY_METRICS_PORT`, where a worker serves its numbers to Prometheus; 0: nowhere.
+        metrics_host: `TARSY_METRICS_HOST`, on which address.
+        alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that is told of servers that fall ill or recover. It may hold a
+            token.
+        alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there.
         shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
             after 30 s.
     """
@@ -35,6 +42,11 @@ class Settings(BaseSettings):
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False, pattern=r"^rediss?://[^\s/]")
     startup: Literal["strict", "degraded"] = "strict"
     startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    run_dir: Path | None = None
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    metrics_host: str = "127.0.0.1"
+    alert_webhook: str | None = Field(default=None, repr=False, pattern=r"^https?://[^\s/]\S*$")
+    alert_webhook_secret: SecretStr | None = None
     shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
 
@@ -51,5 +63,6 @@ def load_settings() -> Settings:
         raise ConfigError(
             f"{names}: not understood; TARSY_REDIS_URL is like redis://127.0.0.1:6379/0 (or rediss://…), "
             "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
-            "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds"
+            "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
+            "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook"
         ) from None

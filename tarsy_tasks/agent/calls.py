@@ -18,7 +18,7 @@ from tarsy_tasks.agent.replies import ReplyReader, reader_of
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
 from tarsy_tasks.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
-from tarsy_tasks.models import CallInfo, ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_server
 
@@ -67,9 +67,9 @@ class SentCall:
 
 
 class SentListing:
-    """A request for the tools of one server; `future` resolves to the tools, or raises `CallError`."""
+    """A request for the tools of one server; `future` resolves to the listing, or raises `CallError`."""
 
-    def __init__(self, task_id: str, server: str, future: "Future[list[ToolDefinition]]") -> None:
+    def __init__(self, task_id: str, server: str, future: "Future[ToolListing]") -> None:
         self.id = task_id
         self.server = server
         self.future = future
@@ -145,6 +145,7 @@ class Calls:
             run_id=self._run_id,
             # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
             deadline=reader.clock.now() + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
+            sent_at=reader.clock.now(),
         )
         sent = SentCall(task_id, call, deadline, future, server, claimed)
         try:

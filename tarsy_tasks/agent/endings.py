@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tarsy_tasks.agent.replies import Meta
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = ["cancelled", "no_answer", "not_started", "read_listing", "read_result"]
@@ -66,14 +66,14 @@ def read_result(meta: Meta, call: ToolCall) -> ToolResult:
     return ToolResult.from_error(error, call_id=call.id, name=call.name)
 
 
-def read_listing(meta: Meta) -> list[ToolDefinition]:
+def read_listing(meta: Meta) -> ToolListing:
     if meta["status"] != "SUCCESS":
         raise _task_failure(meta, "the list of tools", "")
     try:
         error = meta["result"]["error"]
         if error is not None:
             raise CallError(ErrorCode(error["code"]), error["text"])
-        return [ToolDefinition.model_validate(tool) for tool in meta["result"]["tools"]]
+        return ToolListing.model_validate(meta["result"])
     except (ValueError, TypeError, KeyError) as error:
         raise CallError(ErrorCode.INTERNAL_ERROR, f"The stored list of tools cannot be read: {error!r:.200}") from None
 

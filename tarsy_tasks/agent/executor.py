@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from tarsy_tasks.agent.calls import WITHDRAW_S, Calls, SentCall
 from tarsy_tasks.agent.catalogue import Catalogue
 from tarsy_tasks.errors import ResultTimeout, TarsyTasksError
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -121,7 +121,7 @@ class ToolExecutor:
         """
         deadline = self._calls.deadline()
         listings = [self._calls.send_listing(server, deadline) for server in self._calls.servers]
-        answers: list[tuple[str, list[ToolDefinition] | Exception]] = []
+        answers: list[tuple[str, ToolListing | Exception]] = []
         for listing in listings:
             try:
                 answers.append((listing.server, listing.future.result(max(0.0, deadline - time.monotonic()))))

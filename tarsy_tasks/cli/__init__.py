@@ -17,9 +17,13 @@ OK, FAILED, USAGE, UNAVAILABLE = range(4)
 """Exit codes: fine; the tool or a check said no; usage or configuration; unavailable."""
 
 _COMMANDS = {
+    "alive": ("tarsy_tasks.cli.probes", "alive"),
     "call": ("tarsy_tasks.cli.call", "call"),
     "config": ("tarsy_tasks.cli.config", "config"),
     "demo": ("tarsy_tasks.cli.demo", "demo"),
+    "doctor": ("tarsy_tasks.cli.doctor", "doctor"),
+    "ready": ("tarsy_tasks.cli.probes", "ready"),
+    "health": ("tarsy_tasks.cli.health", "health"),
     "servers": ("tarsy_tasks.cli.servers", "servers"),
     "tools": ("tarsy_tasks.cli.tools", "tools"),
     "up": ("tarsy_tasks.cli.up", "up"),

@@ -20,7 +20,7 @@ from tarsy_tasks.cli.stack import Stack, free_port
 
 if TYPE_CHECKING:
     from tarsy_tasks.demo.agent import Try
-    from tarsy_tasks.health import HealthRecord
+    from tarsy_tasks.health import ServerHealth
 
 __all__ = ["demo"]
 
@@ -48,7 +48,12 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
         mcp_port, flower_port = free_port(), free_port()
         path = Path(name) / "mcp.json"
         path.write_text(json.dumps(_config(mcp_port, Path(name) / _PID_FILE), indent=2))
-        with Stack({"TARSY_MCP_CONFIG": str(path), "TARSY_STARTUP": "degraded"}, directory=Path(name)) as stack:
+        environment = {
+            "TARSY_MCP_CONFIG": str(path),
+            "TARSY_STARTUP": "degraded",
+            "TARSY_RUN_DIR": str(Path(name) / "run"),
+        }
+        with Stack(environment, directory=Path(name)) as stack:
             fine = False
             try:
                 fine = _run(stack, path, mcp_port, flower_port)
@@ -126,14 +131,14 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         redis = agent_app().backend.client
         health = _wait(
             stack,
-            lambda: {name: record for name, record in read_health(redis, ["desk", "shop"]).items() if record},
-            "a health record of each server",
-            enough=lambda records: len(records) == 2,
+            lambda: read_health(redis, ["desk", "shop"]),
+            "every server is healthy again",
+            enough=lambda records: all(health.healthy for health in records.values()),
         )
         address = f"http://127.0.0.1:{flower_port}"
         _wait(stack, lambda: _answers(f"{address}/healthcheck"), "Flower answers")
     console.print("\nHealth, as beat and the worker wrote it to Redis")
-    print_table(("server", "healthy", "tools", "latency"), [_health_row(record) for record in health.values()])
+    print_table(("server", "health", "tools", "latency"), [_health_row(each) for each in health.values()])
     console.print(f"\nFlower: {address} (while the demo runs: tarsy-tasks demo --keep)", markup=False)
     console.print(
         "\nNext: write an mcp.json with your servers, then\n"
@@ -141,9 +146,7 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         "  tarsy-tasks call SERVER.TOOL key=value",
         markup=False,
     )
-    return all(attempt.as_expected for attempt in tries + disturbed) and all(
-        record.healthy for record in health.values()
-    )
+    return all(attempt.as_expected for attempt in tries + disturbed)
 
 
 def _wait(stack: Stack, ask: Callable[[], T], what: str, enough: Callable[[T], bool] = bool) -> T:
@@ -197,13 +200,9 @@ def _print_tries(tries: "list[Try]") -> None:
             )
 
 
-def _health_row(record: "HealthRecord") -> tuple[str, ...]:
-    return (
-        record.server,
-        "yes" if record.healthy else record.error or "no",
-        str(record.tool_count),
-        f"{record.latency_s * 1000:.0f} ms",
-    )
+def _health_row(health: "ServerHealth") -> tuple[str, ...]:
+    latency = f"{health.latency_s * 1000:.0f} ms" if health.latency_s is not None else ""
+    return (health.server, health.status, str(health.tool_count), latency)
 
 
 def _print_last_lines(stack: Stack) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["console", "json_option", "notes", "print_json", "print_table"]
+__all__ = ["build_table", "console", "json_option", "notes", "print_json", "print_table"]
 
 console = Console(highlight=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -31,8 +31,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         for row in rows:
             click.echo("\t".join(" ".join(cell.split()) for cell in row))
         return
+    console.print(build_table(columns, rows))
+
+
+def build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Rows as a table for a terminal."""
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         # Text, not markup: a tool's description may hold square brackets.
         table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    return table

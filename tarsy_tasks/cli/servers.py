@@ -1,15 +1,15 @@
-"""`tarsy-tasks servers`: what is configured, and how the last checks went."""
+"""`tarsy-tasks servers`: what is configured, and what of it works."""
 
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import click
-from redis.exceptions import RedisError
 
 import tarsy_tasks
+from tarsy_tasks.catalogue import ListedServer, ToolCatalogue
 from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
 from tarsy_tasks.config import ServerConfig, find_config_path, load_config
-from tarsy_tasks.health import HealthRecord, read_health
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.health import ServerHealth, statuses
 
 __all__ = ["servers"]
 
@@ -17,53 +17,47 @@ __all__ = ["servers"]
 @click.command()
 @json_option
 def servers(*, as_json: bool) -> None:
-    """List the configured MCP servers with their health."""
+    """List the configured MCP servers: transport, protocol, health, tools and workers."""
     config = load_config(find_config_path())
+    health: dict[str, ServerHealth] = {}
+    listed: dict[str, ListedServer] = {}
     try:
-        health = read_health(tarsy_tasks.app.backend.client, config.servers)
-    except RedisError as error:
-        notes.print(f"Redis could not be reached, so the health is not known: {error}", style="yellow", markup=False)
-        health = {}
+        health = statuses(config.enabled_servers, app=tarsy_tasks.app)
+        listed = ToolCatalogue(config.enabled_servers, app=tarsy_tasks.app).servers()
+    except BrokerUnavailable as error:
+        notes.print(str(error), style="yellow", markup=False)
+    found = [_describe(server, health.get(name), listed.get(name)) for name, server in config.servers.items()]
     if as_json:
-        print_json([_describe(server, health.get(name)) for name, server in config.servers.items()])
+        print_json(found)
         return
-    print_table(
-        ("server", "transport", "where", "health", "tools", "checked", "error"),
-        [_row(server, health.get(name)) for name, server in config.servers.items()],
-    )
+    columns = ("server", "transport", "protocol", "where", "health", "tools", "workers", "name and version", "why")
+    shown = ("server", "transport", "protocol", "where", "health", "tools", "workers", "server_info", "reason")
+    print_table(columns, [tuple(_cell(each[key]) for key in shown) for each in found])
 
 
-def _describe(server: ServerConfig, record: HealthRecord | None) -> dict[str, object]:
+def _describe(server: ServerConfig, health: ServerHealth | None, listed: ListedServer | None) -> dict[str, object]:
+    """`workers` are the names of those that reported; `tools` the number last listed, also while the server is ill."""
+    reports = list(health.workers.values()) if health else []
     return {
         "server": server.name,
         "transport": server.transport,
         "where": _where(server),
         "enabled": server.enabled,
-        "health": _health(server, record),
-        "record": record.model_dump(mode="json") if record else None,
+        "health": (health.status if health else "unknown") if server.enabled else "disabled",
+        "reason": health.reason if health else "",
+        "protocol": next((report.protocol for report in reports if report.protocol), None),
+        "server_info": next((report.server_info for report in reports if report.server_info), None),
+        "tools": len(listed.listing.tools) if listed else None,
+        "changed_tools": str(listed.diff) if listed and listed.diff else None,
+        "workers": [report.worker for report in reports],
+        "details": health.model_dump(mode="json") if health else None,
     }
 
 
-def _row(server: ServerConfig, record: HealthRecord | None) -> tuple[str, ...]:
-    checked = datetime.fromtimestamp(record.checked_at, UTC).astimezone().strftime("%H:%M:%S") if record else ""
-    tools = str(record.tool_count) if record and record.tool_count is not None else ""
-    return (
-        server.name,
-        server.transport,
-        _where(server),
-        _health(server, record),
-        tools,
-        checked,
-        (record.error or "") if record else "",
-    )
-
-
-def _health(server: ServerConfig, record: HealthRecord | None) -> str:
-    if not server.enabled:
-        return "disabled"
-    if record is None:
-        return "unknown"
-    return "healthy" if record.healthy else "unhealthy"
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return str(len(value))  # pyright: ignore[reportUnknownArgumentType]
+    return "" if value is None else str(value)
 
 
 def _where(server: ServerConfig) -> str:

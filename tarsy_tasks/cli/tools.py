@@ -1,13 +1,24 @@
-"""`tarsy-tasks tools`: what the servers offer."""
+"""`tarsy-tasks tools`: what the servers offer, what of it changed, and approving it."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
 
 import click
+from rich.text import Text
 
 import tarsy_tasks
-from tarsy_tasks import ToolExecutor
-from tarsy_tasks.cli import UNAVAILABLE
-from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
+from tarsy_tasks import ToolDefinition, ToolExecutor
+from tarsy_tasks.catalogue import ToolCatalogue, ToolDiff, approve_tools
+from tarsy_tasks.cli import FAILED, UNAVAILABLE
+from tarsy_tasks.cli.health import selected_servers
+from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.health import statuses
 
 __all__ = ["tools"]
+
+_COLOURS = {"+": "green", "-": "red"}
 
 
 @click.group()
@@ -17,25 +28,118 @@ def tools() -> None:
 
 @tools.command("list")
 @click.argument("servers", nargs=-1)
+@click.option("--live", is_flag=True, help="Ask the workers, not the catalogue in Redis.")
 @click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
 @json_option
 @click.pass_context
-def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
-    """List the tools of SERVERS, or of all. Exit code 3 when a server did not answer."""
-    try:
-        executor = ToolExecutor(servers or None, timeout_s=timeout_s, app=tarsy_tasks.app)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    with executor:
-        with notes.status("asking the workers"):
-            found = executor.list_tools()
-        failed = executor.failed_servers()
+def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *, live: bool, as_json: bool) -> None:
+    """List the tools of SERVERS, or of all, as they were last listed; those of a server that never was, live.
+
+    Exit code 3 when a server was asked and did not answer.
+    """
+    names = selected_servers(servers)
+    listed = {} if live else ToolCatalogue(names, app=tarsy_tasks.app).servers()
+    found = {name: list(listed[name].listing.tools) for name in names if name in listed}
+    failed: dict[str, str] = {}
+    if asked := [name for name in names if name not in listed]:
+        with ToolExecutor(asked, timeout_s=timeout_s, app=tarsy_tasks.app) as executor:
+            with notes.status("asking the workers"):
+                for tool in executor.list_tools():
+                    found.setdefault(tool.server, []).append(tool)
+            failed = executor.failed_servers()
+    ordered = [tool for name in names for tool in found.get(name, [])]
     if as_json:
-        print_json({"tools": [tool.model_dump(mode="json") for tool in found], "failed_servers": failed})
+        print_json({"tools": [tool.model_dump(mode="json") for tool in ordered], "failed_servers": failed})
     else:
-        rows = [(tool.name, " ".join(tool.input_schema.get("properties", {})), tool.description) for tool in found]
+        rows = [(tool.name, " ".join(tool.input_schema.get("properties", {})), tool.description) for tool in ordered]
         print_table(("tool", "arguments", "description"), rows)
         for server, why in failed.items():
             notes.print(f"{server}: {why}", style="red", markup=False)
+        for server in listed:
+            if listed[server].diff:
+                notes.print(f"{server}: {listed[server].diff}, since approved", style="yellow", markup=False)
+        for health in statuses(listed, app=tarsy_tasks.app).values():
+            if not health.healthy:
+                notes.print(f"as last listed: {health.warning}", style="yellow", markup=False)
     if failed:
         ctx.exit(UNAVAILABLE)
+
+
+@tools.command("diff")
+@click.argument("servers", nargs=-1)
+@json_option
+@click.pass_context
+def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -> None:
+    """Show how the tools of SERVERS, or of all, differ from what was approved.
+
+    Exit code 0 when they do not, 1 when they do.
+    """
+    names = selected_servers(servers)
+    listed = ToolCatalogue(names, app=tarsy_tasks.app).servers()
+    if as_json:
+        print_json(
+            {
+                name: {**each.diff.model_dump(mode="json"), "counts": each.counts, "listed_at": each.listed_at}
+                for name, each in listed.items()
+            }
+        )
+    else:
+        for name, each in listed.items():
+            _print_diff(name, each.diff)
+        for name in names:
+            if name not in listed:
+                notes.print(f"{name}: was never listed", style="yellow", markup=False)
+    if any(each.diff for each in listed.values()):
+        ctx.exit(FAILED)
+
+
+@tools.command("approve")
+@click.argument("names", metavar="SERVER[.TOOL]...", nargs=-1, required=True)
+@json_option
+def approve(names: tuple[str, ...], *, as_json: bool) -> None:
+    """Approve tools as they are listed now: all of a server, or one. It counts from the next call on."""
+    wanted: dict[str, list[str] | None] = {}
+    for name in names:
+        server, dot, tool = name.partition(".")
+        selected_servers((server,))
+        before = wanted.get(server, [])
+        wanted[server] = [*before, tool] if dot and before is not None else None
+    listed = ToolCatalogue(list(wanted), app=tarsy_tasks.app).servers()
+    for server, chosen in wanted.items():
+        if server not in listed:
+            raise BrokerUnavailable(f"MCP server `{server}` was never listed; is a worker running that serves it?")
+        known = {tool.tool for tool in listed[server].listing.tools} | listed[server].diff.removed.keys()
+        if strangers := [tool for tool in chosen or [] if tool not in known]:
+            raise click.UsageError(
+                f"server {server} has no tool {', '.join(strangers)}; tools: {', '.join(sorted(known)) or 'none'}"
+            )
+    approved = {
+        server: approve_tools(tarsy_tasks.app.backend.client, listed[server], chosen)
+        for server, chosen in wanted.items()
+    }
+    if as_json:
+        print_json({server: diff.model_dump(mode="json") for server, diff in approved.items()})
+        return
+    for server, diff in approved.items():
+        _print_diff(server, diff)
+        click.echo(f"{server}: approved {diff}" if diff else f"{server}: there was nothing to approve")
+
+
+def _print_diff(server: str, diff: ToolDiff) -> None:
+    for tool in diff.added:
+        console.print(Text(f"+ {server}.{tool}: added", style="green"))
+    for tool in diff.removed:
+        console.print(Text(f"- {server}.{tool}: removed", style="red"))
+    for tool, (before, now) in diff.changed.items():
+        console.print(Text(f"~ {server}.{tool}: changed", style="yellow"))
+        if before is None:
+            console.print(Text("  what was approved cannot be read", style="dim"))
+            continue
+        for line in difflib.unified_diff(list(_lines(before)), list(_lines(now)), lineterm="", n=2):
+            if not line.startswith(("---", "+++", "@@")):
+                console.print(Text(f"  {line}", style=_COLOURS.get(line[:1], "")))
+
+
+def _lines(tool: ToolDefinition) -> Iterator[str]:
+    told: Mapping[str, object] = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
+    yield from json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False).splitlines()

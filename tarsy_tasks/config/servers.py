@@ -218,8 +218,14 @@ class ServerConfig(_Model):
     max_message_bytes: int = Field(
         default=16 * 1024 * 1024, gt=0, description="The longest message that is read from the server."
     )
+    pin: Literal["warn", "block"] = Field(
+        default="warn",
+        description="What becomes of a tool whose definition changed since it was approved: it is told in the log and "
+        "by `tools diff` (warn), or also rejected until `tools approve` (block).",
+    )
     instructions: str | None = Field(
-        default=None, description="For the models that use the server: what its tools are good for."
+        default=None,
+        description="For the models that use the server, what its tools are good for; instead of what it says itself.",
     )
 
     @model_validator(mode="before")

@@ -3,6 +3,8 @@
 Owns the states, the replacing and the health check's part of it. Everything here runs on the session loop; only the
 snapshots `tools` and `state` are read from other threads. It knows neither Celery nor Redis.
 
+Whoever wants to know of changes as they happen sets `on_change`.
+
 Three rules keep it alive. One opening serves all who wait, and whoever waits gives up alone. A session that failed is
 told by identity: what replaced it meanwhile is left in peace. And it is swapped first and closed when its other calls
 are through.
@@ -11,7 +13,8 @@ are through.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -35,6 +38,8 @@ __all__ = ["ServerConnection", "State", "build_connections"]
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 8.0
+_RECENT_CALLS = 20
+_RECENT_S = 300.0
 
 
 class State(StrEnum):
@@ -53,13 +58,25 @@ class ServerConnection:
     Attributes:
         server: Its configuration, variables unresolved.
         error: Why there is no session, None when there is one or none was wanted yet.
+        last_error: Why there was none when one was last wanted in vain; it stays.
+        is_held: An operator wants the server left alone until `reconnect`.
+        trouble: What stood in the way of the last session that could not be opened: a sentence for operators.
         sessions_opened: How many shared sessions there have been; all but the first replaced one that was lost.
+        answered_at: Monotonic time at which the server last gave a result, listed its tools, or was connected.
+        on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
     """
 
     def __init__(self, server: ServerConfig, masker: Masker) -> None:
         self.server = server
         self.error: CallError | None = None
+        self.last_error: CallError | None = None
+        self.is_held = False
+        self.trouble = ""
         self.sessions_opened = 0
+        self.answered_at = float("-inf")
+        self.on_change: Callable[[], None] = lambda: None
+        self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
+        self._told = ""
         self._output = ServerOutput(server.name, masker)
         self._mode: Mode = "auto"
         self._session: Session | None = None
@@ -72,8 +89,29 @@ class ServerConnection:
     @property
     def tools(self) -> Mapping[str, ToolDefinition] | None:
         """The tools of the live session, None when there is no live session. Safe to read from any thread."""
+        session = self.session
+        return None if session is None else session.tools
+
+    @property
+    def session(self) -> Session | None:
+        """The live session, if there is one. From other threads only its attributes may be read."""
         session = self._session
-        return None if session is None or session.lost else session.tools
+        return None if session is None or session.lost else session
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are running, over the shared session or their own. Safe to read from any thread."""
+        session = self._session
+        return sum(each.in_flight for each in (*self._private, *([session] if session is not None else [])))
+
+    @property
+    def recent_calls(self) -> tuple[int, int]:
+        """Of the last 20 calls those of the last five minutes, and how many of them failed. Safe to read from any
+        thread.
+        """
+        since = time.monotonic() - _RECENT_S
+        calls = [failed for ended_at, failed in self._calls.copy() if ended_at >= since]
+        return len(calls), sum(calls)
 
     @property
     def state(self) -> State:
@@ -135,6 +173,7 @@ class ServerConnection:
     def note_answer(self) -> None:
         """The server answered: it is well."""
         self._outage.end()
+        self.answered_at = time.monotonic()
 
     def note_failure(self, error: BaseException, ending: str, since: float) -> None:
         """The server could not be reached, was lost, or asked to wait.
@@ -148,6 +187,10 @@ class ServerConnection:
             self._outage.note_absence(self._what_failed(error, ending), since)
         else:
             self._outage.note_failure()
+
+    def note_call(self, *, failed: bool) -> None:
+        """A call is over; it failed if it brought no result, or an error."""
+        self._calls.append((time.monotonic(), failed))
 
     @property
     def is_expected_back(self) -> bool:
@@ -171,20 +214,31 @@ class ServerConnection:
             raise CallError(
                 ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping. The tool did not run; call it again."
             )
+        if self.is_held:
+            raise CallError(
+                ErrorCode.SERVER_UNAVAILABLE,
+                f"An operator has disconnected MCP server `{self.server.name}`. The tool did not run. "
+                "Try again later, or do without it.",
+            )
 
     async def _open(self) -> Session:
         self._swap_out()
         try:
             session = await self._open_patiently()
         except CallError as error:
-            self.error = error
-            logger.warning("%s", error)
+            self.error = self.last_error = error
+            if error.text != self._told:
+                # Said once, not at each check.
+                self._told = error.text
+                logger.warning("%s", error)
             raise
+        else:
+            self._session, self._told = session, ""
+            self.sessions_opened += 1
+            return session
         finally:
             self._opening = None
-        self._session, self.error = session, None
-        self.sessions_opened += 1
-        return session
+            self.on_change()
 
     async def _open_patiently(self) -> Session:
         """A new session, opened again and again for as long as the server is expected back."""
@@ -207,7 +261,7 @@ class ServerConnection:
         self._output.forget()
         began = time.monotonic()
         self._outage.note_attempt()
-        session = Session(self.server, self._output, self._mode)
+        session = Session(self.server, self._output, self._mode, lambda: self.on_change())
         try:
             try:
                 await session.open()
@@ -216,15 +270,19 @@ class ServerConnection:
                     raise
                 # Some servers exit on the unknown method that the probe for the 2026 era is to them.
                 self._output.forget()
-                session = Session(self.server, self._output, "legacy")
+                session = Session(self.server, self._output, "legacy", lambda: self.on_change())
                 await session.open()
         except Exception as error:
             self._mode = "auto"
             self.note_failure(error, session.ending, began)
-            raise FailedAttempt(error, session.ending) from error
+            failure = FailedAttempt(error, session.ending)
+            self.error = self.last_error = self._unavailable(failure)
+            self.trouble = self._describe(failure)[1]
+            raise failure from error
         if self.server.transport == "stdio" and session.is_handshake_era:
             # A server that ignores the probe costs 10 s, but only once.
             self._mode = "legacy"
+        self.error = None
         self.note_answer()
         return session
 
@@ -239,14 +297,20 @@ class ServerConnection:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def check(self, list_s: float) -> Mapping[str, ToolDefinition]:
-        """List the tools past every cache; on failure connect anew and list again.
+    async def check(self, list_s: float, connect_s: float) -> None:
+        """List the tools past every cache; without a session, or on failure, connect and list again.
+
+        Args:
+            connect_s: How long to wait for a connection. What is not there by then goes on connecting.
 
         Raises:
             CallError: The server does not answer.
         """
         self._outage.note_attempt()
-        session = await self.connected()
+        session = self.session
+        if session is None:
+            await self._connected_within(connect_s)
+            return
         try:
             async with asyncio.timeout(list_s):
                 await session.list_tools()
@@ -260,14 +324,42 @@ class ServerConnection:
                     f"{session.in_flight} calls were running; its session was kept.",
                 ) from None
             session.lose("it failed its check")
-            async with asyncio.timeout(self.server.timeouts.recreate_s):
-                session = await self.connected()
-        self.note_answer()
-        return session.tools
+            await self._connected_within(connect_s)
+        else:
+            self.note_answer()
+
+    async def _connected_within(self, connect_s: float) -> None:
+        try:
+            async with asyncio.timeout(connect_s):
+                await self.connected()
+        except TimeoutError:
+            raise self.error or CallError(
+                ErrorCode.SERVER_UNAVAILABLE,
+                f"MCP server `{self.server.name}` was not connected within {connect_s:g} s.{self.ending('')}",
+            ) from None
 
     @staticmethod
     def _is_busy(session: Session) -> bool:
         return session.in_flight > 0 and not session.lost and not session.is_stuck
+
+    async def disconnect(self) -> None:
+        """Close the session once its calls are through, and open no other one until `reconnect`."""
+        self.is_held = True
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
+        self._swap_out()
+        self.on_change()
+
+    async def reconnect(self) -> None:
+        """Open a new session, also after `disconnect`; calls of the old one come to their end.
+
+        Raises:
+            CallError: As `connected`.
+        """
+        self.is_held = False
+        if self._session is not None:
+            self._session.lose("")
+        await self.connected()
 
     async def close(self) -> None:
         """End the session, and the one that is being opened; nothing can be connected afterwards."""
@@ -290,20 +382,21 @@ class ServerConnection:
         )
 
     def _unavailable(self, failure: FailedAttempt) -> CallError:
+        code, sentence = self._describe(failure)
+        to_mend = "Try again later, or do without it."
+        if code is not ErrorCode.SERVER_UNAVAILABLE:
+            to_mend = "An operator has to mend this."
+        return CallError(code, f"{sentence} The tool did not run. {to_mend}")
+
+    def _describe(self, failure: FailedAttempt) -> tuple[ErrorCode, str]:
         name, error = self.server.name, failure.reason
         if isinstance(error, ConfigError):
-            return CallError(
-                ErrorCode.SERVER_MISCONFIGURED,
-                f"MCP server `{name}` is misconfigured: {error}. The tool did not run; an operator has to mend this.",
-            )
+            return ErrorCode.SERVER_MISCONFIGURED, f"MCP server `{name}` is misconfigured: {error}."
         what = self._what_failed(error, failure.ending)
         verdict = classify_error(error)
         refused = verdict.action is Action.NO_RETRY and verdict.executed is Executed.NO
-        return CallError(
-            ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
-            f"MCP server `{name}` is not available: {what}.{self.ending('')} The tool did not run. "
-            + ("An operator has to mend this." if refused else "Try again later, or do without it."),
-        )
+        code = ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE
+        return code, f"MCP server `{name}` is not available: {what}.{self.ending('')}"
 
     def _what_failed(self, error: BaseException, ending: str) -> str:
         if isinstance(error, TimeoutError):

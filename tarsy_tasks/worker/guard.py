@@ -51,7 +51,8 @@ class Guard:
     def admitted(self, deadline: float) -> Generator[None]:
         """Around all that is done for the call.
 
-        A call whose workers died twice runs alone the third time: if it is what killed them, nobody else is blamed.
+        A call whose workers died twice runs alone among its like the third time: if it is what killed them, none of the
+        others is blamed.
 
         Raises:
             Ignore: It was answered or withdrawn meanwhile.
@@ -63,19 +64,20 @@ class Guard:
             return
         if delivery.mark in (Mark.ANSWERED, Mark.WITHDRAWN):
             raise Ignore(delivery.mark)
-        if delivery.count < MAX_DELIVERIES:
+        if delivery.count == 1:
             yield
             return
         # While it waits its worker's death is not its fault.
         with suppress(RedisError):
             deliveries.recount(delivery.tag, -1)
         quarantine = self._job.context.quarantine
+        alone = delivery.count >= MAX_DELIVERIES
         try:
-            self._job.run(quarantine.acquire(), max(0.001, deadline - time.monotonic()))
+            self._job.run(quarantine.enter(max(0.001, deadline - time.monotonic()), alone=alone))
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
-                "The call was lost with its worker twice, and had to wait for its turn to run alone for longer than "
+                "The call was lost with its worker before, and had to wait for its turn to run again for longer than "
                 "it had time. Call again later.",
             ) from None
         try:
@@ -83,7 +85,7 @@ class Guard:
                 deliveries.recount(delivery.tag, 1)
             yield
         finally:
-            self._job.context.loop.call_soon(quarantine.release)
+            self._job.context.loop.submit(quarantine.leave())
 
     def begin(self, tool: ToolDefinition, server: ServerConfig, deadline: float) -> None:
         """Just before the call is sent: note that it begins.

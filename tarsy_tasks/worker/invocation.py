@@ -95,6 +95,15 @@ class Invocation:
             CallError: There is no result; code and text say why, and whether the tool ran.
         """
         try:
+            result = await self._answer()
+        except CallError:
+            self._connection.note_call(failed=True)
+            raise
+        self._connection.note_call(failed=bool(result.is_error))
+        return result
+
+    async def _answer(self) -> CallToolResult:
+        try:
             return await self._attempt()
         except _FailedCall as failure:
             return await self._recover(failure)

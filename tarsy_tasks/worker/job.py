@@ -4,7 +4,6 @@ Owns the bridge between a pool thread and the session loop. Time limits, revoke 
 job waits for; the pool makes the jobs.
 """
 
-import asyncio
 import threading
 from collections.abc import Coroutine, Generator, Mapping
 from concurrent.futures import CancelledError, Future
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from celery.exceptions import Ignore
 
 from tarsy_tasks.worker.connection import ServerConnection
+from tarsy_tasks.worker.quarantine import Quarantine
 from tarsy_tasks.worker.session_loop import SessionLoop
 
 __all__ = ["Job", "JobContext", "WorkerStopping", "current_job"]
@@ -36,14 +36,14 @@ class JobContext:
         instance: Name of the worker process.
         lease_s: How long a worker that says nothing is taken for alive.
         connections: The ways to the MCP servers, by server id.
-        quarantine: Held by the one call that has to run alone; to be used on the session loop.
+        quarantine: For calls whose workers died before; to be used on the session loop.
     """
 
     instance: str
     lease_s: float
     loop: SessionLoop
     connections: Mapping[str, ServerConnection]
-    quarantine: asyncio.Lock = field(default_factory=asyncio.Lock)
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
 
 class Job:

@@ -1,20 +1,27 @@
 """The list of tools that an MCP server offers.
 
-Owns walking the pages of tools/list, and what becomes of an entry. A server that pages in circles or for ever is an
-error, not a loop.
+Owns walking the pages of tools/list, what becomes of an entry, and what of it all leaves the worker. A server that
+pages in circles or for ever is an error, not a loop.
 """
 
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 from mcp import Client
 from mcp_types import PaginatedRequestParams, Tool
 
-from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.worker.masking import Masker
 
-__all__ = ["ListingError", "list_all_tools"]
+if TYPE_CHECKING:
+    from tarsy_tasks.worker.session import Session
+
+__all__ = ["ListingError", "build_listing", "list_all_tools"]
 
 _MAX_PAGES = 200
 _MAX_TOOLS = 10_000
+_INSTRUCTIONS_CHARS = 8_000
 
 
 class ListingError(Exception):
@@ -62,3 +69,13 @@ def _definition(server: str, tool: Tool) -> ToolDefinition:
         input_schema=tool.input_schema,
         annotations=annotations,
     )
+
+
+def build_listing(server: ServerConfig, session: "Session", masker: Masker) -> ToolListing:
+    """What a server offers, for agents and for the catalogue: its tools, and the instructions that are configured, or
+    else its own.
+    """
+    instructions = server.instructions or masker.mask(session.instructions)
+    if len(instructions) > _INSTRUCTIONS_CHARS:
+        instructions = f"{instructions[: _INSTRUCTIONS_CHARS - 1]}…"
+    return ToolListing(server=server.name, tools=tuple(session.tools.values()), instructions=instructions)

@@ -9,7 +9,7 @@ import contextvars
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from typing import Any
@@ -48,6 +48,16 @@ class TaskPool(ThreadsTaskPool):
         self._jobs: dict[int, Job] = {}
         self._loop = SessionLoop()
         self._closed = False
+
+    @property
+    def loop(self) -> SessionLoop:
+        """The loop that the sessions live on."""
+        return self._loop
+
+    @property
+    def connections(self) -> Mapping[str, ServerConnection]:
+        """The ways to the MCP servers, by server id."""
+        return self._context.connections
 
     def on_start(self) -> None:
         from tarsy_tasks.worker.startup import connect_servers, served_servers

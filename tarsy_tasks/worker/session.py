@@ -8,7 +8,7 @@ the session loop. When to open and when to replace a session is decided in `conn
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, Literal, cast
@@ -41,6 +41,7 @@ _UNWRITTEN_S = 0.25
 _RELIST_PAUSE_S = 1.0
 _LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
+_SHOWN_CHARS = 200
 
 
 class Session:
@@ -48,16 +49,31 @@ class Session:
 
     Attributes:
         tools: What the server offers, by tool name; replaced whole by every listing.
+        protocol: The version of MCP that was agreed on.
+        server_info: Name and version that the server gives itself.
+        instructions: What the server tells models about its use.
         ending: Why the session ended, for an error text; empty while it lives.
         lost: Nothing may be sent over it any more.
         in_flight: Calls that are running.
         is_handshake_era: The server speaks a protocol before 2026-07-28.
         longest_call_s: The longest time that any of the calls in flight is given.
         died_in_handshake: The transport saw the server go before hands were shaken.
+
+    Args:
+        on_tools: Called when the server has changed its tools and listed them.
     """
 
-    def __init__(self, server: ServerConfig, output: ServerOutput, mode: Mode = "auto") -> None:
+    def __init__(
+        self,
+        server: ServerConfig,
+        output: ServerOutput,
+        mode: Mode = "auto",
+        on_tools: Callable[[], None] = lambda: None,
+    ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
+        self.protocol = ""
+        self.server_info = ""
+        self.instructions = ""
         self.ending = ""
         self.lost = False
         self.in_flight = 0
@@ -66,6 +82,7 @@ class Session:
         self._server = server
         self._output = output
         self._mode: Mode = mode
+        self._on_tools = on_tools
         self._client: Client | None = None
         self._silent_since = time.monotonic()
         self.longest_call_s = 0.0
@@ -106,11 +123,11 @@ class Session:
                     message_handler=self._on_message,
                 ) as client:
                     self._client = client
-                    self.is_handshake_era = client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+                    self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
                     following = self._follow_changes(client)
-                    self._log_connected(client, time.monotonic() - started)
+                    self._log_connected(time.monotonic() - started)
                     ready.set_result(None)
                     await self._closing.wait()
                     await _cancel(following)
@@ -122,14 +139,21 @@ class Session:
             await _cancel(following)
             self.lost = True
 
-    def _log_connected(self, client: Client, seconds: float) -> None:
+    def _describe(self, client: Client) -> None:
         info = client.server_info
+        self.protocol = client.protocol_version
+        self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
+        self.server_info = f"{info.name} {info.version}".strip()[:_SHOWN_CHARS] if info else "anonymous"
+        self.instructions = (client.instructions or "").strip()
+
+    def _log_connected(self, seconds: float) -> None:
         logger.info(
-            "connected to MCP server %s: %s, protocol %s, %s, %d tools, %d ms",
+            "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
             self._server.name,
             self._server.transport,
-            client.protocol_version,
-            f"{info.name} {info.version}" if info else "anonymous",
+            self.protocol,
+            "handshake" if self.is_handshake_era else "2026",
+            self.server_info,
             len(self.tools),
             round(seconds * 1000),
         )
@@ -155,10 +179,13 @@ class Session:
         list_s = self._server.timeouts.list_s
         try:
             async with asyncio.timeout(list_s):
-                self.tools = await list_all_tools(self._client, self._server.name)
+                tools = await list_all_tools(self._client, self._server.name)
         except TimeoutError:
             raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self._silent_since = time.monotonic()
+        if tools != self.tools:
+            # Else the definitions stay the same objects, and keep the fingerprints that were computed for them.
+            self.tools = tools
 
     async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
         """Send one call; raises what the SDK raises."""
@@ -230,13 +257,8 @@ class Session:
             try:
                 before = self.tools
                 await self.list_tools()
-                if self.tools != before:
-                    logger.info(
-                        "MCP server %s changed its tools: %d were listed, now %d",
-                        self._server.name,
-                        len(before),
-                        len(self.tools),
-                    )
+                if self.tools is not before:
+                    self._on_tools()
             except Exception as error:
                 logger.warning(
                     "MCP server %s changed its tools, but did not list them: %s",

@@ -31,10 +31,6 @@ class SessionLoop:
         """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop thread."""
-        self._loop.call_soon_threadsafe(callback)
-
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Future[None]:
         """Call back on the loop thread after a delay; cancel the future to prevent it."""
 

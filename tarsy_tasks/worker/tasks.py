@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from celery import Task, current_app, shared_task
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from pydantic import ValidationError
 from redis.exceptions import RedisError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -16,22 +16,26 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from tarsy_tasks import celery_app
 from tarsy_tasks.arguments import read_arguments
 from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
-from tarsy_tasks.models import PROTOCOL_VERSION, CallInfo, ToolDefinition, ToolResult
+from tarsy_tasks.models import CallInfo, ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
-from tarsy_tasks.worker import health
+from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.content import build_result
 from tarsy_tasks.worker.guard import Guard
+from tarsy_tasks.worker.health import request_check
 from tarsy_tasks.worker.invocation import Invocation
 from tarsy_tasks.worker.job import Job, WorkerStopping, current_job
+from tarsy_tasks.worker.listing import build_listing
 from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.tool_changes import Approvals
 
 __all__ = ["call_tool", "check_server", "list_tools"]
 
 _masker = build_masker()
 _clock = RedisClock()
+_approvals = Approvals()
 _GUARD_S = 0.5
 _NO_LIMIT_S = 24 * 3600.0
 """For callers that name no timeout: the server's own limits are all that bounds the call."""
@@ -46,6 +50,7 @@ class ServerTask(Task):
 
 
 @shared_task(name=celery_app.CALL_TOOL, base=ServerTask, bind=True)
+@counted
 def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
     """Call one tool of one MCP server.
 
@@ -67,6 +72,8 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
         with guard.admitted(deadline):
             connection = _connection(job, server)
             definition = _listed_tool(job, connection, tool, deadline)
+            if connection.server.pin == "block":
+                _approvals.require(definition, current_app.backend.client)
             parsed = read_arguments(arguments, definition.input_schema)
             repairs = parsed.reported
             guard.begin(definition, connection.server, deadline)
@@ -124,36 +131,39 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
 
 @shared_task(name=celery_app.LIST_TOOLS, base=ServerTask)
 def list_tools(server: str) -> dict[str, Any]:
-    """All tools of one MCP server: `{"v", "server", "tools": [ToolDefinition], "error": null | {"code", "text"}}`."""
-    tools: list[ToolDefinition] = []
+    """All tools of one MCP server: a `ToolListing` with `"error": null | {"code", "text"}`."""
+    listing = ToolListing(server=server)
     failure: CallError | None = None
     try:
         job = current_job()
         connection = _connection(job, server)
-        tools = list((connection.tools or job.run(connection.connected_for_call()).tools).values())
+        session = connection.session or job.run(connection.connected_for_call())
+        listing = build_listing(connection.server, session, _masker)
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
     except CallError as error:
         failure = error
     return {
-        "v": PROTOCOL_VERSION,
-        "server": server,
-        "tools": [tool.model_dump(mode="json") for tool in tools],
+        **listing.model_dump(mode="json"),
         "error": {"code": failure.code, "text": _masker.mask(failure.text)} if failure else None,
     }
 
 
 # A check that is lost is made again soon.
-@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, bind=True, ignore_result=True, acks_late=False)
-def check_server(self: Any, server: str) -> dict[str, Any]:
-    """List the tools of one MCP server past every cache, and write down in Redis how that went."""
-    job = current_job()
-    try:
-        record = health.check_server(job, _connection(job, server), worker=self.request.hostname, masker=_masker)
-    except WorkerStopping:
-        raise Ignore("the worker stops") from None
-    health.record_health(self.app.backend.client, record)
-    return record.model_dump(mode="json")
+@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, ignore_result=True, acks_late=False)
+def check_server(server: str, sent_at: Any = None) -> None:
+    """Have one MCP server checked, past every cache. It returns at once: the outcome is a record in Redis.
+
+    Args:
+        server: Id of the server, as configured.
+        sent_at: When beat sent this, in seconds since the epoch by the clock of Redis.
+    """
+    _connection(current_job(), server)
+    waited_s: float | None = None
+    if isinstance(sent_at, int | float):
+        _clock.sync(current_app.backend.client)
+        waited_s = round(max(0.0, _clock.now() - sent_at), 6)
+    request_check(server, waited_s)
 
 
 def _parse_message(server: Any, tool: Any, call: Any) -> CallInfo:

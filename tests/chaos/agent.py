@@ -1,5 +1,6 @@
-"""An agent in a process of its own, which begins calls, says so, and waits: `python agent.py REDIS_URL SERVER NAME COUNT
-WAIT_S`.
+"""An agent in a process of its own, which begins calls, says so, and waits.
+
+`python agent.py REDIS_URL SERVER NAME COUNT WAIT_S`
 """
 
 import sys

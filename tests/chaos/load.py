@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,13 @@ class Tally:
         """Note `what` unless it holds."""
         if not holds:
             self.findings.append(what)
+
+    def expect_soon(self, holds: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+        """Note `what` unless it holds within so long."""
+        try:
+            wait_until(holds, what, seconds)
+        except AssertionError as error:
+            self.findings.append(str(error))
 
     def find(self, what: str, keys: Iterable[str]) -> None:
         """Note `what` if there are such calls."""

@@ -5,13 +5,12 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, keys
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
 from tests.processes import wait_until
@@ -21,7 +20,6 @@ __all__ = ["a_message_kills_its_worker", "nobody_serves", "they_are_bad", "they_
 IN_FLIGHT = 64
 _ATTEMPTS = 3
 _SET_ASIDE_S = 60.0
-_SOON_S = 15.0
 _UNSERVED_S = 3.0
 _LATE_S = 1.0
 
@@ -55,8 +53,6 @@ def a_message_kills_its_worker(stage: Stage, form: Form) -> Tally:
 
 def nobody_serves(stage: Stage, form: Form) -> Tally:
     """A server that the agent knows and no worker."""
-    from tarsy_tasks import ToolExecutor
-
     tools = ToolExecutor(["nobody"], timeout_s=_UNSERVED_S, app=stage.app)
     results = tools.execute_many(
         ToolCall(id=str(number), name="nobody.look", arguments={"key": "x"}) for number in range(IN_FLIGHT)
@@ -70,11 +66,7 @@ def nobody_serves(stage: Stage, form: Form) -> Tally:
     text = results[0].content
     tally.expect("no worker serves" in text.lower() and "did not run" in text, f"the text does not say so: {text}")
     tally.expect(tally.longest_s <= _UNSERVED_S + _LATE_S, f"an answer came after {tally.longest_s:.1f} s")
-    try:
-        wait_until(lambda: not stage.redis.exists(keys.queue("nobody")), "messages that nobody takes go away", 5)
-    except AssertionError as error:
-        tally.findings.append(str(error))
-        stage.redis.delete(keys.queue("nobody"))
+    tally.expect_soon(lambda: not stage.redis.exists(keys.queue("nobody")), "messages that nobody takes go away", 5)
     return tally
 
 
@@ -100,10 +92,9 @@ def they_are_bad(stage: Stage, form: Form) -> Tally:
         tally.outcomes[str(result.get("outcome", found["status"]))] += 1
         tally.expect(ending in expected, f"{what}: answered {ending}, not {' or '.join(expected)}")
     tally.notes.append(f"{stage.redis.dbsize() - before} keys more than before")
-    _expect_soon(tally, lambda: not stage.redis.llen(keys.queue("desk")), "the queue is empty")
+    tally.expect_soon(lambda: not stage.redis.llen(keys.queue("desk")), "the queue is empty")
     # What cannot be read cannot be answered either: it is delivered until it is set aside.
-    gone_s = (_ATTEMPTS + 1) * 1.5 * stage.lease_s
-    _expect_soon(tally, lambda: not stage.check_nothing_left(), "messages that cannot be read are set aside", gone_s)
+    tally.findings += stage.check_nothing_left(1.5 * (_ATTEMPTS + 1))
     load = stage.load("after-bad")
     load.start(IN_FLIGHT, wait_s=(0.1, 0.2))
     others = load.tally()
@@ -229,10 +220,3 @@ def _poison(stage: Stage, *arguments: str) -> str:
         command, env=stage.workers[0].environment, cwd=stage.directory, capture_output=True, text=True, timeout=60
     )
     return done.stdout + done.stderr
-
-
-def _expect_soon(tally: Tally, holds: Callable[[], object], what: str, seconds: float = _SOON_S) -> None:
-    try:
-        wait_until(holds, what, seconds)
-    except AssertionError as error:
-        tally.findings.append(str(error))

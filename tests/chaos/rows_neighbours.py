@@ -45,7 +45,7 @@ def an_agent_is_killed(stage: Stage, form: Form) -> Tally:
         "its subscription is gone": lambda: stage.redis.pubsub_numpat() <= patterns,
         "the queue is empty": lambda: not stage.redis.llen("mcp.desk"),
     }.items():
-        _expect_soon(tally, gone, what)
+        tally.expect_soon(gone, what)
     return tally
 
 
@@ -97,10 +97,3 @@ def _runs(stage: Stage) -> list[str]:
 def _connections(stage: Stage, ports: set[int]) -> int:
     """How many of Redis are from these ports."""
     return sum(int(client["addr"].rpartition(":")[2]) in ports for client in stage.redis.client_list())
-
-
-def _expect_soon(tally: Tally, holds: Any, what: str) -> None:
-    try:
-        wait_until(holds, what, _SOON_S)
-    except AssertionError as error:
-        tally.findings.append(str(error))

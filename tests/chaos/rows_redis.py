@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from tests.chaos.faults import cut_connections, frozen, last
 from tests.chaos.load import Tally
 from tests.chaos.network import Network
-from tests.chaos.stage import Form, Stage, pid_of
+from tests.chaos.stage import Form, Stage
 
 __all__ = [
     "connections_are_cut",
@@ -34,7 +34,7 @@ def it_is_restarted(stage: Stage, form: Form) -> Tally:
 
 
 def it_is_frozen(stage: Stage, form: Form) -> Tally:
-    return _play(stage, "frozen", form.frozen_s, lambda: frozen(pid_of(stage.valkey)))
+    return _play(stage, "frozen", form.frozen_s, lambda: frozen(stage.valkey_pid))
 
 
 def connections_are_cut(stage: Stage, form: Form) -> Tally:

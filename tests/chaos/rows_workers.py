@@ -75,7 +75,7 @@ def they_are_restarted(stage: Stage, form: Form) -> Tally:
 
 def grace_is_over(stage: Stage, form: Form) -> Tally:
     """A worker is stopped whose calls take longer than it may."""
-    grace_s, call_s = 1.0, 4.0
+    grace_s, call_s = 1.0, 3.0
     hasty = stage.start_worker(TARSY_SHUTDOWN_GRACE_S=str(grace_s))
     hasty.wait_until_ready()
     load = stage.load("grace")

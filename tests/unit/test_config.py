@@ -335,8 +335,8 @@ def test_a_variable_that_names_no_file_is_named_in_the_error(tmp_path, monkeypat
 
 KEYS = (
     "args, auth, bearer_token, ca_file, command, cwd, description, disabled, enabled, env, headers, "
-    "idempotent_tools, instructions, max_concurrency, max_message_bytes, replay, required, retry, session, timeouts, "
-    "transport, type, url, verify_ssl"
+    "idempotent_tools, instructions, max_concurrency, max_message_bytes, pin, replay, required, retry, session, "
+    "timeouts, transport, type, url, verify_ssl"
 )
 TIMEOUT_KEYS = "call_s, connect_s, list_s, recreate_s, tools"
 TRANSPORTS = "http, sse, stdio, streamable-http, streamableHttp, streamable_http"

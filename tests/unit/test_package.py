@@ -32,6 +32,7 @@ def imported_by(statement: str) -> set[str]:
         "from tarsy_tasks import ToolExecutor, AsyncToolExecutor, ToolCall, ToolResult, tool_signature",
         "import tarsy_tasks.agent.executor, tarsy_tasks.agent.async_executor, tarsy_tasks.agent.signatures",
         "import tarsy_tasks.tool_names, tarsy_tasks.arguments, tarsy_tasks.config, tarsy_tasks.errors",
+        "import tarsy_tasks.health, tarsy_tasks.catalogue",
     ],
 )
 def test_the_agents_half_imports_no_server_side_library(statement: str) -> None:
@@ -122,12 +123,19 @@ def test_every_setting_is_documented_with_its_default() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     for name, field in Settings.model_fields.items():
         default = f"{field.default:g}" if isinstance(field.default, float) else field.default
-        assert f"| `TARSY_{name.upper()}` | `{default or 'mcp.json'}`" in page
+        shown = "" if default is None else f"`{default}`"
+        assert f"| `TARSY_{name.upper()}` | {shown}" in page
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("TARSY_STARTUP", "lenient"), ("TARSY_STARTUP_TIMEOUT_S", "0"), ("TARSY_STARTUP_TIMEOUT_S", "inf")],
+    [
+        ("TARSY_STARTUP", "lenient"),
+        ("TARSY_STARTUP_TIMEOUT_S", "0"),
+        ("TARSY_STARTUP_TIMEOUT_S", "inf"),
+        ("TARSY_METRICS_PORT", "70000"),
+        ("TARSY_ALERT_WEBHOOK", "file:///etc/passwd"),
+    ],
 )
 def test_a_setting_that_cannot_be_right_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)

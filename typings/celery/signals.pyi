@@ -4,4 +4,8 @@ from typing import Any
 celeryd_after_setup: Any
 celeryd_init: Any
 after_setup_logger: Any
+import_modules: Any
+worker_ready: Any
+worker_shutdown: Any
+worker_shutting_down: Any
 task_rejected: Any

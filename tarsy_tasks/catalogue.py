@@ -1,0 +1,275 @@
+"""What the MCP servers offer, as it lies in Redis: their tools, what changed since it was approved, and approving it.
+
+Owns the shapes in Redis, reading them and `ToolCatalogue`, the lookups. Workers write what servers list
+(`tarsy_tasks.worker.tool_changes`). A definition is approved when it is first seen, and after that by an operator.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tarsy_tasks import keys
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.health import CHECK_INTERVAL_S
+from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.tool_names import resolve_tool_name
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = [
+    "CATALOGUE_TTL_S",
+    "COUNTERS",
+    "ApprovedTool",
+    "ListedServer",
+    "ToolCatalogue",
+    "ToolDiff",
+    "approve_tools",
+    "parse_approved",
+    "parse_listing",
+    "read_catalogue",
+]
+
+CATALOGUE_TTL_S = 30 * 24 * 3600
+"""Renewed by every check: a server that nobody has served for a month is forgotten, and trusted anew."""
+COUNTERS = ("added", "removed", "changed")
+
+
+class ApprovedTool(BaseModel):
+    """A definition that is trusted.
+
+    Attributes:
+        approved_at: By the clock of Redis.
+        new: It came after the server's first listing and was approved because it was seen first, not by an operator.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    v: Literal[1] = 1
+    fingerprint: str
+    definition: ToolDefinition
+    approved_at: float = Field(allow_inf_nan=False)
+    new: bool = False
+
+
+class ToolDiff(BaseModel):
+    """How what a server lists differs from what was approved; tools by name, in order.
+
+    Attributes:
+        added: Listed, and approved only because they were seen first.
+        removed: Approved, and listed no more; as approved.
+        changed: Listed with another definition: as approved, and as listed now.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    added: dict[str, ToolDefinition] = Field(default_factory=dict[str, ToolDefinition])
+    removed: dict[str, ToolDefinition] = Field(default_factory=dict[str, ToolDefinition])
+    changed: dict[str, tuple[ToolDefinition | None, ToolDefinition]] = Field(
+        default_factory=dict[str, tuple[ToolDefinition | None, ToolDefinition]]
+    )
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{what} {', '.join(tools)}"
+            for what, tools in (("added", self.added), ("removed", self.removed), ("changed", self.changed))
+            if tools
+        ]
+        return "; ".join(parts) or "nothing"
+
+
+class ListedServer(BaseModel):
+    """What one server offers, as it was last listed.
+
+    Attributes:
+        listed_at: When it was last found to be different, by the clock of Redis.
+        worker: Name of the worker that found it.
+        diff: How it differs from what was approved.
+        counts: How many tools were ever added, removed and changed after the first listing.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    listing: ToolListing
+    listed_at: float
+    worker: str
+    diff: ToolDiff
+    counts: dict[str, int]
+
+
+class ToolCatalogue:
+    """Tools of MCP servers, looked up without asking the servers: checks, and servers that tell, keep them current.
+
+    It reads Redis when it is first asked, and again when what it knows is older than a check's interval.
+
+    Args:
+        servers: Ids of the servers; None for all that are configured and enabled.
+        app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
+
+    Raises:
+        ConfigError: `servers` is None, and the configuration is missing or wrong.
+    """
+
+    def __init__(self, servers: Iterable[str] | None = None, *, app: "Celery | None" = None) -> None:
+        from tarsy_tasks.celery_app import agent_app
+
+        self._servers = list(agent_app().mcp_config.enabled_servers if servers is None else servers)
+        self._app = app or agent_app()
+        self._listed: Mapping[str, ListedServer] = {}
+        self._read_at = float("-inf")
+
+    def refresh(self) -> None:
+        """Read Redis now.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached.
+        """
+        from redis.exceptions import RedisError
+
+        try:
+            self._listed = read_catalogue(self._app.backend.client, self._servers)
+        except (RedisError, OSError) as error:
+            raise BrokerUnavailable(f"Redis could not be reached ({error}), so no tools are known.") from error
+        self._read_at = time.monotonic()
+
+    def servers(self) -> dict[str, ListedServer]:
+        """The servers that were ever listed, by id. Raises as `refresh` does, like all that follow."""
+        if time.monotonic() - self._read_at > CHECK_INTERVAL_S:
+            self.refresh()
+        return dict(self._listed)
+
+    def tools(self, server: str | None = None) -> list[ToolDefinition]:
+        """The tools of one server, or of all; none of a server that was never listed."""
+        listed = self.servers()
+        chosen = list(listed) if server is None else [server] if server in listed else []
+        return [tool for name in chosen for tool in listed[name].listing.tools]
+
+    def find(self, name: str) -> ToolDefinition:
+        """The tool that a name means, in any form that a call may have.
+
+        Raises:
+            ToolNameError: There is no such tool; the text lists what there is, closest first.
+        """
+        by_server = {
+            server: {tool.tool: tool for tool in listed.listing.tools} for server, listed in self.servers().items()
+        }
+        server, tool = resolve_tool_name(name, by_server)
+        return by_server[server][tool]
+
+    def is_mcp_tool(self, name: str) -> bool:
+        """Whether a name means one of the tools, for agents that have other tools as well."""
+        from tarsy_tasks.errors import ToolNameError
+
+        try:
+            self.find(name)
+        except ToolNameError:
+            return False
+        return True
+
+
+def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer]:
+    """What is known of servers, from a redis-py client; without those that were never listed, or that another version
+    wrote.
+    """
+    names = list(servers)
+    pipeline = redis.pipeline(transaction=False)
+    for name in names:
+        pipeline.hmget(keys.tools_key(name), ("listing", *COUNTERS))
+        pipeline.hgetall(keys.approved_tools_key(name))
+    replies: list[Any] = pipeline.execute() if names else []
+    found: dict[str, ListedServer] = {}
+    for name, (text, *counts), approved in zip(names, replies[::2], replies[1::2], strict=True):
+        parsed = parse_listing(text, name)
+        if parsed is not None:
+            listing, listed_at, worker = parsed
+            found[name] = ListedServer(
+                listing=listing,
+                listed_at=listed_at,
+                worker=worker,
+                diff=build_diff(listing, parse_approved(approved)),
+                counts={what: _parse_count(count) for what, count in zip(COUNTERS, counts, strict=True)},
+            )
+    return found
+
+
+def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None = None) -> ToolDiff:
+    """Trust what a server lists.
+
+    Args:
+        redis: A redis-py client.
+        listed: What the operator has seen; exactly these definitions are approved.
+        tools: Names of tools; None for all, and for forgetting those that were removed.
+
+    Returns:
+        What is different from now on.
+    """
+    diff, server = listed.diff, listed.listing.server
+    chosen = None if tools is None else set(tools)
+
+    def pick(different: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: each for name, each in different.items() if chosen is None or name in chosen}
+
+    approved = ToolDiff(added=pick(diff.added), removed=pick(diff.removed), changed=pick(diff.changed))
+    seconds, _ = redis.time()
+    key = keys.approved_tools_key(server)
+    pipeline = redis.pipeline()
+    for tool in listed.listing.tools:
+        if tool.tool in approved.added or tool.tool in approved.changed:
+            entry = ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=seconds)
+            pipeline.hset(key, tool.tool, entry.model_dump_json())
+    for name in approved.removed:
+        pipeline.hdel(key, name)
+    pipeline.expire(key, CATALOGUE_TTL_S)
+    pipeline.execute()
+    return approved
+
+
+def build_diff(listing: ToolListing, approved: Mapping[str, ApprovedTool | None]) -> ToolDiff:
+    """How a listing differs from what was approved; an approval that cannot be read is none."""
+    listed = {tool.tool: tool for tool in listing.tools}
+    added: dict[str, ToolDefinition] = {}
+    changed: dict[str, tuple[ToolDefinition | None, ToolDefinition]] = {}
+    for name, tool in sorted(listed.items()):
+        entry = approved.get(name)
+        if name not in approved:
+            added[name] = tool
+        elif entry is None or entry.fingerprint != tool.fingerprint:
+            changed[name] = (entry.definition if entry else None, tool)
+        elif entry.new:
+            added[name] = tool
+    removed = {name: entry.definition for name, entry in sorted(approved.items()) if entry and name not in listed}
+    return ToolDiff(added=added, removed=removed, changed=changed)
+
+
+def parse_listing(text: bytes | None, server: str) -> tuple[ToolListing, float, str] | None:
+    """A listing, when it was made and by whom, out of Redis; None when there is none that this version can read."""
+    try:
+        value: Any = json.loads(text or b"null")
+        listing = ToolListing.model_validate(value)
+        if listing.server != server:
+            return None
+        return listing, float(value["listed_at"]), str(value["worker"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def parse_approved(found: Mapping[bytes, bytes]) -> dict[str, ApprovedTool | None]:
+    """Approvals out of Redis, by tool; None for one that this version cannot read, which is not to be trusted."""
+    approved: dict[str, ApprovedTool | None] = {}
+    for field, text in found.items():
+        try:
+            entry = ApprovedTool.model_validate_json(text)
+        except ValidationError:
+            entry = None
+        approved[field.decode("utf-8", "replace")] = entry
+    return approved
+
+
+def _parse_count(text: bytes | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0

@@ -1,0 +1,124 @@
+"""`tarsy-tasks ready` and `alive`: what Kubernetes and Docker ask a worker, by exit code."""
+
+from typing import Any
+
+import click
+from redis.exceptions import RedisError
+
+from tarsy_tasks.cli import FAILED, UNAVAILABLE
+from tarsy_tasks.cli.output import json_option, notes, print_json
+from tarsy_tasks.probes import STALE_S, ProbeFiles, find_workers, run_dir
+
+__all__ = ["alive", "ready"]
+
+_REDIS_S = 2.0
+
+name_option = click.option("-n", "--name", help="Node name of the worker; without it, every worker on this machine.")
+
+
+@click.command()
+@click.option("--fleet", is_flag=True, help="Every required MCP server has a worker somewhere, and is healthy.")
+@name_option
+@json_option
+@click.pass_context
+def ready(ctx: click.Context, name: str | None, *, fleet: bool, as_json: bool) -> None:
+    """Does the worker on this machine take calls? Exit code 1 when not."""
+    if not fleet:
+        _answer(ctx, {files.worker: _why_not_ready(files) for files in find_workers(name)}, as_json=as_json)
+        return
+    if name is not None:
+        raise click.UsageError("--fleet asks all workers, --name one of them")
+    try:
+        problems = _fleet_problems()
+    except RedisError as error:
+        notes.print(f"Redis could not be reached, so nothing is known: {error}", style="red", markup=False)
+        ctx.exit(UNAVAILABLE)
+    _answer(ctx, problems, as_json=as_json, nothing="no MCP server is required")
+
+
+@click.command()
+@name_option
+@json_option
+@click.pass_context
+def alive(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
+    """Do the worker's two threads that everything hangs on still turn? Exit code 1 when not.
+
+    One takes messages from Redis, the other holds the MCP sessions. While Redis does not answer, the first one is
+    excused: to start the worker anew would help nobody.
+    """
+    _answer(ctx, {files.worker: _why_not_alive(files) for files in find_workers(name)}, as_json=as_json)
+
+
+def _answer(ctx: click.Context, problems: dict[str, str | None], *, as_json: bool, nothing: str | None = None) -> None:
+    """Print what is wrong with each worker or server, and end with the exit code that this means."""
+    fine = not any(problems.values()) and (bool(problems) or nothing is not None)
+    if as_json:
+        print_json({"ok": fine, "problems": problems})
+    elif not problems and not fine:
+        notes.print(f"no worker runs here (none has left its files in {run_dir()})", style="red", markup=False)
+    else:
+        for each, problem in problems.items():
+            click.echo(f"{each}: {problem or 'ok'}")
+        if not problems:
+            click.echo(nothing)
+    if not fine:
+        ctx.exit(FAILED)
+
+
+def _why_not_ready(files: ProbeFiles) -> str | None:
+    if files.ready.exists():
+        return None
+    return "it takes no calls: it is being stopped, or is not through with its start"
+
+
+def _why_not_alive(files: ProbeFiles) -> str | None:
+    silent_s = files.seconds_since(files.sessions)
+    if silent_s is None or silent_s > STALE_S:
+        return f"its session loop has not turned {_for(silent_s)}"
+    if not files.ready.exists():
+        return None  # it is being stopped, and takes no messages any more
+    silent_s = files.seconds_since(files.consumer)
+    if silent_s is not None and silent_s > STALE_S and _redis_answers():
+        return f"it has not taken messages {_for(silent_s)}, though Redis answers"
+    return None
+
+
+def _for(seconds: float | None) -> str:
+    return "at all" if seconds is None else f"for {seconds:.0f} s"
+
+
+def _redis_answers() -> bool:
+    try:
+        return bool(_redis().ping())
+    except RedisError:
+        return False
+
+
+def _redis() -> Any:
+    """A client with little patience: whoever probes has a timeout of its own."""
+    import tarsy_tasks
+
+    backend = tarsy_tasks.app.backend
+    patience = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
+    return backend._create_client(**{**backend.connparams, **patience})
+
+
+def _fleet_problems() -> dict[str, str | None]:
+    """What is wrong with each required server."""
+    from tarsy_tasks.config import load_config
+    from tarsy_tasks.fleet import serving_workers
+    from tarsy_tasks.health import HealthStatus, read_health
+
+    required = [server.name for server in load_config().enabled_servers.values() if server.required]
+    redis = _redis()
+    serving = serving_workers(redis, required)
+    health = read_health(redis, required)
+
+    def problem(server: str) -> str | None:
+        if not serving[server]:
+            return "no worker serves it"
+        # Where one of several workers has lost it, calls still go well with the others.
+        usable = health[server].status in (HealthStatus.HEALTHY, HealthStatus.DEGRADED)
+        return None if usable else f"{health[server].status}: {health[server].reason}"
+
+    return {server: problem(server) for server in required}

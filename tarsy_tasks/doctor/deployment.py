@@ -1,0 +1,69 @@
+"""The deployment as Redis shows it: are there workers for every server, does beat run, does anything wait in vain?"""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from tarsy_tasks import keys
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.doctor.finding import Finding
+from tarsy_tasks.fleet import serving_workers
+from tarsy_tasks.health import HealthStatus, read_health
+
+__all__ = ["check_deployment"]
+
+_MOST_KEYS = 100_000
+
+
+def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[Finding]:
+    """Look at queues, workers and health records.
+
+    Args:
+        servers: Those that are enabled.
+    """
+    names = [server.name for server in servers]
+    serving = serving_workers(redis, names)
+    health = read_health(redis, names)
+    waiting = _count_waiting(redis, [keys.queue(name) for name in names])
+    for name in names:
+        check, record = f"server {name}", health[name]
+        calls = waiting[keys.queue(name)]
+        start = f"start one: celery -A tarsy_tasks worker -Q {keys.queue(name)}"
+        if not serving[name] and calls:
+            yield Finding.error(check, f"{calls} calls wait in {keys.queue(name)}, which no worker serves", start)
+        elif not serving[name]:
+            yield Finding.warning(check, "no worker serves it", start)
+        elif record.status is HealthStatus.UNKNOWN:
+            yield Finding.warning(check, record.reason, "start beat: celery -A tarsy_tasks beat")
+        elif record.status is HealthStatus.DEGRADED:
+            yield Finding.warning(check, record.reason, "see `tarsy-tasks health`, and the logs of those workers")
+        elif not record.healthy:
+            yield Finding.error(check, f"unhealthy: {record.reason}", "see what it says, and start it anew")
+        else:
+            yield Finding.ok(check, f"healthy, served by {len(serving[name])} worker(s), {calls} calls wait")
+    yield from _check_strays(redis, names)
+
+
+def _check_strays(redis: Any, names: list[str]) -> Iterator[Finding]:
+    """Queues with calls of servers that are not in the configuration."""
+    found: list[str] = []
+    for seen, key in enumerate(redis.scan_iter(match=f"{keys.queue('')}*", count=1000, _type="list")):
+        if seen > _MOST_KEYS:
+            break
+        name: str = key.decode(errors="replace")
+        if keys.server_of_queue(name) not in names:
+            found.append(name)
+    for name, count in _count_waiting(redis, sorted(found)).items():
+        if count:
+            yield Finding.warning(
+                "queues",
+                f"{count} messages wait in {name}, whose server is not enabled here",
+                "if no other deployment uses this Redis: enable the server, or delete the key",
+            )
+
+
+def _count_waiting(redis: Any, queues: list[str]) -> dict[str, int]:
+    with redis.pipeline(transaction=False) as pipeline:
+        for name in queues:
+            pipeline.llen(name)
+        counts: list[Any] = pipeline.execute(raise_on_error=False)
+    return {name: count if isinstance(count, int) else 0 for name, count in zip(queues, counts, strict=True)}

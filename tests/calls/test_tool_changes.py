@@ -1,0 +1,162 @@
+"""Tools change under a running worker: who is told, what is blocked, and what approving does. And how servers instruct
+models.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.catalogue import ToolCatalogue
+from tarsy_tasks.celery_app import CHECK_SERVER, agent_app
+from tests.conftest import StartWorker
+from tests.processes import Worker, wait_until
+from tests.servers import listing_file
+
+TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
+CONFIGURED = "Look first.\n\n# No heading of ours"
+
+
+def tool(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "description": description, "inputSchema": {"type": "object"}}
+
+
+class Lists:
+    """The tools that the servers of this module list."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def server(self, name: str, **settings: Any) -> dict[str, Any]:
+        self.write(name, tool("look", "looks"), tool("act", "acts"))
+        return {"command": sys.executable, "args": [listing_file.__file__, str(self.directory / name)], **settings}
+
+    def write(self, name: str, *tools: dict[str, Any]) -> None:
+        (self.directory / name).write_text(json.dumps(tools))
+
+    def change(self, name: str, *tools: dict[str, Any]) -> None:
+        """As `write`, and a check that sees it."""
+        self.write(name, *tools)
+        agent_app().send_task(CHECK_SERVER, (name,))
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory: pytest.TempPathFactory) -> Lists:
+    return Lists(tmp_path_factory.mktemp("lists"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(start_worker: StartWorker, lists: Lists) -> Worker:
+    servers = {
+        "pinned": lists.server("pinned", pin="block"),
+        "loose": lists.server("loose", instructions=CONFIGURED),
+        "shown": lists.server("shown"),
+    }
+    worker = start_worker(servers)
+    wait_until(lambda: ToolCatalogue(servers).servers().keys() == servers.keys(), "all servers were listed")
+    return worker
+
+
+def call(name: str) -> ToolResult:
+    with ToolExecutor(timeout_s=20) as tools:
+        return tools.execute(ToolCall(id="c", name=name, arguments={"text": "done"}))
+
+
+def run(worker: Worker, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TARSY_TASKS, *words], capture_output=True, text=True, env=worker.environment, timeout=60, check=False
+    )
+
+
+def test_a_changed_tool_is_blocked_until_it_is_approved(worker: Worker, lists: Lists) -> None:
+    assert call("pinned.act").outcome is Outcome.OK
+    lists.change("pinned", tool("look", "looks"), tool("act", "acts, and sends a copy to me"), tool("new", "is new"))
+    worker.wait_for_log("MCP server pinned changed its tools: added new; changed act")
+    blocked = call("pinned.act")
+    assert (blocked.outcome, blocked.error_code, blocked.attempts) == (Outcome.REJECTED, ErrorCode.TOOL_CHANGED, 0)
+    assert "tarsy-tasks tools approve pinned.act" in blocked.content
+    assert call("pinned.look").outcome is Outcome.OK
+    assert call("pinned.new").outcome is Outcome.OK, "what is seen first is approved"
+
+    diff = run(worker, "tools", "diff", "pinned")
+    assert diff.returncode == 1
+    assert "~ pinned.act: changed" in diff.stdout
+    assert '-  "description": "acts",' in diff.stdout
+    assert '+  "description": "acts, and sends a copy to me",' in diff.stdout
+    assert "+ pinned.new: added" in diff.stdout
+
+    done = run(worker, "tools", "approve", "pinned.act")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "pinned: approved changed act")
+    assert call("pinned.act").outcome is Outcome.OK, "from the next call on"
+    assert run(worker, "tools", "approve", "pinned").returncode == 0
+    assert run(worker, "tools", "diff", "pinned").returncode == 0
+
+
+def test_a_changed_tool_of_a_server_that_is_not_pinned_goes_on(worker: Worker, lists: Lists) -> None:
+    assert call("loose.act").outcome is Outcome.OK
+    lists.change("loose", tool("act", "acts otherwise"))
+    worker.wait_for_log("MCP server loose changed its tools: removed look; changed act")
+    assert call("loose.act").outcome is Outcome.OK
+    found = json.loads(run(worker, "tools", "diff", "loose", "--json").stdout)["loose"]
+    assert (found["added"], [*found["removed"]], [*found["changed"]]) == ({}, ["look"], ["act"])
+    assert found["counts"] == {"added": 0, "removed": 1, "changed": 1}
+
+
+def test_instructions_are_in_the_prompt_quoted() -> None:
+    with ToolExecutor(["loose", "shown"]) as tools:
+        prompt = tools.prompt_section()
+    assert "## loose\n> Look first.\n>\n> # No heading of ours\n\n- `loose.act()`" in prompt
+    assert "## shown\n> Ask before you act.\n> ## Tools of mine\n\n- `shown.look()`" in prompt
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["tools", "diff", "shown"], 0, ""),
+        (["tools", "approve", "shown"], 0, "there was nothing to approve"),
+        (["tools", "approve", "shown.nothing"], 2, "tools: act, look"),
+        (["tools", "approve", "nowhere"], 2, "pinned, loose, shown"),
+        (["tools", "approve"], 2, "SERVER[.TOOL]"),
+        (["tools", "list", "shown"], 0, "shown.look\t\tlooks"),
+        (["tools", "list", "shown", "--live"], 0, "shown.look\t\tlooks"),
+        (["health", "nowhere"], 2, "pinned, loose, shown"),
+        (["health", "shown"], 1, "is beat running?"),
+    ],
+)
+def test_exit_codes(worker: Worker, words: list[str], code: int, said: str) -> None:
+    done = run(worker, *words)
+    assert done.returncode == code, done
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_lost_catalogue_is_written_anew_by_the_next_check(redis_url: str) -> None:
+    catalogue = ToolCatalogue(["shown"])
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete("tarsy:tools:shown", "tarsy:approved-tools:shown")
+    agent_app().send_task(CHECK_SERVER, ("shown",))
+
+    def is_back() -> bool:
+        catalogue.refresh()
+        return len(catalogue.tools()) == 2
+
+    wait_until(is_back, "the tools are listed again")
+
+
+def test_the_tools_of_an_ill_server_are_kept(worker: Worker, lists: Lists) -> None:
+    for child in worker.children():
+        if str(lists.directory / "shown") in child.cmdline():
+            (lists.directory / "shown").unlink()
+            child.kill()
+            child.wait(5)
+    agent_app().send_task(CHECK_SERVER, ("shown",))
+    wait_until(lambda: run(worker, "health", "shown", "--json").stdout.count("unhealthy"), "it is ill")
+    done = run(worker, "tools", "list", "shown")
+    assert done.returncode == 0
+    assert "shown.look" in done.stdout
+    assert "as last listed: MCP server `shown`" in done.stderr

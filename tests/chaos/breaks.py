@@ -1,0 +1,230 @@
+"""Each row fails when its mechanism is taken out: `python -m tests.chaos.breaks`.
+
+Owns the table of what to take out, and plays a row against a copy of the package on disk that was broken so.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+__all__ = ["BREAKS", "Break"]
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Break:
+    """A mechanism, and how to take it out.
+
+    Attributes:
+        row: The row that has to notice.
+        file: Of the package.
+        text: What stands there, exactly once.
+        replacement: What to write in its place.
+    """
+
+    row: str
+    mechanism: str
+    file: str
+    text: str
+    replacement: str
+
+    def apply(self, root: Path) -> None:
+        """Break the package that lies below `root`.
+
+        Raises:
+            LookupError: The text is not there, or not only once: the table has to follow the package.
+        """
+        path = root / "tarsy_tasks" / self.file
+        source = path.read_text()
+        if source.count(self.text) != 1:
+            raise LookupError(f"{self.file} has {source.count(self.text)} times: {self.text!r}")
+        path.write_text(source.replace(self.text, self.replacement))
+
+
+BREAKS = [
+    Break(
+        "killed",
+        "calls whose lease has lapsed go back to their queue",
+        "deliveries.py",
+        "redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)",
+        "{}",
+    ),
+    Break(
+        "killed",
+        "what another worker began is not begun again",
+        "deliveries.py",
+        "if mark[1] == 'begun' and mark[2] ~= ARGV[1] and ARGV[2] ~= 'again' then return mark[1] end",
+        "",
+    ),
+    Break(
+        "grace",
+        "a worker ends what it runs when its grace is over",
+        "worker/pool.py",
+        "        for job in unfinished:\n            job.stop()\n",
+        "        self._wait_for_jobs(60)\n",
+    ),
+    Break(
+        "stopped",
+        "a worker that is stopped lets its calls finish",
+        "worker/pool.py",
+        "        self._wait_for_jobs(self._grace_s)\n",
+        "",
+    ),
+    Break(
+        "rolling",
+        "a worker that is stopped lets its calls finish",
+        "worker/pool.py",
+        "        self._wait_for_jobs(self._grace_s)\n",
+        "",
+    ),
+    Break(
+        "slow",
+        "leases are renewed while a call runs",
+        "worker/lease.py",
+        "                deliveries.renew(tags)\n",
+        "                pass\n",
+    ),
+    Break(
+        "network-workers",
+        "what was popped for a dead connection is missed",
+        "deliveries.py",
+        "redis.call('LLEN', queue) > tonumber(ARGV[5])",
+        "true",
+    ),
+    Break(
+        "clocks",
+        "deadlines are of the clock of Redis",
+        "redis_clock.py",
+        "return time.monotonic() + self._offset",
+        "return time.time()",
+    ),
+    Break(
+        "hang",
+        "a server gets only some of a worker's slots",
+        "worker/bulkhead.py",
+        "server.max_concurrency or half",
+        "slots",
+    ),
+    Break(
+        "poison",
+        "a message is delivered three times at most",
+        "deliveries.py",
+        "MAX_DELIVERIES = 3",
+        "MAX_DELIVERIES = 1000",
+    ),
+    Break(
+        "neighbour",
+        "our books have names of their own",
+        "keys.py",
+        'LEASES = "tarsy:leases"',
+        'LEASES = "unacked_index"',
+    ),
+    Break(
+        "agent",
+        "results expire",
+        "celery_app.py",
+        '"result_expires": 3600',
+        '"result_expires": None',
+    ),
+    Break(
+        "connections",
+        "the connections of an exchange are its own",
+        "redis_transport.py",
+        "        exchange = RedisExchange(pool)\n",
+        "        exchange = RedisExchange(self.pool)\n",
+    ),
+    Break(
+        "restarted",
+        "a result waits for a Redis that is away",
+        "result_backend.py",
+        "        if self.stopping is None:\n            return super().ensure(fun, args, **policy)\n",
+        "        return fun(*args)\n",
+    ),
+    Break(
+        "frozen",
+        "a result waits for a Redis that is away",
+        "result_backend.py",
+        "        if self.stopping is None:\n            return super().ensure(fun, args, **policy)\n",
+        "        return fun(*args)\n",
+    ),
+    Break(
+        "network-reset",
+        "a result waits for a Redis that is away",
+        "result_backend.py",
+        "        if self.stopping is None:\n            return super().ensure(fun, args, **policy)\n",
+        "        return fun(*args)\n",
+    ),
+    Break(
+        "network-stall",
+        "a result waits for a Redis that is away",
+        "result_backend.py",
+        "        if self.stopping is None:\n            return super().ensure(fun, args, **policy)\n",
+        "        return fun(*args)\n",
+    ),
+    Break(
+        "nobody",
+        "what nobody waits for is taken back",
+        "deliveries.py",
+        "    if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then\n        local books",
+        "    if false then\n        local books",
+    ),
+    Break(
+        "large",
+        "a result that Redis refuses is answered",
+        "result_backend.py",
+        "next(refusals) >= _REFUSALS",
+        "False",
+    ),
+    Break(
+        "bad-messages",
+        "what is no message does not end the worker",
+        "redis_transport.py",
+        "except (ValueError, KeyError, TypeError, AttributeError) as error:",
+        "except ZeroDivisionError as error:",
+    ),
+]
+
+
+@click.command()
+@click.option("--only", multiple=True, metavar="ROW", help="The breaks of this row; repeatable.")
+def main(only: tuple[str, ...]) -> None:
+    """Take each mechanism out of a copy of the package, and play the row that has to notice; exit with 1 if one does
+    not.
+    """
+    unnoticed = 0
+    for each in BREAKS:
+        if only and each.row not in only:
+            continue
+        said = _play_broken(each)
+        unnoticed += said is None
+        click.echo(f"{each.row}, without: {each.mechanism}: {'NOT NOTICED' if said is None else f'noticed: {said}'}")
+    sys.exit(1 if unnoticed else 0)
+
+
+def _play_broken(each: Break) -> str | None:
+    """What the row says first; None if it passes."""
+    with tempfile.TemporaryDirectory(prefix="broken-") as name:
+        copy = Path(name)
+        for folder in ("tarsy_tasks", "tests"):
+            shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        each.apply(copy)
+        # Workers run in directories of their own: it is this path that has them import the copy.
+        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", "tests.chaos", "--short", "--only", each.row]
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"{each.row} could not be played: {done.stdout}{done.stderr}")
+        findings = re.findall(r"^  - (.*)$", done.stdout, re.MULTILINE)
+        return f"{findings[0]:.120}" if findings else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The table of what can be taken out follows the package. `python -m tests.chaos.breaks` plays it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.breaks import BREAKS, ROOT, Break
+from tests.chaos.rows import ROWS
+
+
+@pytest.mark.parametrize("each", BREAKS, ids=lambda each: f"{each.row}: {each.mechanism}")
+def test_each_mechanism_can_be_taken_out(each: Break, tmp_path: Path) -> None:
+    path = tmp_path / "tarsy_tasks" / each.file
+    path.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "tarsy_tasks" / each.file, path)
+    each.apply(tmp_path)
+    compile(path.read_text(), str(path), "exec")
+
+
+def test_each_row_has_a_mechanism_that_can_be_taken_out() -> None:
+    assert {row.name for row in ROWS} == {each.row for each in BREAKS}

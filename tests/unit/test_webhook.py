@@ -1,0 +1,95 @@
+"""The webhook: signed, tried again, given up, and never in the way."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pydantic import SecretStr
+
+from tarsy_tasks.worker.alerts import Alert
+from tarsy_tasks.worker.webhook import Webhook, sign
+from tests.processes import wait_until
+from tests.servers.webhook_receiver import receiver
+
+ALERT = Alert(id="a-1", server="k8s", status="unhealthy", at=1.0, lasted_s=2.0, error="it broke", worker="w1")
+SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
+
+
+@contextmanager
+def webhook(url: str, secret: str | None = SECRET) -> Iterator[Webhook]:
+    hook = Webhook(url, SecretStr(secret) if secret else None)
+    yield hook
+    hook.close()
+
+
+def test_what_fails_twice_is_delivered_the_third_time_with_a_signature() -> None:
+    with receiver(503, 429, 204) as server, webhook(server.url) as hook:
+        hook.tell(ALERT)
+        wait_until(lambda: len(server.received) == 3, "three attempts")
+    bodies = {body for _, body in server.received}
+    assert len(bodies) == 1
+    (body,) = bodies
+    assert json.loads(body) == {
+        "type": "server.unhealthy",
+        "text": "MCP server k8s is unhealthy: it broke",
+        **ALERT.model_dump(mode="json"),
+    }
+    for headers, _ in server.received:
+        assert headers["webhook-id"] == "a-1"
+        timestamp = headers["webhook-timestamp"]
+        assert abs(time.time() - int(timestamp)) < 60
+        signed = b"a-1." + timestamp.encode() + b"." + body
+        digest = hmac.new(b"0123456789abcdef01234567", signed, hashlib.sha256).digest()
+        assert headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+
+
+def test_the_signature_is_that_of_the_standard() -> None:
+    body = b'{"test": 2432232314}'
+    signature = sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
+    assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_a_secret_may_be_any_text() -> None:
+    digest = hmac.new("whsec_né".encode(), b"id.1.body", hashlib.sha256).digest()
+    assert sign("whsec_né", "id", 1, b"body") == f"v1,{base64.b64encode(digest).decode()}"
+
+
+def test_without_a_secret_nothing_is_signed() -> None:
+    with receiver(200) as server, webhook(server.url, None) as hook:
+        hook.tell(ALERT)
+        wait_until(lambda: server.received, "it arrives")
+    assert "webhook-signature" not in server.received[0][0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 302])
+def test_a_refusal_is_final_and_the_log_shows_no_token(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    with receiver(status) as server, webhook(server.url) as hook:
+        hook.tell(ALERT)
+        wait_until(lambda: "did not take an alert" in caplog.text, "it is logged")
+        assert f"status {status}" in caplog.text
+        assert "t0psecret" not in caplog.text
+    assert len(server.received) == 1
+
+
+def test_one_that_hangs_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with receiver(0) as server, webhook(server.url) as hook:
+        hook.tell(ALERT)
+        wait_until(lambda: server.received, "it hangs")
+        for _ in range(150):
+            hook.tell(ALERT)  # returns, or the test's own timeout ends it
+        assert caplog.text.count("it does not keep up") == 50
+    assert len(server.received) == 1
+
+
+def test_nobody_there_is_a_failure_like_any_other(caplog: pytest.LogCaptureFixture) -> None:
+    with receiver(200) as server:
+        url = server.url
+    hook = Webhook(url, None)
+    hook.tell(ALERT)
+    hook.close()
+    wait_until(lambda: "did not take an alert (ConnectError)" in caplog.text, "it is logged")
