@@ -34,6 +34,8 @@ KEEPALIVE = {
 """A peer that vanished without a word is noticed after 20 s."""
 
 _OURS = "tarsy."
+_GUARDED = "tarsy.call_tool"
+"""The task whose guard says when it is the suspect of what happens to its worker."""
 _NARROW_POLL_S = 0.1
 """How long a poll that leaves out a queue lasts, where Redis does not let it be ended sooner."""
 
@@ -74,7 +76,10 @@ class QoS(kombu_redis.QoS):
             # Celery takes anything for the id of a task, and fails when it stores the result.
             message.headers["id"] = tag
         self.channel.taking = tag
-        delivery = self.channel.deliveries.take(self.channel.popped_from, tag, lambda: dumps(message._raw))
+        is_suspect = message.headers.get("task") != _GUARDED
+        delivery = self.channel.deliveries.take(
+            self.channel.popped_from, tag, lambda: dumps(message._raw), is_suspect=is_suspect
+        )
         message.delivery = held[tag] = delivery
         virtual.QoS.append(self, message, tag)
 
