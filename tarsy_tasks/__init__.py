@@ -5,10 +5,12 @@ One call, from the agent to the MCP server and back, is these files in this orde
     agent/executor.py     `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py` with await)
     agent/calls.py        name → server, call → message in the queue `mcp.<server>`
         celery_app.py         the Celery application, its defaults and routes
+        broker/deliveries.py  where each message stands in Redis, from its publication to its answer
     worker/pool.py        a pool thread takes the message; the pool owns the event loop and the sessions
     worker/tasks.py       `tarsy.call_tool`: tool and arguments checked, called, answered
+        worker/guard.py       whether a call that comes again may be sent
     worker/invocation.py  the call is sent, and after a failure sent again where that is safe (`recovery` has the table)
-    worker/connection.py  the server's session, replaced when it is lost (`session` is one of them, `transports` below)
+    worker/connection.py  the server's session, replaced when it is lost (`session` is one of them, `transport/` below)
     worker/content.py     MCP result → text, structured value, attachments; capped and masked
     agent/replies.py      the stored answer reaches the agent that waits
 

@@ -10,9 +10,9 @@ from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
 from celery.schedules import schedule
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.celery_app import CHECK_SERVER
 from tarsy_tasks.health import CHECK_INTERVAL_S
-from tarsy_tasks.redis_clock import RedisClock
 
 __all__ = ["CheckScheduler"]
 

@@ -24,7 +24,8 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from tarsy_tasks import keys, redis_transport
+from tarsy_tasks import keys
+from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
@@ -39,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "include": ["tarsy_tasks.worker.tasks"],
     "task_routes": ["tarsy_tasks.celery_app.route_task"],
     "task_default_queue": "tarsy",
-    "broker_transport": redis_transport.ALIAS,
+    "broker_transport": kombu_transport.ALIAS,
     "beat_scheduler": "tarsy_tasks.beat:CheckScheduler",
     # JSON only: a message is data, never code.
     "task_serializer": "json",
@@ -70,12 +71,12 @@ DEFAULTS: dict[str, Any] = {
         "socket_timeout": 5,
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
-        "socket_keepalive_options": redis_transport.KEEPALIVE,
+        "socket_keepalive_options": kombu_transport.KEEPALIVE,
     },
     "redis_socket_timeout": 5,
     "redis_socket_connect_timeout": 5,
     "redis_socket_keepalive": True,
-    "redis_socket_keepalive_options": redis_transport.KEEPALIVE,
+    "redis_socket_keepalive_options": kombu_transport.KEEPALIVE,
     # A worker without Redis waits and says so.
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
@@ -109,7 +110,7 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     """
     redis_url = load_settings().redis_url
     app = TarsyApp("tarsy_tasks", set_as_current=False)
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.result_backend:ResultBackend")
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.broker.result_backend:ResultBackend")
     settings: dict[str, Any] = {"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})}
     # Whoever changes one option means to keep the others.
     options = {**DEFAULTS["broker_transport_options"], **settings["broker_transport_options"]}

@@ -29,7 +29,8 @@ class ToolCall(BaseModel):
         name: `server.tool`, or another form that `tool_names.resolve_tool_name` accepts.
         arguments: A mapping, or the text that the model wrote.
         idempotency_key: The same call of the same agent with the same key is made once; whoever asks again within an
-            hour gets the same answer. Only a call that never began may be made anew. None: each call is its own.
+            hour gets the same answer, unless that says that the call did not run (`unavailable`). None: each call is
+            its own.
     """
 
     model_config = ConfigDict(frozen=True)

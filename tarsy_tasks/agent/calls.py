@@ -8,18 +8,19 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks import keys
 from tarsy_tasks.agent import endings
 from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
-from tarsy_tasks.agent.replies import ReplyReader, reader_of
+from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
-from tarsy_tasks.deliveries import Mark
+from tarsy_tasks.broker.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
-from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.tool_names import resolve_server
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class SentCall:
         self.future = future
         self.server = server
         self.claim = claim
+
+    @property
+    def is_shared(self) -> bool:
+        """Somebody else sent it: it is not ours to take back."""
+        return self.claim is not None and not self.claim.is_new
 
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
@@ -133,10 +139,12 @@ class Calls:
             answered.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
             return SentCall("", call, deadline, answered)
         if claimed is not None and not claimed.is_new:
-            future = reader.expect(claimed.task_id, lambda meta: read_result(meta, call), deadline)
-            reader.look(claimed.task_id)
+            future = reader.expect(claimed.task_id, lambda meta: _settle(meta, call, claimed), deadline)
+            with suppress(*_connection_errors()):
+                # The reader looks again.
+                reader.look(claimed.task_id)
             return SentCall(claimed.task_id, call, deadline, future, server, claimed)
-        future = reader.expect(task_id, lambda meta: read_result(meta, call), deadline)
+        future = reader.expect(task_id, lambda meta: _settle(meta, call, claimed), deadline)
         left_s = max(0.0, deadline - time.monotonic())
         info = CallInfo(
             call_id=call.id,
@@ -185,7 +193,7 @@ class Calls:
         Returns:
             How it ended; Redis may hang, so whoever waits for this bounds it, and then takes `no_answer`.
         """
-        asked = withdraw_later(self.app, sent.id, sent.server)
+        asked = withdraw_later(self.app, sent.id, sent.server, is_shared=sent.is_shared)
         ended: Future[ToolResult] = Future()
         ended.set_running_or_notify_cancel()
 
@@ -204,6 +212,8 @@ class Calls:
             reader_of(self.app).look(sent.id)
             if sent.future.done():
                 return sent.future.result()
+        elif found.is_shared:
+            pass
         elif found.mark is Mark.BEGUN:
             self._revoke(sent)
         else:
@@ -230,15 +240,16 @@ class Calls:
         if not sent.id or sent.future.done():
             return
         try:
-            found = withdraw(self.app, sent.id, sent.server)
-            if found.mark is Mark.BEGUN:
+            found = withdraw(self.app, sent.id, sent.server, is_shared=sent.is_shared)
+            if found.mark is Mark.BEGUN and not found.is_shared:
                 self._revoke(sent)
         except _connection_errors() as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
-        if found.mark in (Mark.NONE, Mark.WITHDRAWN) and reader_of(self.app).forget(sent.id, sent.future):
-            if sent.claim is not None:
+        is_over = found.mark in (Mark.NONE, Mark.WITHDRAWN) or (found.is_shared and found.mark is Mark.BEGUN)
+        if is_over and reader_of(self.app).forget(sent.id, sent.future):
+            if sent.claim is not None and not found.is_shared:
                 sent.claim.release()
-            error = endings.cancelled(sent.call)
+            error = endings.cancelled(sent.call, goes_on=found.is_shared)
             sent.future.set_result(ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name))
 
     def _revoke(self, sent: SentCall) -> None:
@@ -322,6 +333,15 @@ class Calls:
             ) from error
 
 
+def _settle(meta: Meta, call: ToolCall, claimed: Claim | None) -> ToolResult:
+    result = read_result(meta, call)
+    if claimed is not None and result.outcome is Outcome.UNAVAILABLE:
+        # It did not run: its key may be used for another try.
+        with suppress(*_connection_errors()):
+            claimed.release()
+    return result
+
+
 def _encode(call: ToolCall) -> str | None:
     """The arguments as text: kombu's own JSON gives a meaning to some objects, those with the key `__type__`."""
     if call.arguments is None or isinstance(call.arguments, str):
@@ -334,10 +354,9 @@ def _encode(call: ToolCall) -> str | None:
 
 def _connection_errors() -> tuple[type[Exception], ...]:
     from kombu.exceptions import LimitExceeded, OperationalError
-    from redis.exceptions import ConnectionError as RedisConnectionError
-    from redis.exceptions import TimeoutError as RedisTimeoutError
+    from redis.exceptions import RedisError
 
-    return (OperationalError, LimitExceeded, RedisConnectionError, RedisTimeoutError, OSError)
+    return (OperationalError, LimitExceeded, RedisError, OSError)
 
 
 def _selected_servers(servers: Collection[str] | None) -> list[str]:

@@ -38,9 +38,13 @@ def not_started(call: ToolCall, server: str, timeout_s: float, *, is_served: boo
     )
 
 
-def cancelled(call: ToolCall) -> CallError:
-    """The caller took the call back before it began."""
-    return CallError(ErrorCode.CANCELLED, f"`{call.name}` was cancelled before it began. The tool did not run.")
+def cancelled(call: ToolCall, *, goes_on: bool) -> CallError:
+    """The caller took the call back before it began, or waits no longer for one that others wait for."""
+    if goes_on:
+        text = f"`{call.name}` is no longer waited for here. It goes on for whoever made it with the same key."
+    else:
+        text = f"`{call.name}` was cancelled before it began. The tool did not run."
+    return CallError(ErrorCode.CANCELLED, text)
 
 
 def read_result(meta: Meta, call: ToolCall) -> ToolResult:

@@ -14,6 +14,11 @@ from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = ["Claim", "claim"]
 
+_RELEASE = """
+local claim = redis.call('GET', KEYS[1])
+if claim and string.sub(claim, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then redis.call('DEL', KEYS[1]) end
+"""
+
 
 class Claim:
     """An idempotency key that stands for one task.
@@ -31,7 +36,7 @@ class Claim:
 
     def release(self) -> None:
         """The call never ran and never will: whoever uses the key next makes it."""
-        self._redis.delete(self._name)
+        self._redis.eval(_RELEASE, 1, self._name, self.task_id)
 
 
 def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None, key: str, task_id: str) -> Claim:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable
-from tarsy_tasks.redis_clock import RedisClock
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tarsy_tasks import fleet
-from tarsy_tasks.deliveries import Deliveries, Mark
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import Deliveries, Mark
+from tarsy_tasks.broker.exchange import RedisExchange
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -29,14 +29,19 @@ class Withdrawal:
     Attributes:
         mark: What had become of it. `Mark.NONE`: it had not begun, and never will.
         is_served: Whether a live worker serves its server; known only for a call that had not begun.
+        is_shared: It goes on for others.
     """
 
     mark: Mark
     is_served: bool = True
+    is_shared: bool = False
 
 
-def withdraw(app: "Celery", task_id: str, server: str) -> Withdrawal:
+def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = False) -> Withdrawal:
     """Take a call back, unless it has begun.
+
+    Args:
+        is_shared: Others wait for it too (the same idempotency key): it is only asked what has become of it.
 
     Raises:
         Exception: As Celery and redis-py do when Redis cannot be reached.
@@ -48,6 +53,8 @@ def withdraw(app: "Celery", task_id: str, server: str) -> Withdrawal:
             # An application of the agent's own has the stock channel.
             exchange = RedisExchange(channel.pool)
             channel.deliveries = Deliveries(lambda: exchange)
+        if is_shared and not channel.deliveries.is_forgotten(task_id):
+            return Withdrawal(channel.deliveries.mark_of(task_id), is_shared=True)
         mark = channel.deliveries.withdraw(task_id)
         if mark is not Mark.NONE:
             return Withdrawal(mark)
@@ -55,9 +62,9 @@ def withdraw(app: "Celery", task_id: str, server: str) -> Withdrawal:
             return Withdrawal(mark, bool(fleet.serving_workers(client, [server])[server]))
 
 
-def withdraw_later(app: "Celery", task_id: str, server: str) -> "Future[Withdrawal]":
+def withdraw_later(app: "Celery", task_id: str, server: str, *, is_shared: bool = False) -> "Future[Withdrawal]":
     """The same in a thread."""
-    return _threads().submit(withdraw, app, task_id, server)
+    return _threads().submit(withdraw, app, task_id, server, is_shared=is_shared)
 
 
 @cache

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.fleet import serving_workers
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding
-from tarsy_tasks.fleet import serving_workers
 from tarsy_tasks.health import HealthStatus, read_health
 
 __all__ = ["check_deployment"]

@@ -12,10 +12,10 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
+from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["check_starts"]
 

@@ -13,7 +13,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery
-from tarsy_tasks.worker.transport_errors import MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
+from tarsy_tasks.worker.transport.transport_errors import MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
 __all__ = ["call_error", "describe_error", "lost_error", "timeout_error"]
 

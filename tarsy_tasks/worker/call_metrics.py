@@ -17,11 +17,11 @@ from typing import Any, cast
 from celery.exceptions import Ignore, TimeLimitExceeded
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.metrics import IN_FLIGHT_TTL_S, NO_TOOL, RECENT_MINUTES, LastError, ToolMetrics, bucket_of
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
-from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.job import current_job

@@ -30,8 +30,8 @@ from tarsy_tasks.worker.listing import ListingError
 from tarsy_tasks.worker.masking import Masker
 from tarsy_tasks.worker.outage import Outage
 from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_out_of_reach, is_transient
-from tarsy_tasks.worker.server_output import ServerOutput
 from tarsy_tasks.worker.session import Mode, Session
+from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ServerConnection", "State", "build_connections"]
 

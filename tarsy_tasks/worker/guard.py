@@ -14,9 +14,9 @@ from typing import Any
 from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
-from tarsy_tasks import fleet
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode, Outcome
@@ -78,8 +78,9 @@ class Guard:
                 "it had time. Call again later.",
             ) from None
         try:
-            with suppress(RedisError):
-                deliveries.suspect(delivery.tag)
+            if alone:
+                with suppress(RedisError):
+                    deliveries.suspect(delivery.tag)
             yield
         finally:
             self._job.context.loop.submit(quarantine.leave())
@@ -96,19 +97,20 @@ class Guard:
         if delivery is None or deliveries is None:
             return
         owner = self._owner = f"{self._job.context.instance} {delivery.count}"
-        again = False
+        gone = ""
         while True:
             try:
-                mark = deliveries.begin(delivery.tag, owner, again=again)
-                if mark is Mark.NONE:
+                deliveries.begin(delivery, owner, after=gone)
+                if delivery.mark is Mark.NONE:
                     return
-                if mark is not Mark.BEGUN:
-                    raise Ignore(mark)
+                if delivery.mark is not Mark.BEGUN:
+                    raise Ignore(delivery.mark)
+                self.may_have_run = True
                 first = delivery.owner.rpartition(" ")[0]
                 if not fleet.is_alive(deliveries.exchange, first, self._job.context.lease_s):
                     if not may_replay(tool, server):
                         raise _lost(f"`{tool.name}`")
-                    again = True
+                    gone = delivery.owner
                     continue
             except (RedisError, OSError):
                 if time.monotonic() >= deadline:

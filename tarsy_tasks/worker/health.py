@@ -18,13 +18,13 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S
 from tarsy_tasks.celery_app import CHECK_SERVER
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.health import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
 from tarsy_tasks.models import ToolDefinition
-from tarsy_tasks.redis_clock import RedisClock
-from tarsy_tasks.redis_exchange import RedisExchange
 from tarsy_tasks.worker import alerts
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.listing import build_listing

@@ -78,6 +78,7 @@ class Invocation:
         self._timeout_s = self.seconds_left
         self._lost_attempts = lost_attempts
         self._forgotten = 0
+        self._closed = False
 
     @property
     def seconds_left(self) -> float:
@@ -87,6 +88,12 @@ class Invocation:
     def may_replay(self) -> bool:
         """Whether the call may be sent again although it may have run."""
         return may_replay(self._tool, self._connection.server)
+
+    def close(self) -> None:
+        """Nothing may be sent from now on; afterwards `may_have_run` says for good whether something was. Called from
+        any thread: a coroutine that was cancelled may still take one step.
+        """
+        self._closed = True
 
     async def run(self) -> CallToolResult:
         """Send the call until there is a result, or sending it again is not safe, or makes no sense.
@@ -160,7 +167,10 @@ class Invocation:
         timeout_s = self.seconds_left
         began = time.monotonic()
         self.attempts += 1
-        self.may_have_run = True
+        self.may_have_run = True  # before the look at what `close` sets: whoever closes looks at this afterwards
+        if self._closed:
+            connection.release(session)
+            raise connection.not_connected_within(self._timeout_s)
         try:
             result = await session.call_tool(self._tool.tool, self._arguments, timeout_s)
         except Exception as error:

@@ -8,14 +8,15 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from tarsy_tasks import fleet
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.kombu_transport import held
 from tarsy_tasks.errors import PoisonMessage
-from tarsy_tasks.redis_transport import held
 
 __all__ = ["LeaseKeeper"]
 
@@ -25,7 +26,6 @@ _RENEWALS_A_LEASE = 4
 _SWEEPS_A_LEASE = 10
 _QUIET = 0.35
 """Of a lease: longer than between two renewals, so that every owner that lives has renewed when a sweep begins."""
-_RETRY_S = 1.0
 _STOP_S = 5.0
 
 
@@ -66,14 +66,20 @@ class LeaseKeeper:
     def _run(self) -> None:
         wait_s = 0.0
         while not self._stopping.wait(wait_s):
+            wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
             try:
                 self._tend()
-                wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
                     logger.warning("leases cannot be renewed while Redis is away: %s", error)
                 self._let_go()
-                wait_s = min(_RETRY_S, self._lease_s / _SWEEPS_A_LEASE)
+            except Exception:
+                # A worker that renews nothing loses its calls to others.
+                logger.exception("leases could not be renewed")
+                self._let_go()
+        if self._channel is not None:
+            with suppress(RedisError, OSError):
+                fleet.leave(self._channel.deliveries.exchange, self.instance)
         self._let_go()
 
     def _tend(self) -> None:
@@ -82,11 +88,10 @@ class LeaseKeeper:
         deliveries = self._channel.deliveries
         now = time.monotonic()
         if now >= self._renew_at:
+            fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
             if self._is_departing:
                 fleet.depart(deliveries.exchange, self.instance, self._servers)
-            else:
-                fleet.announce(deliveries.exchange, self.instance, self._servers)
-            tags = list(held)
+            tags = {delivery.tag for delivery in held.copy().values()}
             if tags:
                 deliveries.renew(tags)
             self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
@@ -104,4 +109,5 @@ class LeaseKeeper:
         # Renewing comes before sweeping when Redis is back.
         self._renew_at = 0.0
         if channel is not None:
-            channel.connection.client.release()
+            with suppress(Exception):
+                channel.connection.client.release()

@@ -18,16 +18,16 @@ from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
-from tarsy_tasks.deliveries import Delivery
-from tarsy_tasks.redis_transport import let_go
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.kombu_transport import let_go
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.bulkhead import bulkhead
-from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.job import Job, JobContext
 from tarsy_tasks.worker.lease import LeaseKeeper
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
+from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["TaskPool"]
 
@@ -155,6 +155,7 @@ class TaskPool(ThreadsTaskPool):
         def run() -> None:
             limits = self._arm_limits(job, soft_s, hard_s, timeout_callback) if soft_s or hard_s else ()
             try:
+                self.app.backend.be_patient()
                 # A fresh context: stock threads leak context variables from one task into the next.
                 with job.current():
                     contextvars.Context().run(
@@ -172,6 +173,8 @@ class TaskPool(ThreadsTaskPool):
                 bulkhead.leave(queue)
 
         self._jobs[job.pid] = job
+        if delivery is not None:
+            delivery.runs = True
         bulkhead.enter(queue)
         job.done = self.executor.submit(run)
         return job

@@ -14,7 +14,7 @@ from mcp import MCPError
 from pydantic import ValidationError
 
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.worker.transport_errors import (
+from tarsy_tasks.worker.transport.transport_errors import (
     AUTH_FAILED,
     HTTP_STATUS,
     NOT_SENT,

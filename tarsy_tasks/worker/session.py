@@ -23,8 +23,8 @@ from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.listing import ListingError, list_all_tools
 from tarsy_tasks.worker.recovery import Executed, classify_error
-from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.transports import open_transport
+from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.transports import open_transport
 
 __all__ = ["Mode", "Session"]
 

@@ -15,10 +15,10 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from tarsy_tasks import celery_app
 from tarsy_tasks.arguments import read_arguments
+from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.redis_clock import RedisClock
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
@@ -103,7 +103,10 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
                 ErrorCode.SERVER_UNAVAILABLE,
                 f"MCP server `{server}` was not connected within {limit}. The tool did not run. Try again later.",
             )
+        failure = guard.truthful(failure, f"{server}.{tool}")
     except WorkerStopping:
+        if invocation is not None:
+            invocation.close()
         if invocation is None or not invocation.may_have_run:
             guard.unbegin()
             raise Reject("the worker stops", requeue=True) from None

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
-from tarsy_tasks.worker import watchdog
+from tarsy_tasks.worker.transport import watchdog
 from tests.conftest import StartWorker
 from tests.npm import npx_server
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until

@@ -207,7 +207,6 @@ def test_without_redis_nobody_is_told_that_all_is_well(monkeypatch: pytest.Monke
         health.is_healthy("desk")
 
 
-@pytest.mark.xfail(reason="the pool keeps no slot for checks yet", strict=True)
 def test_checks_are_answered_while_every_slot_is_taken(
     start_worker: StartWorker, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,21 @@ def test_a_call_that_never_began_may_be_made_anew(worker: Worker, tmp_path: Path
         assert set(client.keys(keys.idempotency_key("*"))) == before, "the key is free again"
 
 
+def test_one_who_waits_shorter_takes_nothing_from_the_others(
+    worker: Worker, tools: ToolExecutor, ledger: Ledger
+) -> None:
+    call = ToolCall(id="1", name="desk.look", arguments={"key": "patient", "wait_s": 2}, idempotency_key="k6")
+    patient = tools.submit(call)
+    wait_until(lambda: ledger.runs()["patient"] == 1, "the call runs")
+    hasty = ToolExecutor(timeout_s=0.5, agent_id="one").execute(call)
+    assert (hasty.outcome, hasty.error_code) == (Outcome.TIMEOUT, ErrorCode.NO_ANSWER)
+    leaving = ToolExecutor(timeout_s=20, agent_id="one").submit(call)
+    leaving.cancel()
+    assert leaving.result().outcome is Outcome.CANCELLED
+    assert patient.result().content == "patient"
+    assert ledger.runs()["patient"] == 1
+
+
 def kill_server(worker: Worker, ledger: Ledger) -> None:
     for child in worker.children():
         if str(ledger.path) in child.cmdline():

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, keys
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES
 from tarsy_tasks.celery_app import agent_app
-from tarsy_tasks.deliveries import MAX_DELIVERIES
 from tests.faults.ledger import Ledger, submit_calls, wait_for_runs, witness
 from tests.processes import Worker, environment_of, free_port, wait_until
 

@@ -15,10 +15,10 @@ import pytest
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.worker.child_watch import child_watch
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.invocation import Invocation
 from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.transport.child_watch import child_watch
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, free_port, wait_until

@@ -9,10 +9,10 @@ from celery.backends.redis import RedisBackend
 from celery.worker import consumer
 from kombu.transport import redis as kombu_redis
 
-from tarsy_tasks import redis_transport
+from tarsy_tasks.broker import kombu_transport
+from tarsy_tasks.broker.result_backend import ResultBackend
 from tarsy_tasks.celery_app import DEFAULTS, agent_app, build_app, load_celeryconfig, route_task
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.result_backend import ResultBackend
 
 PRINT_CONCURRENCY = (
     "import tarsy_tasks; print(tarsy_tasks.app.conf.worker_concurrency, tarsy_tasks.app.conf.task_serializer)"
@@ -65,7 +65,7 @@ def test_tasks_go_to_the_queue_of_their_server() -> None:
 def test_our_backend_and_transport_are_in_place_whatever_the_url_says() -> None:
     app = build_app({"broker_url": "redis://127.0.0.1:1/5", "result_backend": "redis://127.0.0.1:1/6"})
     assert isinstance(app.backend, ResultBackend)
-    assert app.connection_for_write().get_transport_cls() is redis_transport.Transport
+    assert app.connection_for_write().get_transport_cls() is kombu_transport.Transport
     assert app.backend.connparams["db"] == 6
 
 

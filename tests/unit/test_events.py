@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarsy_tasks.worker.events import Event, EventReader
-from tarsy_tasks.worker.lines import LongLine
+from tarsy_tasks.worker.transport.events import Event, EventReader
+from tarsy_tasks.worker.transport.lines import LongLine
 
 LIMIT_BYTES = 5000
 SOME = b"".join(

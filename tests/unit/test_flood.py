@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from tarsy_tasks.worker.flood import Flood
+from tarsy_tasks.worker.transport.flood import Flood
 
 LOG = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
 PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}'

@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx2
 
-from tarsy_tasks.worker.http_client import SurvivableClient, is_same_origin, ssl_context
-from tarsy_tasks.worker.transport_errors import TRANSPORT_DOWN
+from tarsy_tasks.worker.transport.http_client import SurvivableClient, is_same_origin, ssl_context
+from tarsy_tasks.worker.transport.transport_errors import TRANSPORT_DOWN
 
 REFUSES_TLS = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 

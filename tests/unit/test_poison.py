@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tarsy_tasks import keys, poison
-from tarsy_tasks.deliveries import POISON_TTL_S
+from tarsy_tasks.broker.deliveries import POISON_TTL_S
 from tarsy_tasks.poison import DamagedMessage
 
 QUEUE = "mcp.desk"

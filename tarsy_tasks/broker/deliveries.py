@@ -3,7 +3,7 @@ connection leave whole.
 
 Owns the scripts that move a message between its states, each in one step and each harmless when sent twice (a delivery
 may then be counted twice), for whoever loses the reply sends it again. All times are those of Redis: the clocks of
-workers may be minutes apart. It knows neither Celery nor kombu: `redis_transport` publishes and takes, the worker's
+workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes and takes, the worker's
 `guard` begins, `result_backend` answers, agents withdraw.
 
     published ──take──► leased ──begin──► begun ──answer──► answered
@@ -24,7 +24,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from tarsy_tasks import keys
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Mark", "Swept"]
 
@@ -33,8 +33,10 @@ MAX_DELIVERIES = 3
 _MOST_DELIVERIES = 10
 """So often a message is delivered at most, suspect or not: it may kill before its turn comes."""
 POISON_TTL_S = 7 * 24 * 3600
-MARKER_TTL_S = 600
-"""How long a marker outlives the last that happened to its call: longer than any worker is frozen or cut off."""
+MARKER_TTL_S = 7 * 24 * 3600
+"""How long it stays known that a call has begun, or was withdrawn: nobody may be there to look for it."""
+ENDED_TTL_S = 600
+"""How long a marker outlives its call's answer: longer than any worker is frozen or cut off."""
 _SWEEP_LIMIT = 200
 _SEARCH_LIMIT = 1000
 """A message is looked for among so many at the head of its queue. Behind them it cannot be missing yet: it is older."""
@@ -58,7 +60,8 @@ class Delivery:
         queue: Where it was taken from.
         count: The how manieth delivery it is; those that a shutting down worker gave back do not count.
         mark: What the marker said when it was taken.
-        owner: Who began it before, if `mark` says so.
+        owner: Who began it, if anybody did.
+        runs: The pool has it: it goes on when the connection to Redis is made anew.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
     """
@@ -68,6 +71,7 @@ class Delivery:
     count: int = 1
     mark: Mark = Mark.NONE
     owner: str = ""
+    runs: bool = False
     answered: bool = False
     kept: bool = False
 
@@ -81,8 +85,10 @@ class Swept:
 
 
 class _Script:
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, *, grows: bool = False) -> None:
+        # A Redis that is full takes nothing new, and everything that brings calls to their end.
+        self.text = text if grows else f"#!lua flags=allow-oom\n{text}"
+        text = self.text
         self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -96,7 +102,8 @@ _PUBLISH = _Script(
     if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
     redis.call('ZADD', KEYS[2], now, ARGV[1])
     return redis.call('LPUSH', KEYS[3], ARGV[2])
-    """
+    """,
+    grows=True,
 )
 
 # KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or '',
@@ -112,21 +119,21 @@ _TAKE = _Script(
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('ZREM', KEYS[2], ARGV[1])
     local count = redis.call('HINCRBY', KEYS[4], 'deliveries', 1)
-    if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) end
+    if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
     redis.call('EXPIRE', KEYS[4], ARGV[2])
     return {count, mark[1] or '', mark[2] or ''}
     """
 )
 
-# KEYS: marker. ARGV: owner, 'again' if it may have begun before, marker's ttl.
+# KEYS: marker. ARGV: owner, who may have begun it before, marker's ttl.
 _BEGIN = _Script(
     """
     local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return mark[1] end
-    if mark[1] == 'begun' and mark[2] ~= ARGV[1] and ARGV[2] ~= 'again' then return mark[1] end
+    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return {mark[1], ''} end
+    if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end
     redis.call('HSET', KEYS[1], 'mark', 'begun', 'owner', ARGV[1])
     redis.call('EXPIRE', KEYS[1], ARGV[3])
-    return ''
+    return {'', ''}
     """
 )
 
@@ -138,10 +145,13 @@ _UNBEGIN = _Script(
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, result's ttl. The first answer stays.
+# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner. The first answer stays, and
+# what another owner began in the meantime, that one answers.
 _ANSWER = _Script(
     """
-    if redis.call('HGET', KEYS[3], 'mark') ~= 'answered' then
+    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner')
+    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return 0 end
+    if mark[1] ~= 'answered' then
         if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
         else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
         redis.call('PUBLISH', KEYS[4], ARGV[3])
@@ -161,7 +171,7 @@ _ACKNOWLEDGE = _Script(
     """
 )
 
-# KEYS: unacked, leases, waiting, marker. ARGV: tag.
+# KEYS: unacked, leases, waiting, marker. ARGV: tag, marker's ttl.
 _REQUEUE = _Script(
     _NOW
     + """
@@ -173,18 +183,16 @@ _REQUEUE = _Script(
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
     redis.call('HDEL', KEYS[4], 'suspect')
+    redis.call('EXPIRE', KEYS[4], ARGV[2])
     return 1
     """
 )
 
-# KEYS: leases, marker of each tag. ARGV: marker's ttl, tags.
+# KEYS: leases. ARGV: tags.
 _RENEW = _Script(
     _NOW
     + """
-    for number = 2, #ARGV do
-        redis.call('ZADD', KEYS[1], 'XX', now, ARGV[number])
-        redis.call('EXPIRE', KEYS[number], ARGV[1])
-    end
+    for _, tag in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, tag) end
     """
 )
 
@@ -282,10 +290,10 @@ _SWEEP = _Script(
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
             redis.call('ZADD', KEYS[2], now, tag)  -- it waits: the next look is a lease later
         else
-            -- Popped for a connection that broke. That counts: it may be what broke it.
-            local count = redis.call('HINCRBY', ARGV[7] .. tag, 'missed', 1)
+            -- Popped for a connection that broke; or it ended its worker before that could take it.
+            local pops = redis.call('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
             redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
-            put_back(tag, books, count >= allowed)
+            put_back(tag, books, pops >= allowed * 5)
         end
     end
     return {restored, aside}
@@ -329,15 +337,17 @@ class Deliveries:
             count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}", suspect)
         return Delivery(tag, queue, int(count), Mark(_text(mark)), _text(owner))
 
-    def begin(self, tag: str, owner: str, *, again: bool = False) -> Mark:
-        """Note that a call begins, just before it is sent: `Mark.NONE` if it may.
+    def begin(self, delivery: Delivery, owner: str, *, after: str = "") -> None:
+        """Note that a call begins, just before it is sent; `delivery.mark` is `Mark.NONE` afterwards if it may be, and
+        else says why not. `delivery.owner` is whoever began it.
 
         Args:
             owner: Who begins it; each delivery has another.
-            again: It may run although another owner began it before.
+            after: It may run although this owner began it before.
         """
-        names = (keys.call_marker(tag),)
-        return Mark(_text(self._run(_BEGIN, names, owner, "again" if again else "", MARKER_TTL_S)))
+        mark, other = self._run(_BEGIN, (keys.call_marker(delivery.tag),), owner, after or owner, MARKER_TTL_S)
+        delivery.mark = Mark(_text(mark))
+        delivery.owner = owner if delivery.mark is Mark.NONE else _text(other)
 
     def unbegin(self, tag: str, owner: str) -> None:
         """It was not sent after all."""
@@ -348,22 +358,33 @@ class Deliveries:
         marker = keys.call_marker(tag)
         self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
 
-    def answer(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
-        """Store and announce a call's result and take the call off the books, unless it was answered before."""
-        names = (keys.UNACKED, keys.LEASES, keys.call_marker(tag), result_key)
-        self._run(_ANSWER, names, tag, MARKER_TTL_S, result, lifetime_s or "")
+    def answer(self, delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
+        """Store and announce a call's result and take the call off the books, unless it was answered before, or
+        somebody else than `delivery.owner` has begun it.
+        """
+        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key)
+        self._run(_ANSWER, names, delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
 
     def acknowledge(self, tag: str) -> None:
         """Take a message off the books."""
-        self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, MARKER_TTL_S)
+        self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, ENDED_TTL_S)
 
     def requeue(self, tag: str) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
-        self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag)
+        self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag, MARKER_TTL_S)
 
     def renew(self, tags: Collection[str]) -> None:
         """Renew the leases of messages that are still held."""
-        self._run(_RENEW, (keys.LEASES, *map(keys.call_marker, tags)), MARKER_TTL_S, *tags)
+        self._run(_RENEW, (keys.LEASES,), *tags)
+
+    def mark_of(self, tag: str) -> Mark:
+        """What the marker of a call says now."""
+        return Mark(_text(self.exchange.execute(("HGET", keys.call_marker(tag), "mark"))[0] or b""))
+
+    def is_forgotten(self, tag: str) -> bool:
+        """Whether nothing is known of a call: it never reached the books, or was answered long ago."""
+        known = self.exchange.execute(("HEXISTS", keys.UNACKED, tag), ("EXISTS", keys.call_marker(tag)))
+        return not any(known)
 
     def withdraw(self, tag: str) -> Mark:
         """Nobody waits for a call any more: unless it has begun, it never will.

@@ -7,10 +7,18 @@ for commands that may be sent twice: an exchange on a connection that was cut is
 
 from typing import Any
 
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+from redis.retry import Retry
 
-__all__ = ["RedisExchange"]
+__all__ = ["ONE_RETRY", "RedisExchange"]
+
+ONE_RETRY = Retry(NoBackoff(), 1)
+"""For connections to Redis: a stale one is made anew. redis-py 8 tries three times, with pauses, for each connection
+and again for each command, which holds a thread for minutes while Redis stands still.
+"""
+_IDLE_LIMIT = 16
 
 
 class RedisExchange:
@@ -23,6 +31,13 @@ class RedisExchange:
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._idle: list[Any] = []
+
+    def close_idle(self) -> None:
+        """Close connections that nobody uses; more are opened when they are needed."""
+        while self._idle:
+            connection = self._idle.pop()
+            connection.disconnect()
+            self._pool.release(connection)
 
     def execute(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands together and return their replies.
@@ -46,7 +61,12 @@ class RedisExchange:
             connection.disconnect()
             self._pool.release(connection)
             raise
-        self._idle.append(connection)
+        if len(self._idle) < _IDLE_LIMIT:
+            self._idle.append(connection)
+        else:
+            # After a moment in which Redis stood still and all waited for it.
+            connection.disconnect()
+            self._pool.release(connection)
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise reply

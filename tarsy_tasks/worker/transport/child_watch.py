@@ -14,8 +14,8 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from tarsy_tasks.worker import watchdog
-from tarsy_tasks.worker.watchdog import Group, groups_of, read_stat
+from tarsy_tasks.worker.transport import watchdog
+from tarsy_tasks.worker.transport.watchdog import Group, groups_of, read_stat
 
 __all__ = ["ChildWatch", "Family", "child_watch"]
 

@@ -22,10 +22,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from tarsy_tasks.deliveries import Deliveries
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.exchange import ONE_RETRY, RedisExchange
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.redis_exchange import RedisExchange
 
 __all__ = ["ResultBackend"]
 
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_LIMIT_S = 2.0
 _REFUSALS = 4
+_IMPATIENT_RETRIES = 2
 
 
 class ResultBackend(RedisBackend):
@@ -47,6 +48,15 @@ class ResultBackend(RedisBackend):
     """
 
     stopping: threading.Event | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.connparams["retry"] = ONE_RETRY
+        self._patience = threading.local()
+
+    def be_patient(self) -> None:
+        """From now on this thread waits with a result until Redis takes it. Not for a thread that others wait for."""
+        self._patience.is_endless = True
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **kwargs: Any
@@ -71,7 +81,7 @@ class ResultBackend(RedisBackend):
             if delivery is None or delivery.tag != task_id or not self._is_the_broker:
                 self._set_with_state(key, value, state)
             else:
-                self.ensure(self._deliveries.answer, (task_id, key, value, self.expires))
+                self.ensure(self._deliveries.answer, (delivery, key, value, self.expires))
                 delivery.answered = True
         except BaseException:
             if delivery is not None:
@@ -94,6 +104,8 @@ class ResultBackend(RedisBackend):
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:
             return super().ensure(fun, args, **policy)
+        if not getattr(self._patience, "is_endless", False):
+            return super().ensure(fun, args, **{"max_retries": _IMPATIENT_RETRIES, **policy})
         try:
             return fun(*args)
         except self._passing_errors as error:

@@ -19,11 +19,11 @@ from mcp.client.auth import OAuthFlowError
 from mcp_types import ErrorData, JSONRPCError
 from pydantic import ValidationError
 
-from tarsy_tasks.worker.events import Event, EventReader
-from tarsy_tasks.worker.flood import Flood
-from tarsy_tasks.worker.lines import LongLine
-from tarsy_tasks.worker.messages import parse_message
-from tarsy_tasks.worker.transport_errors import (
+from tarsy_tasks.worker.transport.events import Event, EventReader
+from tarsy_tasks.worker.transport.flood import Flood
+from tarsy_tasks.worker.transport.lines import LongLine
+from tarsy_tasks.worker.transport.messages import parse_message
+from tarsy_tasks.worker.transport.transport_errors import (
     AUTH_FAILED,
     SESSION_FORGOTTEN,
     http_status,

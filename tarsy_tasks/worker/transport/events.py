@@ -7,7 +7,7 @@ a parser, too, but what it does with an event above its cap is to end the stream
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tarsy_tasks.worker.lines import KEPT_BYTES, BoundedLines, LongLine
+from tarsy_tasks.worker.transport.lines import KEPT_BYTES, BoundedLines, LongLine
 
 __all__ = ["Event", "EventReader"]
 

@@ -11,8 +11,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
-from tarsy_tasks.worker.lines import KEPT_BYTES, LongLine
-from tarsy_tasks.worker.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
+from tarsy_tasks.worker.transport.lines import KEPT_BYTES, LongLine
+from tarsy_tasks.worker.transport.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
 
 __all__ = ["FromServer", "MessageStreams", "answer_with_error", "encode_message", "parse_message", "stand_in"]
 

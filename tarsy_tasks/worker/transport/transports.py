@@ -16,11 +16,11 @@ from mcp.client.streamable_http import streamable_http_client
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.variables import resolve_variables
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.worker.flood import Flood
-from tarsy_tasks.worker.http_client import SurvivableClient, ssl_context
-from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.sse import sse_transport
-from tarsy_tasks.worker.stdio import StdioCommand, stdio_transport
+from tarsy_tasks.worker.transport.flood import Flood
+from tarsy_tasks.worker.transport.http_client import SurvivableClient, ssl_context
+from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.sse import sse_transport
+from tarsy_tasks.worker.transport.stdio import StdioCommand, stdio_transport
 
 __all__ = ["open_transport"]
 

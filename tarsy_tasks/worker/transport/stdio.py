@@ -18,11 +18,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
-from tarsy_tasks.worker.child_watch import Family
-from tarsy_tasks.worker.flood import Flood
-from tarsy_tasks.worker.lines import BoundedLines, LongLine
-from tarsy_tasks.worker.messages import FromServer, MessageStreams, encode_message, parse_message
-from tarsy_tasks.worker.server_output import ServerOutput
+from tarsy_tasks.worker.transport.child_watch import Family
+from tarsy_tasks.worker.transport.flood import Flood
+from tarsy_tasks.worker.transport.lines import BoundedLines, LongLine
+from tarsy_tasks.worker.transport.messages import FromServer, MessageStreams, encode_message, parse_message
+from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["StdioCommand", "stdio_transport"]
 

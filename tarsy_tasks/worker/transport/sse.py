@@ -20,9 +20,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCNotification, JSONRPCRequest, RequestId
 from pydantic import ValidationError
 
-from tarsy_tasks.worker.events import Event, EventReader
-from tarsy_tasks.worker.flood import Flood
-from tarsy_tasks.worker.http_client import (
+from tarsy_tasks.worker.transport.events import Event, EventReader
+from tarsy_tasks.worker.transport.flood import Flood
+from tarsy_tasks.worker.transport.http_client import (
     SurvivableClient,
     error_of,
     is_event_stream,
@@ -31,16 +31,16 @@ from tarsy_tasks.worker.http_client import (
     read_body,
     send_within_origin,
 )
-from tarsy_tasks.worker.lines import LongLine
-from tarsy_tasks.worker.messages import (
+from tarsy_tasks.worker.transport.lines import LongLine
+from tarsy_tasks.worker.transport.messages import (
     FromServer,
     MessageStreams,
     answer_with_error,
     encode_message,
     parse_message,
 )
-from tarsy_tasks.worker.server_output import ServerOutput
-from tarsy_tasks.worker.transport_errors import (
+from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.transport_errors import (
     AUTH_FAILED,
     HTTP_STATUS,
     SESSION_FORGOTTEN,

@@ -14,10 +14,11 @@ from typing import Any
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from tarsy_tasks.deliveries import Deliveries, Delivery
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker.deliveries import Deliveries, Delivery
+from tarsy_tasks.broker.exchange import ONE_RETRY, RedisExchange
 
 __all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "let_go"]
 
@@ -40,14 +41,17 @@ _NARROW_POLL_S = 0.1
 """How long a poll that leaves out a queue lasts, where Redis does not let it be ended sooner."""
 
 held: dict[str, Delivery] = {}
-"""What this process took and has neither answered nor given back, by tag: the leases that it has to renew. It outlives
-channels, as the calls do: they go on while the connection to Redis is made anew."""
+"""What this process took and has neither answered nor given back, by delivery: the leases that it has to renew. It
+outlives channels, as the calls do: they go on while the connection to Redis is made anew."""
 
 
 def let_go(delivery: Delivery) -> None:
     """Renew the lease of a message no longer."""
-    if held.get(delivery.tag) is delivery:
-        del held[delivery.tag]
+    held.pop(_name(delivery), None)
+
+
+def _name(delivery: Delivery) -> str:
+    return f"{delivery.tag} {delivery.count}"
 
 
 def _call_id(headers: Any) -> str | None:
@@ -71,51 +75,48 @@ class QoS(kombu_redis.QoS):
     restore_at_shutdown = False
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        tag = message.delivery_tag = _call_id(message.headers) or str(delivery_tag)
+        tag = _call_id(message.headers) or str(delivery_tag)
         if not isinstance(message.headers.get("id", tag), str):
             # Celery takes anything for the id of a task, and fails when it stores the result.
             message.headers["id"] = tag
-        self.channel.taking = tag
-        is_suspect = message.headers.get("task") != _GUARDED
-        delivery = self.channel.deliveries.take(
-            self.channel.popped_from, tag, lambda: dumps(message._raw), is_suspect=is_suspect
-        )
-        message.delivery = held[tag] = delivery
-        virtual.QoS.append(self, message, tag)
+        try:
+            is_suspect = message.headers.get("task") != _GUARDED
+            delivery = self.channel.deliveries.take(
+                self.channel.popped_from, tag, lambda: dumps(message._raw), is_suspect=is_suspect
+            )
+        except ResponseError as error:
+            # kombu takes this for an error of the consumer, which ends the worker. The message is on the books.
+            raise RedisConnectionError(f"Redis lets no message be taken: {error}") from error
+        # A call may come to one process twice: kombu's tag is that of the delivery, the one in the books the call's.
+        message.delivery_tag = self.channel.taking = _name(delivery)
+        message.delivery = held[_name(delivery)] = delivery
+        virtual.QoS.append(self, message, message.delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
         delivery = self._let_go(delivery_tag)
-        if delivery is not None and not (delivery.answered or delivery.kept):
-            self.channel.deliveries.acknowledge(delivery_tag)
+        if not (delivery.answered or delivery.kept):
+            self.channel.deliveries.acknowledge(delivery.tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if self._let_go(delivery_tag) is None:
-            return
+        delivery = self._let_go(delivery_tag)
         if requeue:
-            self.channel.deliveries.requeue(delivery_tag)
+            self.channel.deliveries.requeue(delivery.tag)
         else:
-            self.channel.deliveries.acknowledge(delivery_tag)
+            self.channel.deliveries.acknowledge(delivery.tag)
 
-    def _let_go(self, delivery_tag: str) -> Delivery | None:
-        """The delivery that ends; None for the second of two of one call, which a worker can have that stood still for
-        longer than its lease. The first has ended both.
-        """
-        message = self._delivered.get(delivery_tag)
-        if message is None:
-            return None
-        let_go(message.delivery)
+    def _let_go(self, delivery_tag: str) -> Delivery:
+        delivery: Delivery = self._delivered[delivery_tag].delivery
+        let_go(delivery)
         virtual.QoS.ack(self, delivery_tag)
-        return message.delivery
+        return delivery
 
     def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
         """Called when a channel closes: what runs goes on, all else this process lets go of, and its lease lapses."""
-        from celery.worker import state
-
         self._on_collect.cancel()
         self._flush()
-        running: set[str] = {request.message.delivery_tag for request in tuple(state.active_requests)}
-        for tag in self._delivered.keys() - running:
-            held.pop(tag, None)
+        for message in self._delivered.values():
+            if not message.delivery.runs:
+                let_go(message.delivery)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Left to the worker's `lease`, which does not depend on a consumer that is connected."""
@@ -217,6 +218,9 @@ class Channel(kombu_redis.Channel):
         with suppress(ResponseError):
             self._polling_id = connection.read_response()
 
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        return {**super()._connparams(asynchronous), "retry": ONE_RETRY}
+
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:
             return super()._create_client(asynchronous=True)
@@ -227,6 +231,8 @@ class Channel(kombu_redis.Channel):
     def _disconnect_pools(self) -> None:
         self._own_client = None
         super()._disconnect_pools()
+        if hasattr(self, "deliveries"):
+            self.deliveries.exchange.close_idle()
 
 
 class _Poller(kombu_redis.MultiChannelPoller):

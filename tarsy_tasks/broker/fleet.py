@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from tarsy_tasks import keys
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker.exchange import RedisExchange
 
-__all__ = ["ALIVE_S", "announce", "depart", "is_alive", "serving_workers"]
+__all__ = ["ALIVE_S", "announce", "depart", "is_alive", "leave", "serving_workers"]
 
 ALIVE_S = 20.0
 """A worker that said nothing for so long is taken for dead."""
 _KEPT_S = 60
 
-_ANNOUNCE = """
+_ANNOUNCE = """#!lua flags=allow-oom
 local now = redis.call('TIME')[1]
 for _, key in ipairs(KEYS) do
     redis.call('ZADD', key, now, ARGV[1])
@@ -37,15 +37,26 @@ def announce(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> 
 
 
 def depart(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> None:
-    """Say that a worker takes no calls any more."""
-    names = [keys.WORKERS, *map(keys.serving_key, servers)]
-    exchange.execute(*(("ZREM", name, instance) for name in names))
+    """Say that a worker takes no calls of these servers any more; it lives until its own have ended."""
+    names = list(map(keys.serving_key, servers))
+    if names:
+        exchange.execute(*(("ZREM", name, instance) for name in names))
+
+
+def leave(exchange: RedisExchange, instance: str) -> None:
+    """Say that a worker has ended."""
+    exchange.execute(("ZREM", keys.WORKERS, instance))
 
 
 def is_alive(exchange: RedisExchange, instance: str, within_s: float = ALIVE_S) -> bool:
-    """Whether a worker said lately that it lives."""
-    time, score = exchange.execute(("TIME",), ("ZSCORE", keys.WORKERS, instance))
-    return score is not None and float(time[0]) - float(score) < within_s
+    """Whether a worker said lately that it lives, or could not because Redis was away."""
+    time, score, quiet_until = exchange.execute(
+        ("TIME",), ("ZSCORE", keys.WORKERS, instance), ("HGET", keys.SWEEPS, "quiet_until")
+    )
+    if score is None:
+        return False
+    now = float(time[0])
+    return now - float(score) < within_s or now < float(quiet_until or 0)
 
 
 def serving_workers(redis: Any, servers: Iterable[str]) -> dict[str, list[str]]:

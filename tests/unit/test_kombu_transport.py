@@ -4,7 +4,7 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
-from tarsy_tasks import redis_transport
+from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.celery_app import build_app
 
 
@@ -28,5 +28,5 @@ def test_a_call_that_one_worker_took_twice_is_ended_once(redis_url: str) -> None
         channel.qos.append(other, other.delivery_tag)
         second.ack()
         other.reject()
-        assert not redis_transport.held.keys() & {"one", "other"}
+        assert not kombu_transport.held.keys() & {"one", "other"}
         assert channel.deliveries.exchange.execute(("HLEN", "tarsy:unacked")) == [0]

@@ -8,7 +8,7 @@ import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from tarsy_tasks.redis_exchange import RedisExchange
+from tarsy_tasks.broker.exchange import RedisExchange
 from tests.processes import free_port
 
 
