@@ -92,7 +92,7 @@ def _task_failure(meta: Meta, what: str, then: str) -> CallError:
         return CallError(
             ErrorCode.SET_ASIDE,
             f"Each worker that had {what} was lost with it, so it was set aside. It may have run. An operator finds it "
-            "with `tarsy-tasks poison list`.",
+            f"with `tarsy-tasks poison show {meta.get('task_id')}`. Do not call it again in the same way.",
         )
     if kind == "WorkerLostError":
         return CallError(ErrorCode.WORKER_LOST, f"The worker was lost while it ran {what}.{then}")

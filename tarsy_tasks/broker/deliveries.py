@@ -29,7 +29,9 @@ from tarsy_tasks.broker.exchange import RedisExchange
 __all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Mark", "Swept"]
 
 MAX_DELIVERIES = 3
-"""A message whose workers died so often is set aside."""
+"""A message whose workers died so often is set aside, if the last time it was the suspect: a call has to run alone."""
+_MOST_DELIVERIES = 10
+"""So often a message is delivered at most, suspect or not: it may kill before its turn comes."""
 POISON_TTL_S = 7 * 24 * 3600
 MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may be there to look for it."""
@@ -104,7 +106,8 @@ _PUBLISH = _Script(
     grows=True,
 )
 
-# KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or ''.
+# KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or '',
+# whether it is a suspect from the beginning.
 _TAKE = _Script(
     _NOW
     + """
@@ -116,6 +119,7 @@ _TAKE = _Script(
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('ZREM', KEYS[2], ARGV[1])
     local count = redis.call('HINCRBY', KEYS[4], 'deliveries', 1)
+    if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
     redis.call('EXPIRE', KEYS[4], ARGV[2])
     return {count, mark[1] or '', mark[2] or ''}
     """
@@ -178,6 +182,7 @@ _REQUEUE = _Script(
     redis.call('RPUSH', queue, message)
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
+    redis.call('HDEL', KEYS[4], 'suspect')
     redis.call('EXPIRE', KEYS[4], ARGV[2])
     return 1
     """
@@ -227,7 +232,7 @@ _PURGE = _Script(
 )
 
 # KEYS: unacked, waiting, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
-# poison's ttl, prefixes of marker and poison keys, marker's ttl.
+# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most.
 _SWEEP = _Script(
     _NOW
     + """
@@ -243,15 +248,16 @@ _SWEEP = _Script(
     end
     if last[2] and now < tonumber(last[2]) then return {{}, {}} end
     local restored, aside = {}, {}
-    local function put_back(tag, books, count)
+    local function put_back(tag, books, is_blamed)
         local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
         redis.call('ZREM', KEYS[3], tag)
         redis.call('ZREM', KEYS[2], tag)
-        if count >= allowed then
+        if is_blamed or not queue then  -- without a queue the books are damaged, and must not stop the sweep
             redis.call('HDEL', KEYS[1], tag)
             redis.call('SET', ARGV[8] .. tag, books, 'EX', ARGV[6])
             redis.call('ZADD', KEYS[5], now, tag)
             redis.call('EXPIRE', KEYS[5], ARGV[6])
+            redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - ARGV[6])
             aside[#aside + 1] = tag
         else
             redis.call('RPUSH', queue, message)
@@ -262,16 +268,20 @@ _SWEEP = _Script(
     end
     for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)) do
         local books = redis.call('HGET', KEYS[1], tag)
-        if books then put_back(tag, books, tonumber(redis.call('HGET', ARGV[7] .. tag, 'deliveries') or '0'))
+        if books then
+            local marker = redis.call('HMGET', ARGV[7] .. tag, 'deliveries', 'suspect')
+            local count = tonumber(marker[1] or '0')
+            put_back(tag, books, (marker[2] and count >= allowed) or count >= tonumber(ARGV[10]))
         else redis.call('ZREM', KEYS[3], tag) end
     end
     for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - lease, 'LIMIT', 0, limit)) do
         local books = redis.call('HGET', KEYS[1], tag)
         local queue, garbage, message
         if books then queue, garbage, message = string.match(books, '^([^\\n]*)\\n([^\\n]*)\\n(.*)$') end
-        if not queue then
+        if not books then
             redis.call('ZREM', KEYS[2], tag)
-            redis.call('HDEL', KEYS[1], tag)
+        elseif not queue then
+            put_back(tag, books, true)
         elseif garbage ~= '' and now > tonumber(garbage) then
             redis.call('LREM', queue, -1, message)
             redis.call('ZREM', KEYS[2], tag)
@@ -283,7 +293,7 @@ _SWEEP = _Script(
             -- Popped for a connection that broke; or it ended its worker before that could take it.
             local pops = redis.call('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
             redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
-            put_back(tag, books, pops >= allowed * 5 and allowed or 0)
+            put_back(tag, books, pops >= allowed * 5)
         end
     end
     return {restored, aside}
@@ -313,16 +323,18 @@ class Deliveries:
         when = "" if garbage_at is None else f"{garbage_at:.3f}"
         self._run(_PUBLISH, (keys.UNACKED, keys.WAITING, queue), tag, message, when)
 
-    def take(self, queue: str, tag: str, message: Callable[[], str]) -> Delivery:
+    def take(self, queue: str, tag: str, message: Callable[[], str], *, is_suspect: bool = True) -> Delivery:
         """A message was popped from its queue: lease it.
 
         Args:
             message: Gives its text, for the books of a message whose producer kept none.
+            is_suspect: Should this worker die, the message may be to blame. Of a call `suspect` says so.
         """
         names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.call_marker(tag))
-        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "")
+        suspect = "1" if is_suspect else ""
+        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "", suspect)
         if not count:
-            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}")
+            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}", suspect)
         return Delivery(tag, queue, int(count), Mark(_text(mark)), _text(owner))
 
     def begin(self, delivery: Delivery, owner: str, *, after: str = "") -> None:
@@ -341,10 +353,10 @@ class Deliveries:
         """It was not sent after all."""
         self._run(_UNBEGIN, (keys.call_marker(tag),), owner)
 
-    def recount(self, tag: str, change: int) -> None:
-        """Count a delivery after all, or not."""
-        name = keys.call_marker(tag)
-        self.exchange.execute(("HINCRBY", name, "deliveries", change), ("EXPIRE", name, MARKER_TTL_S))
+    def suspect(self, tag: str) -> None:
+        """A call whose workers died runs alone now: should this one die, too, the call is to blame."""
+        marker = keys.call_marker(tag)
+        self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
 
     def answer(self, delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a call's result and take the call off the books, unless it was answered before, or
@@ -407,6 +419,7 @@ class Deliveries:
             keys.call_marker(""),
             keys.poison_key(""),
             MARKER_TTL_S,
+            _MOST_DELIVERIES,
         )
         return Swept(tuple(map(_text, restored)), tuple(map(_text, aside)))
 

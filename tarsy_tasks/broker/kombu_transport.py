@@ -35,6 +35,8 @@ KEEPALIVE = {
 """A peer that vanished without a word is noticed after 20 s."""
 
 _OURS = "tarsy."
+_GUARDED = "tarsy.call_tool"
+"""The task whose guard says when it is the suspect of what happens to its worker."""
 _NARROW_POLL_S = 0.1
 """How long a poll that leaves out a queue lasts, where Redis does not let it be ended sooner."""
 
@@ -78,7 +80,10 @@ class QoS(kombu_redis.QoS):
             # Celery takes anything for the id of a task, and fails when it stores the result.
             message.headers["id"] = tag
         try:
-            delivery = self.channel.deliveries.take(self.channel.popped_from, tag, lambda: dumps(message._raw))
+            is_suspect = message.headers.get("task") != _GUARDED
+            delivery = self.channel.deliveries.take(
+                self.channel.popped_from, tag, lambda: dumps(message._raw), is_suspect=is_suspect
+            )
         except ResponseError as error:
             # kombu takes this for an error of the consumer, which ends the worker. The message is on the books.
             raise RedisConnectionError(f"Redis lets no message be taken: {error}") from error

@@ -22,7 +22,6 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError, ConfigError
-from tarsy_tasks.health import CHECK_INTERVAL_S
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.backoff import FailedAttempt, backoff
@@ -206,8 +205,8 @@ class ServerConnection:
         raise CallError(
             ErrorCode.SERVER_UNAVAILABLE,
             f"MCP server `{self.server.name}` has been out of reach for {self._outage.gone_s:.0f} s: "
-            f"{self._outage.reason}.{self.ending('')} It is tried again every {CHECK_INTERVAL_S:g} s, and was not "
-            "asked for this call. The tool did not run. Try again later, or do without it.",
+            f"{self._outage.reason}.{self.ending('')} It is tried now and then, and was not asked for this call. "
+            "The tool did not run. Try again later, or do without it.",
         )
 
     def _refuse_when_closed(self) -> None:

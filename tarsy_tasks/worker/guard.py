@@ -67,9 +67,6 @@ class Guard:
         if delivery.count == 1:
             yield
             return
-        # While it waits its worker's death is not its fault.
-        with suppress(RedisError):
-            deliveries.recount(delivery.tag, -1)
         quarantine = self._job.context.quarantine
         alone = delivery.count >= MAX_DELIVERIES
         try:
@@ -81,8 +78,9 @@ class Guard:
                 "it had time. Call again later.",
             ) from None
         try:
-            with suppress(RedisError):
-                deliveries.recount(delivery.tag, 1)
+            if alone:
+                with suppress(RedisError):
+                    deliveries.suspect(delivery.tag)
             yield
         finally:
             self._job.context.loop.submit(quarantine.leave())

@@ -10,6 +10,9 @@ from tarsy_tasks.health import CHECK_INTERVAL_S
 
 __all__ = ["Outage"]
 
+_PATIENCE = 10.0
+"""A server that is gone is tried again after so many times what the last attempt took."""
+
 
 class Outage:
     """What is known of one server that fails. All times are monotonic.
@@ -27,7 +30,7 @@ class Outage:
         """The server answered: it is well."""
         self._failing_since: float | None = None
         self._gone_since: float | None = None
-        self._gone_until = 0.0
+        self._gone_until = self._attempt_s = 0.0
         self.reason = ""
 
     def note_failure(self) -> None:
@@ -46,6 +49,7 @@ class Outage:
         if self._gone_since is None:
             self._gone_since = since
         self._gone_until = time.monotonic()
+        self._attempt_s = self._gone_until - since
         self.reason = reason
 
     def note_attempt(self) -> None:
@@ -67,10 +71,14 @@ class Outage:
         return time.monotonic() - self._gone_since
 
     def may_try(self) -> bool:
-        """Whether a call may try the server, and if so, that it does. Of one that is gone only now and then: where no
-        health check finds out that it is back, a call has to.
+        """Whether a call may try the server, and if so, that it does.
+
+        Of one that is gone only now and then: where no health check finds out that it is back, a call has to. Where a
+        port refuses it takes milliseconds to find out, and hardly a call goes without; where nobody says a word it
+        takes all of `connect_s`.
         """
-        if self.gone_s and time.monotonic() - self._tried_at < CHECK_INTERVAL_S:
+        pause_s = min(_PATIENCE * self._attempt_s, CHECK_INTERVAL_S)
+        if self.gone_s and time.monotonic() - max(self._tried_at, self._gone_until) < pause_s:
             return False
         self.note_attempt()
         return True

@@ -104,7 +104,7 @@ class Server:
     def call(self, request: Message, tool: str, arguments: Message) -> None:
         key: str = arguments.get("key", "")
         self.record("run", tool, key, str(os.getppid()))
-        if arguments.get("kills_worker"):
+        if arguments.get("kills_worker") and not self.options.merciful:
             os.kill(os.getppid(), signal.SIGKILL)
             return
         match tool:
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--probe", choices=["answers", "refused", "kills", "ignored"], default="answers")
     parser.add_argument("--party", type=int, default=1)
     parser.add_argument("--flood", action="store_true", help="send notifications as fast as they are taken")
+    parser.add_argument("--merciful", action="store_true", help="kill no worker")
     parser.add_argument("--lingers", action="store_true", help="neither a closed stdin nor SIGTERM ends it")
     parser.add_argument("--stops-reading", action="store_true", help="read nothing after tools/list, once")
     options = parser.parse_args()

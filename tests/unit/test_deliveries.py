@@ -142,6 +142,46 @@ def test_a_message_whose_workers_died_too_often_is_set_aside(books: Deliveries, 
     assert client.zscore(keys.POISONED, "a")
 
 
+@pytest.mark.parametrize("state", [keys.WAITING, keys.LEASES])
+def test_damaged_books_are_set_aside_and_hold_up_no_other(books: Deliveries, client: redis.Redis, state: str) -> None:
+    client.hset(keys.UNACKED, "damaged", "no line breaks")
+    client.zadd(state, {"damaged": 1.0})
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    books.take(QUEUE, "a", lambda: "")
+    found = [sweep(books, until="something comes back") for _ in range(1)]
+    while not any(swept.restored for swept in found):
+        found.append(sweep(books, until="the other comes back"))
+    assert [tag for swept in found for tag in swept.set_aside] == ["damaged"]
+    assert [tag for swept in found for tag in swept.restored] == ["a"]
+    assert client.get(keys.poison_key("damaged")) == b"no line breaks"
+
+
+def test_a_call_is_not_set_aside_for_what_happened_beside_it(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    for count in range(1, MAX_DELIVERIES + 2):
+        pop(client)
+        assert books.take(QUEUE, "a", lambda: "", is_suspect=False).count == count
+        assert sweep(books, until="its lease lapses").restored == ("a",)
+    pop(client)
+    books.take(QUEUE, "a", lambda: "", is_suspect=False)
+    books.suspect("a")
+    assert sweep(books, until="it was lost when it ran alone").set_aside == ("a",)
+
+
+def test_a_call_that_kills_before_its_turn_comes_is_set_aside_in_the_end(
+    books: Deliveries, client: redis.Redis
+) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    aside: list[str] = []
+    deliveries = 0
+    while not aside:
+        pop(client)
+        deliveries = books.take(QUEUE, "a", lambda: "", is_suspect=False).count
+        aside += sweep(books, until="its lease lapses").set_aside
+    assert MAX_DELIVERIES < deliveries < 20
+
+
 def test_giving_back_is_no_failed_delivery(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     for _ in range(MAX_DELIVERIES * 2):

@@ -3,6 +3,7 @@
 import time
 
 from tarsy_tasks.worker.outage import Outage
+from tests.processes import wait_until
 
 LONG_S = 3600.0
 
@@ -25,11 +26,19 @@ def test_a_server_that_failed_just_now_is_expected_back_and_tried() -> None:
     assert all(outage.may_try() for _ in range(3))
 
 
-def test_a_server_that_is_out_of_reach_after_its_time_to_return_is_tried_now_and_then() -> None:
+def test_a_server_that_is_out_of_reach_after_its_time_to_return_is_not_tried_for_a_while() -> None:
     outage = Outage(LONG_S / 2)
-    outage.note_absence("it was lost", long_ago())
+    outage.note_absence("it said nothing", long_ago())
     assert outage.gone_s >= LONG_S
-    assert [outage.may_try() for _ in range(3)] == [True, False, False]
+    assert not any(outage.may_try() for _ in range(3))
+
+
+def test_a_server_whose_absence_shows_at_once_is_soon_tried_again() -> None:
+    outage = Outage(0)
+    outage.note_absence("it refused", time.monotonic() - 0.001)
+    for _ in range(3):
+        assert outage.gone_s > 0
+        wait_until(outage.may_try, "the next attempt", timeout_s=1)
 
 
 def test_a_single_failure_does_not_become_an_absence_by_itself() -> None:

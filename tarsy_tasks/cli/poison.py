@@ -1,0 +1,160 @@
+"""`tarsy-tasks poison`: messages that were set aside because each worker that had them was lost."""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+import tarsy_tasks
+from tarsy_tasks import poison as poisoned
+from tarsy_tasks.cli import FAILED
+from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.poison import DamagedMessage, SetAside
+
+__all__ = ["poison"]
+
+_ids = click.argument("ids", metavar="ID…", nargs=-1, required=True)
+
+
+@click.group()
+def poison() -> None:
+    """Messages that were set aside, because three workers were lost with them. They are kept for a week."""
+
+
+@poison.command("list")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="How many at most.")
+@json_option
+def list_poison(limit: int, *, as_json: bool) -> None:
+    """List them, newest first."""
+    with _broker() as redis:
+        messages, total = poisoned.load_latest(redis, limit)
+    if as_json:
+        print_json({"messages": [_as_json(message) for message in messages], "total": total})
+        return
+    print_table(("id", "tool", "set aside", "bytes", "agent", "damage"), [_row(message) for message in messages])
+    if total > limit:
+        notes.print(f"and {total - limit} older ones: --limit {total} lists all")
+
+
+@poison.command()
+@click.argument("message_id", metavar="ID")
+@click.option("--arguments", "with_arguments", is_flag=True, help="Also the arguments of the call, masked.")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, message_id: str, *, with_arguments: bool, as_json: bool) -> None:
+    """Show what is known of one. Exit code 1 when there is none of that ID."""
+    with _broker() as redis:
+        message = poisoned.load(redis, message_id)
+        if message is None:
+            notes.print(_missing(message_id), style="red", markup=False)
+            ctx.exit(FAILED)
+        shown = _as_json(message)
+        if with_arguments and message.damage is None:
+            shown["arguments"] = _masked(poisoned.load_arguments(redis, message_id))
+    if as_json:
+        print_json(shown)
+        return
+    for name, value in shown.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        console.print(f"{name}: {text}", markup=False)
+
+
+@poison.command()
+@_ids
+@json_option
+@click.pass_context
+def retry(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Give them to their queues again, without their deadlines and with three deliveries to go.
+
+    Their agents have been answered and wait no more; the answers lie in Redis as long as others. Exit code 1 when one
+    of them is not there, or is damaged.
+    """
+    ended: dict[str, str] = {}
+    with _broker() as redis:
+        for message_id in ids:
+            try:
+                ended[message_id] = "in its queue" if poisoned.retry(redis, message_id) else "not found"
+            except DamagedMessage as damage:
+                ended[message_id] = f"damaged, it stays: {damage}"
+    _report(ctx, ended, "in its queue", as_json=as_json)
+
+
+@poison.command()
+@_ids
+@json_option
+@click.pass_context
+def drop(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
+    """Forget them. Exit code 1 when one of them is not there."""
+    with _broker() as redis:
+        ended = {message_id: "dropped" if poisoned.drop(redis, message_id) else "not found" for message_id in ids}
+    _report(ctx, ended, "dropped", as_json=as_json)
+
+
+@contextmanager
+def _broker() -> Generator[Any]:
+    """A client of the broker's database."""
+    try:
+        with (
+            tarsy_tasks.app.connection_for_write() as connection,
+            connection.channel() as channel,
+            channel.conn_or_acquire() as client,
+        ):
+            yield client
+    except (RedisError, OperationalError, OSError) as error:
+        raise BrokerUnavailable(f"Redis could not be reached: {error}") from None
+
+
+def _report(ctx: click.Context, ended: dict[str, str], success: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(ended)
+    else:
+        print_table(("id", "now"), list(ended.items()))
+    if set(ended.values()) != {success}:
+        ctx.exit(FAILED)
+
+
+def _row(message: SetAside) -> tuple[str, ...]:
+    agent = (message.caller or {}).get("agent_id", "")
+    what = message.tool or message.queue or ""
+    return (message.id, what, _time(message.set_aside_at), str(message.size_bytes), agent, message.damage or "")
+
+
+def _as_json(message: SetAside) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "queue": message.queue,
+        "task": message.task,
+        "tool": message.tool,
+        "caller": message.caller,
+        "set_aside_at": _time(message.set_aside_at),
+        "kept_s": message.kept_s,
+        "size_bytes": message.size_bytes,
+        "damage": message.damage,
+    }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="seconds")
+
+
+def _masked(arguments: Any) -> Any:
+    """What a model wrote is text, often of JSON: read as such it can be masked by its keys, too."""
+    from tarsy_tasks.worker.masking import build_masker
+
+    masker = build_masker()
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return masker.mask(arguments)
+    return masker.mask_json(arguments)
+
+
+def _missing(message_id: str) -> str:
+    return f"no message {message_id} is set aside: `tarsy-tasks poison list` shows those that are"
