@@ -38,6 +38,7 @@ MARKER_TTL_S = 7 * 24 * 3600
 ENDED_TTL_S = 600
 """How long a marker outlives its call's answer: longer than any worker is frozen or cut off."""
 _SWEEP_LIMIT = 200
+_TOLD_S = 60
 _SEARCH_LIMIT = 1000
 """A message is looked for among so many at the head of its queue. Behind them it cannot be missing yet: it is older."""
 
@@ -78,7 +79,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep found: tags of messages that went back to their queues, and of those that were set aside."""
+    """What a sweep found: tags of messages that went back to their queues, and of those that were set aside within the
+    last minute, by whomever: whoever did may have died before it said so.
+    """
 
     restored: tuple[str, ...]
     set_aside: tuple[str, ...]
@@ -232,7 +235,7 @@ _PURGE = _Script(
 )
 
 # KEYS: unacked, waiting, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
-# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most.
+# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most, for how long poison is told.
 _SWEEP = _Script(
     _NOW
     + """
@@ -247,7 +250,7 @@ _SWEEP = _Script(
         return {{}, {}}
     end
     if last[2] and now < tonumber(last[2]) then return {{}, {}} end
-    local restored, aside = {}, {}
+    local restored = {}
     local function put_back(tag, books, is_blamed)
         local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
         redis.call('ZREM', KEYS[3], tag)
@@ -258,7 +261,6 @@ _SWEEP = _Script(
             redis.call('ZADD', KEYS[5], now, tag)
             redis.call('EXPIRE', KEYS[5], ARGV[6])
             redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - ARGV[6])
-            aside[#aside + 1] = tag
         else
             redis.call('RPUSH', queue, message)
             redis.call('ZADD', KEYS[2], now, tag)
@@ -296,7 +298,7 @@ _SWEEP = _Script(
             put_back(tag, books, pops >= allowed * 5)
         end
     end
-    return {restored, aside}
+    return {restored, redis.call('ZRANGEBYSCORE', KEYS[5], now - ARGV[11], '+inf')}
     """
 )
 
@@ -420,6 +422,7 @@ class Deliveries:
             keys.poison_key(""),
             MARKER_TTL_S,
             _MOST_DELIVERIES,
+            _TOLD_S,
         )
         return Swept(tuple(map(_text, restored)), tuple(map(_text, aside)))
 

@@ -92,13 +92,16 @@ class ResultBackend(RedisBackend):
                 delivery.kept = False
         return result
 
-    def fail_at_once(self, task_id: str, error: Exception) -> None:
-        """Store that a task failed; for those that must not wait for Redis."""
+    def refuse(self, task_id: str, error: Exception) -> None:
+        """Store that a task failed, unless it has a result; for those that must not wait for Redis."""
         meta = self._get_result_meta(
             result=self.prepare_exception(error), state=states.FAILURE, traceback=None, request=None
         )
         meta["task_id"] = task_id
-        self._set(self.get_key_for_task(task_id), self.encode(meta))
+        key, value = self.get_key_for_task(task_id), self.encode(meta)
+        lifetime = ("EX", self.expires) if self.expires else ()
+        if self._exchange.execute(("SET", key, value, "NX", *lifetime))[0] is not None:
+            self._exchange.execute(("PUBLISH", key, value))
 
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:

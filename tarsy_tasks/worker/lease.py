@@ -46,6 +46,7 @@ class LeaseKeeper:
         self._lease_s = lease_s
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
+        self._told: set[str] = set()
         self._is_departing = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tarsy-leases", daemon=True)
@@ -100,9 +101,11 @@ class LeaseKeeper:
             self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
             if swept.restored:
                 logger.warning("put back %d calls whose worker was lost: %s", len(swept.restored), swept.restored)
-            for tag in swept.set_aside:
+            for tag in set(swept.set_aside) - self._told:
                 logger.critical("set aside after it was lost with its worker too often: %s", tag)
-                self._app.backend.fail_at_once(tag, PoisonMessage(tag))
+                self._app.backend.refuse(tag, PoisonMessage(tag))
+                self._told.add(tag)
+            self._told &= set(swept.set_aside)
 
     def _let_go(self) -> None:
         channel, self._channel = self._channel, None

@@ -1,7 +1,7 @@
 """Another Celery application on the same Redis, with stock settings: `celery -A other_application worker`."""
 
 import os
-import time
+import threading
 from pathlib import Path
 
 from celery import Celery
@@ -17,5 +17,5 @@ def long(ledger: str, may_end: str) -> str:
     with Path(ledger).open("a") as file:
         file.write("run\n")
     while not Path(may_end).exists():
-        time.sleep(0.05)
+        threading.Event().wait(0.05)
     return "done"
