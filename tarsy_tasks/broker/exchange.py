@@ -7,17 +7,11 @@ for commands that may be sent twice: an exchange on a connection that was cut is
 
 from typing import Any
 
-from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
-from redis.retry import Retry
 
-__all__ = ["ONE_RETRY", "RedisExchange"]
+__all__ = ["RedisExchange"]
 
-ONE_RETRY = Retry(NoBackoff(), 1)
-"""For connections to Redis: a stale one is made anew. redis-py 8 tries three times, with pauses, for each connection
-and again for each command, which holds a thread for minutes while Redis stands still.
-"""
 _IDLE_LIMIT = 16
 
 

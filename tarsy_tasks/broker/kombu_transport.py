@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
-from tarsy_tasks.broker.exchange import ONE_RETRY, RedisExchange
+from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "let_go"]
 
@@ -217,9 +217,6 @@ class Channel(kombu_redis.Channel):
         connection.send_command("CLIENT", "ID")
         with suppress(ResponseError):
             self._polling_id = connection.read_response()
-
-    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
-        return {**super()._connparams(asynchronous), "retry": ONE_RETRY}
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:

@@ -23,7 +23,7 @@ from tenacity import (
 )
 
 from tarsy_tasks.broker.deliveries import Deliveries
-from tarsy_tasks.broker.exchange import ONE_RETRY, RedisExchange
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -51,7 +51,6 @@ class ResultBackend(RedisBackend):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.connparams["retry"] = ONE_RETRY
         self._patience = threading.local()
 
     def be_patient(self) -> None:

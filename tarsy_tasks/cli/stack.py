@@ -56,8 +56,9 @@ class Stack:
         self._directory = directory
 
     def __enter__(self) -> Self:
-        # The end of the terminal, or of a supervisor, is a Ctrl-C.
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        # The end of the terminal, or of a supervisor, is a Ctrl-C; which itself may be ignored where this was started
+        # in the background, and then by the children, too.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         return self
 

@@ -27,6 +27,7 @@ from tarsy_tasks.worker.job import Job, JobContext
 from tarsy_tasks.worker.lease import LeaseKeeper
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
+from tarsy_tasks.worker.shutdown import ShutdownWatch
 from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["TaskPool"]
@@ -73,6 +74,7 @@ class TaskPool(ThreadsTaskPool):
         self._context = JobContext(instance, lease_s, self._loop, connections)
         self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
         self._grace_s = load_settings().shutdown_grace_s
+        self._shutdown = ShutdownWatch(self._grace_s, self._end_jobs)
         # From here on a result waits for a Redis that is away, until the worker stops.
         self.app.backend.stopping = threading.Event()
         self._loop.start()
@@ -83,12 +85,14 @@ class TaskPool(ThreadsTaskPool):
             self._close_sessions()
             raise
         self._leases.start()
+        self._shutdown.start()
 
     def register_with_event_loop(self, loop: Any) -> None:
         bulkhead.watch(loop)
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
+        self._shutdown.done()
         self._leases.depart()
         self._wait_for_jobs(self._grace_s)
         self.on_terminate()
@@ -97,10 +101,9 @@ class TaskPool(ThreadsTaskPool):
         """Cold shutdown: what runs is cancelled in the MCP server; what may be done again goes back to its queue, the
         rest is answered.
         """
+        self._shutdown.done()
         self._leases.depart()
-        unfinished = list(self._jobs.values())
-        for job in unfinished:
-            job.stop()
+        self._end_jobs()
         self._wait_for_jobs(_ANSWER_S)
         # Whoever still waits for Redis to take an answer gives up: its lease lapses, and the call is dealt with again.
         self.app.backend.stopping.set()
@@ -110,6 +113,10 @@ class TaskPool(ThreadsTaskPool):
         self.executor.shutdown(wait=False, cancel_futures=True)
         self._leases.stop()
         self._close_sessions()
+
+    def _end_jobs(self) -> None:
+        for job in list(self._jobs.values()):
+            job.stop()
 
     def _wait_for_jobs(self, timeout_s: float) -> None:
         wait_for([job.done for job in list(self._jobs.values()) if job.done is not None], timeout_s)

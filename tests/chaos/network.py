@@ -53,8 +53,9 @@ class Network:
 
     def _heal(self, reset: bool) -> None:
         if reset:
-            for writer in self._open:
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            for writer in self._open.copy():
+                with suppress(OSError):  # closed meanwhile
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                 writer.transport.abort()
         self._passable.set()
 

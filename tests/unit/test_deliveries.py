@@ -325,6 +325,8 @@ def test_a_worker_that_says_nothing_is_forgotten(client: redis.Redis) -> None:
     assert fleet.is_alive(exchange, "w1")
     fleet.depart(exchange, "w2", ["desk"])
     assert fleet.serving_workers(client, ["desk"]) == {"desk": ["w1"]}
+    assert fleet.is_alive(exchange, "w2"), "its own calls may still run"
+    fleet.leave(exchange, "w2")
     assert not fleet.is_alive(exchange, "w2")
     client.zadd(keys.serving_key("desk"), {"w1": 1.0})
     assert fleet.serving_workers(client, ["desk"]) == {"desk": []}

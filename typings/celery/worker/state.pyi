@@ -5,3 +5,5 @@ from typing import Any
 def maybe_shutdown() -> None: ...
 
 active_requests: Any
+should_stop: Any
+should_terminate: Any
