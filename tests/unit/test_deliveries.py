@@ -179,8 +179,9 @@ def test_a_call_that_kills_before_its_turn_comes_is_set_aside_in_the_end(
     while not aside:
         pop(client)
         deliveries = books.take(QUEUE, "a", lambda: "", is_suspect=False).count
+        assert deliveries < 20
         aside += sweep(books, until="its lease lapses").set_aside
-    assert MAX_DELIVERIES < deliveries < 20
+    assert deliveries > MAX_DELIVERIES
 
 
 def test_giving_back_is_no_failed_delivery(books: Deliveries, client: redis.Redis) -> None:
