@@ -11,7 +11,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.broker import fleet
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark, Swept
 from tarsy_tasks.broker.exchange import RedisExchange
-from tests.processes import wait_until
+from tests.processes import free_port, wait_until
 
 QUEUE = "mcp.desk"
 MESSAGE = '{"body": "…", "headers": {}}'
@@ -21,7 +21,7 @@ RESULT = "celery-task-meta-a"
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer(port=None) as server:
+    with ValkeyServer(port=free_port()) as server:
         yield server
 
 
