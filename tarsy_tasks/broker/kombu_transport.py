@@ -185,7 +185,9 @@ class Channel(kombu_redis.Channel):
             # kombu lets what is no message of Celery's end the worker. Its text may hold arguments: it is not printed.
             logger.critical("a message from %s cannot be read: %s", self.popped_from or "a queue", type(error).__name__)
             # If it is on the books, its lease lapses, and after a few deliveries it is set aside.
-            held.pop(self.taking, None)
+            if delivery := held.pop(self.taking, None):
+                with suppress(RedisError, OSError):
+                    self.deliveries.suspect(delivery.tag)
             raise Empty from None
 
     def _brpop_start(self, timeout: float | None = None) -> None:

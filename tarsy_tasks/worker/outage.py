@@ -12,6 +12,8 @@ __all__ = ["Outage"]
 
 _PATIENCE = 10.0
 """A server that is gone is tried again after so many times what the last attempt took."""
+_CHEAP_S = 1.0
+"""What takes less than this is simply tried."""
 
 
 class Outage:
@@ -74,10 +76,10 @@ class Outage:
         """Whether a call may try the server, and if so, that it does.
 
         Of one that is gone only now and then: where no health check finds out that it is back, a call has to. Where a
-        port refuses it takes milliseconds to find out, and hardly a call goes without; where nobody says a word it
-        takes all of `connect_s`.
+        port refuses it takes milliseconds to find out, and no call goes without; where nobody says a word it takes all
+        of `connect_s`.
         """
-        pause_s = min(_PATIENCE * self._attempt_s, CHECK_INTERVAL_S)
+        pause_s = min(_PATIENCE * self._attempt_s, CHECK_INTERVAL_S) if self._attempt_s >= _CHEAP_S else 0.0
         if self.gone_s and time.monotonic() - max(self._tried_at, self._gone_until) < pause_s:
             return False
         self.note_attempt()

@@ -176,6 +176,8 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     """Listens on 127.0.0.1; `sessions` are the ids that it has given out and not forgotten."""
 
+    request_queue_size = 512  # a worker connects to all of its servers at once
+
     daemon_threads = True
 
     def __init__(self, port: int) -> None:

@@ -199,6 +199,8 @@ def too_much(kind: str, request: Message) -> bytes:
 class Server(ThreadingHTTPServer):
     """Listens on 127.0.0.1; `streams` are the open ones, by the begin of their path; `echoed` is set by any `echo`."""
 
+    request_queue_size = 512  # a worker connects to all of its servers at once
+
     daemon_threads = True
 
     def __init__(self, port: int) -> None:
