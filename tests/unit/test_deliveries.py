@@ -150,11 +150,15 @@ def test_damaged_books_are_set_aside_and_hold_up_no_other(books: Deliveries, cli
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
     books.take(QUEUE, "a", lambda: "")
-    found = [sweep(books, until="something comes back") for _ in range(1)]
-    while not any(swept.restored for swept in found):
-        found.append(sweep(books, until="the other comes back"))
-    assert {tag for swept in found for tag in swept.set_aside} == {"damaged"}
-    assert [tag for swept in found for tag in swept.restored] == ["a"]
+    restored: list[str] = []
+
+    def both() -> bool:
+        swept = books.sweep(LEASE_S, LEASE_S / 2)
+        restored.extend(swept.restored)
+        return bool(restored) and swept.set_aside == ("damaged",)
+
+    wait_until(both, "the damaged one is set aside, and the other comes back", 5)
+    assert restored == ["a"]
     assert client.get(keys.poison_key("damaged")) == b"no line breaks"
 
 
