@@ -56,17 +56,21 @@ def read_result(meta: Meta, call: ToolCall) -> ToolResult:
             error = CallError(
                 ErrorCode.INTERNAL_ERROR,
                 f"The stored answer to `{call.name}` cannot be read: is the worker of another version? "
-                "The tool may have run.",
+                "The tool may have run. Look at its effects before you call it again.",
             )
         else:
             # With an idempotency key it may be the answer to a call that a model gave another id.
             return result if result.call_id == call.id else result.model_copy(update={"call_id": call.id})
     elif meta["status"] == "REVOKED":
         error = CallError(
-            ErrorCode.CANCELLED, f"`{call.name}` was cancelled. If it had begun, the MCP server was told to stop."
+            ErrorCode.CANCELLED,
+            f"`{call.name}` was cancelled. It may have begun; then the MCP server was told to stop. "
+            "Look at its effects before you call it again.",
         )
     else:
-        error = _task_failure(meta, f"`{call.name}`", " The tool may have run.")
+        error = _task_failure(
+            meta, f"`{call.name}`", " The tool may have run. Look at its effects before you call it again."
+        )
     return ToolResult.from_error(error, call_id=call.id, name=call.name)
 
 

@@ -91,8 +91,7 @@ class _Script:
     def __init__(self, text: str, *, grows: bool = False) -> None:
         # A Redis that is full takes nothing new, and everything that brings calls to their end.
         self.text = text if grows else f"#!lua flags=allow-oom\n{text}"
-        text = self.text
-        self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 _NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
@@ -169,7 +168,7 @@ _ANSWER = _Script(
 _ACKNOWLEDGE = _Script(
     _DROP
     + """
-    redis.call('HSET', KEYS[3], 'mark', 'answered')
+    if redis.call('HGET', KEYS[3], 'mark') ~= 'withdrawn' then redis.call('HSET', KEYS[3], 'mark', 'answered') end
     redis.call('EXPIRE', KEYS[3], ARGV[2])
     """
 )

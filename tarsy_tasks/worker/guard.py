@@ -74,8 +74,8 @@ class Guard:
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
-                "The call was lost with its worker before, and had to wait for its turn to run again for longer than "
-                "it had time. Call again later.",
+                "The call was lost with its worker before it began, and had no time left when its turn to run again "
+                "came. The tool did not run. Call again later, or allow more time.",
             ) from None
         try:
             if alone:
@@ -98,6 +98,8 @@ class Guard:
             return
         owner = self._owner = f"{self._job.context.instance} {delivery.count}"
         gone = ""
+        # Longer than this no owner runs it: one that lives and has not answered by then never will.
+        owner_ends_at = time.monotonic() + server.timeouts.call_timeout_s(tool.tool) + self._job.context.lease_s
         while True:
             try:
                 deliveries.begin(delivery, owner, after=gone)
@@ -117,7 +119,7 @@ class Guard:
                     delivery.kept = True
                     raise Ignore("Redis is away") from None
             # Its owner lives, and was only cut off for a while: it will answer. Or Redis will.
-            if time.monotonic() >= deadline:
+            if delivery.mark is Mark.BEGUN and time.monotonic() >= min(deadline, owner_ends_at):
                 raise _lost(f"`{tool.name}`")
             self._job.run(asyncio.sleep(_POLL_S))
 

@@ -295,9 +295,10 @@ class HealthChecks:
             for server in records:
                 self._write_tools(self._watched[server])
         except (RedisError, OSError) as error:
+            # Nor are alerts asked for, each of which would wait as long; the next check tells.
             self._tell_redis(error)
-        else:
-            self._can_write = True
+            return
+        self._can_write = True
         for record in records.values():
             alerts.note(record, self._redis)
 

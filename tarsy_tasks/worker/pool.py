@@ -67,10 +67,8 @@ class TaskPool(ThreadsTaskPool):
         configured = self.app.mcp_config.servers
         connections = build_connections((configured[name] for name in servers), build_masker())
         bulkhead.open(self.limit, (connection.server for connection in connections.values()))
-        instance, lease_s = (
-            self.app.worker_instance,
-            float(self.app.conf.broker_transport_options["visibility_timeout"]),
-        )
+        instance = self.app.worker_instance
+        lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])
         self._context = JobContext(instance, lease_s, self._loop, connections)
         self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
         self._grace_s = load_settings().shutdown_grace_s

@@ -282,6 +282,16 @@ def test_what_was_withdrawn_in_the_hands_of_a_worker_never_begins(books: Deliver
     assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
 
 
+def test_that_a_call_was_withdrawn_stays_known_when_its_worker_drops_it(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    books.take(QUEUE, "a", lambda: "")
+    books.withdraw("a")
+    books.acknowledge("a")
+    assert is_clean(client)
+    assert books.mark_of("a") is Mark.WITHDRAWN, "whoever else waits for it must not hear that it may have run"
+
+
 def test_what_nobody_can_want_any_more_is_thrown_away(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "old", MESSAGE, garbage_at=1.0)
     books.sweep(LEASE_S, LEASE_S / 2)
