@@ -115,23 +115,31 @@ class ListedServer(BaseModel):
 class ToolCatalogue:
     """Tools of MCP servers, looked up without asking the servers: checks, and servers that tell, keep them current.
 
-    It reads Redis when it is first asked, and again when what it knows is older than a check's interval. While Redis is
-    away it goes by what it knows, and says so in the log.
+    It reads Redis when it is first asked, and again when what it knows is too old. While Redis is away it goes by what
+    it knows, and says so in the log.
 
     Args:
         servers: Ids of the servers; None for all that are configured and enabled.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
+        max_age_s: How old what it knows may be; by default as long as there is between two checks of a server.
 
     Raises:
         ConfigError: `servers` is None, and the configuration is missing or wrong.
     """
 
-    def __init__(self, servers: Iterable[str] | None = None, *, app: "Celery | None" = None) -> None:
+    def __init__(
+        self,
+        servers: Iterable[str] | None = None,
+        *,
+        app: "Celery | None" = None,
+        max_age_s: float = CHECK_INTERVAL_S,
+    ) -> None:
         from tarsy_tasks.celery_app import agent_app
 
         self._servers = list(agent_app().mcp_config.enabled_servers if servers is None else servers)
         self._app = app or agent_app()
         self._listed: Mapping[str, ListedServer] = {}
+        self._max_age_s = max_age_s
         self._read_at: float | None = None
 
     def refresh(self) -> None:
@@ -154,7 +162,7 @@ class ToolCatalogue:
         """
         if self._read_at is None:
             self.refresh()
-        elif time.monotonic() - self._read_at > CHECK_INTERVAL_S:
+        elif time.monotonic() - self._read_at > self._max_age_s:
             try:
                 self.refresh()
             except BrokerUnavailable as error:

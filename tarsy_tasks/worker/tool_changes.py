@@ -24,6 +24,7 @@ from tarsy_tasks.catalogue import (
     parse_listing,
 )
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.health import CHECK_INTERVAL_S
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -36,8 +37,6 @@ _LIMIT_BYTES = 16 * 1024 * 1024
 _SIGHT_LIMIT = 5000
 """A server of which so many definitions are approved adds none that is trusted by sight: one that renames its tools for
 ever fills no Redis, and none of what was approved is dropped to make room."""
-_KNOWN_S = 15.0
-"""How long a worker goes by what it looked up: another definition may be approved in its place meanwhile."""
 _NAMES_SHOWN = 20
 
 
@@ -142,11 +141,15 @@ def _shorten(changes: ToolDiff) -> str:
 class Approvals:
     """Lets only tools through that are as they were approved. Safe to share between threads.
 
-    What was found approved needs no Redis for the next 15 s; what was not is looked up at each call, so an approval
-    counts from the next call on.
+    What was not found approved is looked up at each call, so an approval counts from the next call on.
+
+    Args:
+        known_s: For how long what was found approved is not looked up again. Another definition may have been approved
+            in its place meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known_s: float = CHECK_INTERVAL_S) -> None:
+        self._known_s = known_s
         self._known: dict[str, tuple[str, float]] = {}
 
     def require(self, tool: ToolDefinition, redis: Any) -> None:
@@ -170,7 +173,7 @@ class Approvals:
                 "Try again later.",
             ) from error
         if approved == tool.fingerprint:
-            self._known[tool.name] = tool.fingerprint, time.monotonic() + _KNOWN_S
+            self._known[tool.name] = tool.fingerprint, time.monotonic() + self._known_s
         elif approved is not None or count >= _SIGHT_LIMIT:
             what = (
                 f"The definition of `{tool.name}` changed since it was approved."
