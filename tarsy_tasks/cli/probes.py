@@ -13,7 +13,7 @@ __all__ = ["alive", "ready"]
 
 _REDIS_S = 2.0
 
-name_option = click.option("-n", "--name", help="Node name of the worker; without it, every one of this deployment here.")
+name_option = click.option("-n", "--name", help="Node name of the worker; without it, all of this deployment here.")
 
 
 @click.command()
