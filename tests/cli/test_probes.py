@@ -42,9 +42,7 @@ def client(redis_url: str) -> Iterator[Any]:
         yield client
 
 
-def probe(
-    worker: Worker, *words: str, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def probe(worker: Worker, *words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**worker.environment, **environment}
     return subprocess.run([TARSY_TASKS, *words], capture_output=True, text=True, env=env, cwd=cwd, timeout=30)
 
