@@ -253,6 +253,10 @@ def test_14_a_variable_is_wrong(diagnose: Any) -> None:
     found = diagnose({}, TARSY_METRICS_PORT="many")
     assert found.code == 2
     assert "TARSY_METRICS_PORT" in found.of("environment", "error")
+    found = diagnose({}, TARSY_REDIS_URL=f"redis://:{SECRET}/{SECRET}@127.0.0.1:6379/0")
+    assert found.code == 2
+    assert "%2F" in found.of("environment", "error")
+    assert SECRET not in found.output
 
 
 def test_it_reads_well_without_json_too(tmp_path: Path, url: str) -> None:
