@@ -1,6 +1,5 @@
 """`tarsy-tasks health`: which MCP servers work, and how that is known."""
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,9 +12,10 @@ from rich.text import Text
 
 import tarsy_tasks
 from tarsy_tasks.cli import FAILED
-from tarsy_tasks.cli.output import build_table, console, json_option, notes, print_json, print_table
+from tarsy_tasks.cli.output import build_table, console, dump_json, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import ServerHealth, statuses
+from tarsy_tasks.hidden_characters import make_visible
 
 __all__ = ["health", "selected_servers"]
 
@@ -127,9 +127,10 @@ def _print_changes(found: dict[str, ServerHealth], told: dict[str, str], *, as_j
             continue
         told[name] = each.status
         if as_json:
-            click.echo(json.dumps(each.model_dump(mode="json"), ensure_ascii=False))
+            click.echo(dump_json(each.model_dump(mode="json")))
         else:
-            click.echo("\t".join((_clock(time.time()), name, each.status, " ".join(each.reason.split()))))
+            reason = make_visible(" ".join(each.reason.split()))
+            click.echo("\t".join((_clock(time.time()), name, each.status, reason)))
 
 
 def _row(each: ServerHealth, since_read_s: float = 0.0) -> tuple[str, ...]:

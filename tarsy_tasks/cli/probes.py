@@ -7,6 +7,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.output import json_option, notes, print_json
+from tarsy_tasks.hidden_characters import make_visible
 from tarsy_tasks.probes import STALE_S, ProbeFiles, find_workers, run_dir
 
 __all__ = ["alive", "ready"]
@@ -59,7 +60,7 @@ def _answer(ctx: click.Context, problems: dict[str, str | None], *, as_json: boo
         notes.print(f"no worker runs here ({where})", style="red", markup=False)
     else:
         for each, problem in problems.items():
-            click.echo(f"{each}: {problem or 'ok'}")
+            click.echo(make_visible(f"{each}: {problem or 'ok'}"))
         if not problems:
             click.echo(nothing)
     if not fine:

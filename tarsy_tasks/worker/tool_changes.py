@@ -21,6 +21,7 @@ from tarsy_tasks.catalogue import (
     parse_listing,
 )
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.hidden_characters import make_visible
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -110,7 +111,7 @@ def _shorten(changes: ToolDiff) -> str:
     for what, tools in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
         if tools:
             more = f" and {len(tools) - _NAMES_SHOWN} more" if len(tools) > _NAMES_SHOWN else ""
-            parts.append(f"{what} {', '.join(list(tools)[:_NAMES_SHOWN])}{more}")
+            parts.append(f"{what} {', '.join(map(make_visible, list(tools)[:_NAMES_SHOWN]))}{more}")
     return "; ".join(parts)
 
 
