@@ -24,6 +24,11 @@ class RedisClock:
         self._synced_at = float("-inf")
         self._asking = threading.Lock()
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether `sync` has nothing to ask."""
+        return time.monotonic() - self._synced_at < _RESYNC_S
+
     def sync(self, redis: Any) -> None:
         """Ask Redis for its time, if that is more than a minute ago. A clock that was set once goes on without Redis.
 
@@ -33,7 +38,7 @@ class RedisClock:
         Raises:
             RedisError: Redis cannot be reached, and never could.
         """
-        if time.monotonic() - self._synced_at < _RESYNC_S:
+        if self.is_fresh:
             return
         if self._synced_at == float("-inf"):
             self._ask(redis)
