@@ -94,13 +94,17 @@ def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.
     assert "tarsy.check_server" not in worker.log.partition(" ready.")[2], "a check that passes has no line in the log"
 
 
-def test_a_killed_server_is_told_and_its_return_too(
-    worker: Worker, client: redis.Redis, port: int, tmp_path: Path
+def test_a_killed_server_is_told_without_beat_and_calls_and_its_return_too(
+    worker: Worker, client: redis.Redis, redis_url: str, port: int, tmp_path: Path
 ) -> None:
-    beat = start_beat(worker, tmp_path)
+    def is_well() -> bool:
+        return [report.healthy for report in read_health(client, ["http"])["http"].workers.values()] == [True]
+
     with ExitStack() as stack:
+        wait_until(lambda: status_of(client, "http") is HealthStatus.UNHEALTHY, "it is not there yet", TOLD_S)
         server = stack.enter_context(listening(http_server(port), port, tmp_path))
-        wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy", TOLD_S)
+        build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("http",))
+        wait_until(is_well, "it is checked")
         since = read_health(client, ["http"])["http"].since
         server.process.kill()
         server.process.wait()
@@ -111,6 +115,7 @@ def test_a_killed_server_is_told_and_its_return_too(
         )
         assert "is not available" in ill.reason
         assert (ill.since or 0) > (since or 0)
+        beat = start_beat(worker, tmp_path)
         stack.enter_context(listening(http_server(port), port, tmp_path))
         wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy again", TOLD_S)
     assert beat.stop() == 0
@@ -158,6 +163,35 @@ def test_a_record_that_cannot_be_read_is_skipped_and_said(worker: Worker, client
     strange = read_health(client, ["strange"])["strange"]
     assert strange.status is HealthStatus.UNKNOWN
     assert strange.skipped
+
+
+@pytest.mark.parametrize("key", ["worker", keys.HEALTH_WORKERS])
+def test_a_key_of_another_type_blinds_nobody_and_is_written_anew(
+    worker: Worker, client: redis.Redis, redis_url: str, key: str
+) -> None:
+    own = wait_until(lambda: [*read_health(client, ["desk"])["desk"].workers], "the worker has reported")
+    key = keys.worker_health_key(own[0]) if key == "worker" else key
+    client.delete(key)
+    client.set(key, "somebody else's", ex=60)
+    blind = read_health(client, ["desk"])["desk"]
+    assert (blind.status, [*blind.workers]) == (HealthStatus.UNKNOWN, [])
+    assert "cannot be read" in blind.skipped[0]
+    build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("desk",))
+    worker.wait_for_log(f"the key {key} in Redis was a string")
+    wait_until(lambda: reported(client, "desk"), "it is written anew")
+    assert 0 < client.ttl(key) <= health.RECORD_TTL_S
+    assert not read_health(client, ["desk"])["desk"].skipped
+
+
+def test_tools_that_cannot_be_written_down_concern_no_other_server(
+    worker: Worker, client: redis.Redis, redis_url: str
+) -> None:
+    key = keys.tools_key("desk")
+    client.delete(key)
+    client.set(key, "somebody else's", ex=60)
+    build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("desk",))
+    worker.wait_for_log(f"the key {key} in Redis was a string")
+    wait_until(lambda: health.cached_tools("desk"), "they are written anew")
 
 
 def test_two_deployments_on_one_redis_have_databases_of_their_own(

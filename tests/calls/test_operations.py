@@ -231,6 +231,8 @@ def test_mcp_refresh_lists_the_tools_and_says_what_changed(worker: Worker, app: 
 def test_a_command_for_no_server_lists_what_there_is(worker: Worker, app: TarsyApp, command: str) -> None:
     assert "serves: desk, witness, shop" in ask(app, command, server="nowhere")["error"]
     assert "name an MCP server" in ask(app, command)["error"]
+    assert "serves: desk, witness, shop" in ask(app, command, server=["desk"])["error"]
+    assert "Traceback" not in worker.log
 
 
 def test_celerys_command_line_knows_the_commands(worker: Worker) -> None:

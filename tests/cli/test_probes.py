@@ -15,7 +15,8 @@ import redis
 
 from tarsy_tasks import ToolCall, ToolExecutor, keys
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.probes import STALE_S, ProbeFiles
+from tarsy_tasks.probes import BEAT_S, STALE_S, ProbeFiles
+from tests.cli import blocking_command
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
 from tests.servers import misbehaving_stdio
@@ -31,7 +32,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, run_dir: Path) -> Worker:
     servers = {"desk": DEMO_SERVER, "spare": {**DEMO_SERVER, "required": False}}
-    worker = start_worker(servers, environment={"TARSY_RUN_DIR": str(run_dir)})
+    environment = {"TARSY_RUN_DIR": str(run_dir), "PYTHONPATH": str(Path(__file__).parents[2])}
+    worker = start_worker(servers, environment=environment, arguments=["-I", blocking_command.__name__])
     wait_until(lambda: len(list(run_dir.iterdir())) == 3, "the files of the probes are there")
     return worker
 
@@ -139,6 +141,25 @@ def test_a_thread_that_hangs_makes_a_worker_dead(worker: Worker, run_dir: Path, 
         worker.process.send_signal(signal.SIGCONT)
     wait_until(lambda: time.time() - min(consumer.stat().st_mtime, sessions.stat().st_mtime) < 30, "both beat again")
     assert probe(worker, "alive").returncode == 0
+
+
+def test_a_session_loop_that_turns_no_more_makes_a_worker_dead_though_it_takes_messages(
+    worker: Worker, run_dir: Path, tmp_path: Path
+) -> None:
+    (consumer,), (sessions,) = run_dir.glob("*.consumer"), run_dir.glob("*.sessions")
+    (tmp_path / "blocked").touch()
+    app = build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]})
+    app.control.broadcast("block_sessions", {"file": str(tmp_path / "blocked")})
+    wait_until(lambda: consumer.stat().st_mtime - sessions.stat().st_mtime > 3 * BEAT_S, "only one of them beats")
+    make_old(sessions)
+    done = probe(worker, "alive", "--json")
+    assert done.returncode == 1, done
+    assert "its session loop has not turned" in done.stdout
+    assert "has not taken messages" not in done.stdout
+    assert app.control.ping(timeout=5, limit=1)
+    app.close()
+    (tmp_path / "blocked").unlink()
+    wait_until(lambda: probe(worker, "alive").returncode == 0, "it turns again")
 
 
 def test_the_fleet_is_ready_when_every_required_server_has_a_worker_and_is_healthy(worker: Worker, client: Any) -> None:
