@@ -63,7 +63,8 @@ class HealthRecord(BaseModel):
         is_restarting: Its process was lost and is being started again, for which it is given time: it is not healthy,
             but that is no reason for an alert yet.
         latency_s: Seconds that the check took in the worker; None when a call that was answered made it needless.
-        queue_wait_s: Seconds that the check waited in its queue, by the clock of Redis; None for a worker's own checks.
+        queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
+            the clock of Redis; None for a worker's own checks.
         tool_count: How many tools the server lists; None when it did not answer.
         checked_at: When the server last answered, or last failed to: seconds since the epoch, by the clock of Redis.
         since: Since when it is as healthy, or as ill, for this worker; by the same clock.

@@ -19,6 +19,7 @@ from kombu import Queue
 from tarsy_tasks import keys
 from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.probes import remove_leftovers
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.bulkhead import QUEUE_ORDER
 from tarsy_tasks.worker.connection import ServerConnection
@@ -39,8 +40,9 @@ _SIGNAL_S = 0.1
 
 def configure(worker: Any) -> None:
     """Give the worker its name among all workers that ever were, and the queues of all configured servers; `-Q` picks
-    from them afterwards.
+    from them afterwards. What was ready under its name is not, until this worker is.
     """
+    remove_leftovers(worker.hostname)
     worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
     try:
         servers = worker.app.mcp_config.enabled_servers

@@ -25,6 +25,7 @@ from tarsy_tasks.catalogue import (
 )
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.health import CHECK_INTERVAL_S
+from tarsy_tasks.hidden_characters import make_visible
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -134,7 +135,7 @@ def _shorten(changes: ToolDiff) -> str:
     for what, tools in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
         if tools:
             more = f" and {len(tools) - _NAMES_SHOWN} more" if len(tools) > _NAMES_SHOWN else ""
-            parts.append(f"{what} {', '.join(list(tools)[:_NAMES_SHOWN])}{more}")
+            parts.append(f"{what} {', '.join(map(make_visible, list(tools)[:_NAMES_SHOWN]))}{more}")
     return "; ".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, health, keys
 from tarsy_tasks.beat import CheckScheduler
-from tarsy_tasks.celery_app import CHECK_SERVER, build_app
+from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_health
 from tests.conftest import StartWorker
@@ -241,17 +242,49 @@ def test_without_redis_nobody_is_told_that_all_is_well(monkeypatch: pytest.Monke
         health.is_healthy("desk")
 
 
+def test_beat_without_a_configuration_says_so_and_ends(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "damaged.json").write_text('{"mcpServers": {"desk": {"comand": "x"}}}')
+    worker.environment["TARSY_MCP_CONFIG"] = str(tmp_path / "damaged.json")
+    try:
+        beat = start_beat(worker, tmp_path)
+    finally:
+        worker.environment["TARSY_MCP_CONFIG"] = str(worker.config_path)
+    assert beat.process.wait(30) == 2
+    assert "did you mean `command`" in beat.log
+    assert "Traceback" not in beat.log
+
+
+@pytest.fixture(scope="module")
+def app(redis_url: str) -> Iterator[TarsyApp]:
+    with build_app(dict.fromkeys(("broker_url", "result_backend"), redis_url)) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def late_worker(start_worker: StartWorker, app: TarsyApp) -> Worker:
+    """For whom a check has waited for two days."""
+    app.send_task(CHECK_SERVER, ("busy", time.time() - 172800))
+    return start_worker({"busy": DEMO_SERVER}, arguments=["-c", "4"])
+
+
+@pytest.mark.usefixtures("late_worker")
+def test_that_checks_waited_while_no_worker_ran_does_not_make_it_overloaded(client: redis.Redis) -> None:
+    found = wait_until(lambda: (each := read_health(client, ["busy"])["busy"]).check and each, "it is checked")
+    assert found.check is not None
+    assert found.check.queue_wait_s is not None
+    assert (found.status, found.warning) == (HealthStatus.HEALTHY, "")
+
+
 def test_checks_are_answered_while_every_slot_is_taken(
-    start_worker: StartWorker, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    late_worker: Worker, app: TarsyApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = start_worker({"busy": DEMO_SERVER}, arguments=["-c", "4"])
-    app = build_app(dict.fromkeys(("broker_url", "result_backend"), worker.environment["TARSY_REDIS_URL"]))
-    monkeypatch.setenv("TARSY_MCP_CONFIG", worker.environment["TARSY_MCP_CONFIG"])
+    monkeypatch.setenv("TARSY_MCP_CONFIG", late_worker.environment["TARSY_MCP_CONFIG"])
     with ToolExecutor(["busy"], timeout_s=30) as tools:
         pending = [
             tools.submit(ToolCall(id=str(number), name="busy.wait", arguments={"seconds": 5})) for number in range(8)
         ]
         wait_until(lambda: client.llen(keys.queue("busy")) == 4, "every slot is taken, and calls wait")
+        client.delete(keys.health_key("busy"))
         seconds, microseconds = client.time()
         app.send_task(CHECK_SERVER, ("busy", seconds + microseconds / 1e6))
         try:
@@ -262,5 +295,5 @@ def test_checks_are_answered_while_every_slot_is_taken(
                 each.cancel()
             for each in pending:
                 each.result()
-            worker.stop()
+            late_worker.stop()
             client.delete(keys.queue("busy"), keys.check_queue("busy"))
