@@ -51,11 +51,11 @@ class Consumer(consumer.Consumer):
         )
         delivery: Delivery | None = getattr(message, "delivery", None)
         if delivery is not None:
-            delivery.trail = audit.trail(delivery.tag, CallMessage((), {}), delivery.queue)
+            name = task_id if isinstance(task_id, str) and task_id else delivery.tag
+            delivery.trail = audit.trail(name, CallMessage((), {}), delivery.queue)
             if delivery.trail is not None:
-                delivery.trail.failure = CallError(
-                    ErrorCode.INVALID_MESSAGE, f"A message was refused: {why} ({kind}). No tool ran."
-                )
+                text = f"A message was refused: {why} ({kind}). No tool ran."
+                delivery.trail.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
         message.reject_log_error(logger, self.connection_errors)
         if isinstance(task_id, str) and task_id and error is not None:
             # Its own text may quote the body.
