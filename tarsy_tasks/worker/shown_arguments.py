@@ -48,7 +48,8 @@ class _Space:
                 if self._left <= 0:
                     kept["…"] = f"[{len(items) - len(kept)} more]"
                     break
-                kept[self._fit_text(key)] = self.fit(item)
+                name = self._fit_text(key)
+                kept[name] = self.fit(item)
             return kept
         if isinstance(value, list):
             members = cast("list[Any]", value)

@@ -111,7 +111,7 @@ def test_an_audit_that_cannot_be_written_is_said_once_and_counted_and_calls_go_o
 
 
 def unaudited(client: Any) -> int:
-    return sum(each.numbers.get("unaudited", 0) for each in read_metrics(client, ["desk"])["desk"])
+    return sum(each.unaudited for each in read_metrics(client, ["desk"])["desk"])
 
 
 def test_where_the_audit_is_required_no_call_is_made_without_it(
