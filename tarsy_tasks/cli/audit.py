@@ -10,7 +10,7 @@ import click
 
 from tarsy_tasks.audit import AuditEntry, AuditFilter, Follower, read_audit
 from tarsy_tasks.cli.broker import broker
-from tarsy_tasks.cli.output import json_option, print_line, print_table
+from tarsy_tasks.cli.output import dump_json, json_option, print_line, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.outcomes import Outcome
 
@@ -113,7 +113,7 @@ def _print(entries: list[AuditEntry], *, as_json: bool) -> None:
 def _print_lines(entries: Iterable[AuditEntry], *, as_json: bool) -> None:
     for entry in entries:
         if as_json:
-            click.echo(entry.model_dump_json())
+            click.echo(dump_json(entry.model_dump(mode="json")))
         else:
             print_line(_row(entry))
 

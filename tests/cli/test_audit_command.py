@@ -94,7 +94,7 @@ def test_a_line_is_for_people_and_whatever_lies_there_stays_a_line(
     good, evil, damaged = (line.split("\t") for line in done.stdout.splitlines())
     assert good[1:7] == ["desk.echo", "ok", "", "1", "0.0123 s", "sre"]
     assert good[8:] == ["good", "", "w@host", '{"text":"hello"}']
-    assert evil[8] == "evil�[2Jid next cell"
+    assert evil[8] == "evil\\x1b[2Jid next cell"
     assert evil[10] == "(its agent)"
     assert damaged[1].startswith("damaged: ")
     assert len(good) == len(evil) == len(damaged)
