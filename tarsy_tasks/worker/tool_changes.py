@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, WatchError
 from tarsy_tasks import keys
 from tarsy_tasks.catalogue import (
     CATALOGUE_TTL_S,
+    REVISION,
     ApprovedTool,
     ToolDiff,
     build_diff,
@@ -55,9 +56,11 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                 approved = parse_approved(pipeline.hgetall(approved_key))
                 changes = _compare(before[0], listing) if before is not None else ToolDiff()
                 pipeline.multi()
-                if before is None or changes or before[0].instructions != listing.instructions:
+                is_new = before is None or bool(changes) or before[0].instructions != listing.instructions
+                if is_new:
                     _write_listing(pipeline, listing, changes, now, worker)
-                _write_approvals(pipeline, listing, approved, now)
+                if _write_approvals(pipeline, listing, approved, now) or is_new:
+                    pipeline.hset(tools_key, REVISION, f"{seconds}.{microseconds:06}")
                 pipeline.expire(tools_key, CATALOGUE_TTL_S)
                 pipeline.expire(approved_key, CATALOGUE_TTL_S)
                 pipeline.execute()
@@ -93,16 +96,18 @@ def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: 
             pipeline.hincrby(key, what, len(tools))
 
 
-def _write_approvals(pipeline: Any, listing: ToolListing, approved: dict[str, ApprovedTool | None], now: float) -> None:
+def _write_approvals(pipeline: Any, listing: ToolListing, approved: dict[str, ApprovedTool | None], now: float) -> bool:
+    """Trust what is seen for the first time; whether there was any of it."""
     key = keys.approved_tools_key(listing.server)
-    for tool in listing.tools:
-        if tool.tool not in approved:
-            entry = ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=now, new=bool(approved))
-            pipeline.hset(key, tool.tool, entry.model_dump_json())
+    unknown = [tool for tool in listing.tools if tool.tool not in approved]
+    for tool in unknown:
+        entry = ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=now, new=bool(approved))
+        pipeline.hset(key, tool.tool, entry.model_dump_json())
     listed = {tool.tool for tool in listing.tools}
     gone = [(entry.approved_at if entry else 0.0, name) for name, entry in approved.items() if name not in listed]
     for _, name in sorted(gone)[: max(0, len(gone) - _FORGOTTEN)]:
         pipeline.hdel(key, name)
+    return bool(unknown)
 
 
 def _shorten(changes: ToolDiff) -> str:
