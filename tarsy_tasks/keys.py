@@ -4,7 +4,11 @@ Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules an
 """
 
 __all__ = [
+    "AGENT_AUDIT",
     "ALERTS",
+    "AUDIT",
+    "AUDIT_FIELD",
+    "AUDIT_TTL_S",
     "HEALTH_WORKERS",
     "IDEMPOTENCY_TTL_S",
     "LEASES",
@@ -36,6 +40,10 @@ __all__ = [
     "worker_health_key",
 ]
 
+AUDIT = "tarsy:audit"
+"""Stream of what became of calls, a JSON object in the field `AUDIT_FIELD` of each entry. Only workers write it."""
+AGENT_AUDIT = "tarsy:audit:agents"
+"""The same for calls that never reached a worker. Agents write it."""
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
 MEASURED_SERVERS = "tarsy:metrics"
@@ -60,6 +68,9 @@ HEALTH_WORKERS = "tarsy:health-workers"
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
 
+AUDIT_FIELD = "entry"
+AUDIT_TTL_S = 366 * 24 * 3600
+"""How long the audit of a deployment is kept that makes no calls any more."""
 IDEMPOTENCY_TTL_S = 3500
 """How long an idempotency key stands for its call: a little less than results are kept."""
 
