@@ -177,17 +177,22 @@ class ToolCatalogue:
 
 
 def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer]:
-    """What is known of servers, from a redis-py client; without those that were never listed, or that another version
-    wrote.
+    """What is known of servers, from a redis-py client; without those that were never listed, or that cannot be read:
+    they are damaged, or another version wrote them.
     """
+    from tarsy_tasks.broker.pipelines import execute_reading
+
     names = list(servers)
     pipeline = redis.pipeline(transaction=False)
     for name in names:
         pipeline.hmget(keys.tools_key(name), ("listing", *COUNTERS))
         pipeline.hgetall(keys.approved_tools_key(name))
-    replies: list[Any] = pipeline.execute() if names else []
+    replies = execute_reading(pipeline) if names else []
     found: dict[str, ListedServer] = {}
-    for name, (text, *counts), approved in zip(names, replies[::2], replies[1::2], strict=True):
+    for name, fields, approved in zip(names, replies[::2], replies[1::2], strict=True):
+        if fields is None or approved is None:
+            continue
+        text, *counts = fields
         parsed = parse_listing(text, name)
         if parsed is not None:
             listing, listed_at, worker = parsed

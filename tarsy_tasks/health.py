@@ -194,6 +194,8 @@ def cached_tools(server: str, *, app: "Celery | None" = None) -> "list[ToolDefin
 
 def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     """The health of each server, from a redis-py client of the database that workers write to."""
+    from tarsy_tasks.broker.pipelines import execute_reading
+
     names = list(servers)
     if not names:
         return {}
@@ -206,13 +208,13 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     pipeline = redis.pipeline(transaction=False)
     for worker in workers:
         pipeline.hmget(keys.worker_health_key(worker), names)
-    reports: list[list[bytes | None]] = pipeline.execute() if workers else []
+    reports: list[list[bytes | None] | None] = execute_reading(pipeline) if workers else []
     now = seconds + microseconds / 1e6
     found: dict[str, ServerHealth] = {}
     for position, (name, check) in enumerate(zip(names, checks, strict=True)):
         skipped: list[str] = []
         own = (
-            _parse_record(each[position], name, f"the record of worker {worker}", skipped)
+            _parse_record(b"" if each is None else each[position], name, f"the record of worker {worker}", skipped)
             for worker, each in zip(workers, reports, strict=True)
         )
         found[name] = judge_health(

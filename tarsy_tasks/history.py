@@ -12,10 +12,11 @@ Whoever reads them again and again keeps a `History`: a minute that is over is r
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.pipelines import execute_reading
 from tarsy_tasks.health import HealthRecord, HealthStatus, fails_its_calls
 from tarsy_tasks.metrics import BUCKET_NAMES, FAILURES, Distribution
 from tarsy_tasks.outcomes import Outcome
@@ -24,8 +25,8 @@ __all__ = ["MINUTES", "History", "Minute", "build_count", "health_numbers", "is_
 
 MINUTES = 60
 _TTL_S = (MINUTES + 5) * 60
-_SETTLED_MINUTES = 2
-"""A worker writes what it counted within seconds; a minute that is older than this one changes no more."""
+_SETTLED_S = 20
+"""Workers write what they counted every 5 s, by the clock of Redis; so long after its end a minute changes no more."""
 _CALLS, _TOOK = "calls:", "took:"
 _CALL_NAMES = {f"{_CALLS}{outcome}": outcome for outcome in Outcome}
 _TOOK_NAMES = {f"{_TOOK}{bucket}": position for position, bucket in enumerate(BUCKET_NAMES)}
@@ -82,21 +83,25 @@ class Minute:
         at: Its beginning, in seconds since the epoch.
         status: As `tarsy_tasks.health` judges; `unknown` where nobody checked.
         calls: How many calls ended how.
+        call_count: All of them.
+        failure_count: Those that failed through no fault of their callers.
         duration: Of the calls that were sent; its sum is not known.
+        p50_s: Its median.
+        p95_s: What 95 % of them did not exceed.
     """
 
     at: int
     status: HealthStatus = HealthStatus.UNKNOWN
     calls: Mapping[Outcome, int] = field(default_factory=dict[Outcome, int])
+    call_count: int = 0
+    failure_count: int = 0
     duration: Distribution = field(default_factory=Distribution)
+    p50_s: float | None = None
+    p95_s: float | None = None
 
-    @property
-    def call_count(self) -> int:
-        return sum(self.calls.values())
-
-    @property
-    def failure_count(self) -> int:
-        return sum(count for outcome, count in self.calls.items() if outcome in FAILURES)
+    def with_status(self, status: HealthStatus) -> "Minute":
+        """The same minute, judged otherwise."""
+        return self if status is self.status else replace(self, status=status)
 
 
 class History:
@@ -130,10 +135,11 @@ class History:
         with redis.pipeline(transaction=False) as pipeline:
             for minute in wanted:
                 pipeline.hgetall(keys.minute_key(minute))
-            hashes = pipeline.execute(raise_on_error=False)
+            hashes = execute_reading(pipeline)
         for minute, found in zip(wanted, hashes, strict=True):
             self._minutes[minute], self._skipped[minute] = _parse(minute, found)
-        self._complete = {minute for minute in (*self._complete, *wanted) if hour[0] <= minute < now - _SETTLED_MINUTES}
+        settled = (seconds - _SETTLED_S) // 60
+        self._complete = {minute for minute in (*self._complete, *wanted) if hour[0] <= minute < settled}
         for outdated in [minute for minute in self._minutes if minute not in hour]:
             del self._minutes[outdated], self._skipped[outdated]
         self.now = now
@@ -150,10 +156,10 @@ class History:
         return tuple(self._minutes.get(minute, {}).get(server) or Minute(minute * 60) for minute in hour)
 
 
-def _parse(minute: int, found: Any) -> tuple[dict[str, Minute], dict[str, int]]:
+def _parse(minute: int, found: Mapping[bytes, bytes] | None) -> tuple[dict[str, Minute], dict[str, int]]:
     numbers: dict[str, dict[str, int]] = {}
     skipped: dict[str, int] = {}
-    for key, text in cast("dict[bytes, bytes]", found if isinstance(found, dict) else {}).items():
+    for key, text in (found or {}).items():
         name, _, server = key.decode(errors="replace").partition(" ")
         if name in _NAMES and text.isdigit():
             numbers.setdefault(server, {})[name] = int(text)
@@ -164,10 +170,23 @@ def _parse(minute: int, found: Any) -> tuple[dict[str, Minute], dict[str, int]]:
 
 def _build(minute: int, numbers: Mapping[str, int]) -> Minute:
     counts = [0] * len(BUCKET_NAMES)
-    for name, position in _TOOK_NAMES.items():
-        counts[position] = numbers.get(name, 0)
-    calls = {outcome: count for name, outcome in _CALL_NAMES.items() if (count := numbers.get(name, 0))}
-    return Minute(minute * 60, _judge(numbers), calls, Distribution(tuple(counts), 0.0))
+    calls: dict[Outcome, int] = {}
+    for name, number in numbers.items():
+        if name in _TOOK_NAMES:
+            counts[_TOOK_NAMES[name]] = number
+        elif name in _CALL_NAMES:
+            calls[_CALL_NAMES[name]] = number
+    duration = Distribution(tuple(counts))
+    return Minute(
+        at=minute * 60,
+        status=_judge(numbers),
+        calls=calls,
+        call_count=sum(calls.values()),
+        failure_count=sum(count for outcome, count in calls.items() if outcome in FAILURES),
+        duration=duration,
+        p50_s=duration.quantile_s(0.5),
+        p95_s=duration.quantile_s(0.95),
+    )
 
 
 def _judge(numbers: Mapping[str, int]) -> HealthStatus:

@@ -90,7 +90,7 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         stack.start("shop", sys.executable, "-m", _SERVER, "--http", str(mcp_port))
         stack.start_celery("worker", "worker", "-l", "INFO", "-c", "64", "-E")
         stack.start_celery("beat", "beat", "-l", "INFO")
-        stack.start_celery("flower", "flower", "--address=127.0.0.1", f"--port={flower_port}")
+        stack.start_celery("flower", "mcp", "flower", "--address=127.0.0.1", f"--port={flower_port}")
 
         from tarsy_tasks import ToolExecutor
         from tarsy_tasks.celery_app import agent_app

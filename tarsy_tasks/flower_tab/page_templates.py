@@ -1,0 +1,67 @@
+"""Where the templates of the pages come from: ours, and Flower's with the MCP pages linked in.
+
+Owns the places in Flower's templates where something is added as they are loaded; nothing of them is copied. A Flower
+whose templates lack such a place is not known to work.
+"""
+
+from pathlib import Path
+
+from tornado.template import Loader, Template
+
+from tarsy_tasks.errors import ConfigError
+
+__all__ = ["PageTemplates"]
+
+_OURS = Path(__file__).parent / "templates"
+
+_ADDITIONS = {
+    "navbar.html": (
+        ">Broker</a>\n        </li>\n",
+        """        <li class="nav-item">
+          <a class="nav-link{% if active_tab == 'mcp' %} active{% end %}" href="{{ reverse_url('mcp') }}"
+            {% if active_tab == 'mcp' %}aria-current="page"{% end %}>MCP</a>
+        </li>
+""",
+    ),
+    "task.html": (
+        '<div class="detail-actions">\n',
+        """{% if getattr(task, 'is_mcp_call', False) %}
+      <a class="btn btn-outline-primary" href="{{ reverse_url('mcp-call', task.uuid) }}">MCP call</a>
+      {% end %}
+""",
+    ),
+}
+"""By template: behind which text what is added."""
+
+
+class PageTemplates(Loader):
+    """Loads templates: those under `mcp/` are ours, all others Flower's.
+
+    Args:
+        flower_path: Where Flower has its own.
+
+    Raises:
+        ConfigError: They are not what is known to work.
+    """
+
+    def __init__(self, flower_path: Path) -> None:
+        super().__init__(str(flower_path))
+        for name in _ADDITIONS:
+            self.load(name)
+
+    def resolve_path(self, name: str, parent_path: str | None = None) -> str:  # noqa: ARG002
+        """Names are whole: a template of ours extends Flower's `base.html`."""
+        return name
+
+    def _create_template(self, name: str) -> Template:
+        path = _OURS / name if name.startswith("mcp/") else Path(self.root) / name
+        text = path.read_text(encoding="utf-8")
+        if name in _ADDITIONS:
+            place, addition = _ADDITIONS[name]
+            if text.count(place) != 1:
+                raise ConfigError(
+                    f"this Flower is not known to work with the MCP pages: its template {name} is another one. "
+                    "Install the version that tarsy-tasks asks for: pip install 'flower>=2.2,<2.3'"
+                )
+            text = text.replace(place, place + addition)
+        return Template(text, name=name, loader=self)
