@@ -34,7 +34,7 @@ T = TypeVar("T")
 _FRESH_S = 1.0
 _REDIS_S = 2.0
 _THREADS = 4
-_LATEST_CALLS = 20
+_LATEST_CALLS = 10
 _SCAN_LIMIT = 2000
 """So many entries of the audit are looked at for one page."""
 

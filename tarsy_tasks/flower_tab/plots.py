@@ -17,6 +17,7 @@ from tarsy_tasks.metrics import BUCKETS_S, Distribution
 from tarsy_tasks.outcomes import Outcome
 
 __all__ = [
+    "DOING",
     "call_bars",
     "call_scale",
     "duration_bars",
@@ -187,19 +188,20 @@ def timeline(steps: Sequence[Step]) -> str:
     parts: list[str] = []
     for step, following in pairwise(steps):
         x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
-        title = f"{_DOING[step.name]}: {duration(following.at - step.at)}"
+        title = f"{DOING[step.name]}: {duration(following.at - step.at)}"
         place = f'x="{x:.5g}" width="{max(width, 2):.5g}"'
         parts.append(f'<rect class="{step.name}" {place} height="1"><title>{title}</title></rect>')
     return _svg("mcp-timeline", 1000, 1, f"From {steps[0].name} to {steps[-1].name}: {duration(whole)}", parts)
 
 
-_DOING = {
+DOING = {
     StepName.QUEUED: "waited in the queue",
-    StepName.PICKED_UP: "was prepared",
-    StepName.SENT: "the MCP server had it",
-    StepName.RECOVERED: "was sent again",
+    StepName.PICKED_UP: "was made ready",
+    StepName.SENT: "was with the MCP server",
+    StepName.RECOVERED: "waited to be sent again",
     StepName.ANSWERED: "was over",
 }
+"""By the step at which it begins: what happens to a call up to the next one."""
 
 
 def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], highest: float) -> list[str]:
