@@ -21,6 +21,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.outcomes import Outcome
 
 __all__ = [
+    "LATEST_S",
     "AuditEntry",
     "AuditFilter",
     "AuditPage",
@@ -38,7 +39,7 @@ Source = Literal["worker", "agent"]
 
 _STREAMS: dict[Source, str] = {"agent": keys.AGENT_AUDIT, "worker": keys.AUDIT}
 _RANKS: dict[Source, int] = {source: rank for rank, source in enumerate(_STREAMS)}
-_LATEST_S = 253_402_300_799
+LATEST_S = 253_402_300_799
 """The end of the year 9999, where the calendar of Python ends."""
 _LONGEST_BYTES = 64 * 1024
 _FIRST_CHUNK, _LARGEST_CHUNK = 50, 1000
@@ -69,7 +70,7 @@ class Step(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: StepName
-    at: float = Field(ge=0, le=_LATEST_S, allow_inf_nan=False)
+    at: float = Field(ge=0, le=LATEST_S, allow_inf_nan=False)
 
 
 class AuditEntry(BaseModel):
@@ -103,7 +104,7 @@ class AuditEntry(BaseModel):
     id: str = ""
     source: Source = "worker"
     damage: str | None = None
-    at: float = Field(ge=0, le=_LATEST_S, allow_inf_nan=False)
+    at: float = Field(ge=0, le=LATEST_S, allow_inf_nan=False)
     call_id: str = ""
     task_id: str = ""
     agent_id: str | None = None
@@ -156,8 +157,8 @@ class AuditFilter(BaseModel):
     run_id: str | None = None
     call_id: str | None = None
     task_id: str | None = None
-    since: float | None = Field(default=None, ge=0, le=_LATEST_S, allow_inf_nan=False)
-    until: float | None = Field(default=None, ge=0, le=_LATEST_S, allow_inf_nan=False)
+    since: float | None = Field(default=None, ge=0, le=LATEST_S, allow_inf_nan=False)
+    until: float | None = Field(default=None, ge=0, le=LATEST_S, allow_inf_nan=False)
 
     def matches(self, entry: AuditEntry) -> bool:
         """Whether an entry is wanted, its time aside."""
@@ -248,8 +249,9 @@ class Follower:
         found: list[AuditEntry] = []
         for key, entries in replies or ():
             source: Source = "worker" if key.decode() == keys.AUDIT else "agent"
-            found += [_parse(source, *each) for each in entries]
-            self._read[source] = entries[-1][0].decode()
+            for each in entries:
+                found.append(_parse(source, *each))
+                self._read[source] = each[0].decode()
         return [entry for entry in sorted(found, key=_order) if self._wanted.matches(entry)]
 
 
@@ -257,13 +259,16 @@ def build_canonical(arguments: Any) -> str:
     """Arguments as one text, the same for the same arguments: JSON with sorted keys and no spaces.
 
     Args:
-        arguments: A JSON value; a text that is JSON counts as what it says, any other as itself.
+        arguments: A JSON value; a text that is JSON counts as what it says, any other as itself, and nothing as an
+            empty object.
     """
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             return arguments
+    if arguments is None:
+        arguments = {}
     try:
         return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (ValueError, TypeError, RecursionError):
@@ -336,7 +341,7 @@ def _parse(source: Source, raw_id: bytes, fields: Mapping[bytes, bytes] | None) 
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         # Its text may quote what lies there.
         damage = f"it is no entry of the audit ({type(error).__name__})"
-    written_at = min(int(entry_id.partition("-")[0]) / 1000, _LATEST_S)
+    written_at = min(int(entry_id.partition("-")[0]) / 1000, LATEST_S)
     return AuditEntry(id=entry_id, source=source, at=written_at, damage=damage)
 
 

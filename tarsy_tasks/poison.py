@@ -9,12 +9,12 @@ import base64
 import json
 from dataclasses import dataclass
 from hashlib import sha1
-from typing import Any, cast
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
 from redis.exceptions import ResponseError
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.messages import Books, DamagedMessage, read_books
 
 __all__ = ["DamagedMessage", "SetAside", "drop", "load", "load_arguments", "load_latest", "retry"]
 
@@ -38,10 +38,6 @@ redis.call('ZADD', KEYS[4], t[1] + t[2] / 1000000, ARGV[1])
 redis.call('LPUSH', KEYS[5], ARGV[3])
 return 1
 """
-
-
-class DamagedMessage(ValueError):
-    """A message that was set aside and cannot be read; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -71,45 +67,6 @@ class SetAside:
     damage: str | None = None
 
 
-class _Message(BaseModel):
-    """kombu's form of a message."""
-
-    model_config = ConfigDict(extra="allow")
-
-    body: str
-    headers: dict[str, Any]
-    properties: dict[str, Any]
-
-
-_Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
-"""Celery's: positional arguments, keyword arguments, and how the task hangs together with others."""
-
-
-@dataclass(frozen=True)
-class _Books:
-    """The books of a message that can be read, and what it says."""
-
-    text: bytes
-    queue: str
-    message: _Message
-    args: list[Any]
-    kwargs: dict[str, Any]
-    embed: Any
-
-    @property
-    def is_encoded(self) -> bool:
-        return self.message.properties.get("body_encoding") == "base64"
-
-    @property
-    def call(self) -> dict[str, Any]:
-        """The fourth argument of a call, which says who asks."""
-        found: Any = self.argument(3, "call")
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-    def argument(self, position: int, name: str) -> Any:
-        return self.args[position] if len(self.args) > position else self.kwargs.get(name)
-
-
 def load_latest(redis: Any, limit: int) -> tuple[list[SetAside], int]:
     """The messages that were set aside last, newest first, and how many there are in all.
 
@@ -133,7 +90,7 @@ def load_arguments(redis: Any, tag: str) -> Any:
     Raises:
         DamagedMessage: It cannot be read.
     """
-    return _read(_text_of(redis, tag) or b"").argument(2, "arguments")
+    return read_books(_text_of(redis, tag) or b"").call.arguments
 
 
 def retry(redis: Any, tag: str) -> bool:
@@ -149,7 +106,7 @@ def retry(redis: Any, tag: str) -> bool:
     text = _text_of(redis, tag)
     if text is None:
         return False
-    books = _read(text)
+    books = read_books(text)
     names = (
         keys.poison_key(tag),
         keys.POISONED,
@@ -187,12 +144,12 @@ def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | 
     if not is_read:
         return SetAside(tag, queue, at, kept_s, size_bytes)
     try:
-        books = _read(text)
+        books = read_books(text)
     except DamagedMessage as damage:
         return SetAside(tag, queue, at, kept_s, size_bytes, damage=str(damage))
-    tool = f"{books.argument(0, 'server')}.{books.argument(1, 'tool')}"[:_SHOWN_LIMIT]
-    caller = {name: str(books.call[name])[:_SHOWN_LIMIT] for name in _CALLER if books.call.get(name)}
-    task = str(books.message.headers.get("task"))[:_SHOWN_LIMIT]
+    tool = f"{books.call.server}.{books.call.tool}"[:_SHOWN_LIMIT]
+    caller = {name: str(books.call.info[name])[:_SHOWN_LIMIT] for name in _CALLER if books.call.info.get(name)}
+    task = books.task[:_SHOWN_LIMIT]
     return SetAside(tag, queue, at, kept_s, size_bytes, task, tool, caller)
 
 
@@ -203,22 +160,9 @@ def _text_of(redis: Any, tag: str) -> bytes | None:
         raise DamagedMessage(_NO_STRING) from None
 
 
-def _read(text: bytes) -> _Books:
-    queue, *rest = text.split(b"\n", 2)
-    if len(rest) < 2:
-        raise DamagedMessage("it does not begin with the name of its queue")
-    try:
-        message = _Message.model_validate_json(rest[1])
-        body = base64.b64decode(message.body) if message.properties.get("body_encoding") == "base64" else message.body
-        return _Books(text, queue.decode(), message, *_Body.validate_json(body))
-    except ValueError as error:
-        # Its text may quote arguments.
-        raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
-
-
-def _without_deadline(books: _Books) -> str:
-    books.call.pop("deadline", None)
-    body = json.dumps([books.args, books.kwargs, books.embed])
+def _without_deadline(books: Books) -> str:
+    books.call.info.pop("deadline", None)
+    body = json.dumps([books.call.args, books.call.kwargs, books.embed])
     headers = {**books.message.headers, "expires": None}
     headers.pop("garbage_at", None)
     changed = {"headers": headers, "body": base64.b64encode(body.encode()).decode() if books.is_encoded else body}

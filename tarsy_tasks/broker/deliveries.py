@@ -18,15 +18,14 @@ marker `tarsy:call:<tag>`. The tag of a call is its task id.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha1
-from typing import Any
-
-from redis.exceptions import NoScriptError
+from typing import Any, Protocol
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.script import Script
+from tarsy_tasks.broker.sweep import SWEEP, Swept
 
-__all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Mark", "Swept"]
+__all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Entry", "Mark", "Trail"]
 
 MAX_DELIVERIES = 3
 """A message whose workers died so often is set aside, if the last time it was the suspect: a call has to run alone."""
@@ -52,6 +51,36 @@ class Mark(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the audit gets in the step that ends a call: then it has one entry for each, whoever dies when.
+
+    Attributes:
+        text: For the stream; empty: it gets none.
+        limit: About how many entries the stream keeps.
+        told: Called when it was this step that ended the call, with why the stream did not take the entry, or with
+            nothing.
+    """
+
+    text: str
+    limit: int
+    told: Callable[[str], None]
+
+
+class Trail(Protocol):
+    """What a worker knows of a call in its hands."""
+
+    def entry(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> Entry:
+        """The entry of the call, which ends now.
+
+        Args:
+            status: Celery's state, None if nothing is stored.
+            result: What is stored.
+            size_bytes: Its size.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Delivery:
     """One message in the hands of this worker.
@@ -65,6 +94,7 @@ class Delivery:
         runs: The pool has it: it goes on when the connection to Redis is made anew.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
+        trail: For the audit; None for what is no call.
     """
 
     tag: str
@@ -75,30 +105,22 @@ class Delivery:
     runs: bool = False
     answered: bool = False
     kept: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep found: tags of messages that went back to their queues, and of those that were set aside within the
-    last minute, by whomever: whoever did may have died before it said so.
-    """
-
-    restored: tuple[str, ...]
-    set_aside: tuple[str, ...]
-
-
-class _Script:
-    def __init__(self, text: str, *, grows: bool = False) -> None:
-        # A Redis that is full takes nothing new, and everything that brings calls to their end.
-        self.text = text if grows else f"#!lua flags=allow-oom\n{text}"
-        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+    trail: Trail | None = None
 
 
 _NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
-_DROP = "redis.call('HDEL', KEYS[1], ARGV[1]) redis.call('ZREM', KEYS[2], ARGV[1]) "
+_RECORD = f"""
+    local function record(key, text, limit)
+        if text == '' then return '' end
+        local id = redis.pcall('XADD', key, 'MAXLEN', '~', limit, '*', '{keys.AUDIT_FIELD}', text)
+        if type(id) == 'table' then return id.err end  -- an answer is worth more than its entry
+        redis.call('EXPIRE', key, {keys.AUDIT_TTL_S})
+        return ''
+    end
+    """
 
 # KEYS: unacked, waiting, queue. ARGV: tag, message, when it is garbage.
-_PUBLISH = _Script(
+_PUBLISH = Script(
     _NOW
     + """
     if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
@@ -110,7 +132,7 @@ _PUBLISH = _Script(
 
 # KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or '',
 # whether it is a suspect from the beginning.
-_TAKE = _Script(
+_TAKE = Script(
     _NOW
     + """
     local mark = redis.call('HMGET', KEYS[4], 'mark', 'owner')
@@ -127,54 +149,93 @@ _TAKE = _Script(
     """
 )
 
-# KEYS: marker. ARGV: owner, who may have begun it before, marker's ttl.
-_BEGIN = _Script(
-    """
+# KEYS: marker, audit. ARGV: owner, who may have begun it before, marker's ttl, whether the audit has to be there.
+_BEGIN = Script(
+    f"""
     local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return {mark[1], ''} end
+    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return {{mark[1], ''}} end
     if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end
+    if ARGV[4] ~= '' then
+        local probe = redis.pcall('XADD', KEYS[2], '*', '{keys.AUDIT_FIELD}', '')
+        if type(probe) == 'table' then return {{'', '', probe.err}} end
+        redis.call('XDEL', KEYS[2], probe)
+        redis.call('EXPIRE', KEYS[2], {keys.AUDIT_TTL_S})
+    end
     redis.call('HSET', KEYS[1], 'mark', 'begun', 'owner', ARGV[1])
     redis.call('EXPIRE', KEYS[1], ARGV[3])
-    return {'', ''}
+    return {{'', ''}}
     """
 )
 
 # KEYS: marker. ARGV: owner.
-_UNBEGIN = _Script(
+_UNBEGIN = Script(
     """
     local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
     if mark[1] == 'begun' and mark[2] == ARGV[1] then redis.call('HDEL', KEYS[1], 'mark', 'owner') end
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner. The first answer stays, and
-# what another owner began in the meantime, that one answers.
-_ANSWER = _Script(
-    """
+# KEYS: unacked, leases, marker, result, audit. ARGV: tag, marker's ttl, result, its ttl, owner, audit entry, how many
+# are kept. The first answer stays, and what another owner began in the meantime, that one answers. Of what an agent
+# withdrew from its queue the agent tells the audit.
+_ANSWER = Script(
+    _RECORD
+    + """
     local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner')
-    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return 0 end
-    if mark[1] ~= 'answered' then
-        if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
-        else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
-        redis.call('PUBLISH', KEYS[4], ARGV[3])
-        redis.call('HSET', KEYS[3], 'mark', 'answered')
-        redis.call('EXPIRE', KEYS[3], ARGV[2])
-    end
+    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return {0, ''} end
+    local is_mine = redis.call('HDEL', KEYS[1], ARGV[1]) == 1 or mark[1] ~= 'withdrawn'
+    redis.call('ZREM', KEYS[2], ARGV[1])
+    if mark[1] == 'answered' then return {0, ''} end
+    if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
+    else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
+    redis.call('PUBLISH', KEYS[4], ARGV[3])
+    redis.call('HSET', KEYS[3], 'mark', 'answered')
+    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    if not is_mine then return {0, ''} end
+    return {1, record(KEYS[5], ARGV[6], ARGV[7])}
     """
-    + _DROP
 )
 
-# KEYS: unacked, leases, marker. ARGV: tag, marker's ttl.
-_ACKNOWLEDGE = _Script(
-    _DROP
+# KEYS: unacked, leases, marker, audit. ARGV: tag, marker's ttl, audit entry, how many are kept.
+_ACKNOWLEDGE = Script(
+    _RECORD
     + """
-    if redis.call('HGET', KEYS[3], 'mark') ~= 'withdrawn' then redis.call('HSET', KEYS[3], 'mark', 'answered') end
+    local mark = redis.call('HGET', KEYS[3], 'mark')
+    local is_mine = redis.call('HDEL', KEYS[1], ARGV[1]) == 1 or mark ~= 'withdrawn'
+    redis.call('ZREM', KEYS[2], ARGV[1])
+    if mark ~= 'withdrawn' then redis.call('HSET', KEYS[3], 'mark', 'answered') end
     redis.call('EXPIRE', KEYS[3], ARGV[2])
+    if mark == 'answered' or not is_mine then return {0, ''} end
+    return {1, record(KEYS[4], ARGV[3], ARGV[4])}
+    """
+)
+
+# KEYS: unacked, waiting, audit. ARGV: tag, audit entry, how many are kept.
+_DISCARD = Script(
+    _RECORD
+    + """
+    if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return {0, ''} end
+    local books = redis.call('HGET', KEYS[1], ARGV[1])
+    if not books then return {0, ''} end
+    redis.call('HDEL', KEYS[1], ARGV[1])
+    local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
+    if queue then redis.call('LREM', queue, -1, message) end
+    return {1, record(KEYS[3], ARGV[2], ARGV[3])}
+    """
+)
+
+# KEYS: marker, audit. ARGV: audit entry, how many are kept, marker's ttl.
+_TELL = Script(
+    _RECORD
+    + """
+    if redis.call('HSETNX', KEYS[1], 'told', 1) == 0 then return {0, ''} end
+    redis.call('EXPIRE', KEYS[1], ARGV[3])
+    return {1, record(KEYS[2], ARGV[1], ARGV[2])}
     """
 )
 
 # KEYS: unacked, leases, waiting, marker. ARGV: tag, marker's ttl.
-_REQUEUE = _Script(
+_REQUEUE = Script(
     _NOW
     + """
     if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return 0 end
@@ -191,7 +252,7 @@ _REQUEUE = _Script(
 )
 
 # KEYS: leases. ARGV: tags.
-_RENEW = _Script(
+_RENEW = Script(
     _NOW
     + """
     for _, tag in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, tag) end
@@ -199,10 +260,10 @@ _RENEW = _Script(
 )
 
 # KEYS: unacked, waiting, marker. ARGV: tag, marker's ttl.
-_WITHDRAW = _Script(
+_WITHDRAW = Script(
     """
     local mark = redis.call('HGET', KEYS[3], 'mark')
-    if mark and mark ~= 'withdrawn' then return mark end
+    if mark and mark ~= 'withdrawn' then return {mark, 1} end
     redis.call('HSET', KEYS[3], 'mark', 'withdrawn')
     redis.call('EXPIRE', KEYS[3], ARGV[2])
     if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
@@ -213,12 +274,12 @@ _WITHDRAW = _Script(
             redis.call('LREM', queue, -1, message)
         end
     end
-    return ''
+    return {'', redis.call('HEXISTS', KEYS[1], ARGV[1])}
     """
 )
 
 # KEYS: unacked, waiting, queue.
-_PURGE = _Script(
+_PURGE = Script(
     """
     for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
         local books = redis.call('HGET', KEYS[1], tag)
@@ -230,74 +291,6 @@ _PURGE = _Script(
     local size = redis.call('LLEN', KEYS[3])
     redis.call('DEL', KEYS[3])
     return size
-    """
-)
-
-# KEYS: unacked, waiting, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
-# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most, for how long poison is told.
-_SWEEP = _Script(
-    _NOW
-    + """
-    local lease, quiet, allowed, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-    local last = redis.call('HMGET', KEYS[4], 'last', 'quiet_until')
-    redis.call('HSET', KEYS[4], 'last', now)
-    redis.call('EXPIRE', KEYS[4], 3600)
-    local swept = tonumber(last[1] or '0')
-    if now - swept > quiet or swept > now + 1 then
-        -- Redis was away or frozen, or nobody looked: leases could not be renewed, and their owners may be well.
-        redis.call('HSET', KEYS[4], 'quiet_until', now + quiet)
-        return {{}, {}}
-    end
-    if last[2] and now < tonumber(last[2]) then return {{}, {}} end
-    local restored = {}
-    local function put_back(tag, books, is_blamed)
-        local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-        redis.call('ZREM', KEYS[3], tag)
-        redis.call('ZREM', KEYS[2], tag)
-        if is_blamed or not queue then  -- without a queue the books are damaged, and must not stop the sweep
-            redis.call('HDEL', KEYS[1], tag)
-            redis.call('SET', ARGV[8] .. tag, books, 'EX', ARGV[6])
-            redis.call('ZADD', KEYS[5], now, tag)
-            redis.call('EXPIRE', KEYS[5], ARGV[6])
-            redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - ARGV[6])
-        else
-            redis.call('RPUSH', queue, message)
-            redis.call('ZADD', KEYS[2], now, tag)
-            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[6])  -- it may wait long, and what had begun must stay known
-            restored[#restored + 1] = tag
-        end
-    end
-    for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)) do
-        local books = redis.call('HGET', KEYS[1], tag)
-        if books then
-            local marker = redis.call('HMGET', ARGV[7] .. tag, 'deliveries', 'suspect')
-            local count = tonumber(marker[1] or '0')
-            put_back(tag, books, (marker[2] and count >= allowed) or count >= tonumber(ARGV[10]))
-        else redis.call('ZREM', KEYS[3], tag) end
-    end
-    for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - lease, 'LIMIT', 0, limit)) do
-        local books = redis.call('HGET', KEYS[1], tag)
-        local queue, garbage, message
-        if books then queue, garbage, message = string.match(books, '^([^\\n]*)\\n([^\\n]*)\\n(.*)$') end
-        if not books then
-            redis.call('ZREM', KEYS[2], tag)
-        elseif not queue then
-            put_back(tag, books, true)
-        elseif garbage ~= '' and now > tonumber(garbage) then
-            redis.call('LREM', queue, -1, message)
-            redis.call('ZREM', KEYS[2], tag)
-            redis.call('HDEL', KEYS[1], tag)
-        elseif redis.call('LLEN', queue) > tonumber(ARGV[5])
-            or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
-            redis.call('ZADD', KEYS[2], now, tag)  -- it waits: the next look is a lease later
-        else
-            -- Popped for a connection that broke; or it ended its worker before that could take it.
-            local pops = redis.call('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
-            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
-            put_back(tag, books, pops >= allowed * 5)
-        end
-    end
-    return {restored, redis.call('ZRANGEBYSCORE', KEYS[5], now - ARGV[11], '+inf')}
     """
 )
 
@@ -338,17 +331,25 @@ class Deliveries:
             count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}", suspect)
         return Delivery(tag, queue, int(count), Mark(_text(mark)), _text(owner))
 
-    def begin(self, delivery: Delivery, owner: str, *, after: str = "") -> None:
+    def begin(self, delivery: Delivery, owner: str, *, after: str = "", is_audited: bool = False) -> str:
         """Note that a call begins, just before it is sent; `delivery.mark` is `Mark.NONE` afterwards if it may be, and
         else says why not. `delivery.owner` is whoever began it.
 
         Args:
             owner: Who begins it; each delivery has another.
             after: It may run although this owner began it before.
+            is_audited: It may only begin if the audit takes an entry.
+
+        Returns:
+            Why the audit takes none, and then it has not begun; or nothing.
         """
-        mark, other = self._run(_BEGIN, (keys.call_marker(delivery.tag),), owner, after or owner, MARKER_TTL_S)
+        names = (keys.call_marker(delivery.tag), keys.AUDIT)
+        mark, other, *trouble = self._run(_BEGIN, names, owner, after or owner, MARKER_TTL_S, "1" if is_audited else "")
+        if trouble:
+            return _text(trouble[0])
         delivery.mark = Mark(_text(mark))
         delivery.owner = owner if delivery.mark is Mark.NONE else _text(other)
+        return ""
 
     def unbegin(self, tag: str, owner: str) -> None:
         """It was not sent after all."""
@@ -359,16 +360,50 @@ class Deliveries:
         marker = keys.call_marker(tag)
         self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
 
-    def answer(self, delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
+    def answer(
+        self,
+        delivery: Delivery,
+        result_key: str,
+        result: str | bytes,
+        lifetime_s: int | None,
+        entry: Entry | None = None,
+    ) -> None:
         """Store and announce a call's result and take the call off the books, unless it was answered before, or
         somebody else than `delivery.owner` has begun it.
         """
-        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key)
-        self._run(_ANSWER, names, delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
+        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key, keys.AUDIT)
+        arguments = (delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
+        self._end(_ANSWER, names, arguments, entry)
 
-    def acknowledge(self, tag: str) -> None:
+    def acknowledge(self, tag: str, entry: Entry | None = None) -> None:
         """Take a message off the books."""
-        self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, ENDED_TTL_S)
+        names = (keys.UNACKED, keys.LEASES, keys.call_marker(tag), keys.AUDIT)
+        self._end(_ACKNOWLEDGE, names, (tag, ENDED_TTL_S), entry)
+
+    def discard(self, tag: str, entry: Entry | None = None) -> None:
+        """Throw a message away that waits in its queue."""
+        self._end(_DISCARD, (keys.UNACKED, keys.WAITING, keys.AUDIT), (tag,), entry)
+
+    def tell(self, tag: str, entry: Entry) -> None:
+        """Tell the audit of a message that was set aside, if nobody has done so."""
+        names = (keys.call_marker(tag), keys.AUDIT)
+        is_first, trouble = self._run(_TELL, names, entry.text, entry.limit, MARKER_TTL_S)
+        if is_first:
+            entry.told(_text(trouble))
+
+    def _end(self, step: Script, names: tuple[str, ...], arguments: tuple[Any, ...], entry: Entry | None) -> None:
+        audit = ("", 0) if entry is None else (entry.text, entry.limit)
+        is_first, trouble = self._run(step, names, *arguments, *audit)
+        if is_first and entry is not None:
+            entry.told(_text(trouble))
+
+    def books_of(self, tag: str) -> bytes:
+        """The books of a message, empty if there are none."""
+        return self.exchange.execute(("HGET", keys.UNACKED, tag))[0] or b""
+
+    def books_set_aside(self, tag: str) -> bytes:
+        """The books of a message that was set aside, empty if there are none."""
+        return self.exchange.execute(("GET", keys.poison_key(tag)))[0] or b""
 
     def requeue(self, tag: str) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
@@ -387,14 +422,16 @@ class Deliveries:
         known = self.exchange.execute(("HEXISTS", keys.UNACKED, tag), ("EXISTS", keys.call_marker(tag)))
         return not any(known)
 
-    def withdraw(self, tag: str) -> Mark:
+    def withdraw(self, tag: str) -> tuple[Mark, bool]:
         """Nobody waits for a call any more: unless it has begun, it never will.
 
         Returns:
-            `Mark.NONE` if it was withdrawn, else what has become of it.
+            `Mark.NONE` if it was withdrawn, else what has become of it; and whether a worker has or had it, which
+            tells the audit.
         """
         names = (keys.UNACKED, keys.WAITING, keys.call_marker(tag))
-        return Mark(_text(self._run(_WITHDRAW, names, tag, MARKER_TTL_S)))
+        mark, is_taken = self._run(_WITHDRAW, names, tag, MARKER_TTL_S)
+        return Mark(_text(mark)), bool(is_taken)
 
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
@@ -408,8 +445,8 @@ class Deliveries:
             quiet_s: When nobody swept for so long Redis was away, and the owners get as long to renew their leases.
         """
         names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.SWEEPS, keys.POISONED)
-        restored, aside = self._run(
-            _SWEEP,
+        found = self._run(
+            SWEEP,
             names,
             lease_s,
             quiet_s,
@@ -423,15 +460,10 @@ class Deliveries:
             _MOST_DELIVERIES,
             _TOLD_S,
         )
-        return Swept(tuple(map(_text, restored)), tuple(map(_text, aside)))
+        return Swept(*(tuple(map(_text, tags)) for tags in found))
 
-    def _run(self, script: _Script, names: tuple[str, ...], *arguments: Any) -> Any:
-        exchange = self.exchange
-        try:
-            return exchange.execute(("EVALSHA", script.digest, len(names), *names, *arguments))[0]
-        except NoScriptError:
-            # The first time, and after each restart of Redis.
-            return exchange.execute(("EVAL", script.text, len(names), *names, *arguments))[0]
+    def _run(self, script: Script, names: tuple[str, ...], *arguments: Any) -> Any:
+        return script.run(self.exchange, names, *arguments)
 
     @property
     def exchange(self) -> RedisExchange:

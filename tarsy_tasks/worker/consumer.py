@@ -11,6 +11,12 @@ from celery import signals
 from celery.exceptions import NotRegistered
 from celery.worker import consumer
 
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.audit import audit
+
 __all__ = ["Consumer"]
 
 logger = logging.getLogger(__name__)
@@ -43,6 +49,13 @@ class Consumer(consumer.Consumer):
             task_id,
             len(message.body or ""),
         )
+        delivery: Delivery | None = getattr(message, "delivery", None)
+        if delivery is not None:
+            name = task_id if isinstance(task_id, str) and task_id else delivery.tag
+            delivery.trail = audit.trail(name, CallMessage((), {}), delivery.queue)
+            if delivery.trail is not None:
+                text = f"A message was refused: {why} ({kind}). No tool ran."
+                delivery.trail.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
         message.reject_log_error(logger, self.connection_errors)
         if isinstance(task_id, str) and task_id and error is not None:
             # Its own text may quote the body.

@@ -9,6 +9,11 @@ from typing import Any, cast
 
 from celery.worker.request import Request
 
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.celery_app import CALL_TOOL
+from tarsy_tasks.worker.audit import audit
+
 __all__ = ["CallRequest"]
 
 logger = logging.getLogger(__name__)
@@ -30,7 +35,10 @@ class CallRequest(Request):
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
         # What the transport knows of this delivery, for the guard and the result backend.
         message = self._message
-        self._request_dict["delivery"] = getattr(message, "delivery", None)
+        delivery: Delivery | None = getattr(message, "delivery", None)
+        if delivery is not None and self._type == CALL_TOOL:
+            delivery.trail = audit.trail(self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue)
+        self._request_dict["delivery"] = delivery
         self._request_dict["deliveries"] = getattr(message.channel, "deliveries", None)
 
     def acknowledge(self) -> None:
