@@ -14,14 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from celery import current_app
 from pydantic import BaseModel, ConfigDict
-from redis.exceptions import RedisError
 
 from tarsy_tasks import keys
 from tarsy_tasks.health import RECORD_TTL_S, HealthRecord
 
-__all__ = ["Alert", "note", "subscribe"]
+__all__ = ["Alert", "note_command", "pass_on", "subscribe"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ _RELAPSES_S = 3600
 _NOTE = """
 -- Notes what one worker saw; returns the alert that this gives, or false.
 -- KEYS state, stream; ARGV worker, healthy, alert as JSON, seconds: observation, recovery, longest recovery, relapses,
--- state, stream; length of the stream
+-- state, stream; length of the stream, id of the alert
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 local time = redis.call('TIME')
@@ -58,6 +56,8 @@ for i = 1, #state, 2 do
 end
 healthy = healthy or ARGV[2] == '1'
 redis.call('EXPIRE', KEYS[1], ARGV[8])
+-- Sent again, because the connection was lost before the reply.
+if known.given_id == ARGV[11] then return known.given end
 
 local said = known.said
 local since = tonumber(known.since) or now
@@ -96,6 +96,7 @@ kind = redis.call('TYPE', KEYS[2]).ok
 if kind ~= 'stream' and kind ~= 'none' then redis.call('DEL', KEYS[2]) end
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[10], '*', 'alert', text)
 redis.call('EXPIRE', KEYS[2], ARGV[9])
+redis.call('HSET', KEYS[1], 'given_id', ARGV[11], 'given', text)
 return text
 """
 
@@ -155,42 +156,40 @@ def subscribe(tell: Callable[[Alert], None]) -> Callable[[], None]:
     return unsubscribe
 
 
-def note(record: HealthRecord, redis: Any = None) -> Alert | None:
-    """Take note of a check; logs and passes on the alert that it gives, if any.
+def note_command(record: HealthRecord) -> tuple[Any, ...]:
+    """The Redis command that takes note of a check, to ride with others; `pass_on` understands its reply.
 
-    An alert is no reason to fail: where Redis cannot be asked, the next check tells.
-
-    Args:
-        record: What the check found.
-        redis: A client of the database of the results; None: the current application's.
+    It may be sent twice: the second time it gives the same alert.
     """
-    client = redis if redis is not None else current_app.backend.client
     # The script adds its verdict.
     draft: dict[str, Any] = {"v": 1, "id": str(uuid.uuid4()), "server": record.server, "worker": record.worker}
     if record.error is not None:
         draft["error"] = record.error
-    try:
-        text = client.register_script(_NOTE)(
-            [keys.alert_state_key(record.server), keys.ALERTS],
-            [
-                record.worker,
-                int(record.healthy),
-                json.dumps(draft),
-                RECORD_TTL_S,
-                _RECOVERY_S,
-                _LONGEST_RECOVERY_S,
-                _RELAPSES_S,
-                _STATE_TTL_S,
-                _STREAM_TTL_S,
-                _STREAM_LENGTH,
-            ],
-        )
-        alert = Alert.model_validate_json(text) if text else None
-    except (RedisError, ValueError) as error:
-        logger.warning("the check of MCP server %s could not be noted for alerts: %s", record.server, error)
+    return (
+        "EVAL",
+        _NOTE,
+        2,
+        keys.alert_state_key(record.server),
+        keys.ALERTS,
+        record.worker,
+        int(record.healthy),
+        json.dumps(draft),
+        RECORD_TTL_S,
+        _RECOVERY_S,
+        _LONGEST_RECOVERY_S,
+        _RELAPSES_S,
+        _STATE_TTL_S,
+        _STREAM_TTL_S,
+        _STREAM_LENGTH,
+        draft["id"],
+    )
+
+
+def pass_on(reply: bytes | None) -> Alert | None:
+    """Log and pass on the alert, if any, that Redis replied with when it took note of a check."""
+    if reply is None:
         return None
-    if alert is None:
-        return None
+    alert = Alert.model_validate_json(reply)
     logger.log(logging.WARNING if alert.status == "unhealthy" else logging.INFO, "alert: %s", alert)
     with _lock:
         _given.append(alert)

@@ -267,7 +267,7 @@ class HealthChecks:
         )
 
     def _write(self, records: Mapping[str, HealthRecord]) -> None:
-        """All records in one exchange with Redis, and after it the lists of tools that changed."""
+        """All records in one exchange with Redis, which says what is an alert; after it the tools that changed."""
         if not records:
             return
         ttl_s, now = int(RECORD_TTL_S), self._clock.now()
@@ -296,21 +296,22 @@ class HealthChecks:
             if self._watched[server].connection.session is not None
             for key in (keys.tools_key(server), keys.approved_tools_key(server))
         ]
+        first = len(commands)
         commands += [("EXPIRE", key, CATALOGUE_TTL_S) for _, key in catalogues]
+        commands += [alerts.note_command(record) for record in records.values()]
         try:
-            replies = self._exchange.execute(*commands)
-            for (server, _), is_there in zip(catalogues, replies[len(replies) - len(catalogues) :], strict=True):
+            replies = self._exchange.execute(*commands)[first:]
+            for reply in replies[len(catalogues) :]:
+                alerts.pass_on(reply)
+            for (server, _), is_there in zip(catalogues, replies[: len(catalogues)], strict=True):
                 if not is_there:
                     self._watched[server].listed = None
             for server in records:
                 self._write_tools(self._watched[server])
         except (RedisError, OSError) as error:
-            # Nor are alerts asked for, each of which would wait as long; the next check tells.
             self._tell_redis(error)
-            return
-        self._can_write = True
-        for record in records.values():
-            alerts.note(record, self._redis)
+        else:
+            self._can_write = True
 
     def _write_tools(self, watched: _Watched) -> None:
         session = watched.connection.session

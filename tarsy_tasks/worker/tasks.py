@@ -199,7 +199,8 @@ def _time_left(info: CallInfo) -> float:
     """Seconds that this call may take, by its own timeout and its deadline."""
     left_s = info.timeout_s or _NO_LIMIT_S
     if info.deadline is not None:
-        _sync_clock(current_app.backend.client)
+        if not _clock.is_fresh:  # tenacity costs more than the rest of this
+            _sync_clock(current_app.backend.client)
         left_s = min(left_s, info.deadline - _clock.now())
     if left_s <= 0:
         raise CallError(

@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from tarsy_tasks import keys
 from tarsy_tasks.health import HealthRecord
 from tarsy_tasks.worker import alerts
 from tarsy_tasks.worker.alerts import Alert
-from tests.processes import free_port
 
 
 @pytest.fixture
@@ -31,7 +28,7 @@ def seen(client: Any, healthy: bool, worker: str = "w1", server: str = "k8s") ->
     """The status of the alert that a check gives."""
     error = None if healthy else "it broke"
     record = HealthRecord(server=server, healthy=healthy, error=error, latency_s=0.1, checked_at=0, worker=worker)
-    alert = alerts.note(record, client)
+    alert = alerts.pass_on(client.execute_command(*alerts.note_command(record)))
     return alert.status if alert else None
 
 
@@ -132,7 +129,11 @@ def test_subscribers_hear_of_it_until_they_do_not_want_to(client: Any, caplog: p
     assert "alert: MCP server k8s is unhealthy: it broke" in caplog.text
 
 
-def test_without_redis_a_check_is_only_not_noted(caplog: pytest.LogCaptureFixture) -> None:
-    with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as nobody:
-        assert seen(nobody, False) is None
-    assert "could not be noted" in caplog.text
+def test_an_alert_whose_telling_was_lost_with_the_connection_is_told_when_asked_again(client: Any) -> None:
+    record = HealthRecord(server="k8s", healthy=False, error="it broke", latency_s=0.1, checked_at=0, worker="w1")
+    command = alerts.note_command(record)
+    first, second = client.execute_command(*command), client.execute_command(*command)
+    assert first
+    assert second == first
+    assert client.xlen(keys.ALERTS) == 1
+    assert client.execute_command(*alerts.note_command(record)) is None, "the next check is another one"
