@@ -99,15 +99,13 @@ class _Page(BaseHandler):
         Raises:
             HTTPError: It says something that means nothing.
         """
-        words = {
-            name: self.get_query_argument(name, "") for name in ("server", "tool", "agent_id", "run_id", "call_id")
-        }
-        chosen = self.get_query_arguments("outcome")
+        names = ("server", "tool", "agent_id", "run_id", "call_id")
+        words: dict[str, Any] = {name: word for name in names if (word := self.get_query_argument(name, ""))}
         try:
-            outcomes = frozenset(Outcome(word) for word in chosen if word)
+            outcomes = frozenset(Outcome(word) for word in self.get_query_arguments("outcome") if word)
         except ValueError:
             raise HTTPError(400, f"outcome is one of {', '.join(Outcome)}") from None
-        return AuditFilter.model_validate({name: word for name, word in words.items() if word} | {"outcomes": outcomes})
+        return AuditFilter.model_validate(words | ({"outcomes": outcomes} if outcomes else {}))
 
     async def read_calls(self) -> AuditPage:
         """The calls that an address asks for.
@@ -120,8 +118,8 @@ class _Page(BaseHandler):
             return await self.dashboard.calls(
                 self.read_filter(), _CALLS, self.get_query_argument("after", None) or None
             )
-        except ValueError as error:
-            raise HTTPError(400, str(error)) from None
+        except ValueError:
+            raise HTTPError(400, "after is the place where another page of calls ends") from None
 
     async def read_call(self, call_id: str) -> Call:
         """The call that an address names. Raises as `read_calls`."""
