@@ -10,11 +10,11 @@ from tornado.template import Loader, Template
 
 from tarsy_tasks.errors import ConfigError
 
-__all__ = ["PageTemplates"]
+__all__ = ["ADDITIONS", "PageTemplates"]
 
 _OURS = Path(__file__).parent / "templates"
 
-_ADDITIONS = {
+ADDITIONS = {
     "navbar.html": (
         ">Broker</a>\n        </li>\n",
         """        <li class="nav-item">
@@ -46,7 +46,7 @@ class PageTemplates(Loader):
 
     def __init__(self, flower_path: Path) -> None:
         super().__init__(str(flower_path))
-        for name in _ADDITIONS:
+        for name in ADDITIONS:
             self.load(name)
 
     def resolve_path(self, name: str, parent_path: str | None = None) -> str:  # noqa: ARG002
@@ -56,8 +56,8 @@ class PageTemplates(Loader):
     def _create_template(self, name: str) -> Template:
         path = _OURS / name if name.startswith("mcp/") else Path(self.root) / name
         text = path.read_text(encoding="utf-8")
-        if name in _ADDITIONS:
-            place, addition = _ADDITIONS[name]
+        if name in ADDITIONS:
+            place, addition = ADDITIONS[name]
             if text.count(place) != 1:
                 raise ConfigError(
                     f"this Flower is not known to work with the MCP pages: its template {name} is another one. "

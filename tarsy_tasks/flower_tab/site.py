@@ -30,9 +30,22 @@ from tarsy_tasks.flower_tab.pages import (
 )
 from tarsy_tasks.flower_tab.task_list import COLUMNS, CallsTable, format_task
 
-__all__ = ["install"]
+__all__ = ["check_version", "install"]
 
 _KNOWN = "2.2."
+
+
+def check_version(found: str) -> None:
+    """Return if this version of Flower was tried with the pages.
+
+    Raises:
+        ConfigError: It was not.
+    """
+    if not found.startswith(_KNOWN):
+        raise ConfigError(
+            f"Flower {found} is not known to work with the MCP pages. Install the version that tarsy-tasks asks for: "
+            "pip install 'flower>=2.2,<2.3'"
+        )
 
 
 def install(app: Any) -> None:
@@ -44,12 +57,7 @@ def install(app: Any) -> None:
     Raises:
         ConfigError: This version of Flower is not known to work.
     """
-    found = version("flower")
-    if not found.startswith(_KNOWN):
-        raise ConfigError(
-            f"Flower {found} is not known to work with the MCP pages. Install the version that tarsy-tasks asks for: "
-            "pip install 'flower>=2.2,<2.3'"
-        )
+    check_version(version("flower"))
     urls.settings["template_loader"] = PageTemplates(Path(urls.settings["template_path"]))
     dashboard = Dashboard(app)
     shared = {"dashboard": dashboard}
