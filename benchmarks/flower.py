@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,17 +87,22 @@ def cpu_percent(process: psutil.Process, seconds: float, meanwhile: Callable[[fl
 
 
 def look(url: str) -> Callable[[float], None]:
-    """A reader's page: asks every 5 s for what changed."""
+    """A reader's page: asks for what changed, as often as it is told to."""
 
     def looking(until: float) -> None:
         etag = ""
         while time.monotonic() < until:
-            with suppress(urllib.error.HTTPError):  # 304
-                request = urllib.request.Request(f"{url}?live", headers={"If-None-Match": etag} if etag else {})
+            request = urllib.request.Request(f"{url}?live", headers={"If-None-Match": etag} if etag else {})
+            try:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     answer.read()
-                    etag = answer.headers["Etag"]
-            time.sleep(_POLL_S)
+                    headers = answer.headers
+                    etag = headers["Etag"]
+            except urllib.error.HTTPError as error:  # 304
+                headers = error.headers
+            interval_s = float(headers["Look-Again"])
+            time.sleep(min(interval_s, max(0.0, until - time.monotonic())))
+        print(f"  (every {interval_s:g} s)", end=" ")
 
     return looking
 
@@ -143,7 +149,7 @@ def measure(options: argparse.Namespace, flower: ServiceProcess, address: str) -
         "one server": "/mcp/servers/server000",
         "calls": "/mcp/calls",
         "calls of one server": "/mcp/calls?server=server000",
-        "one call": "/mcp/calls/00000000-0000-4000-8000-000000000007",
+        "one call": f"/mcp/calls/00000000-0000-4000-8000-000000000007?near={int(time.time()) - 3600}",
     }
     first, _ = fetch_ms(f"{address}/mcp")
     print(f"{options.servers} servers with {options.tools} tools, {options.calls} calls")

@@ -8,8 +8,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -19,6 +20,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks import keys
 from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, read_audit
+from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.flower_tab.tools import ToolView, build_tools
 from tarsy_tasks.metrics import read_metrics
@@ -32,11 +34,21 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FRESH_S = 1.0
+_SHORTEST_S = 5.0
+"""Workers write what they counted every 5 s."""
+_LONGEST_S = 60.0
+_SHARE = 0.005
+_LOOK = "look"
+_NOTHING = 0.0, 0.0
+"""What the last two times cost; the lower one counts, for the first time reads more than all that follow."""
 _REDIS_S = 2.0
 _THREADS = 4
 _LATEST_CALLS = 10
 _SCAN_LIMIT = 2000
-"""So many entries of the audit are looked at for one page."""
+"""So many entries of the audit are looked at for one page of older calls."""
+_LONG_SCAN_LIMIT = 20_000
+_NEAR_S = 600.0
+"""Clocks of workers may be minutes apart from that of Redis."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +98,49 @@ class Dashboard:
     def __init__(self, app: Any) -> None:
         self._redis, self._broker = _build_clients(app)
         self._reader = SnapshotReader(app, self._redis, self._broker)
+        self._recent = RecentCalls(self._broker)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mcp-pages")
         self._look = Look(None)
         self._looked_at = float("-inf")
         self._looking: asyncio.Future[None] | None = None
+        self._costs_s: dict[str, tuple[float, float]] = {}
         self._details: dict[str, ServerDetails] = {}
         self.masker = build_masker()
+
+    async def warm_up(self) -> None:
+        """Read what the first look would have to wait for."""
+        while not self._look.trouble and not self._reader.is_complete:
+            await self._look_anew()
 
     async def look(self) -> Look:
         """All servers, as of about now."""
         if time.monotonic() - self._looked_at > _FRESH_S:
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.ensure_future(self._refresh())
-            await asyncio.shield(self._looking)
+            await self._look_anew()
         return self._look
+
+    def interval_s(self, page: str) -> float:
+        """So often may a page be kept current that it takes half a percent of a core, whatever it costs."""
+        cost_s = sum(min(self._costs_s.get(what, _NOTHING)) for what in (_LOOK, f"{page} read", f"{page} shown"))
+        return min(max(cost_s / _SHARE, _SHORTEST_S), _LONGEST_S)
+
+    @contextmanager
+    def costing(self, what: str) -> Generator[None]:
+        """Note what something costs that is done without waiting for others."""
+        started = time.thread_time()
+        try:
+            yield
+        finally:
+            _, last_s = self._costs_s.get(what, _NOTHING)
+            self._costs_s[what] = last_s, time.thread_time() - started
+
+    async def _look_anew(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._refresh())
+        await asyncio.shield(self._looking)
 
     async def _refresh(self) -> None:
         try:
-            self._look = Look(await self._run(self._reader.read))
+            self._look = Look(await self._run(_LOOK, self._reader.read))
         except (RedisError, OSError) as error:
             if not self._look.trouble:
                 logger.warning("the MCP pages cannot read Redis: %s", error)
@@ -115,13 +152,12 @@ class Dashboard:
 
         def read() -> ServerDetails:
             metrics = read_metrics(self._redis, [server.name])[server.name]
-            wanted = AuditFilter(server=server.name)
-            calls = read_audit(self._broker, wanted, limit=_LATEST_CALLS, scan_limit=_SCAN_LIMIT).entries
+            calls = self._recent.find(AuditFilter(server=server.name), _LATEST_CALLS).entries
             return ServerDetails(build_tools(server.name, server.listed, metrics, self.masker), calls)
 
         if not self._look.trouble:
             try:
-                self._details[server.name] = await self._run(read)
+                self._details[server.name] = await self._run("server read", read)
             except (RedisError, OSError) as error:
                 logger.warning("the page of MCP server %s cannot read Redis: %s", server.name, error)
         return self._details.get(server.name, ServerDetails([], []))
@@ -133,27 +169,44 @@ class Dashboard:
             RedisError: Redis could not be reached.
             ValueError: `after` is no place in the audit.
         """
-        return await self._run(
-            lambda: read_audit(self._broker, wanted, limit=limit, after=after, scan_limit=_SCAN_LIMIT)
-        )
 
-    async def call(self, call_id: str, written_ms: int | None = None) -> Call:
+        def read() -> AuditPage:
+            if after is None:
+                return self._recent.find(wanted, limit)
+            return read_audit(self._broker, wanted, limit=limit, after=after, scan_limit=_SCAN_LIMIT)
+
+        return await self._run("calls read", read)
+
+    async def call(self, call_id: str, written_ms: int | None = None, near: float | None = None) -> Call:
         """What is known of one call.
 
         Args:
             call_id: Id of its task; or of its entry in the audit, for a call that never became a task.
             written_ms: When its entry was written, where that is known: it is found sooner.
+            near: About when, in seconds since the epoch; the same.
 
         Raises:
             RedisError: Redis could not be reached.
         """
 
         def read() -> Call:
-            entry = _find_entry(self._broker, call_id, written_ms)
+            entry = self._find_entry(call_id, written_ms, near)
             task_id = entry.task_id if entry else call_id
             return self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
 
-        return await self._run(read)
+        return await self._run("call read", read)
+
+    def _find_entry(self, call_id: str, written_ms: int | None, near: float | None) -> AuditEntry | None:
+        if written_ms is not None:
+            at = (written_ms + 0.5) / 1000  # so that no rounding makes it the millisecond before
+            entries = read_audit(self._broker, AuditFilter(since=at, until=at), limit=_SCAN_LIMIT).entries
+            return next((entry for entry in entries if call_id in (entry.task_id, entry.id)), None)
+        wanted = AuditFilter(task_id=call_id)
+        found = self._recent.find(wanted, 1).entries
+        if not found and near is not None:
+            wanted = AuditFilter(task_id=call_id, since=max(0.0, near - _NEAR_S), until=near + _NEAR_S)
+        found = found or read_audit(self._broker, wanted, limit=1, scan_limit=_LONG_SCAN_LIMIT).entries
+        return found[0] if found else None
 
     def _build_call(self, task_id: str, entry: AuditEntry | None, stored: bytes | None) -> Call:
         try:
@@ -167,16 +220,12 @@ class Dashboard:
             return Call(task_id, entry, None, "What is stored under its id is no result of a tool call.")
         return Call(task_id, entry, None)
 
-    async def _run(self, read: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+    async def _run(self, what: str, read: Callable[[], T]) -> T:
+        def costed() -> T:
+            with self.costing(what):
+                return read()
 
-
-def _find_entry(broker: Any, call_id: str, written_ms: int | None) -> AuditEntry | None:
-    if written_ms is None:
-        return next(iter(read_audit(broker, AuditFilter(task_id=call_id), limit=1).entries), None)
-    at = (written_ms + 0.5) / 1000  # so that no rounding makes it the millisecond before
-    entries = read_audit(broker, AuditFilter(since=at, until=at), limit=_SCAN_LIMIT).entries
-    return next((entry for entry in entries if call_id in (entry.task_id, entry.id)), None)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, costed)
 
 
 def _describe_failure(meta: dict[str, Any]) -> str:

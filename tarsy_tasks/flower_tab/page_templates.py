@@ -26,7 +26,8 @@ ADDITIONS = {
     "task.html": (
         '<div class="detail-actions">\n',
         """{% if getattr(task, 'is_mcp_call', False) %}
-      <a class="btn btn-outline-primary" href="{{ reverse_url('mcp-call', task.uuid) }}">MCP call</a>
+      <a class="btn btn-outline-primary"
+        href="{{ reverse_url('mcp-call', task.uuid) }}?near={{ int(task.timestamp or 0) }}">MCP call</a>
       {% end %}
 """,
     ),

@@ -26,6 +26,7 @@ __all__ = ["CallData", "CallPage", "CallsData", "CallsPage", "ServerData", "Serv
 
 _CALLS = 50
 _SHOWN_CHARS = 50_000
+_FAR_S = 10**11
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -56,17 +57,19 @@ class _Page(BaseHandler):
     def show(self, page: str, **values: Any) -> None:
         """Answer with a page, or with `?live` the part of it that changes."""
         is_live = self.get_query_argument("live", None) is not None
-        self.render(
-            f"mcp/{page}_live.html" if is_live else f"mcp/{page}.html",
-            asset=self._asset,
-            call_path=self._call_path,
-            say=wording,
-            plots=plots,
-            view=page,
-            statuses=HealthStatus,
-            outcomes=Outcome,
-            **values,
-        )
+        self.set_header("Look-Again", f"{self.dashboard.interval_s(page):.1f}")
+        with self.dashboard.costing(f"{page} shown"):
+            self.render(
+                f"mcp/{page}_live.html" if is_live else f"mcp/{page}.html",
+                view=page,
+                asset=self._asset,
+                call_path=self._call_path,
+                say=wording,
+                plots=plots,
+                statuses=HealthStatus,
+                outcomes=Outcome,
+                **values,
+            )
 
     def _asset(self, name: str) -> str:
         return f"{self.reverse_url('mcp-static', name)}?v={asset_version(name)}"
@@ -123,10 +126,14 @@ class _Page(BaseHandler):
 
     async def read_call(self, call_id: str) -> Call:
         """The call that an address names. Raises as `read_calls`."""
-        written = self.get_query_argument("at", "")
-        if written and not (written.isdecimal() and len(written) <= 15):
-            raise HTTPError(400, "at is a number of milliseconds since the epoch")
-        return await self.dashboard.call(call_id, int(written) if written else None)
+        places: list[int | None] = []
+        for name, unit in (("at", "milliseconds"), ("near", "seconds")):
+            word = self.get_query_argument(name, "")
+            if word and not (word.isdecimal() and word.isascii() and len(word) < 15):
+                raise HTTPError(400, f"{name} is a number of {unit} since the epoch")
+            places.append(int(word) if word else None)
+        written_ms, near = places
+        return await self.dashboard.call(call_id, written_ms, min(near, _FAR_S) if near is not None else None)
 
 
 class _Data(_Page):

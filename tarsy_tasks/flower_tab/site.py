@@ -81,4 +81,4 @@ def install(app: Any) -> None:
     options.format_task = format_task
     options.tasks_columns = COLUMNS
     # The first snapshot reads a whole hour: it is there before anybody asks.
-    IOLoop.current().add_callback(dashboard.look)  # pyright: ignore[reportUnknownMemberType]
+    IOLoop.current().add_callback(dashboard.warm_up)  # pyright: ignore[reportUnknownMemberType]

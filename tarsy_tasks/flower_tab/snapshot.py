@@ -22,6 +22,8 @@ from tarsy_tasks.metrics import LAST_FAILURE, Distribution, InFlight, LastError,
 
 __all__ = ["ServerSnapshot", "Snapshot", "SnapshotReader"]
 
+_LISTINGS = 20
+"""So many lists of tools are read for one snapshot, so that none takes long."""
 _REMEMBERED_S = 24 * 3600
 """So long is a server shown that nobody serves any more and that no configuration names."""
 
@@ -155,9 +157,13 @@ class SnapshotReader:
         app: The Celery application, with its configuration where this process has one.
         results: A redis-py client of the database that workers write to.
         broker: The same of the broker's database.
+
+    Attributes:
+        is_complete: Whether the last snapshot had all that there is; some lists of tools may be left for the next.
     """
 
     def __init__(self, app: Any, results: Any, broker: Any) -> None:
+        self.is_complete = False
         self._app = app
         self._redis = results
         self._broker = broker
@@ -181,10 +187,7 @@ class SnapshotReader:
         self._update_listed(revisions)
         return Snapshot(
             now,
-            {
-                name: self._build(health[name], in_flight, queued[name], failures[name], revisions[name])
-                for name in names
-            },
+            {name: self._build(health[name], in_flight, queued[name], failures[name]) for name in names},
         )
 
     def _names(self, now: float) -> list[str]:
@@ -217,14 +220,14 @@ class SnapshotReader:
 
     def _update_listed(self, revisions: Mapping[str, _Field]) -> None:
         outdated = [name for name, revision in revisions.items() if self._listed.get(name, (None,))[0] != revision]
-        found = read_catalogue(self._redis, outdated)
-        for name in outdated:
+        now = outdated[:_LISTINGS]
+        found = read_catalogue(self._redis, now)
+        for name in now:
             self._listed[name] = revisions[name], found.get(name)
         self._listed = {name: each for name, each in self._listed.items() if name in revisions}
+        self.is_complete = now == outdated
 
-    def _build(
-        self, health: ServerHealth, in_flight: InFlight, queued: int, failure: _Field, revision: _Field
-    ) -> ServerSnapshot:
+    def _build(self, health: ServerHealth, in_flight: InFlight, queued: int, failure: _Field) -> ServerSnapshot:
         name = health.server
         problems = list(health.skipped)
         if skipped := self._history.skipped.get(name):
@@ -239,8 +242,8 @@ class SnapshotReader:
                 last_failure = LastError.model_validate_json(failure.text)
             except ValidationError:
                 problems.append("its last failure cannot be read: it is damaged, or of another version")
-        _, listed = self._listed[name]
-        if revision.is_damaged or (revision.text is not None and listed is None):
+        read, listed = self._listed.get(name, (None, None))
+        if read is not None and (read.is_damaged or (read.text is not None and listed is None)):
             problems.append("its list of tools cannot be read: it is damaged, or of another version")
         *earlier, current = self._history.minutes(name)
         running = {

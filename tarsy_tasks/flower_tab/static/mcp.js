@@ -3,7 +3,7 @@
 (function () {
   "use strict";
 
-  var INTERVAL_MS = 5000;
+  var intervalMs = 5000;
   var PATIENCE_MS = 15000;
   var live = document.getElementById("mcp-live");
   var dot = document.getElementById("mcp-live-dot");
@@ -86,6 +86,10 @@
       headers: etag ? {"If-None-Match": etag} : {},
       signal: AbortSignal.timeout(PATIENCE_MS)
     }).then(function (response) {
+      var seconds = parseFloat(response.headers.get("Look-Again"));
+      if (seconds > 0) {
+        intervalMs = 1000 * seconds;
+      }
       if (response.status === 304) {
         return null;
       }
@@ -123,7 +127,7 @@
     if (!document.hidden) {
       timer = window.setTimeout(function () {
         refresh().then(schedule);
-      }, INTERVAL_MS);
+      }, intervalMs);
     }
   }
 
