@@ -5,6 +5,7 @@ costs only what is new: the entries before are parsed once. What is older is rea
 """
 
 import threading
+from itertools import takewhile
 from typing import Any
 
 from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, read_audit
@@ -54,17 +55,18 @@ class RecentCalls:
     def _read_on(self) -> bool:
         """Add what is new; whether what was there before still is, and not too much has come since."""
         last = self._entries[-1]
-        since = AuditFilter(since=_written_at(last))
-        page = read_audit(self._redis, since, limit=KEPT, newest_first=False)
-        places = [entry.cursor for entry in page.entries]
-        if page.cursor is not None or last.cursor not in places:
+        # Its whole millisecond again: what came to the other stream in it may be new.
+        page = read_audit(self._redis, AuditFilter(since=_written_at(last)), limit=KEPT, newest_first=False)
+        if page.cursor is not None or last.cursor not in {entry.cursor for entry in page.entries}:
             return False
-        entries = [*self._entries, *page.entries[places.index(last.cursor) + 1 :]]
+        latest = takewhile(lambda entry: _written_at(entry) == _written_at(last), reversed(self._entries))
+        known = {entry.cursor for entry in latest}
+        entries = [*self._entries, *(entry for entry in page.entries if entry.cursor not in known)]
         self._are_all = self._are_all and len(entries) <= KEPT
         self._entries = entries[-KEPT:]
         return True
 
 
 def _written_at(entry: AuditEntry) -> float:
-    """The beginning of the millisecond in which Redis took it, or a little later, but never before."""
+    """The middle of the millisecond in which Redis took it: no rounding makes it the one before."""
     return (int(entry.id.partition("-")[0]) + 0.5) / 1000
