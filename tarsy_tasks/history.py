@@ -3,7 +3,7 @@
 Owns the numbers of a minute, in Redis and read back. All workers count into one hash a minute, which expires after the
 hour; a field is one of these names and the server's id:
 
-    up  failing  down     records of health: well; well, but its calls fail; ill
+    up  failing  down     records of health: well; it answers, but is busy or fails its calls; ill
     checked               checks that came through the queue
     calls:OUTCOME         calls that ended so
     took:BUCKET           calls that were sent: how many took up to so many seconds
@@ -71,7 +71,8 @@ def health_numbers(record: HealthRecord, *, came_through_queue: bool) -> dict[st
     if not record.healthy:
         name = "down"
     else:
-        name = "failing" if fails_its_calls(record.recent_calls, record.failed_calls) else "up"
+        is_failing = record.is_busy or fails_its_calls(record.recent_calls, record.failed_calls)
+        name = "failing" if is_failing else "up"
     return {name: 1, "checked": 1} if came_through_queue else {name: 1}
 
 

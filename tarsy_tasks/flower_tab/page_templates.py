@@ -6,11 +6,13 @@ whose templates lack such a place is not known to work.
 
 from pathlib import Path
 
+from tornado.escape import to_unicode, xhtml_escape
 from tornado.template import Loader, Template
 
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.hidden_characters import make_visible
 
-__all__ = ["ADDITIONS", "PageTemplates"]
+__all__ = ["ADDITIONS", "PageTemplates", "escape_visibly"]
 
 _OURS = Path(__file__).parent / "templates"
 
@@ -65,4 +67,13 @@ class PageTemplates(Loader):
                     "Install the version that tarsy-tasks asks for: pip install 'flower>=2.2,<2.3'"
                 )
             text = text.replace(place, place + addition)
+        if name.startswith("mcp/"):
+            return Template(text, name=name, loader=self, autoescape=escape_visibly.__name__)
         return Template(text, name=name, loader=self)
+
+
+def escape_visibly(text: str | bytes) -> str:
+    """What every expression in a template of ours goes through, unless it is markup of ours: no markup of others, and
+    no character that hides what they say.
+    """
+    return xhtml_escape(make_visible(to_unicode(text), keep="\n\t\r"))

@@ -17,6 +17,7 @@ from tarsy_tasks.flower_tab import plots, wording
 from tarsy_tasks.flower_tab.assets import asset_version
 from tarsy_tasks.flower_tab.dashboard import Call, Dashboard, Look
 from tarsy_tasks.flower_tab.describe import describe_call, describe_calls, describe_server, describe_servers
+from tarsy_tasks.flower_tab.page_templates import escape_visibly
 from tarsy_tasks.flower_tab.server_list import build_list
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot
 from tarsy_tasks.health import HealthStatus
@@ -62,6 +63,7 @@ class _Page(BaseHandler):
             self.render(
                 f"mcp/{page}_live.html" if is_live else f"mcp/{page}.html",
                 view=page,
+                escape_visibly=escape_visibly,
                 asset=self._asset,
                 call_path=self._call_path,
                 say=wording,

@@ -223,7 +223,9 @@ class SnapshotReader:
         now = outdated[:_LISTINGS]
         found = read_catalogue(self._redis, now)
         for name in now:
-            self._listed[name] = revisions[name], found.get(name)
+            self._listed[name] = revisions[name], (listed := found.get(name))
+            if listed is not None:
+                _ = listed.diff  # here, rather than when a page is shown
         self._listed = {name: each for name, each in self._listed.items() if name in revisions}
         self.is_complete = now == outdated
 

@@ -9,10 +9,10 @@ import pytest
 from flower import urls
 
 from tarsy_tasks.audit import Step, StepName
-from tarsy_tasks.catalogue import ListedServer, ToolDiff
+from tarsy_tasks.catalogue import ApprovedTool, ListedServer
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.flower_tab import page_templates, plots, site, wording
-from tarsy_tasks.flower_tab.page_templates import PageTemplates
+from tarsy_tasks.flower_tab.page_templates import PageTemplates, escape_visibly
 from tarsy_tasks.flower_tab.task_list import format_task
 from tarsy_tasks.flower_tab.tools import build_tools
 from tarsy_tasks.health import HealthStatus
@@ -96,6 +96,13 @@ def definition(name: str, schema: dict[str, Any], description: str = "") -> Tool
     )  # fmt: skip
 
 
+def approvals(**approved: ToolDefinition) -> dict[bytes, bytes]:
+    return {
+        name.encode(): ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=1).model_dump_json().encode()
+        for name, tool in approved.items()
+    }  # fmt: skip
+
+
 def test_a_tool_is_shown_with_what_it_takes_and_what_changed() -> None:
     schema = {
         "type": "object",
@@ -111,8 +118,7 @@ def test_a_tool_is_shown_with_what_it_takes_and_what_changed() -> None:
     old = definition("old", {})
     listed = ListedServer(
         listing=ToolListing(server="k8s", tools=(definition("get", schema), definition("new", {"properties": 3}))),
-        listed_at=1, worker="w", counts={},
-        diff=ToolDiff(added={"new": definition("new", {})}, removed={"old": old}, changed={"get": (None, old)}),
+        listed_at=1, worker="w", counts={}, approvals=approvals(get=old, old=old),
     )  # fmt: skip
     found = {tool.name: tool for tool in build_tools("k8s", listed, [ToolMetrics("k8s", "gone")], build_masker())}
     assert {name: tool.change for name, tool in found.items()} == {
@@ -134,11 +140,15 @@ def test_a_tool_is_shown_with_what_it_takes_and_what_changed() -> None:
 def test_half_a_character_in_a_schema_spoils_no_page() -> None:
     tool = definition("get", {"properties": {"a\ud800": {"description": "b\udfff", "default": "\ud800"}}})
     listed = ListedServer(
-        listing=ToolListing(server="k8s", tools=(tool,)), listed_at=1, worker="w", counts={}, diff=ToolDiff()
+        listing=ToolListing(server="k8s", tools=(tool,)), listed_at=1, worker="w", counts={}, approvals={}
     )
     (found,) = build_tools("k8s", listed, [], build_masker())
     parameter = found.parameters[0]
     (found.schema + parameter.name + parameter.kind + parameter.description).encode()
+
+
+def test_what_is_written_is_no_markup_and_hides_nothing() -> None:
+    assert escape_visibly("<b>\u202e&\x1b\n") == "&lt;b&gt;\\u202e&amp;\\x1b\n"
 
 
 def task(**fields: Any) -> Any:

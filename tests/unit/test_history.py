@@ -84,6 +84,7 @@ def test_a_minute_is_judged_by_what_its_records_said(
         ({"healthy": True}, False, {"up": 1}),
         ({"healthy": True}, True, {"up": 1, "checked": 1}),
         ({"healthy": True, "recent_calls": 10, "failed_calls": 9}, True, {"failing": 1, "checked": 1}),
+        ({"healthy": True, "is_busy": True}, False, {"failing": 1}),
         ({"healthy": False, "recent_calls": 10}, True, {"down": 1, "checked": 1}),
     ],
 )
