@@ -97,10 +97,11 @@ def definition(name: str, schema: dict[str, Any], description: str = "") -> Tool
 
 
 def approvals(**approved: ToolDefinition) -> dict[bytes, bytes]:
-    return {
-        name.encode(): ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=1).model_dump_json().encode()
+    entries = {
+        name: ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=1)
         for name, tool in approved.items()
-    }  # fmt: skip
+    }
+    return {name.encode(): entry.model_dump_json().encode() for name, entry in entries.items()}
 
 
 def test_a_tool_is_shown_with_what_it_takes_and_what_changed() -> None:
