@@ -58,6 +58,11 @@ class ServerSnapshot:
         return self.health.status
 
     @property
+    def reason(self) -> str:
+        """Why it is not healthy, for a page that says which server it is about; empty when it is."""
+        return self.health.reason.replace(f"MCP server `{self.name}` is not available: ", "")
+
+    @property
     def records(self) -> list[HealthRecord]:
         """How each worker finds it."""
         return list(self.health.workers.values())

@@ -3,9 +3,10 @@
 For pages that show what takes an hour to come about, and for measuring what it costs to show much of it.
 """
 
+import json
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tarsy_tasks import keys
@@ -20,7 +21,7 @@ from tarsy_tasks.worker.tool_changes import record_listing
 
 __all__ = ["FleetServer", "write_calls", "write_fleet", "write_health"]
 
-_WORKERS = ("worker@alpha", "worker@beta")
+WORKERS = ("worker@alpha", "worker@beta")
 _VERBS = ("list", "get", "create", "update", "delete", "search", "describe", "count", "watch", "label")
 _NOUNS = ("pods", "issues", "orders", "users", "alerts")
 
@@ -35,6 +36,10 @@ class FleetServer:
         failing: Which share of its calls fails.
         down: The minutes of the hour, counted from its beginning, in which it was gone.
         workers: Those that serve it.
+        reason: Why it is ill now, for its workers or only for some of them; None when it is well.
+        slow: The minutes in which its calls took longer.
+        running: Calls in flight now, on the first worker.
+        queued: Calls that wait in its queue.
     """
 
     name: str
@@ -45,14 +50,15 @@ class FleetServer:
     down: Iterable[int] = ()
     transport: str = "stdio"
     protocol: str = "2026-07-28"
-    workers: tuple[str, ...] = _WORKERS
+    workers: tuple[str, ...] = WORKERS
     reason: str | None = None
+    ill_workers: tuple[str, ...] = WORKERS
     slow: Iterable[int] = ()
-    names: tuple[str, ...] = field(default=())
+    running: int = 0
+    queued: int = 0
 
     def tool_names(self) -> list[str]:
-        made = [f"{verb}_{noun}" for noun in _NOUNS for verb in _VERBS]
-        return [*self.names, *made][: self.tools]
+        return [f"{verb}_{noun}" for noun in _NOUNS for verb in _VERBS][: self.tools]
 
 
 def write_fleet(redis: Any, servers: Iterable[FleetServer], seed: int = 1) -> None:
@@ -74,7 +80,7 @@ def write_fleet(redis: Any, servers: Iterable[FleetServer], seed: int = 1) -> No
                 outcome=Outcome.TIMEOUT, error_code=ErrorCode.CALL_TIMEOUT, duration_s=30.0,
             )  # fmt: skip
             metrics.note_result(server.name, server.tool_names()[0], failed, 0.01)
-    metrics.flush(redis, f"{_WORKERS[0]}#1", {})
+    metrics.flush(redis, f"{WORKERS[0]}#1", {})
     redis.delete(keys.minute_key(seconds // 60))  # what was just counted was not all in this minute
     with redis.pipeline(transaction=False) as pipeline:
         for position in range(MINUTES):
@@ -88,14 +94,20 @@ def write_health(redis: Any, servers: Iterable[FleetServer]) -> None:
     """How all workers find the servers now, and that checks came through their queues."""
     seconds, microseconds = redis.time()
     now = seconds + microseconds / 1e6
+    servers = list(servers)
     records: dict[str, dict[str, str]] = {}
     with redis.pipeline(transaction=False) as pipeline:
         for server in servers:
+            if server.queued:
+                pipeline.delete(keys.queue(server.name))
+                pipeline.rpush(keys.queue(server.name), *["{}"] * server.queued)
+                pipeline.expire(keys.queue(server.name), int(RECORD_TTL_S))
             for worker in server.workers:
+                reason = server.reason if worker in server.ill_workers else None
                 record = HealthRecord(
                     server=server.name,
-                    healthy=server.reason is None,
-                    error=server.reason,
+                    healthy=reason is None,
+                    error=reason,
                     latency_s=server.typical_s / 3,
                     tool_count=server.tools,
                     checked_at=now - 3,
@@ -116,6 +128,10 @@ def write_health(redis: Any, servers: Iterable[FleetServer]) -> None:
             pipeline.expire(keys.worker_health_key(worker), int(RECORD_TTL_S))
             pipeline.zadd(keys.HEALTH_WORKERS, {worker: now})
         pipeline.expire(keys.HEALTH_WORKERS, int(RECORD_TTL_S))
+        running = {server.name: {server.tool_names()[0]: server.running} for server in servers if server.running}
+        pipeline.set(keys.in_flight_key(f"{WORKERS[0]}#1"), json.dumps(running), ex=int(RECORD_TTL_S))
+        pipeline.zadd(keys.MEASURING_WORKERS, {f"{WORKERS[0]}#1": now})
+        pipeline.expire(keys.MEASURING_WORKERS, int(RECORD_TTL_S))
         pipeline.execute()
 
 
