@@ -15,7 +15,8 @@ from tornado.web import create_signed_value
 
 from tests.chromium import Page
 from tests.flower.conftest import Flower, StartFlower
-from tests.flower.records import FleetServer, write_fleet
+from tests.flower.records import FleetServer, write_fleet, write_health
+from tests.processes import wait_until
 
 OpenPage = Callable[..., Page]
 PAGES = ["/mcp", "/mcp/", "/mcp/servers/desk", "/mcp/calls", "/mcp/calls/00000000-0000-4000-8000-000000000000"]
@@ -33,11 +34,14 @@ class _StayHere(HTTPRedirectHandler):
 _opener = build_opener(_StayHere)
 
 
+FLEET = [FleetServer("desk", tools=3)]
+
+
 @pytest.fixture(scope="module", autouse=True)
-def fleet(redis_url: str) -> Iterator[None]:
+def client(redis_url: str) -> Iterator[Any]:
     with redis.Redis.from_url(redis_url) as client:
-        write_fleet(client, [FleetServer("desk", tools=3)])
-        yield
+        write_fleet(client, FLEET)
+        yield client
         client.flushall()
 
 
@@ -151,7 +155,8 @@ def test_read_only_has_no_buttons_and_takes_no_orders(read_only_flower: Flower) 
         assert (status, text) == (403, "Read only mode is enabled")
 
 
-def test_the_pages_work_behind_a_password_and_a_prefix(closed_flower: Flower, open_page: OpenPage) -> None:
+def test_the_pages_work_behind_a_password_and_a_prefix(closed_flower: Flower, client: Any, open_page: OpenPage) -> None:
+    write_health(client, FLEET)
     page = open_page(f"{closed_flower.url}/mcp", http_credentials={"username": "sam", "password": "opensesame"})
     page.get_by_role("link", name="desk", exact=True).click()
     page.wait_for_url("**/ops/flower/mcp/servers/desk")
@@ -212,8 +217,14 @@ def test_an_address_that_means_nothing_is_answered_so(open_flower: Flower, path:
         assert headers["Content-Type"].startswith("application/json")
 
 
-def test_the_data_is_what_the_pages_show(open_flower: Flower) -> None:
-    (server,) = json.loads(ask(f"{open_flower.url}/mcp/api/servers")[1])["servers"]
+def test_the_data_is_what_the_pages_show(open_flower: Flower, client: Any) -> None:
+    write_health(client, FLEET)
+
+    def read() -> Any:
+        (server,) = json.loads(ask(f"{open_flower.url}/mcp/api/servers")[1])["servers"]
+        return server["workers"] and server
+
+    server = wait_until(read, "a snapshot with the workers")
     assert (server["server"], server["workers"]) == ("desk", ["worker@alpha", "worker@beta"])
     assert len(server["minutes"]) == 60
     assert server["calls"] == sum(minute["calls"] for minute in server["minutes"]) > 0
