@@ -105,7 +105,7 @@ class Dashboard:
         self._looking: asyncio.Future[None] | None = None
         self._costs_s: dict[str, tuple[float, float]] = {}
         self._details: dict[str, ServerDetails] = {}
-        self.masker = build_masker()
+        self._masker = build_masker()
 
     async def warm_up(self) -> None:
         """Read what the first look would have to wait for."""
@@ -144,8 +144,12 @@ class Dashboard:
         except (RedisError, OSError) as error:
             if not self._look.trouble:
                 logger.warning("the MCP pages cannot read Redis: %s", error)
-            self._look = Look(self._look.snapshot, self.masker.mask(str(error)) or type(error).__name__)
+            self._look = Look(self._look.snapshot, self.describe_trouble(error))
         self._looked_at = time.monotonic()
+
+    def describe_trouble(self, error: Exception) -> str:
+        """Why Redis could not be read, in a few words."""
+        return self._masker.mask(str(error)) or type(error).__name__
 
     async def server(self, server: ServerSnapshot) -> ServerDetails:
         """The tools and the latest calls of a server; while Redis is away, those that were last known."""
@@ -153,7 +157,7 @@ class Dashboard:
         def read() -> ServerDetails:
             metrics = read_metrics(self._redis, [server.name])[server.name]
             calls = self._recent.find(AuditFilter(server=server.name), _LATEST_CALLS).entries
-            return ServerDetails(build_tools(server.name, server.listed, metrics, self.masker), calls)
+            return ServerDetails(build_tools(server.name, server.listed, metrics, self._masker), calls)
 
         if not self._look.trouble:
             try:
@@ -215,7 +219,7 @@ class Dashboard:
                 found = cast("dict[str, Any]", meta)
                 if found.get("status") == "SUCCESS":
                     return Call(task_id, entry, ToolResult.model_validate(found.get("result")))
-                return Call(task_id, entry, None, self.masker.mask(_describe_failure(found)))
+                return Call(task_id, entry, None, self._masker.mask(_describe_failure(found)))
         except (ValueError, ValidationError, RecursionError):
             return Call(task_id, entry, None, "What is stored under its id is no result of a tool call.")
         return Call(task_id, entry, None)

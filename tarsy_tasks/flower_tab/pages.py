@@ -26,6 +26,8 @@ from tarsy_tasks.outcomes import Outcome
 __all__ = ["CallData", "CallPage", "CallsData", "CallsPage", "ServerData", "ServerPage", "ServersData", "ServersPage"]
 
 _CALLS = 50
+_TEXTS = ("server", "tool", "agent_id", "run_id", "call_id")
+"""What calls may be chosen by, beside their outcome."""
 _SHOWN_CHARS = 50_000
 _FAR_S = 10**11
 _POLICY = "; ".join(
@@ -63,6 +65,7 @@ class _Page(BaseHandler):
             self.render(
                 f"mcp/{page}_live.html" if is_live else f"mcp/{page}.html",
                 view=page,
+                may_act=self._may_act,
                 escape_visibly=escape_visibly,
                 asset=self._asset,
                 call_path=self._call_path,
@@ -92,7 +95,7 @@ class _Page(BaseHandler):
         return server
 
     @property
-    def may_act(self) -> bool:
+    def _may_act(self) -> bool:
         """Whether whoever looks may also ask workers for something."""
         options = self.application.options
         is_open = bool(options.basic_auth or options.auth) or bool(self.unauthenticated_api)
@@ -104,25 +107,22 @@ class _Page(BaseHandler):
         Raises:
             HTTPError: It says something that means nothing.
         """
-        names = ("server", "tool", "agent_id", "run_id", "call_id")
-        words: dict[str, Any] = {name: word for name in names if (word := self.get_query_argument(name, ""))}
+        words: dict[str, Any] = {name: word for name in _TEXTS if (word := self.get_query_argument(name, ""))}
         try:
             outcomes = frozenset(Outcome(word) for word in self.get_query_arguments("outcome") if word)
         except ValueError:
             raise HTTPError(400, f"outcome is one of {', '.join(Outcome)}") from None
         return AuditFilter.model_validate(words | ({"outcomes": outcomes} if outcomes else {}))
 
-    async def read_calls(self) -> AuditPage:
-        """The calls that an address asks for.
+    async def read_calls(self, wanted: AuditFilter) -> AuditPage:
+        """The page of calls that an address asks for.
 
         Raises:
             HTTPError: It says something that means nothing.
             RedisError: Redis could not be reached.
         """
         try:
-            return await self.dashboard.calls(
-                self.read_filter(), _CALLS, self.get_query_argument("after", None) or None
-            )
+            return await self.dashboard.calls(wanted, _CALLS, self.get_query_argument("after", None) or None)
         except ValueError:
             raise HTTPError(400, "after is the place where another page of calls ends") from None
 
@@ -181,11 +181,11 @@ class ServerPage(_Page):
     async def get(self, name: str) -> None:
         look = await self.dashboard.look()
         if look.snapshot is None:
-            self.show("server", look=look, name=name, server=None, may_act=False)
+            self.show("server", look=look, name=name, server=None)
             return
         server = self.find(look, name)
         details = await self.dashboard.server(server)
-        self.show("server", look=look, name=name, server=server, details=details, may_act=self.may_act)
+        self.show("server", look=look, name=name, server=server, details=details)
 
 
 class ServerData(_Data):
@@ -209,21 +209,17 @@ class CallsPage(_Page):
         wanted = self.read_filter()
         if not look.trouble:
             try:
-                found = await self.read_calls()
+                found = await self.read_calls(wanted)
             except RedisError as error:
-                look = Look(look.snapshot, str(error))
+                look = Look(look.snapshot, self.dashboard.describe_trouble(error))
         self.show("calls", look=look, found=found, wanted=wanted, older=self._older(found))
 
     def _older(self, found: AuditPage) -> str:
         """The address of the next page, or nothing."""
         if found.cursor is None:
             return ""
-        words = [(name, word) for name, word in self._words() if name != "after"]
+        words = [(name, word) for name in (*_TEXTS, "outcome") for word in self.get_query_arguments(name) if word]
         return f"{self.reverse_url('mcp-calls')}?{urlencode([*words, ('after', found.cursor)])}"
-
-    def _words(self) -> list[tuple[str, str]]:
-        names = ("server", "tool", "outcome", "agent_id", "run_id", "call_id")
-        return [(name, word) for name in names for word in self.get_query_arguments(name) if word]
 
 
 class CallsData(_Data):
@@ -232,9 +228,9 @@ class CallsData(_Data):
     @authenticated
     async def get(self) -> None:
         try:
-            found = await self.read_calls()
+            found = await self.read_calls(self.read_filter())
         except RedisError as error:
-            raise self.give_up(str(error)) from error
+            raise self.give_up(self.dashboard.describe_trouble(error)) from error
         self.write({"calls": describe_calls(found.entries), "after": found.cursor})
 
 
@@ -248,7 +244,7 @@ class CallPage(_Page):
             try:
                 call = await self.read_call(call_id)
             except RedisError as error:
-                look = Look(look.snapshot, str(error))
+                look = Look(look.snapshot, self.dashboard.describe_trouble(error))
         seen = self.application.events.state.tasks.get(call.task_id)
         self.show("call", look=look, call=call, seen=seen, shown_chars=_SHOWN_CHARS)
 
@@ -261,7 +257,7 @@ class CallData(_Data):
         try:
             call = await self.read_call(call_id)
         except RedisError as error:
-            raise self.give_up(str(error)) from error
+            raise self.give_up(self.dashboard.describe_trouble(error)) from error
         if call.entry is None and call.result is None and not call.failure:
             raise HTTPError(404, "Nothing is known of this call: it has not ended, or it ended long ago.")
         self.write(describe_call(call))

@@ -177,7 +177,7 @@
       method: "POST",
       credentials: "same-origin",
       redirect: "manual",
-      headers: {"X-XSRFToken": live.querySelector("input[name=_xsrf]").value}
+      headers: {"X-XSRFToken": document.querySelector("input[name=_xsrf]").value}
     }).then(function (response) {
       return response.text().then(function (text) {
         if (!response.ok) {
