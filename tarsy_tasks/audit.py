@@ -175,7 +175,7 @@ class AuditFilter(BaseModel):
 
     @property
     def _asks_only_for_a_time(self) -> bool:
-        return not self.model_fields_set - {"since", "until"}
+        return not self.model_dump(exclude={"since", "until"}, exclude_defaults=True)
 
 
 @dataclass(frozen=True)
@@ -219,33 +219,29 @@ def read_audit(
 
 
 class Follower:
-    """Reads entries as they come.
+    """Reads entries as they come; it survives the client that it reads with, and then misses nothing."""
 
-    Args:
-        redis: As for `read_audit`; its socket timeout must be longer than `poll` waits.
-    """
-
-    def __init__(self, redis: Any, wanted: AuditFilter = _EVERYTHING) -> None:
-        self._redis = redis
+    def __init__(self, wanted: AuditFilter = _EVERYTHING) -> None:
         self._wanted = wanted
         self._read: dict[Source, str] = {}
 
-    def begin(self, limit: int) -> list[AuditEntry]:
+    def begin(self, redis: Any, limit: int) -> list[AuditEntry]:
         """The latest entries up to now, oldest first; `poll` goes on where they end. Raises as `read_audit`."""
         for source, key in _STREAMS.items():
-            last = self._redis.xrevrange(key, count=1)
+            last = redis.xrevrange(key, count=1)
             self._read[source] = last[0][0].decode() if last else "0-0"
-        page = _read_page(self._redis, self._wanted, self._read, limit=limit, newest_first=True)
-        return page.entries[::-1]
+        return _read_page(redis, self._wanted, self._read, limit=limit, newest_first=True).entries[::-1]
 
-    def poll(self, timeout_s: float) -> list[AuditEntry]:
-        """What has come since the last time; waits for something, at most so long. It may be called again after an
-        error, and misses nothing. Raises as `read_audit`.
+    def poll(self, redis: Any, timeout_s: float) -> list[AuditEntry]:
+        """What has come since the last time; waits for something, at most so long. Raises as `read_audit`.
+
+        Args:
+            redis: Its socket timeout must be longer.
         """
         if not self._read:
-            self.begin(0)
+            self.begin(redis, 0)
         places = {_STREAMS[source]: last for source, last in self._read.items()}
-        replies = self._redis.xread(places, count=_LARGEST_CHUNK, block=max(1, int(timeout_s * 1000)))
+        replies = redis.xread(places, count=_LARGEST_CHUNK, block=max(1, int(timeout_s * 1000)))
         found: list[AuditEntry] = []
         for key, entries in replies or ():
             source: Source = "worker" if key.decode() == keys.AUDIT else "agent"

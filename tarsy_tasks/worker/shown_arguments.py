@@ -13,6 +13,7 @@ __all__ = ["build_shown"]
 
 _SHOWN_CHARS = 2000
 _MASKED_CHARS = 32 * 1024
+_BRACKETS = 2
 
 
 def build_shown(canonical: str, masker: Masker) -> str:
@@ -41,6 +42,8 @@ class _Space:
         self._left = _MASKED_CHARS
 
     def fit(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            self._left -= len(str(value)) if isinstance(value, int | float) else _BRACKETS
         if isinstance(value, dict):
             items = cast("dict[str, Any]", value)
             kept: dict[str, Any] = {}
@@ -48,7 +51,8 @@ class _Space:
                 if self._left <= 0:
                     kept["…"] = f"[{len(items) - len(kept)} more]"
                     break
-                kept[self._fit_text(key)] = self.fit(item)
+                name = self._fit_text(key)
+                kept[name] = self.fit(item)
             return kept
         if isinstance(value, list):
             members = cast("list[Any]", value)
@@ -61,7 +65,6 @@ class _Space:
             return found
         if isinstance(value, str):
             return self._fit_text(value)
-        self._left -= len(str(value))
         return value
 
     def _fit_text(self, text: str) -> str:

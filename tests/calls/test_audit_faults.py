@@ -111,7 +111,7 @@ def test_an_audit_that_cannot_be_written_is_said_once_and_counted_and_calls_go_o
 
 
 def unaudited(client: Any) -> int:
-    return sum(each.numbers.get("unaudited", 0) for each in read_metrics(client, ["desk"])["desk"])
+    return sum(each.unaudited for each in read_metrics(client, ["desk"])["desk"])
 
 
 def test_where_the_audit_is_required_no_call_is_made_without_it(
@@ -124,7 +124,9 @@ def test_where_the_audit_is_required_no_call_is_made_without_it(
     deployment.file.parent.mkdir()
     assert look(tools, "vault", "writable").result().outcome is Outcome.OK
     assert set(deployment.vault.runs()) == {"writable"}
-    codes = [AuditEntry.model_validate_json(line).error_code for line in deployment.file.read_text().splitlines()]
+    wait_until(lambda: deployment.file.read_text().count("\n") == 2, "the line, which comes after the answer")
+    lines = deployment.file.read_text().splitlines()
+    codes = [AuditEntry.model_validate_json(line).error_code for line in lines]
     assert codes == [ErrorCode.AUDIT_UNAVAILABLE, None], "what could not be written then is written now"
 
 

@@ -173,6 +173,7 @@ def test_what_is_no_entry_is_shown_as_damaged_and_holds_up_no_other(client: redi
     assert damaged.damage
     assert (damaged.id, damaged.at, damaged.outcome) == ("1795269000123-4", 1795269000.123, None)
     assert len(read_audit(client, AuditFilter(server="desk")).entries) == 2, "it is no call of any server"
+    assert len(read_audit(client, AuditFilter(server=None, outcomes=frozenset(), since=0.0)).entries) == 3
 
 
 def test_nobody_can_write_that_somebody_else_wrote_it(client: redis.Redis) -> None:
@@ -203,27 +204,27 @@ def test_a_cursor_that_is_none_is_an_error(client: redis.Redis, cursor: str) -> 
 def test_an_audit_without_entries_is_empty(client: redis.Redis) -> None:
     page = read_audit(client)
     assert (page.entries, page.cursor) == ([], None)
-    assert Follower(client).begin(10) == []
+    assert Follower().begin(client, 10) == []
 
 
 def test_a_follower_sees_what_was_and_what_comes_and_nothing_twice(client: redis.Redis) -> None:
     for number in range(5):
         add(client, f"{number + 1}-0", "agent" if number % 2 else "worker", call_id=str(number))
-    follower = Follower(client, AuditFilter(server="desk"))
-    assert [entry.call_id for entry in follower.begin(3)] == ["2", "3", "4"]
-    assert follower.poll(0.01) == []
+    follower = Follower(AuditFilter(server="desk"))
+    assert [entry.call_id for entry in follower.begin(client, 3)] == ["2", "3", "4"]
+    assert follower.poll(client, 0.01) == []
     add(client, call_id="5")
     add(client, source="agent", call_id="6")
     add(client, server="other", call_id="7")
-    assert sorted(entry.call_id for entry in follower.poll(1)) == ["5", "6"]
-    assert follower.poll(0.01) == []
+    assert sorted(entry.call_id for entry in follower.poll(client, 1)) == ["5", "6"]
+    assert follower.poll(client, 0.01) == []
 
 
 def test_a_follower_waits_for_what_comes(client: redis.Redis) -> None:
-    follower = Follower(client)
+    follower = Follower()
     found: list[AuditEntry] = []
-    follower.begin(0)
-    thread = threading.Thread(target=lambda: found.extend(follower.poll(30)))
+    follower.begin(client, 0)
+    thread = threading.Thread(target=lambda: found.extend(follower.poll(client, 4)))
     started = time.monotonic()
     thread.start()
     wait_until(lambda: client.info("clients")["blocked_clients"], "it waits")
