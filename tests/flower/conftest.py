@@ -1,4 +1,4 @@
-"""Fixtures: one browser a module, for its event loop runs in this very thread meanwhile, and Flower with the MCP pages."""
+"""Fixtures: Flower with the MCP pages, and one browser a module: its event loop runs in this very thread meanwhile."""
 
 import os
 import sys
