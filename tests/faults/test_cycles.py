@@ -6,7 +6,7 @@ The long form, a thousand cycles, is benchmarks/recovery.py.
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -83,6 +83,12 @@ def test_memory_descriptors_threads_and_processes_stay_flat(worker: Worker, dire
     assert Ledger(directory / HTTP_PATH.replace("/", "-")).starts == WARM_UP + CYCLES + 1
 
 
+async def until(found: Callable[[], object]) -> None:
+    """Whoever waits bounds it."""
+    while not found():  # noqa: ASYNC110  nothing tells of it
+        await asyncio.sleep(0.01)
+
+
 def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
     ledger = Ledger(directory / "tasks")
     config = ServerConfig.model_validate({"name": "stdio", "retry": QUICKLY, **witness(ledger)})
@@ -98,8 +104,7 @@ def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
                     session = await connection.connected()
                     invocation = Invocation(connection, session.tools["look"], {"key": "k"}, time.monotonic() + 20)
                     assert not (await invocation.run()).is_error
-                    while counts and len(asyncio.all_tasks()) > counts[0]:  # noqa: ASYNC110  nothing tells of it
-                        await asyncio.sleep(0.01)
+                    await until(lambda: not counts or len(asyncio.all_tasks()) <= counts[0])
                     counts.append(len(asyncio.all_tasks()))
                     kill_server(this_process, ledger.path)
         finally:
@@ -169,8 +174,7 @@ def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_
             invocation = Invocation(connection, tool, {"key": "held"}, time.monotonic() + 20)
             running = asyncio.create_task(invocation.run())
             async with asyncio.timeout(20):
-                while not ledger.runs():  # noqa: ASYNC110  nothing tells of it
-                    await asyncio.sleep(0.01)
+                await until(ledger.runs)
             kill_server(psutil.Process(), ledger.path)
             with pytest.raises(CallError, match="The tool may have run") as caught:
                 await running
