@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CATALOGUE_TTL_S",
     "COUNTERS",
-    "REVISION",
     "ApprovedTool",
     "ListedServer",
     "ToolCatalogue",
@@ -42,8 +41,6 @@ logger = logging.getLogger(__name__)
 CATALOGUE_TTL_S = 30 * 24 * 3600
 """Renewed by every check: a server that nobody has served for a month is forgotten, and trusted anew."""
 COUNTERS = ("added", "removed", "changed")
-REVISION = "revision"
-"""Field beside a listing: the time when that or an approval last changed. Who shows them reads them only then."""
 
 
 class ApprovedTool(BaseModel):
@@ -267,8 +264,8 @@ def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None 
     for name in approved.removed:
         pipeline.hdel(key, name)
     pipeline.expire(key, CATALOGUE_TTL_S)
-    pipeline.hset(keys.tools_key(server), REVISION, f"{seconds}.{microseconds:06}")
-    pipeline.expire(keys.tools_key(server), CATALOGUE_TTL_S)
+    pipeline.hset(keys.TOOL_REVISIONS, server, f"{seconds}.{microseconds:06}")
+    pipeline.expire(keys.TOOL_REVISIONS, CATALOGUE_TTL_S)
     pipeline.execute()
     return approved
 

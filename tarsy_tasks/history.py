@@ -109,16 +109,15 @@ class History:
     """The last hour of all servers, as last read. Not safe to share between threads.
 
     Attributes:
-        now: The minute in which it was last read, counted since the epoch by Redis; 0 before.
         skipped: How many numbers of the hour could not be read, by server: they are damaged, or of another version.
     """
 
     def __init__(self) -> None:
-        self.now = 0
         self.skipped: Mapping[str, int] = {}
         self._minutes: dict[int, dict[str, Minute]] = {}
         self._skipped: dict[int, dict[str, int]] = {}
         self._complete: set[int] = set()
+        self._hour: list[tuple[Mapping[str, Minute], Minute]] = []
 
     def refresh(self, redis: Any) -> None:
         """Read what is new; blocks for two round trips.
@@ -143,7 +142,7 @@ class History:
         self._complete = {minute for minute in (*self._complete, *wanted) if hour[0] <= minute < settled}
         for outdated in [minute for minute in self._minutes if minute not in hour]:
             del self._minutes[outdated], self._skipped[outdated]
-        self.now = now
+        self._hour = [(self._minutes[minute], Minute(minute * 60)) for minute in hour]
         self.skipped = _sum(self._skipped.values())
 
     @property
@@ -153,8 +152,7 @@ class History:
 
     def minutes(self, server: str) -> tuple[Minute, ...]:
         """The hour of a server, oldest minute first, the current one last."""
-        hour = range(self.now - MINUTES + 1, self.now + 1)
-        return tuple(self._minutes.get(minute, {}).get(server) or Minute(minute * 60) for minute in hour)
+        return tuple(found.get(server, nothing) for found, nothing in self._hour)
 
 
 def _parse(minute: int, found: Mapping[bytes, bytes] | None) -> tuple[dict[str, Minute], dict[str, int]]:

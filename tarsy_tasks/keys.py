@@ -11,11 +11,13 @@ __all__ = [
     "AUDIT_TTL_S",
     "HEALTH_WORKERS",
     "IDEMPOTENCY_TTL_S",
+    "LAST_FAILURES",
     "LEASES",
     "MEASURED_SERVERS",
     "MEASURING_WORKERS",
     "POISONED",
     "SWEEPS",
+    "TOOL_REVISIONS",
     "UNACKED",
     "WAITING",
     "WORKERS",
@@ -46,6 +48,10 @@ AGENT_AUDIT = "tarsy:audit:agents"
 """The same for calls that never reached a worker. Agents write it."""
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
+LAST_FAILURES = "tarsy:last-failures"
+"""Hash with a TTL, by server: its last call that failed through no fault of its caller."""
+TOOL_REVISIONS = "tarsy:tool-revisions"
+"""Hash with a TTL, by server: when its listing or an approval last changed. Who shows tools reads them only then."""
 MEASURED_SERVERS = "tarsy:metrics"
 """Sorted set of the servers that have metrics, by the Redis time of the last ones."""
 MEASURING_WORKERS = "tarsy:metrics-workers"

@@ -28,7 +28,6 @@ __all__ = [
     "BUCKETS_S",
     "BUCKET_NAMES",
     "FAILURES",
-    "LAST_FAILURE",
     "NO_TOOL",
     "RECENT_MINUTES",
     "Distribution",
@@ -36,6 +35,7 @@ __all__ = [
     "LastError",
     "ToolMetrics",
     "bucket_of",
+    "is_known",
     "known_servers",
     "read_in_flight",
     "read_metrics",
@@ -51,8 +51,21 @@ IN_FLIGHT_TTL_S = 20.0
 FAILURES = frozenset(outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED))
 """How calls end that failed through no fault of their callers."""
 BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
-LAST_FAILURE = "last_failure "
-"""Field of a server's hash: the last call that failed through no fault of its caller, a `LastError` with its tool."""
+
+
+_NAMES = frozenset(
+    {
+        *(f"calls:{outcome}" for outcome in Outcome),
+        *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
+        "retries",
+        "recreations",
+    }
+)
+
+
+def is_known(name: str) -> bool:
+    """Whether a number is one of those above, and not one of another version."""
+    return name in _NAMES
 
 
 def bucket_of(seconds: float) -> str:

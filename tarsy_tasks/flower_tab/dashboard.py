@@ -9,7 +9,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, Step, read_aud
 from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.flower_tab.tools import ToolView, build_tools
-from tarsy_tasks.metrics import read_metrics
+from tarsy_tasks.metrics import ToolMetrics, is_known, read_metrics
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.masking import build_masker
 
@@ -40,8 +41,7 @@ _SHORTEST_S = 5.0
 _LONGEST_S = 60.0
 _SHARE = 0.005
 _LOOK = "look"
-_NOTHING = 0.0, 0.0
-"""What the last two times cost; the lower one counts, for the first time reads more than all that follow."""
+_COSTS = 6
 _REDIS_S = 2.0
 _THREADS = 4
 _LATEST_CALLS = 10
@@ -93,10 +93,16 @@ class Call:
 
 @dataclass(frozen=True)
 class ServerDetails:
-    """What the page of one server shows beside what all of them show."""
+    """What the page of one server shows beside what all of them show.
+
+    Attributes:
+        calls: The latest.
+        problems: What was found in Redis and could not be read, a phrase each.
+    """
 
     tools: list[ToolView]
     calls: list[AuditEntry]
+    problems: tuple[str, ...] = ()
 
 
 class Dashboard:
@@ -115,7 +121,7 @@ class Dashboard:
         self._look = Look(None)
         self._looked_at = float("-inf")
         self._looking: asyncio.Future[None] | None = None
-        self._costs_s: dict[str, tuple[float, float]] = {}
+        self._costs_s = defaultdict[str, deque[float]](lambda: deque(maxlen=_COSTS))
         self._details: dict[str, ServerDetails] = {}
         self._masker = build_masker()
 
@@ -137,7 +143,7 @@ class Dashboard:
 
     def interval_s(self, page: str) -> float:
         """So often may a page be kept current that it takes half a percent of a core, whatever it costs."""
-        cost_s = sum(min(self._costs_s.get(what, _NOTHING)) for what in (_LOOK, f"{page} read", f"{page} shown"))
+        cost_s = sum(map(self._cost_s, (_LOOK, f"{page} read", f"{page} shown")))
         return min(max(cost_s / _SHARE, _SHORTEST_S), _LONGEST_S)
 
     @contextmanager
@@ -147,8 +153,12 @@ class Dashboard:
         try:
             yield
         finally:
-            _, last_s = self._costs_s.get(what, _NOTHING)
-            self._costs_s[what] = last_s, time.thread_time() - started
+            self._costs_s[what].append(time.thread_time() - started)
+
+    def _cost_s(self, what: str) -> float:
+        """On average of late. The first time reads more than all that follow, and does not count."""
+        costs_s = [*self._costs_s[what]][1:]
+        return sum(costs_s) / len(costs_s) if costs_s else 0.0
 
     async def _look_anew(self) -> None:
         if self._looking is None or self._looking.done():
@@ -177,8 +187,10 @@ class Dashboard:
 
         def read() -> ServerDetails:
             metrics = read_metrics(self._redis, [server.name])[server.name]
+            kind = self._redis.type(keys.metrics_key(server.name))
             calls = self._recent.find(AuditFilter(server=server.name), _LATEST_CALLS).entries
-            return ServerDetails(build_tools(server.name, server.listed, metrics, self._masker), calls)
+            tools = build_tools(server.name, server.listed, metrics, self._masker)
+            return ServerDetails(tools, calls, tuple(_find_problems(kind, metrics)))
 
         if not self._look.trouble:
             try:
@@ -251,6 +263,13 @@ class Dashboard:
                 return read()
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, costed)
+
+
+def _find_problems(kind: bytes, metrics: Iterable[ToolMetrics]) -> Iterator[str]:
+    if kind not in (b"hash", b"none"):
+        yield "its metrics cannot be read: they are damaged"
+    if unknown := sum(not is_known(name) for each in metrics for name in each.numbers):
+        yield f"{unknown} numbers of its tools cannot be read: they are of another version"
 
 
 def _describe_failure(meta: dict[str, Any]) -> str:

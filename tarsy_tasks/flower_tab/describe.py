@@ -29,6 +29,7 @@ def describe_server(at: float, server: ServerSnapshot, details: ServerDetails) -
     return {
         "at": at,
         **_describe(server),
+        "problems": [*server.problems, *details.problems],
         "tools": [_describe_tool(tool) for tool in details.tools],
         "workers": workers,
         "calls": describe_calls(details.calls),

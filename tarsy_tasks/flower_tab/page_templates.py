@@ -4,6 +4,7 @@ Owns the places in Flower's templates where something is added as they are loade
 whose templates lack such a place is not known to work.
 """
 
+import re
 from pathlib import Path
 
 from tornado.escape import to_unicode, xhtml_escape
@@ -14,6 +15,7 @@ from tarsy_tasks.hidden_characters import make_visible
 
 __all__ = ["ADDITIONS", "PageTemplates", "escape_visibly"]
 
+_HARMLESS = re.compile(rb"[A-Za-z0-9_ .,:;/%+-]*")
 _OURS = Path(__file__).parent / "templates"
 
 ADDITIONS = {
@@ -72,8 +74,10 @@ class PageTemplates(Loader):
         return Template(text, name=name, loader=self)
 
 
-def escape_visibly(text: str | bytes) -> str:
+def escape_visibly(text: bytes) -> str | bytes:
     """What every expression in a template of ours goes through, unless it is markup of ours: no markup of others, and
     no character that hides what they say.
     """
+    if _HARMLESS.fullmatch(text):
+        return text  # most of them, at a third of the cost
     return xhtml_escape(make_visible(to_unicode(text), keep="\n\t\r"))

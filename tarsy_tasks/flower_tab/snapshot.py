@@ -14,16 +14,25 @@ from pydantic import ValidationError
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.pipelines import execute_reading
-from tarsy_tasks.catalogue import REVISION, ListedServer, read_catalogue
+from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_health
 from tarsy_tasks.history import History, Minute
-from tarsy_tasks.metrics import LAST_FAILURE, Distribution, InFlight, LastError, known_servers, read_in_flight
+from tarsy_tasks.metrics import Distribution, InFlight, LastError, known_servers, read_in_flight
 
 __all__ = ["LISTINGS", "ServerSnapshot", "Snapshot", "SnapshotReader"]
 
 LISTINGS = 20
 """So many lists of tools are read for one snapshot, so that none takes long."""
+_COUNT_QUEUED = """
+-- The lengths of the queues KEYS; what is no list has none.
+local lengths = {}
+for i, key in ipairs(KEYS) do
+    local length = redis.pcall('LLEN', key)
+    lengths[i] = type(length) == 'number' and length or 0
+end
+return lengths
+"""
 _REMEMBERED_S = 24 * 3600
 """So long is a server shown that nobody serves any more and that no configuration names."""
 
@@ -147,14 +156,6 @@ class Snapshot:
         return any(server.health.workers for server in self.servers.values())
 
 
-@dataclass(frozen=True)
-class _Field:
-    """A field of a hash; damaged when its key holds no hash."""
-
-    is_damaged: bool
-    text: bytes | None
-
-
 class SnapshotReader:
     """Reads snapshots, one after the other. Not safe to share between threads.
 
@@ -173,7 +174,7 @@ class SnapshotReader:
         self._redis = results
         self._broker = broker
         self._history = History()
-        self._listed: dict[str, tuple[_Field, ListedServer | None]] = {}
+        self._listed: dict[str, tuple[bytes, ListedServer | None]] = {}
 
     def read(self) -> Snapshot:
         """The servers as they are now; blocks for some round trips.
@@ -187,12 +188,19 @@ class SnapshotReader:
         names = self._names(now)
         health = read_health(self._redis, names)
         in_flight = read_in_flight(self._redis)
-        queued = self._count_queued(names)
-        failures, revisions = self._read_fields(names)
-        self._update_listed(revisions)
+        queued: list[int] = self._broker.eval(_COUNT_QUEUED, len(names), *map(keys.queue, names)) if names else []
+        with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.hgetall(keys.LAST_FAILURES)
+            pipeline.hgetall(keys.TOOL_REVISIONS)
+            hashes: list[dict[bytes, bytes] | None] = execute_reading(pipeline)
+        failures, revisions = ({} if found is None else found for found in hashes)
+        self._update_listed(names, revisions)
         return Snapshot(
             now,
-            {name: self._build(health[name], in_flight, queued[name], failures[name]) for name in names},
+            {
+                name: self._build(health[name], in_flight, count, failures.get(name.encode()))
+                for name, count in zip(names, queued, strict=True)
+            },
         )
 
     def _names(self, now: float) -> list[str]:
@@ -204,37 +212,20 @@ class SnapshotReader:
             found.update(known_servers(self._redis, now - _REMEMBERED_S))
         return sorted(found)
 
-    def _count_queued(self, names: list[str]) -> dict[str, int]:
-        with self._broker.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.llen(keys.queue(name))
-            lengths = execute_reading(pipeline)
-        return {name: length or 0 for name, length in zip(names, lengths, strict=True)}
-
-    def _read_fields(self, names: list[str]) -> tuple[dict[str, _Field], dict[str, _Field]]:
-        """The last failure, and the revision of the tools."""
-        with self._redis.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.hmget(keys.metrics_key(name), [LAST_FAILURE])
-            for name in names:
-                pipeline.hmget(keys.tools_key(name), [REVISION])
-            replies = execute_reading(pipeline)
-        fields = [_Field(reply is None, reply[0] if reply else None) for reply in replies]
-        count = len(names)
-        return dict(zip(names, fields[:count], strict=True)), dict(zip(names, fields[count:], strict=True))
-
-    def _update_listed(self, revisions: Mapping[str, _Field]) -> None:
-        outdated = [name for name, revision in revisions.items() if self._listed.get(name, (None,))[0] != revision]
+    def _update_listed(self, names: list[str], revisions: Mapping[bytes, bytes]) -> None:
+        # A listing that has not changed for a month has no revision any more.
+        known = {name: revisions.get(name.encode(), b"") for name in names}
+        outdated = [name for name, revision in known.items() if self._listed.get(name, (None,))[0] != revision]
         now = outdated[:LISTINGS]
         found = read_catalogue(self._redis, now)
         for name in now:
-            self._listed[name] = revisions[name], (listed := found.get(name))
+            self._listed[name] = known[name], (listed := found.get(name))
             if listed is not None:
                 _ = listed.diff  # here, rather than when a page is shown
-        self._listed = {name: each for name, each in self._listed.items() if name in revisions}
+        self._listed = {name: each for name, each in self._listed.items() if name in known}
         self.is_complete = now == outdated
 
-    def _build(self, health: ServerHealth, in_flight: InFlight, queued: int, failure: _Field) -> ServerSnapshot:
+    def _build(self, health: ServerHealth, in_flight: InFlight, queued: int, failure: bytes | None) -> ServerSnapshot:
         name = health.server
         problems = list(health.skipped)
         if skipped := self._history.skipped.get(name):
@@ -242,15 +233,13 @@ class SnapshotReader:
                 f"{skipped} numbers of the last hour cannot be read: they are damaged, or of another version"
             )
         last_failure: LastError | None = None
-        if failure.is_damaged:
-            problems.append("its metrics cannot be read: they are damaged")
-        elif failure.text is not None:
+        if failure is not None:
             try:
-                last_failure = LastError.model_validate_json(failure.text)
+                last_failure = LastError.model_validate_json(failure)
             except ValidationError:
                 problems.append("its last failure cannot be read: it is damaged, or of another version")
-        read, listed = self._listed.get(name, (None, None))
-        if read is not None and (read.is_damaged or (read.text is not None and listed is None)):
+        revision, listed = self._listed.get(name, (None, None))
+        if revision and listed is None:
             problems.append("its list of tools cannot be read: it is damaged, or of another version")
         *earlier, current = self._history.minutes(name)
         running = {

@@ -23,7 +23,6 @@ from tarsy_tasks.history import build_count, is_kept
 from tarsy_tasks.metrics import (
     FAILURES,
     IN_FLIGHT_TTL_S,
-    LAST_FAILURE,
     NO_TOOL,
     RECENT_MINUTES,
     LastError,
@@ -207,7 +206,7 @@ class CallMetrics:
             for (server, tool), count in self._in_flight.items():
                 if count:
                     in_flight.setdefault(server, {})[tool] = count
-        fields = _fields_by_server(pending, errors, failures)
+        fields = _fields_by_server(pending, errors)
         refused = set(fields)
         add = redis.register_script(_ADD)
         try:
@@ -217,6 +216,9 @@ class CallMetrics:
                 servers = sorted(refused)
                 for server in servers:
                     _touch(pipeline, keys.MEASURED_SERVERS, server, now, _TTL_S)
+                if failures:
+                    pipeline.hset(keys.LAST_FAILURES, mapping=failures)
+                    pipeline.expire(keys.LAST_FAILURES, _TTL_S)
                 if counted := _numbers_of_minute(pending):
                     pipeline.execute_command(*build_count(now, counted))
                 for server in servers:
@@ -258,7 +260,7 @@ class CallMetrics:
 
 
 def _fields_by_server(
-    pending: Mapping[Label, Numbers], errors: Mapping[Label, str], failures: Mapping[str, str]
+    pending: Mapping[Label, Numbers], errors: Mapping[Label, str]
 ) -> dict[str, tuple[Numbers, dict[str, str]]]:
     """The fields of each server's hash: numbers to add, and texts to set."""
     fields: dict[str, tuple[Numbers, dict[str, str]]] = {}
@@ -268,8 +270,6 @@ def _fields_by_server(
             added[f"{name} {tool}"] = value
     for (server, tool), text in errors.items():
         fields.setdefault(server, ({}, {}))[1][f"last_error {tool}"] = text
-    for server, text in failures.items():
-        fields.setdefault(server, ({}, {}))[1][LAST_FAILURE] = text
     return fields
 
 

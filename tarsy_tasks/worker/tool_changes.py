@@ -17,7 +17,6 @@ from tarsy_tasks import keys
 from tarsy_tasks.broker.key_types import delete_strangers, is_wrong_type
 from tarsy_tasks.catalogue import (
     CATALOGUE_TTL_S,
-    REVISION,
     ApprovedTool,
     ToolDiff,
     build_diff,
@@ -72,7 +71,8 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                     )
                     pipeline.hset(approved_key, tool.tool, entry.model_dump_json())
                 if is_new or trusted:
-                    pipeline.hset(tools_key, REVISION, f"{seconds}.{microseconds:06}")
+                    pipeline.hset(keys.TOOL_REVISIONS, listing.server, f"{seconds}.{microseconds:06}")
+                    pipeline.expire(keys.TOOL_REVISIONS, CATALOGUE_TTL_S)
                 pipeline.expire(tools_key, CATALOGUE_TTL_S)
                 pipeline.expire(approved_key, CATALOGUE_TTL_S)
                 pipeline.execute()
@@ -81,7 +81,7 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
             except ResponseError as error:
                 if not is_wrong_type(error):
                     raise
-                delete_strangers(redis, {tools_key: "hash", approved_key: "hash"})
+                delete_strangers(redis, dict.fromkeys((tools_key, approved_key, keys.TOOL_REVISIONS), "hash"))
                 continue
         if changes:
             level = logging.WARNING if changes.changed else logging.INFO

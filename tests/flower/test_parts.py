@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flower import urls
+from tornado.escape import utf8
 
 from tarsy_tasks.audit import AuditEntry, Step, StepName
 from tarsy_tasks.catalogue import ApprovedTool, ListedServer
@@ -157,8 +158,18 @@ def test_half_a_character_in_a_schema_spoils_no_page() -> None:
     (found.schema + parameter.name + parameter.kind + parameter.description).encode()
 
 
-def test_what_is_written_is_no_markup_and_hides_nothing() -> None:
-    assert escape_visibly("<b>\u202e&\x1b\n") == "&lt;b&gt;\\u202e&amp;\\x1b\n"
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<b>\u202e&\x1b\n", b"&lt;b&gt;\\u202e&amp;\\x1b\n"),
+        ("list pods: 3.5 %", b"list pods: 3.5 %"),
+        ("'\"", b"&#x27;&quot;"),
+        ("harmless\n<", b"harmless\n&lt;"),
+        ("Größe", "Größe".encode()),
+    ],
+)
+def test_what_is_written_is_no_markup_and_hides_nothing(text: str, shown: bytes) -> None:
+    assert utf8(escape_visibly(text.encode())) == shown
 
 
 def task(**fields: Any) -> Any:

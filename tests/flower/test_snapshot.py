@@ -93,6 +93,13 @@ def test_what_has_not_changed_is_not_read_again(client: Any, reader: SnapshotRea
     assert all(minute is before[minute.at] for minute in third.servers["s0"].minutes[:50])
 
 
+def test_a_list_of_tools_whose_last_change_is_long_ago_is_there(client: Any, reader: SnapshotReader) -> None:
+    write_fleet(client, [FleetServer("k8s", tools=3)])
+    client.delete(keys.TOOL_REVISIONS)
+    assert of(reader, "k8s").listed is not None
+    assert of(reader, "k8s").problems == ()
+
+
 def test_which_servers_there_are_the_configuration_says_or_what_was_seen(client: Any, reader: SnapshotReader) -> None:
     now, _ = client.time()
     client.zadd(keys.MEASURED_SERVERS, {"lately": now - 3600, "long-ago": now - 2 * 24 * 3600})

