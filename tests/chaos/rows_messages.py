@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import ErrorCode, Outcome, PendingCall, ToolCall, ToolExecutor, keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
 from tests.processes import wait_until
@@ -31,23 +31,28 @@ def a_message_kills_its_worker(stage: Stage, form: Form) -> Tally:
     tools = stage.tools(_SET_ASIDE_S)
     load = stage.load("bystander", timeout_s=_SET_ASIDE_S)
     load.start(IN_FLIGHT)
-    pending = [tools.submit(call) for call in (deadly, unsafe)]
 
-    def all_answered() -> bool:
-        stage.replace_dead()
-        return all(call.done() for call in pending)
+    def answered(call: ToolCall) -> PendingCall:
+        pending = tools.submit(call)
 
-    wait_until(all_answered, "the calls that kill their worker are answered", _SET_ASIDE_S)
+        def done() -> bool:
+            stage.replace_dead()
+            return pending.done()
+
+        wait_until(done, f"the call {call.id}, which kills its worker, is answered", _SET_ASIDE_S)
+        return pending
+
+    # One after the other: each dies of itself, never of the other one before it has come to its server.
+    set_aside, once = answered(deadly), answered(unsafe).result()
     while load.unanswered():
         stage.replace_dead()
     tally = load.tally(unknown=True)
-    harmless, once = (call.result() for call in pending)
-    tally.expect(str(harmless.error_code) == "SET_ASIDE", f"the message was not set aside: {harmless!r}")
+    tally.expect(str(set_aside.result().error_code) == "SET_ASIDE", f"it was not set aside: {set_aside.result()!r}")
     tally.expect(once.outcome is Outcome.UNKNOWN, f"the unsafe call was not `unknown`: {once!r}")
     runs = stage.ledger.runs()
     tally.expect(runs["deadly"] == _ATTEMPTS, f"it killed {runs['deadly']} workers, not {_ATTEMPTS}")
     tally.expect(runs["deadly-add"] == 1, f"the unsafe one was executed {runs['deadly-add']} times")
-    _expect_poison(stage, tally, pending[0].id)
+    _expect_poison(stage, tally, set_aside.id)
     return tally
 
 
