@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CATALOGUE_TTL_S",
     "COUNTERS",
+    "REVISION",
     "ApprovedTool",
     "ListedServer",
     "ToolCatalogue",
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 CATALOGUE_TTL_S = 30 * 24 * 3600
 """Renewed by every check: a server that nobody has served for a month is forgotten, and trusted anew."""
 COUNTERS = ("added", "removed", "changed")
+REVISION = "revision"
+"""Field beside a listing: the time when that or an approval last changed. Who shows them reads them only then."""
 
 
 class ApprovedTool(BaseModel):
@@ -254,7 +257,7 @@ def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None 
         return {name: each for name, each in different.items() if chosen is None or name in chosen}
 
     approved = ToolDiff(added=pick(diff.added), removed=pick(diff.removed), changed=pick(diff.changed))
-    seconds, _ = redis.time()
+    seconds, microseconds = redis.time()
     key = keys.approved_tools_key(server)
     pipeline = redis.pipeline()
     for tool in listed.listing.tools:
@@ -264,6 +267,8 @@ def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None 
     for name in approved.removed:
         pipeline.hdel(key, name)
     pipeline.expire(key, CATALOGUE_TTL_S)
+    pipeline.hset(keys.tools_key(server), REVISION, f"{seconds}.{microseconds:06}")
+    pipeline.expire(keys.tools_key(server), CATALOGUE_TTL_S)
     pipeline.execute()
     return approved
 

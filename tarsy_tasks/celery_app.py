@@ -36,6 +36,8 @@ CALL_TOOL = "tarsy.call_tool"
 LIST_TOOLS = "tarsy.list_tools"
 CHECK_SERVER = "tarsy.check_server"
 
+logger = logging.getLogger(__name__)
+
 DEFAULTS: dict[str, Any] = {
     "include": ["tarsy_tasks.worker.tasks"],
     "task_routes": ["tarsy_tasks.celery_app.route_task"],
@@ -218,6 +220,8 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
         from tarsy_tasks.flower_tab import metrics
 
         metrics.serve_metrics(sender)
+        if "tarsy_tasks.flower_tab.site" not in sys.modules:
+            logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")
 
 
 @after_setup_logger.connect

@@ -28,6 +28,7 @@ __all__ = [
     "HealthStatus",
     "ServerHealth",
     "cached_tools",
+    "fails_its_calls",
     "is_healthy",
     "judge_health",
     "read_health",
@@ -73,7 +74,11 @@ class HealthRecord(BaseModel):
         worker: Name of the worker.
         transport: `stdio`, `http` or `sse`.
         protocol: Version of MCP that the session speaks; None without a session.
+        era: `handshake` for versions before 2026-07-28, `2026` for later ones; None without a session.
         server_info: Name and version that the server gives itself; None without a session.
+        sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
+        is_held: An operator has disconnected the server.
+        max_concurrency: How many of the server's calls this worker runs at once.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -94,7 +99,11 @@ class HealthRecord(BaseModel):
     worker: str
     transport: str | None = None
     protocol: str | None = None
+    era: str | None = None
     server_info: str | None = None
+    sessions_opened: int = 0
+    is_held: bool = False
+    max_concurrency: int | None = None
 
 
 class ServerHealth(BaseModel):
@@ -227,6 +236,11 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     return found
 
 
+def fails_its_calls(recent: int, failed: int) -> bool:
+    """Whether so many failed ones of the recent calls mean that a server is not well, though its checks pass."""
+    return recent >= _FEWEST_CALLS and failed >= _FAILING_SHARE * recent
+
+
 def judge_health(
     server: str, check: HealthRecord | None, reports: Sequence[HealthRecord], now: float, skipped: Sequence[str] = ()
 ) -> ServerHealth:
@@ -282,7 +296,7 @@ def _verdict(
         return HealthStatus.UNKNOWN, f"no check has come through its queue for {RECORD_TTL_S:g} s; is beat running?"
     if any(report.is_busy for report in reports):
         return HealthStatus.DEGRADED, "it is busy with calls, and did not list its tools meanwhile."
-    if recent >= _FEWEST_CALLS and failed >= _FAILING_SHARE * recent:
+    if fails_its_calls(recent, failed):
         return HealthStatus.DEGRADED, f"its checks pass, but {failed} of its last {recent} calls failed."
     return HealthStatus.HEALTHY, ""
 

@@ -29,6 +29,7 @@ __all__ = [
     "in_flight_key",
     "is_check_queue",
     "metrics_key",
+    "minute_key",
     "poison_key",
     "queue",
     "recent_metrics_key",
@@ -109,6 +110,11 @@ def metrics_key(server: str) -> str:
 def recent_metrics_key(server: str, minute: int) -> str:
     """The same numbers of one minute, counted since the epoch by Redis; they expire a few minutes later."""
     return f"tarsy:metrics:{server}:{minute}"
+
+
+def minute_key(minute: int) -> str:
+    """What one minute, counted since the epoch by Redis, brought all servers: a hash that expires after the hour."""
+    return f"tarsy:minute:{minute}"
 
 
 def in_flight_key(worker: str) -> str:

@@ -26,13 +26,18 @@ from tarsy_tasks.outcomes import Outcome
 
 __all__ = [
     "BUCKETS_S",
+    "BUCKET_NAMES",
+    "FAILURES",
+    "LAST_FAILURE",
     "NO_TOOL",
     "RECENT_MINUTES",
     "Distribution",
+    "InFlight",
     "LastError",
     "ToolMetrics",
     "bucket_of",
     "known_servers",
+    "read_in_flight",
     "read_metrics",
 ]
 
@@ -43,15 +48,16 @@ RECENT_MINUTES = 5
 """What the moving averages and the failure rate cover."""
 IN_FLIGHT_TTL_S = 20.0
 
-_FAILURES = frozenset(
-    outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED)
-)
-_BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
+FAILURES = frozenset(outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED))
+"""How calls end that failed through no fault of their callers."""
+BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
+LAST_FAILURE = "last_failure "
+"""Field of a server's hash: the last call that failed through no fault of its caller, a `LastError` with its tool."""
 
 
 def bucket_of(seconds: float) -> str:
     """The name of the bucket that a time falls into."""
-    return _BUCKET_NAMES[bisect_left(BUCKETS_S, seconds)]
+    return BUCKET_NAMES[bisect_left(BUCKETS_S, seconds)]
 
 
 class LastError(BaseModel):
@@ -61,6 +67,7 @@ class LastError(BaseModel):
         at: Seconds since the epoch, by the clock of Redis.
         code: An `ErrorCode`.
         text: What the agent was told, masked and shortened.
+        tool: Name of the tool, where the error stands for all of a server; else empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -68,6 +75,11 @@ class LastError(BaseModel):
     at: float
     code: str
     text: str
+    tool: str = ""
+
+
+InFlight = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Calls that are running, by instance of a worker, server and tool."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +90,12 @@ class Distribution:
         counts: How many fell into each of `BUCKETS_S`; not cumulated.
     """
 
-    counts: tuple[int, ...]
-    sum_s: float
+    counts: tuple[int, ...] = (0,) * len(BUCKETS_S)
+    sum_s: float = 0.0
+
+    def __add__(self, other: "Distribution") -> "Distribution":
+        counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
+        return Distribution(counts, self.sum_s + other.sum_s)
 
     @property
     def count(self) -> int:
@@ -88,6 +104,20 @@ class Distribution:
     @property
     def mean_s(self) -> float | None:
         return self.sum_s / self.count if self.count else None
+
+    def quantile_s(self, share: float) -> float | None:
+        """The time below which this share of them lies, as if they were spread evenly within each bucket; of what is
+        longer than the last bound, that bound. None when there are none.
+        """
+        rank = share * self.count
+        below = 0
+        for position, count in enumerate(self.counts):
+            if count and below + count >= rank:
+                low = BUCKETS_S[position - 1] if position else 0.0
+                high = BUCKETS_S[position]
+                return low if math.isinf(high) else low + (high - low) * (rank - below) / count
+            below += count
+        return None
 
 
 @dataclass
@@ -145,19 +175,24 @@ class ToolMetrics:
 
         What was rejected or cancelled says nothing about a server, so it does not count.
         """
-        ended = {outcome: self.recent.get(f"calls:{outcome}", 0) for outcome in (Outcome.OK, *_FAILURES)}
+        ended = {outcome: self.recent.get(f"calls:{outcome}", 0) for outcome in (Outcome.OK, *FAILURES)}
         total = sum(ended.values())
-        return sum(ended[outcome] for outcome in _FAILURES) / total if total else None
+        return sum(ended[outcome] for outcome in FAILURES) / total if total else None
 
 
 def _distribution(numbers: Mapping[str, int], name: str) -> Distribution:
-    counts = tuple(numbers.get(f"{name}:{bucket}", 0) for bucket in _BUCKET_NAMES)
+    counts = tuple(numbers.get(f"{name}:{bucket}", 0) for bucket in BUCKET_NAMES)
     return Distribution(counts, numbers.get(f"{name}:us", 0) / 1e6)
 
 
-def known_servers(redis: Any) -> list[str]:
-    """The ids of the servers that workers have counted calls of."""
-    return sorted(name.decode(errors="replace") for name in redis.zrange(keys.MEASURED_SERVERS, 0, -1))
+def known_servers(redis: Any, since: float = 0.0) -> list[str]:
+    """The ids of the servers that workers have counted calls of.
+
+    Args:
+        since: Only those with a call after this time, in seconds since the epoch by the clock of Redis.
+    """
+    found: list[bytes] = redis.zrangebyscore(keys.MEASURED_SERVERS, since, "+inf")
+    return sorted(name.decode(errors="replace") for name in found)
 
 
 def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetrics]]:
@@ -180,24 +215,39 @@ def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetri
         workers, *hashes = pipeline.execute(raise_on_error=False)
     running = _read_in_flight(redis, cast("list[bytes]", workers) if isinstance(workers, list) else [])
     each = iter(hashes)
-    return {name: _build(name, next(each), [next(each) for _ in minutes], running.get(name, {})) for name in names}
+    return {
+        name: _build(name, next(each), [next(each) for _ in minutes], _sum_in_flight(running, name)) for name in names
+    }
 
 
-def _read_in_flight(redis: Any, workers: list[bytes]) -> dict[str, dict[str, int]]:
-    """By server and tool."""
-    found: dict[str, dict[str, int]] = {}
-    names = [keys.in_flight_key(worker.decode(errors="replace")) for worker in workers]
-    texts: list[bytes | None] = redis.mget(names) if names else []
-    for text in texts:
+def read_in_flight(redis: Any) -> InFlight:
+    """The calls that are running; blocks for three round trips."""
+    now, _ = redis.time()
+    return _read_in_flight(redis, redis.zrangebyscore(keys.MEASURING_WORKERS, now - IN_FLIGHT_TTL_S, "+inf"))
+
+
+def _read_in_flight(redis: Any, workers: list[bytes]) -> InFlight:
+    instances = [worker.decode(errors="replace") for worker in workers]
+    texts: list[bytes | None] = redis.mget(map(keys.in_flight_key, instances)) if instances else []
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for instance, text in zip(instances, texts, strict=True):
         try:
-            by_server = json.loads(text or b"{}")
-            for server, tools in by_server.items():
-                for tool, count in tools.items():
-                    of_server = found.setdefault(server, {})
-                    of_server[tool] = of_server.get(tool, 0) + max(0, int(count))
+            found[instance] = {
+                server: {tool: max(0, int(count)) for tool, count in tools.items()}
+                for server, tools in json.loads(text or b"{}").items()
+            }
         except (ValueError, TypeError, AttributeError):
             continue
     return found
+
+
+def _sum_in_flight(running: InFlight, server: str) -> dict[str, int]:
+    """By tool."""
+    total: dict[str, int] = {}
+    for servers in running.values():
+        for tool, count in servers.get(server, {}).items():
+            total[tool] = total.get(tool, 0) + count
+    return total
 
 
 def _build(server: str, total: Any, recent: list[Any], running: dict[str, int]) -> list[ToolMetrics]:

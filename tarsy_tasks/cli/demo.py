@@ -90,7 +90,7 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         stack.start("shop", sys.executable, "-m", _SERVER, "--http", str(mcp_port))
         stack.start_celery("worker", "worker", "-l", "INFO", "-c", "64", "-E")
         stack.start_celery("beat", "beat", "-l", "INFO")
-        stack.start_celery("flower", "flower", "--address=127.0.0.1", f"--port={flower_port}")
+        stack.start_celery("flower", "mcp", "flower", "--address=127.0.0.1", f"--port={flower_port}")
 
         from tarsy_tasks import ToolExecutor
         from tarsy_tasks.celery_app import agent_app
@@ -136,10 +136,10 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
             enough=lambda records: all(health.healthy for health in records.values()),
         )
         address = f"http://127.0.0.1:{flower_port}"
-        _wait(stack, lambda: _answers(f"{address}/healthcheck"), "Flower answers")
+        _wait(stack, lambda: _answers(f"{address}/mcp"), "the dashboard answers")
     console.print("\nHealth, as beat and the worker wrote it to Redis")
     print_table(("server", "health", "tools", "latency"), [_health_row(each) for each in health.values()])
-    console.print(f"\nFlower: {address} (while the demo runs: tarsy-tasks demo --keep)", markup=False)
+    console.print(f"\nDashboard: {address}/mcp (while the demo runs: tarsy-tasks demo --keep)", markup=False)
     console.print(
         "\nNext: write an mcp.json with your servers, then\n"
         "  tarsy-tasks config check\n  tarsy-tasks up\n  tarsy-tasks tools list\n"

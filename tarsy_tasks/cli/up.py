@@ -50,8 +50,8 @@ def up(
             stack.start_celery("worker", "worker", "-l", loglevel, "-c", str(concurrency), "-E")
             stack.start_celery("beat", "beat", "-l", loglevel)
             if flower_port:
-                stack.start_celery("flower", "flower", "--address=127.0.0.1", f"--port={flower_port}")
-                notes.print(f"Flower: http://127.0.0.1:{flower_port}", markup=False)
+                stack.start_celery("flower", "mcp", "flower", "--address=127.0.0.1", f"--port={flower_port}")
+                notes.print(f"dashboard: http://127.0.0.1:{flower_port}/mcp", markup=False)
             if not redis_url:
                 notes.print(f"agents on this machine: export TARSY_REDIS_URL={where}", markup=False)
             service = stack.wait()

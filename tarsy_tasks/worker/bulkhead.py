@@ -47,6 +47,10 @@ class Bulkhead:
             # The checks of a server that hangs must not take the slot that is kept for all checks, and then more.
             self._limits[keys.check_queue(server.name)] = 1
 
+    def limit(self, server: str) -> int | None:
+        """How many calls of a server run here at once; None for one that is not served, or before `open`."""
+        return self._limits.get(keys.queue(server))
+
     def watch(self, hub: Any) -> None:
         """From now on wake this event loop of kombu's when a slot that it waits for is freed."""
         self._hub = hub

@@ -19,7 +19,17 @@ from celery.exceptions import Ignore, TimeLimitExceeded
 from tarsy_tasks import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ToolNameError
-from tarsy_tasks.metrics import IN_FLIGHT_TTL_S, NO_TOOL, RECENT_MINUTES, LastError, ToolMetrics, bucket_of
+from tarsy_tasks.history import build_count, is_kept
+from tarsy_tasks.metrics import (
+    FAILURES,
+    IN_FLIGHT_TTL_S,
+    LAST_FAILURE,
+    NO_TOOL,
+    RECENT_MINUTES,
+    LastError,
+    ToolMetrics,
+    bucket_of,
+)
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.tool_names import resolve_tool_name
@@ -82,6 +92,8 @@ class CallMetrics:
         self._in_flight: dict[Label, int] = {}
         self._errors: dict[Label, LastError] = {}
         self._pending_errors: set[Label] = set()
+        self._failures: dict[str, LastError] = {}
+        self._pending_failures: set[str] = set()
         self._recreations: dict[str, int] = {}
         self.clock = RedisClock()
 
@@ -134,8 +146,11 @@ class CallMetrics:
             self._add(label, numbers)
             if result.error_code is not None:
                 text = result.content[:_LONGEST_ERROR]
-                self._errors[label] = LastError(at=self._now(), code=result.error_code, text=text)
+                error = self._errors[label] = LastError(at=self._now(), code=result.error_code, text=text)
                 self._pending_errors.add(label)
+                if result.outcome in FAILURES:
+                    self._failures[server] = error.model_copy(update={"tool": label[1]})
+                    self._pending_failures.add(server)
 
     def waited_s(self, sent_at: float) -> float | None:
         """Seconds since a call was sent, by the clock of Redis; None when nobody knows."""
@@ -186,11 +201,13 @@ class CallMetrics:
             self._remember(minute, pending)
             errors = {label: self._errors[label].model_dump_json() for label in self._pending_errors}
             self._pending_errors.clear()
+            failures = {server: self._failures[server].model_dump_json() for server in self._pending_failures}
+            self._pending_failures.clear()
             in_flight: dict[str, Numbers] = {}
             for (server, tool), count in self._in_flight.items():
                 if count:
                     in_flight.setdefault(server, {})[tool] = count
-        fields = _fields_by_server(pending, errors)
+        fields = _fields_by_server(pending, errors, failures)
         refused = set(fields)
         add = redis.register_script(_ADD)
         try:
@@ -200,6 +217,8 @@ class CallMetrics:
                 servers = sorted(refused)
                 for server in servers:
                     _touch(pipeline, keys.MEASURED_SERVERS, server, now, _TTL_S)
+                if counted := _numbers_of_minute(pending):
+                    pipeline.execute_command(*build_count(now, counted))
                 for server in servers:
                     numbers, texts = fields[server]
                     add(
@@ -219,6 +238,7 @@ class CallMetrics:
                     if label[0] in refused:
                         self._pending[label] = _sum([self._pending.get(label, {}), numbers])
                 self._pending_errors |= {label for label in errors if label[0] in refused}
+                self._pending_failures |= {server for server in failures if server in refused}
 
     def _count_recreations(self, connections: Mapping[str, ServerConnection]) -> None:
         for server, connection in connections.items():
@@ -238,7 +258,7 @@ class CallMetrics:
 
 
 def _fields_by_server(
-    pending: Mapping[Label, Numbers], errors: Mapping[Label, str]
+    pending: Mapping[Label, Numbers], errors: Mapping[Label, str], failures: Mapping[str, str]
 ) -> dict[str, tuple[Numbers, dict[str, str]]]:
     """The fields of each server's hash: numbers to add, and texts to set."""
     fields: dict[str, tuple[Numbers, dict[str, str]]] = {}
@@ -248,7 +268,19 @@ def _fields_by_server(
             added[f"{name} {tool}"] = value
     for (server, tool), text in errors.items():
         fields.setdefault(server, ({}, {}))[1][f"last_error {tool}"] = text
+    for server, text in failures.items():
+        fields.setdefault(server, ({}, {}))[1][LAST_FAILURE] = text
     return fields
+
+
+def _numbers_of_minute(pending: Mapping[Label, Numbers]) -> dict[str, Numbers]:
+    """What of all tools together the last hour is made of, by server."""
+    counted: dict[str, Numbers] = {}
+    for (server, _), numbers in pending.items():
+        kept = {name: value for name, value in numbers.items() if is_kept(name)}
+        if kept:
+            counted[server] = _sum([counted.get(server, {}), kept])
+    return counted
 
 
 def _touch(pipeline: Any, key: str, member: str, now: float, lifetime_s: float) -> None:

@@ -111,17 +111,13 @@ def _describe(connection: "ServerConnection") -> Reply:
         "held": connection.is_held,
         "transport": connection.server.transport,
         "protocol": session.protocol if session else None,
-        "era": _era(session.is_handshake_era) if session else None,
+        "era": session.era if session else None,
         "server_version": _mask(session.server_info) if session else None,
         "tools": len(session.tools) if session else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
         "last_error": _mask(connection.last_error.text) if connection.last_error else None,
     }
-
-
-def _era(is_handshake_era: bool) -> str:
-    return "handshake" if is_handshake_era else "2026"
 
 
 def _mask(text: str) -> str:

@@ -27,8 +27,10 @@ from tarsy_tasks.catalogue import CATALOGUE_TTL_S
 from tarsy_tasks.celery_app import CHECK_SERVER
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.health import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
+from tarsy_tasks.history import build_count, health_numbers
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker import alerts
+from tarsy_tasks.worker.bulkhead import bulkhead
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.listing import build_listing
 from tarsy_tasks.worker.masking import Masker, build_masker
@@ -279,7 +281,11 @@ class HealthChecks:
             worker=self._worker,
             transport=connection.server.transport,
             protocol=session.protocol if session else None,
+            era=session.era if session else None,
             server_info=self._masker.mask(session.server_info) if session else None,
+            sessions_opened=connection.sessions_opened,
+            is_held=connection.is_held,
+            max_concurrency=bulkhead.limit(connection.server.name),
         )
 
     def _write(self, records: Mapping[str, HealthRecord]) -> None:
@@ -296,12 +302,16 @@ class HealthChecks:
             ("ZREMRANGEBYSCORE", keys.HEALTH_WORKERS, "-inf", now - RECORD_TTL_S),
             ("EXPIRE", keys.HEALTH_WORKERS, ttl_s),
         ]
+        counted: dict[str, dict[str, int]] = {}
         for server, record in records.items():
             watched = self._watched[server]
-            if watched.is_asked and not watched.checking:
+            is_answer = watched.is_asked and not watched.checking
+            counted[server] = health_numbers(record, came_through_queue=is_answer)
+            if is_answer:
                 answer = record.model_copy(update={"queue_wait_s": watched.queue_wait_s})
                 commands.append(("SET", keys.health_key(server), answer.model_dump_json(), "EX", ttl_s))
                 watched.is_asked = False
+        commands.append(build_count(now, counted))
         catalogues = [
             (server, key)
             for server in records

@@ -92,6 +92,11 @@ class Session:
         self._tools_changed = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 
+    @property
+    def era(self) -> str:
+        """`handshake` for versions of MCP before 2026-07-28, else `2026`."""
+        return "handshake" if self.is_handshake_era else "2026"
+
     async def open(self) -> None:
         """Connect, shake hands and walk all pages of tools/list.
 
@@ -152,7 +157,7 @@ class Session:
             self._server.name,
             self._server.transport,
             self.protocol,
-            "handshake" if self.is_handshake_era else "2026",
+            self.era,
             self.server_info,
             len(self.tools),
             round(seconds * 1000),

@@ -158,8 +158,8 @@ def list_tools(server: str) -> dict[str, Any]:
     }
 
 
-# A check that is lost is made again soon.
-@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, ignore_result=True, acks_late=False)
+# A check that is lost is made again soon; and lists of tasks, such as Flower's, are not for thousands of them.
+@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, ignore_result=True, acks_late=False, send_events=False)
 def check_server(server: str, sent_at: Any = None) -> None:
     """Have one MCP server checked, past every cache. It returns at once: the outcome is a record in Redis.
 

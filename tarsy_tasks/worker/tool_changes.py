@@ -17,6 +17,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.broker.key_types import delete_strangers, is_wrong_type
 from tarsy_tasks.catalogue import (
     CATALOGUE_TTL_S,
+    REVISION,
     ApprovedTool,
     ToolDiff,
     build_diff,
@@ -62,13 +63,16 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                 changes = _compare(before[0], listing) if before is not None else ToolDiff()
                 trusted, distrusted = _first_seen(listing, approved)
                 pipeline.multi()
-                if before is None or changes or before[0].instructions != listing.instructions:
+                is_new = before is None or bool(changes) or before[0].instructions != listing.instructions
+                if is_new:
                     _write_listing(pipeline, listing, changes, now, worker)
                 for tool in trusted:
                     entry = ApprovedTool(
                         fingerprint=tool.fingerprint, definition=tool, approved_at=now, new=bool(approved)
                     )
                     pipeline.hset(approved_key, tool.tool, entry.model_dump_json())
+                if is_new or trusted:
+                    pipeline.hset(tools_key, REVISION, f"{seconds}.{microseconds:06}")
                 pipeline.expire(tools_key, CATALOGUE_TTL_S)
                 pipeline.expire(approved_key, CATALOGUE_TTL_S)
                 pipeline.execute()

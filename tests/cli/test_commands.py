@@ -130,7 +130,7 @@ def test_the_demo_runs_and_everything_is_as_it_should_be(tmp_path: Path) -> None
         "2 rejected",
         "desk\thealthy\t5",
         "shop\thealthy\t5",
-        "Flower: http://127.0.0.1:",
+        "Dashboard: http://127.0.0.1:",
     ):
         assert words in done.stdout
     assert done.stderr == ""
@@ -147,8 +147,8 @@ def test_up_runs_the_stack_and_ends_clean(tmp_path: Path, number: signal.Signals
     try:
         up.wait_for_log(" ready.")
         up.wait_for_log("connected to MCP server desk")  # by beat's first check
-        url = f"http://127.0.0.1:{port}/healthcheck"
-        wait_until(lambda: _status(url) == 200, "Flower answers")
+        url = f"http://127.0.0.1:{port}/mcp"
+        wait_until(lambda: _status(url) == 200, "the dashboard answers")
         redis_url = up.log.split("export TARSY_REDIS_URL=")[1].split()[0]
         done = run(
             "call", "desk.echo", "text=hello", environment={**environment, "TARSY_REDIS_URL": redis_url}, cwd=tmp_path

@@ -1,0 +1,253 @@
+"""What the pages are made of, read from Redis while Tornado's loop goes on.
+
+Owns the threads and connections that read, and the latest snapshot of all servers, which everybody who looks shares.
+When Redis is gone, the pages keep what was last known and say so; the next look tries again.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import redis as redis_py
+from pydantic import ValidationError
+from redis.exceptions import RedisError
+
+from tarsy_tasks import keys
+from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, read_audit
+from tarsy_tasks.flower_tab.recent_calls import RecentCalls
+from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
+from tarsy_tasks.flower_tab.tools import ToolView, build_tools
+from tarsy_tasks.metrics import read_metrics
+from tarsy_tasks.models import ToolResult
+from tarsy_tasks.worker.masking import build_masker
+
+__all__ = ["Call", "Dashboard", "Look", "ServerDetails"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FRESH_S = 1.0
+_SHORTEST_S = 5.0
+"""Workers write what they counted every 5 s."""
+_LONGEST_S = 60.0
+_SHARE = 0.005
+_LOOK = "look"
+_NOTHING = 0.0, 0.0
+"""What the last two times cost; the lower one counts, for the first time reads more than all that follow."""
+_REDIS_S = 2.0
+_THREADS = 4
+_LATEST_CALLS = 10
+_SCAN_LIMIT = 2000
+"""So many entries of the audit are looked at for one page of older calls."""
+_LONG_SCAN_LIMIT = 20_000
+_NEAR_S = 600.0
+"""Clocks of workers may be minutes apart from that of Redis."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What can be shown now.
+
+    Attributes:
+        snapshot: The latest one; None when there never was one.
+        trouble: Why there is none that is newer; empty when it is fresh.
+    """
+
+    snapshot: Snapshot | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call.
+
+    Attributes:
+        entry: Its entry in the audit; None when that has passed out of it, or the call has not ended yet.
+        result: What the agent got; None when it is not there any more, or never was.
+        failure: What Celery stored in place of a result, masked; empty when there is none.
+    """
+
+    task_id: str
+    entry: AuditEntry | None
+    result: ToolResult | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class ServerDetails:
+    """What the page of one server shows beside what all of them show."""
+
+    tools: list[ToolView]
+    calls: list[AuditEntry]
+
+
+class Dashboard:
+    """The readers of one Flower process. Its methods are for Tornado's loop.
+
+    Args:
+        app: The Celery application.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._redis, self._broker = _build_clients(app)
+        self._reader = SnapshotReader(app, self._redis, self._broker)
+        self._recent = RecentCalls(self._broker)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mcp-pages")
+        self._look = Look(None)
+        self._looked_at = float("-inf")
+        self._looking: asyncio.Future[None] | None = None
+        self._costs_s: dict[str, tuple[float, float]] = {}
+        self._details: dict[str, ServerDetails] = {}
+        self._masker = build_masker()
+
+    async def warm_up(self) -> None:
+        """Read what the first look would have to wait for."""
+        while not self._look.trouble and not self._reader.is_complete:
+            await self._look_anew()
+
+    async def look(self) -> Look:
+        """All servers, as of about now."""
+        if time.monotonic() - self._looked_at > _FRESH_S:
+            await self._look_anew()
+        return self._look
+
+    def interval_s(self, page: str) -> float:
+        """So often may a page be kept current that it takes half a percent of a core, whatever it costs."""
+        cost_s = sum(min(self._costs_s.get(what, _NOTHING)) for what in (_LOOK, f"{page} read", f"{page} shown"))
+        return min(max(cost_s / _SHARE, _SHORTEST_S), _LONGEST_S)
+
+    @contextmanager
+    def costing(self, what: str) -> Generator[None]:
+        """Note what something costs that is done without waiting for others."""
+        started = time.thread_time()
+        try:
+            yield
+        finally:
+            _, last_s = self._costs_s.get(what, _NOTHING)
+            self._costs_s[what] = last_s, time.thread_time() - started
+
+    async def _look_anew(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._refresh())
+        await asyncio.shield(self._looking)
+
+    async def _refresh(self) -> None:
+        try:
+            self._look = Look(await self._run(_LOOK, self._reader.read))
+        except (RedisError, OSError) as error:
+            if not self._look.trouble:
+                logger.warning("the MCP pages cannot read Redis: %s", error)
+            self._look = Look(self._look.snapshot, self.describe_trouble(error))
+        self._looked_at = time.monotonic()
+
+    def describe_trouble(self, error: Exception) -> str:
+        """Why Redis could not be read, in a few words."""
+        return self._masker.mask(str(error)) or type(error).__name__
+
+    async def server(self, server: ServerSnapshot) -> ServerDetails:
+        """The tools and the latest calls of a server; while Redis is away, those that were last known."""
+
+        def read() -> ServerDetails:
+            metrics = read_metrics(self._redis, [server.name])[server.name]
+            calls = self._recent.find(AuditFilter(server=server.name), _LATEST_CALLS).entries
+            return ServerDetails(build_tools(server.name, server.listed, metrics, self._masker), calls)
+
+        if not self._look.trouble:
+            try:
+                self._details[server.name] = await self._run("server read", read)
+            except (RedisError, OSError) as error:
+                logger.warning("the page of MCP server %s cannot read Redis: %s", server.name, error)
+        return self._details.get(server.name, ServerDetails([], []))
+
+    async def calls(self, wanted: AuditFilter, limit: int, after: str | None = None) -> AuditPage:
+        """Calls that have ended, newest first.
+
+        Raises:
+            RedisError: Redis could not be reached.
+            ValueError: `after` is no place in the audit.
+        """
+
+        def read() -> AuditPage:
+            if after is None:
+                return self._recent.find(wanted, limit)
+            return read_audit(self._broker, wanted, limit=limit, after=after, scan_limit=_SCAN_LIMIT)
+
+        return await self._run("calls read", read)
+
+    async def call(self, call_id: str, written_ms: int | None = None, near: float | None = None) -> Call:
+        """What is known of one call.
+
+        Args:
+            call_id: Id of its task; or of its entry in the audit, for a call that never became a task.
+            written_ms: When its entry was written, where that is known: it is found sooner.
+            near: About when, in seconds since the epoch; the same.
+
+        Raises:
+            RedisError: Redis could not be reached.
+        """
+
+        def read() -> Call:
+            entry = self._find_entry(call_id, written_ms, near)
+            task_id = entry.task_id if entry else call_id
+            return self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
+
+        return await self._run("call read", read)
+
+    def _find_entry(self, call_id: str, written_ms: int | None, near: float | None) -> AuditEntry | None:
+        if written_ms is not None:
+            at = (written_ms + 0.5) / 1000  # so that no rounding makes it the millisecond before
+            entries = read_audit(self._broker, AuditFilter(since=at, until=at), limit=_SCAN_LIMIT).entries
+            return next((entry for entry in entries if call_id in (entry.task_id, entry.id)), None)
+        wanted = AuditFilter(task_id=call_id)
+        found = self._recent.find(wanted, 1).entries
+        if not found and near is not None:
+            wanted = AuditFilter(task_id=call_id, since=max(0.0, near - _NEAR_S), until=near + _NEAR_S)
+        found = found or read_audit(self._broker, wanted, limit=1, scan_limit=_LONG_SCAN_LIMIT).entries
+        return found[0] if found else None
+
+    def _build_call(self, task_id: str, entry: AuditEntry | None, stored: bytes | None) -> Call:
+        try:
+            meta: Any = json.loads(stored or b"null")
+            if isinstance(meta, dict):
+                found = cast("dict[str, Any]", meta)
+                if found.get("status") == "SUCCESS":
+                    return Call(task_id, entry, ToolResult.model_validate(found.get("result")))
+                return Call(task_id, entry, None, self._masker.mask(_describe_failure(found)))
+        except (ValueError, ValidationError, RecursionError):
+            return Call(task_id, entry, None, "What is stored under its id is no result of a tool call.")
+        return Call(task_id, entry, None)
+
+    async def _run(self, what: str, read: Callable[[], T]) -> T:
+        def costed() -> T:
+            with self.costing(what):
+                return read()
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, costed)
+
+
+def _describe_failure(meta: dict[str, Any]) -> str:
+    result: Any = meta.get("result")
+    status = str(meta.get("status"))
+    if isinstance(result, dict):
+        told = cast("dict[str, Any]", result)
+        return f"{status}: {told.get('exc_type')}: {told.get('exc_message')}"[:1000]
+    return status
+
+
+def _build_clients(app: Any) -> tuple[Any, Any]:
+    """Clients that wait for a Redis that hangs no longer than a reader would: of the results, and of the broker."""
+    patience: dict[str, Any] = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
+    results = app.backend._create_client(**{**app.backend.connparams, **patience})
+    url: str = app.conf.broker_read_url or app.conf.broker_url
+    if url == app.conf.result_backend:
+        return results, results
+    tls: Any = app.conf.broker_use_ssl
+    options = {**cast("dict[str, Any]", tls), **patience} if isinstance(tls, dict) else patience
+    return results, redis_py.Redis.from_url(url, **options)  # pyright: ignore[reportUnknownMemberType]

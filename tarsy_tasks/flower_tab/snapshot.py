@@ -1,0 +1,270 @@
+"""What is known of all MCP servers at one moment.
+
+Owns reading it from Redis, at a cost that does not grow with what has not changed: minutes that are over and lists of
+tools are read once. What cannot be read, because it is damaged or of another version, is said of the server that it
+concerns. How it is shown, the pages know.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+
+from tarsy_tasks import keys
+from tarsy_tasks.broker.pipelines import execute_reading
+from tarsy_tasks.catalogue import REVISION, ListedServer, read_catalogue
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_health
+from tarsy_tasks.history import History, Minute
+from tarsy_tasks.metrics import LAST_FAILURE, Distribution, InFlight, LastError, known_servers, read_in_flight
+
+__all__ = ["ServerSnapshot", "Snapshot", "SnapshotReader"]
+
+_LISTINGS = 20
+"""So many lists of tools are read for one snapshot, so that none takes long."""
+_REMEMBERED_S = 24 * 3600
+"""So long is a server shown that nobody serves any more and that no configuration names."""
+
+
+@dataclass(frozen=True)
+class ServerSnapshot:
+    """One server.
+
+    Attributes:
+        minutes: The last hour, the current minute last.
+        in_flight: Calls that are running, by worker.
+        queued: Calls that wait in the queue.
+        last_failure: The last call that failed through no fault of its caller.
+        listed: Its tools and what changed in them; None when they were never listed, or cannot be read.
+        problems: What was found in Redis and could not be read, a phrase each.
+    """
+
+    health: ServerHealth
+    minutes: tuple[Minute, ...]
+    in_flight: Mapping[str, int]
+    queued: int
+    last_failure: LastError | None
+    listed: ListedServer | None
+    problems: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.health.server
+
+    @property
+    def status(self) -> HealthStatus:
+        return self.health.status
+
+    @property
+    def reason(self) -> str:
+        """Why it is not healthy, for a page that says which server it is about; empty when it is."""
+        return self.health.reason.replace(f"MCP server `{self.name}` is not available: ", "")
+
+    @property
+    def records(self) -> list[HealthRecord]:
+        """How each worker finds it."""
+        return list(self.health.workers.values())
+
+    @cached_property
+    def transports(self) -> list[str]:
+        return sorted({record.transport for record in self.records if record.transport})
+
+    @cached_property
+    def eras(self) -> list[str]:
+        return sorted({record.era for record in self.records if record.era})
+
+    @cached_property
+    def protocols(self) -> list[str]:
+        return sorted({record.protocol for record in self.records if record.protocol})
+
+    @property
+    def tool_count(self) -> int | None:
+        """As last listed, also while the server is ill."""
+        return self.health.tool_count if self.listed is None else len(self.listed.listing.tools)
+
+    @cached_property
+    def changed_tools(self) -> int:
+        """How many tools differ from what was approved."""
+        diff = self.listed.diff if self.listed else None
+        return len(diff.added) + len(diff.removed) + len(diff.changed) if diff else 0
+
+    @cached_property
+    def running(self) -> int:
+        """Calls that are running."""
+        return sum(self.in_flight.values())
+
+    @cached_property
+    def limit(self) -> int | None:
+        """How many calls may run at once, over all workers; None while no worker says so."""
+        limits = [record.max_concurrency for record in self.records if record.max_concurrency is not None]
+        return sum(limits) if limits else None
+
+    @property
+    def is_full(self) -> bool:
+        """The limit is in force: further calls wait in the queue."""
+        return self.limit is not None and self.running >= self.limit
+
+    @cached_property
+    def call_count(self) -> int:
+        """Calls of the hour."""
+        return sum(minute.call_count for minute in self.minutes)
+
+    @cached_property
+    def failure_count(self) -> int:
+        """Those of them that failed through no fault of their callers."""
+        return sum(minute.failure_count for minute in self.minutes)
+
+    @cached_property
+    def duration(self) -> Distribution:
+        """Of the calls of the hour that were sent."""
+        counts = [minute.duration.counts for minute in self.minutes if minute.calls]
+        return Distribution(tuple(map(sum, zip(*counts, strict=True)))) if counts else Distribution()
+
+    @cached_property
+    def uptime(self) -> float | None:
+        """In which part of the minutes of which something is known the server could be used."""
+        known = [minute.status for minute in self.minutes if minute.status is not HealthStatus.UNKNOWN]
+        return sum(status is not HealthStatus.UNHEALTHY for status in known) / len(known) if known else None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All servers.
+
+    Attributes:
+        at: When it was read, in seconds since the epoch by the clock of Redis.
+        servers: By id, in order.
+    """
+
+    at: float
+    servers: Mapping[str, ServerSnapshot]
+
+    @property
+    def has_workers(self) -> bool:
+        """Some worker reports on some server."""
+        return any(server.health.workers for server in self.servers.values())
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A field of a hash; damaged when its key holds no hash."""
+
+    is_damaged: bool
+    text: bytes | None
+
+
+class SnapshotReader:
+    """Reads snapshots, one after the other. Not safe to share between threads.
+
+    Args:
+        app: The Celery application, with its configuration where this process has one.
+        results: A redis-py client of the database that workers write to.
+        broker: The same of the broker's database.
+
+    Attributes:
+        is_complete: Whether the last snapshot had all that there is; some lists of tools may be left for the next.
+    """
+
+    def __init__(self, app: Any, results: Any, broker: Any) -> None:
+        self.is_complete = False
+        self._app = app
+        self._redis = results
+        self._broker = broker
+        self._history = History()
+        self._listed: dict[str, tuple[_Field, ListedServer | None]] = {}
+
+    def read(self) -> Snapshot:
+        """The servers as they are now; blocks for some round trips.
+
+        Raises:
+            RedisError: Redis could not be reached.
+        """
+        self._history.refresh(self._redis)
+        seconds, microseconds = self._redis.time()
+        now = seconds + microseconds / 1e6
+        names = self._names(now)
+        health = read_health(self._redis, names)
+        in_flight = read_in_flight(self._redis)
+        queued = self._count_queued(names)
+        failures, revisions = self._read_fields(names)
+        self._update_listed(revisions)
+        return Snapshot(
+            now,
+            {name: self._build(health[name], in_flight, queued[name], failures[name]) for name in names},
+        )
+
+    def _names(self, now: float) -> list[str]:
+        found = {*self._history.servers}
+        try:
+            found.update(self._app.mcp_config.enabled_servers)
+        except ConfigError:
+            # Flower needs no configuration; then what was seen lately is all that is known.
+            found.update(known_servers(self._redis, now - _REMEMBERED_S))
+        return sorted(found)
+
+    def _count_queued(self, names: list[str]) -> dict[str, int]:
+        with self._broker.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.llen(keys.queue(name))
+            lengths = execute_reading(pipeline)
+        return {name: length or 0 for name, length in zip(names, lengths, strict=True)}
+
+    def _read_fields(self, names: list[str]) -> tuple[dict[str, _Field], dict[str, _Field]]:
+        """The last failure, and the revision of the tools."""
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.hmget(keys.metrics_key(name), [LAST_FAILURE])
+            for name in names:
+                pipeline.hmget(keys.tools_key(name), [REVISION])
+            replies = execute_reading(pipeline)
+        fields = [_Field(reply is None, reply[0] if reply else None) for reply in replies]
+        count = len(names)
+        return dict(zip(names, fields[:count], strict=True)), dict(zip(names, fields[count:], strict=True))
+
+    def _update_listed(self, revisions: Mapping[str, _Field]) -> None:
+        outdated = [name for name, revision in revisions.items() if self._listed.get(name, (None,))[0] != revision]
+        now = outdated[:_LISTINGS]
+        found = read_catalogue(self._redis, now)
+        for name in now:
+            self._listed[name] = revisions[name], (listed := found.get(name))
+            if listed is not None:
+                _ = listed.diff  # here, rather than when a page is shown
+        self._listed = {name: each for name, each in self._listed.items() if name in revisions}
+        self.is_complete = now == outdated
+
+    def _build(self, health: ServerHealth, in_flight: InFlight, queued: int, failure: _Field) -> ServerSnapshot:
+        name = health.server
+        problems = list(health.skipped)
+        if skipped := self._history.skipped.get(name):
+            problems.append(
+                f"{skipped} numbers of the last hour cannot be read: they are damaged, or of another version"
+            )
+        last_failure: LastError | None = None
+        if failure.is_damaged:
+            problems.append("its metrics cannot be read: they are damaged")
+        elif failure.text is not None:
+            try:
+                last_failure = LastError.model_validate_json(failure.text)
+            except ValidationError:
+                problems.append("its last failure cannot be read: it is damaged, or of another version")
+        read, listed = self._listed.get(name, (None, None))
+        if read is not None and (read.is_damaged or (read.text is not None and listed is None)):
+            problems.append("its list of tools cannot be read: it is damaged, or of another version")
+        *earlier, current = self._history.minutes(name)
+        running = {
+            instance.rpartition("#")[0]: sum(servers[name].values())
+            for instance, servers in in_flight.items()
+            if name in servers
+        }
+        return ServerSnapshot(
+            health=health,
+            # The current minute has only begun: what is known now says more.
+            minutes=(*earlier, current.with_status(health.status)),
+            in_flight=running,
+            queued=queued,
+            last_failure=last_failure,
+            listed=listed,
+            problems=tuple(problems),
+        )

@@ -1,0 +1,224 @@
+/* Keeps an MCP page current without loading it anew: asks for the part that changes, and changes only what differs.
+   It sets no markup of its own, so what servers and models say stays text. */
+(function () {
+  "use strict";
+
+  var intervalMs = 5000;
+  var PATIENCE_MS = 15000;
+  var live = document.getElementById("mcp-live");
+  var dot = document.getElementById("mcp-live-dot");
+  var status = document.getElementById("mcp-live-status");
+  var etag = null;
+  var timer = null;
+  var busy = false;
+
+  function liveAddress() {
+    var address = new URL(window.location.href);
+    address.hash = "";
+    address.searchParams.set("live", "");
+    return address;
+  }
+
+  function tell(kind, text) {
+    dot.className = "status-dot" + (kind ? " status-dot-" + kind : "");
+    status.textContent = text;
+  }
+
+  /* What differs between the page and its new version, element by element. What the reader did stays: what is open,
+     what is written into a field, where the focus is. */
+  function merge(old, now) {
+    Array.from(now.attributes).forEach(function (attribute) {
+      if (old.getAttribute(attribute.name) !== attribute.value) {
+        old.setAttribute(attribute.name, attribute.value);
+      }
+    });
+    Array.from(old.attributes).forEach(function (attribute) {
+      if (!now.hasAttribute(attribute.name) && attribute.name !== "open" && attribute.name !== "hidden") {
+        old.removeAttribute(attribute.name);
+      }
+    });
+    if (old.localName === "time") {
+      return;
+    }
+    var named = {};
+    Array.from(old.children).forEach(function (child) {
+      if (child.id) {
+        named[child.id] = child;
+      }
+    });
+    var place = old.firstChild;
+    Array.from(now.childNodes).forEach(function (child) {
+      var match = child.id ? named[child.id] : place;
+      if (match && (match.nodeName !== child.nodeName || (match.id || "") !== (child.id || ""))) {
+        match = null;
+      }
+      if (!match) {
+        old.insertBefore(document.importNode(child, true), place);
+        return;
+      }
+      if (match !== place) {
+        old.insertBefore(match, place);
+      } else {
+        place = place.nextSibling;
+      }
+      if (child.nodeType === Node.ELEMENT_NODE) {
+        merge(match, child);
+      } else if (match.nodeValue !== child.nodeValue) {
+        match.nodeValue = child.nodeValue;
+      }
+    });
+    while (place) {
+      var next = place.nextSibling;
+      old.removeChild(place);
+      place = next;
+    }
+  }
+
+  function refresh() {
+    if (busy || document.hidden) {
+      return Promise.resolve();
+    }
+    busy = true;
+    return fetch(liveAddress(), {
+      cache: "no-store",
+      credentials: "same-origin",
+      redirect: "manual",
+      headers: etag ? {"If-None-Match": etag} : {},
+      signal: AbortSignal.timeout(PATIENCE_MS)
+    }).then(function (response) {
+      var seconds = parseFloat(response.headers.get("Look-Again"));
+      if (seconds > 0) {
+        intervalMs = 1000 * seconds;
+      }
+      if (response.status === 304) {
+        return null;
+      }
+      if (response.type === "opaqueredirect" || response.status === 401) {
+        throw new Error("Signed out: load the page again");
+      }
+      if (!response.ok) {
+        throw new Error("Flower answers with an error (" + response.status + ")");
+      }
+      etag = response.headers.get("Etag");
+      return response.text();
+    }).then(function (text) {
+      if (text !== null) {
+        var page = new DOMParser().parseFromString("<div>" + text + "</div>", "text/html");
+        merge(live, asRoot(page.body.firstElementChild));
+        showTimes();
+        filterRows();
+      }
+      tell("live", "Live");
+    }).catch(function (error) {
+      tell("error", error.name === "TypeError" || error.name === "TimeoutError"
+        ? "Flower does not answer" : error.message);
+    }).then(function () {
+      busy = false;
+    });
+  }
+
+  function asRoot(element) {
+    element.id = live.id;
+    return element;
+  }
+
+  function schedule() {
+    window.clearTimeout(timer);
+    if (!document.hidden) {
+      timer = window.setTimeout(function () {
+        refresh().then(schedule);
+      }, intervalMs);
+    }
+  }
+
+  var UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+  function showTimes() {
+    var now = Date.now();
+    live.querySelectorAll("time[datetime]").forEach(function (element) {
+      var at = new Date(element.getAttribute("datetime"));
+      var seconds = Math.max(0, Math.round((now - at.getTime()) / 1000));
+      var unit = UNITS.find(function (each) { return seconds >= each[0]; }) || UNITS[3];
+      var text = seconds < 2 ? "just now" : Math.floor(seconds / unit[0]) + " " + unit[1] + " ago";
+      if (element.textContent !== text) {
+        element.textContent = text;
+        element.title = at.toLocaleString();
+      }
+    });
+  }
+
+  function filterRows() {
+    var field = document.getElementById("mcp-search");
+    if (!field) {
+      return;
+    }
+    var wanted = field.value.trim().toLowerCase();
+    Array.from(document.getElementById(field.dataset.rows).children).forEach(function (row) {
+      row.hidden = Boolean(wanted) && !(row.dataset.words || "").includes(wanted);
+    });
+  }
+
+  function announce(text, isError) {
+    var toast = document.createElement("div");
+    toast.className = "toast align-items-center border-0 text-bg-" + (isError ? "danger" : "success");
+    toast.setAttribute("role", isError ? "alert" : "status");
+    var body = document.createElement("div");
+    body.className = "toast-body";
+    body.textContent = text;
+    toast.appendChild(body);
+    document.getElementById("toast-container").appendChild(toast);
+    toast.addEventListener("hidden.bs.toast", function () { toast.remove(); });
+    window.bootstrap.Toast.getOrCreateInstance(toast, {delay: isError ? 10000 : 5000}).show();
+  }
+
+  function act(button) {
+    button.disabled = true;
+    fetch(button.dataset.action, {
+      method: "POST",
+      credentials: "same-origin",
+      redirect: "manual",
+      headers: {"X-XSRFToken": document.querySelector("input[name=_xsrf]").value}
+    }).then(function (response) {
+      return response.text().then(function (text) {
+        if (!response.ok) {
+          throw new Error(text || "Flower refuses (" + response.status + ")");
+        }
+        return JSON.parse(text);
+      });
+    }).then(function (answer) {
+      var lines = Object.keys(answer.workers).map(function (worker) {
+        return worker + ": " + answer.workers[worker];
+      });
+      announce(lines.join("; "), !answer.done);
+      return refresh();
+    }).catch(function (error) {
+      announce(error.message, true);
+    }).then(function () {
+      button.disabled = false;
+    });
+  }
+
+  live.addEventListener("input", function (event) {
+    if (event.target.id === "mcp-search") {
+      filterRows();
+    }
+  });
+  live.addEventListener("click", function (event) {
+    var button = event.target.closest("button[data-action]");
+    if (button) {
+      act(button);
+    }
+  });
+  document.addEventListener("visibilitychange", function () {
+    if (document.hidden) {
+      window.clearTimeout(timer);
+      tell("", "Paused");
+    } else {
+      refresh().then(schedule);
+    }
+  });
+  window.setInterval(showTimes, 1000);
+  showTimes();
+  tell("live", "Live");
+  schedule();
+}());

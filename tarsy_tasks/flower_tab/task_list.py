@@ -1,0 +1,46 @@
+"""Flower's own list of tasks: tool calls under the names of their tools, with their outcomes, without arguments.
+
+Owns how Flower's `format_task` shows a task of ours, and the search that finds it under that name. What Flower keeps of
+a task stays as it is, its metrics too: there a name for each tool would be a series for each tool.
+"""
+
+import re
+from typing import Any
+
+from flower.views.tasks import TasksDataTable
+
+from tarsy_tasks.celery_app import CALL_TOOL, LIST_TOOLS
+
+__all__ = ["COLUMNS", "CallsTable", "format_task"]
+
+COLUMNS = "name,result,uuid,state,received,runtime,worker"
+"""Flower's `tasks_columns`: with the outcome beside the name."""
+_RESULT = re.compile(r"<.*: (?P<ending>[a-z_]+(?: [A-Z_]+)?), \d+ characters, ", re.DOTALL)
+"""How a `ToolResult` shows itself in events."""
+_NAME_TERM = re.compile(r'\bname:("[^"]*"|\S+)')
+
+
+def format_task(task: Any) -> Any:
+    """How Flower shows a task. Workers put the name of the tool where its arguments would be."""
+    if task.name == CALL_TOOL:
+        found = _RESULT.match(task.result or "")
+        task.is_mcp_call = True
+        task.name = task.args or CALL_TOOL
+        task.result = found["ending"] if found else task.result
+        task.args = task.kwargs = "not shown"
+    elif task.name == LIST_TOOLS:
+        task.name = f"{task.args}: list of tools"
+        task.args = task.kwargs = "not shown"
+    return task
+
+
+class CallsTable(TasksDataTable):
+    """Flower's data of the list: a name is looked for where workers put the tools' names, too."""
+
+    def get_argument(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        value = super().get_argument(name, *args, **kwargs)
+        if name == "search[value]" and isinstance(value, str):
+            return _NAME_TERM.sub(r"(name:\1 OR args:\1)", value)
+        if re.fullmatch(r"columns\[\d+\]\[data\]", name) and value == "name":
+            return "args"
+        return value

@@ -1,0 +1,107 @@
+"""Fixtures: one browser for the folder, and Flower with the MCP pages."""
+
+import os
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chromium import Browser, Page, open_browser
+from tests.processes import ServiceProcess, free_port, wait_until
+
+StartFlower = Callable[..., "Flower"]
+
+
+class Flower(ServiceProcess):
+    """`tarsy-tasks flower`, from the moment it answers.
+
+    Attributes:
+        url: Where it serves, without a slash at the end.
+    """
+
+    def __init__(
+        self, directory: Path, redis_url: str, options: tuple[str, ...], environment: Mapping[str, str]
+    ) -> None:
+        port = free_port()
+        prefix = next((option.partition("=")[2] for option in options if option.startswith("--url-prefix=")), "")
+        self.url = f"http://127.0.0.1:{port}{prefix and f'/{prefix}'}"
+        command = [str(Path(sys.executable).parent / "tarsy-tasks"), "flower", "--address=127.0.0.1", f"--port={port}"]
+        surroundings = {
+            **os.environ,
+            "TARSY_REDIS_URL": redis_url,
+            "TARSY_MCP_CONFIG": str(directory / "no-configuration.json"),
+            **environment,
+        }
+        super().__init__([*command, *options], directory / "flower.log", surroundings, directory)
+        wait_until(self._answers, f"Flower answers: {self.log}")
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, self.log
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=5) as response:
+                return response.status == 200
+        except OSError:
+            return False
+
+
+def wait_on(page: Page, is_so: Callable[[], Any], what: str) -> None:
+    """Until something is so on a page that lives; its reader comes back to it again and again, to see it sooner."""
+
+    def look() -> Any:
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        return is_so()
+
+    wait_until(look, what)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def start_flower(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFlower]:
+    """Starts Flower with options of its own and environment variables; it ends with the module."""
+    with ExitStack() as stack:
+
+        def start(*options: str, redis_url: str = redis_url, **environment: str) -> Flower:
+            flower = Flower(tmp_path_factory.mktemp("flower"), redis_url, options, environment)
+            stack.callback(flower.stop)
+            return flower
+
+        yield start
+
+
+class Watch:
+    """What went wrong on a page beside what it shows: errors, violations of its policy, other hosts."""
+
+    def __init__(self, page: Page, host: str) -> None:
+        self.troubles: list[str] = []
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.troubles.append(message.text))
+        page.on("request", lambda request: host in request.url or self.troubles.append(request.url))
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens an address in a window of its own, and says afterwards what went wrong there."""
+    with ExitStack() as stack:
+        watches: list[Watch] = []
+
+        def open_(url: str, **options: object) -> Page:
+            context = browser.new_context(**options)  # pyright: ignore[reportArgumentType]
+            stack.callback(context.close)
+            context.set_default_timeout(15_000)
+            page = context.new_page()
+            watches.append(Watch(page, url.split("/")[2]))
+            page.goto(url)
+            return page
+
+        yield open_
+    troubles = [trouble for watch in watches for trouble in watch.troubles]
+    assert not troubles, f"on the pages: {troubles}"

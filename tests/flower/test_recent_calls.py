@@ -1,0 +1,88 @@
+"""The latest calls in memory are those in Redis, whatever happens there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tarsy_tasks import keys
+from tarsy_tasks.audit import AuditEntry, AuditFilter, read_audit
+from tarsy_tasks.flower_tab import recent_calls
+from tarsy_tasks.flower_tab.recent_calls import RecentCalls
+from tarsy_tasks.outcomes import Outcome
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        client.flushall()
+
+
+def write(client: Any, *calls: str, stream: str = keys.AUDIT, **options: Any) -> None:
+    for call in calls:
+        entry = AuditEntry(at=1.0, call_id=call, server=f"s{int(call) % 2}", tool="get", outcome=Outcome.OK)
+        client.xadd(stream, {keys.AUDIT_FIELD: entry.encode()}, **options)
+
+
+def found(recent: RecentCalls, limit: int = 100, **wanted: Any) -> list[str]:
+    return [entry.call_id for entry in recent.find(AuditFilter(**wanted), limit).entries]
+
+
+def test_what_is_new_comes_first_from_both_streams(client: Any) -> None:
+    recent = RecentCalls(client)
+    assert found(recent) == []
+    write(client, "1", "2")
+    assert found(recent) == ["2", "1"]
+    write(client, "3", stream=keys.AGENT_AUDIT)
+    write(client, "4")
+    assert found(recent) == ["4", "3", "2", "1"]
+    assert found(recent, server="s1") == ["3", "1"]
+    assert found(recent) == ["4", "3", "2", "1"]
+
+
+def test_a_page_leads_on_to_what_is_older(client: Any) -> None:
+    recent = RecentCalls(client)
+    write(client, *map(str, range(9)))
+    first = recent.find(AuditFilter(server="s0"), 2)
+    assert [entry.call_id for entry in first.entries] == ["8", "6"]
+    second = read_audit(client, AuditFilter(server="s0"), limit=10, after=first.cursor)
+    assert [entry.call_id for entry in second.entries] == ["4", "2", "0"]
+    assert recent.find(AuditFilter(), 100).cursor is None, "these are all"
+
+
+def test_what_is_older_than_what_is_kept_is_left_to_redis(client: Any) -> None:
+    count = recent_calls.KEPT + 20
+    with client.pipeline() as pipeline:
+        write(pipeline, *map(str, range(count)))
+        pipeline.execute()
+    recent = RecentCalls(client)
+    for turn in range(2):
+        page = recent.find(AuditFilter(call_id="3"), 1)
+        assert page.entries == []
+        older = read_audit(client, AuditFilter(call_id="3"), limit=1, after=page.cursor)
+        assert [entry.call_id for entry in older.entries] == ["3"], turn
+        write(client, str(count + turn))
+
+
+def test_more_than_is_kept_at_once_is_read_anew(client: Any) -> None:
+    recent = RecentCalls(client)
+    write(client, "1")
+    assert found(recent) == ["1"]
+    with client.pipeline() as pipeline:
+        write(pipeline, *map(str, range(2, recent_calls.KEPT + 4)))
+        pipeline.execute()
+    assert found(recent, limit=1) == [str(recent_calls.KEPT + 3)]
+    assert found(recent, call_id="1") == []
+
+
+@pytest.mark.parametrize("what", ["emptied", "replaced"])
+def test_a_redis_that_forgot_everything_is_believed(client: Any, what: str) -> None:
+    recent = RecentCalls(client)
+    write(client, "1", "2")
+    assert found(recent) == ["2", "1"]
+    client.flushall()
+    if what == "replaced":
+        write(client, "3")
+    assert found(recent) == (["3"] if what == "replaced" else [])

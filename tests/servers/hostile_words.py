@@ -1,0 +1,27 @@
+"""An MCP server that says HTML wherever it can say something: name, tools, descriptions, schemas, answers, errors."""
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+__all__ = ["ATTACK", "TOOL"]
+
+ATTACK = "</title></script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+TOOL = '"><img src=x onerror="window.hacked=1">'
+
+
+def main() -> None:
+    server = MCPServer(ATTACK, version=ATTACK, instructions=ATTACK)
+
+    @server.tool(name=TOOL, description=ATTACK)
+    def attack(text: str = ATTACK) -> str:
+        return ATTACK + text
+
+    @server.tool(name="fail", description=f"{ATTACK} password: hunter2-hunter2")
+    def fail() -> str:
+        raise ToolError(ATTACK)
+
+    server.run("stdio")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+import click
+
+flower: click.Command

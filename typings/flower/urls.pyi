@@ -1,0 +1,4 @@
+from typing import Any
+
+handlers: list[Any]
+settings: dict[str, Any]
