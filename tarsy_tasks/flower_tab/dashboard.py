@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from tarsy_tasks import keys
-from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, read_audit
+from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, Step, read_audit
 from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.flower_tab.tools import ToolView, build_tools
@@ -78,6 +78,16 @@ class Call:
     entry: AuditEntry | None
     result: ToolResult | None
     failure: str = ""
+
+    @property
+    def steps(self) -> list[Step]:
+        """Its way in time. Who sent it and who took it up know the time of Redis to some milliseconds only: no step is
+        later than the one that follows.
+        """
+        steps: list[Step] = []
+        for step in reversed(self.entry.steps if self.entry else ()):
+            steps.append(step.model_copy(update={"at": min(step.at, steps[-1].at)}) if steps else step)
+        return steps[::-1]
 
 
 @dataclass(frozen=True)

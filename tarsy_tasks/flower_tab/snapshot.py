@@ -20,9 +20,9 @@ from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_he
 from tarsy_tasks.history import History, Minute
 from tarsy_tasks.metrics import LAST_FAILURE, Distribution, InFlight, LastError, known_servers, read_in_flight
 
-__all__ = ["ServerSnapshot", "Snapshot", "SnapshotReader"]
+__all__ = ["LISTINGS", "ServerSnapshot", "Snapshot", "SnapshotReader"]
 
-_LISTINGS = 20
+LISTINGS = 20
 """So many lists of tools are read for one snapshot, so that none takes long."""
 _REMEMBERED_S = 24 * 3600
 """So long is a server shown that nobody serves any more and that no configuration names."""
@@ -225,7 +225,7 @@ class SnapshotReader:
 
     def _update_listed(self, revisions: Mapping[str, _Field]) -> None:
         outdated = [name for name, revision in revisions.items() if self._listed.get(name, (None,))[0] != revision]
-        now = outdated[:_LISTINGS]
+        now = outdated[:LISTINGS]
         found = read_catalogue(self._redis, now)
         for name in now:
             self._listed[name] = revisions[name], (listed := found.get(name))

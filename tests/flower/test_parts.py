@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from flower import urls
 
-from tarsy_tasks.audit import Step, StepName
+from tarsy_tasks.audit import AuditEntry, Step, StepName
 from tarsy_tasks.catalogue import ApprovedTool, ListedServer
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.flower_tab import page_templates, plots, site, wording
+from tarsy_tasks.flower_tab.dashboard import Call
 from tarsy_tasks.flower_tab.page_templates import PageTemplates, escape_visibly
 from tarsy_tasks.flower_tab.task_list import format_task
 from tarsy_tasks.flower_tab.tools import build_tools
@@ -74,6 +75,14 @@ def test_every_plot_is_drawn_and_says_what_it_shows() -> None:
     assert [each.get("class") for each in ET.fromstring(drawn[0])] == ["healthy", "unhealthy", "unknown"]
     assert "40 minutes healthy, 15 minutes unhealthy, 5 minutes unknown" in drawn[0]
     assert [each.get("class") for each in ET.fromstring(drawn[6])] == ["queued", "picked_up", "sent", "recovered"]
+
+
+def test_no_step_of_a_call_is_later_than_the_next_one() -> None:
+    steps = tuple(Step(name=name, at=at) for name, at in zip(StepName, (5.004, 5.0, 5.1, 5.3, 5.2), strict=True))
+    call = Call("1", AuditEntry(at=6, steps=steps), None)
+    assert [step.at for step in call.steps] == [5.0, 5.0, 5.1, 5.2, 5.2]
+    assert [step.name for step in call.steps] == list(StepName)
+    assert Call("1", None, None).steps == []
 
 
 def test_where_nothing_happened_nothing_is_drawn() -> None:
