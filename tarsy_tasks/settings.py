@@ -1,18 +1,33 @@
 """What the environment says about this process: `TARSY_…` variables.
 
-Owns their names and defaults, each written once. Nothing is read at import: build a `Settings` where its values are
-needed.
+Owns their names and defaults, each written once. Nothing is read at import: load the `Settings` where their values are
+needed. Each that is a `SecretStr` may also come from a file: `TARSY_REDIS_URL_FILE` names the one that holds the URL.
 """
 
+import os
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.errors import ConfigError
 
 __all__ = ["Settings", "load_settings"]
+
+
+_PREFIX = "TARSY_"
+
+
+def _like(pattern: str) -> AfterValidator:
+    def validate(value: SecretStr) -> SecretStr:
+        if not re.search(pattern, value.get_secret_value()):
+            raise ValueError("another form is expected")
+        return value
+
+    return AfterValidator(validate)
 
 
 class Settings(BaseSettings):
@@ -34,18 +49,16 @@ class Settings(BaseSettings):
             after 30 s.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="TARSY_", env_ignore_empty=True, frozen=True, hide_input_in_errors=True
-    )
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, hide_input_in_errors=True)
 
     mcp_config: Path | None = None
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False, pattern=r"^rediss?://[^\s/]")
+    redis_url: Annotated[SecretStr, _like(r"^rediss?://[^\s/]")] = SecretStr("redis://127.0.0.1:6379/0")
     startup: Literal["strict", "degraded"] = "strict"
     startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     run_dir: Path | None = None
     metrics_port: int = Field(default=0, ge=0, le=65535)
     metrics_host: str = "127.0.0.1"
-    alert_webhook: str | None = Field(default=None, repr=False, pattern=r"^https?://[^\s/]\S*$")
+    alert_webhook: Annotated[SecretStr, _like(r"^https?://[^\s/]\S*$")] | None = None
     alert_webhook_secret: SecretStr | None = None
     shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
@@ -54,10 +67,11 @@ def load_settings() -> Settings:
     """The variables of now.
 
     Raises:
-        ConfigError: One of them cannot be right.
+        ConfigError: One of them cannot be right, or names a file that cannot be read.
     """
+    values = _read_files()
     try:
-        return Settings()
+        return Settings(**values)
     except ValidationError as error:
         names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
         raise ConfigError(
@@ -66,3 +80,17 @@ def load_settings() -> Settings:
             "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
             "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook"
         ) from None
+
+
+def _read_files() -> dict[str, Any]:
+    """What files hold instead of the variables themselves."""
+    values: dict[str, Any] = {}
+    for name, field in Settings.model_fields.items():
+        variable = f"{_PREFIX}{name.upper()}"
+        path = os.environ.get(f"{variable}_FILE")
+        if path and not os.environ.get(variable) and "SecretStr" in str(field.annotation):
+            try:
+                values[name] = SecretStr(read_secret_file(path))
+            except ValueError as error:
+                raise ConfigError(f"{variable}_FILE: {error}") from None
+    return values

@@ -21,6 +21,7 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
@@ -32,6 +33,7 @@ from tarsy_tasks.worker.outage import Outage
 from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_out_of_reach, is_transient
 from tarsy_tasks.worker.session import Mode, Session
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["ServerConnection", "State", "build_connections"]
 
@@ -66,7 +68,7 @@ class ServerConnection:
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
     """
 
-    def __init__(self, server: ServerConfig, masker: Masker) -> None:
+    def __init__(self, server: ServerConfig, masker: Masker, inheritance: Inheritance | None = None) -> None:
         self.server = server
         self.error: CallError | None = None
         self.last_error: CallError | None = None
@@ -78,6 +80,7 @@ class ServerConnection:
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
         self._told = ""
         self._output = ServerOutput(server.name, masker)
+        self._transport = ServerTransport(server, self._output, inheritance or Inheritance())
         self._mode: Mode = "auto"
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
@@ -261,7 +264,7 @@ class ServerConnection:
         self._output.forget()
         began = time.monotonic()
         self._outage.note_attempt()
-        session = Session(self.server, self._output, self._mode, lambda: self.on_change())
+        session = Session(self.server, self._transport, self._mode, lambda: self.on_change())
         try:
             try:
                 await session.open()
@@ -270,7 +273,7 @@ class ServerConnection:
                     raise
                 # Some servers exit on the unknown method that the probe for the 2026 era is to them.
                 self._output.forget()
-                session = Session(self.server, self._output, "legacy", lambda: self.on_change())
+                session = Session(self.server, self._transport, "legacy", lambda: self.on_change())
                 await session.open()
         except Exception as error:
             self._mode = "auto"
@@ -412,8 +415,10 @@ class ServerConnection:
         return text + (f" Its last words: {words!r}." if words else "")
 
 
-def build_connections(servers: Iterable[ServerConfig], masker: Masker) -> dict[str, ServerConnection]:
-    return {server.name: ServerConnection(server, masker) for server in servers}
+def build_connections(
+    servers: Iterable[ServerConfig], masker: Masker, inheritance: Inheritance
+) -> dict[str, ServerConnection]:
+    return {server.name: ServerConnection(server, masker, inheritance) for server in servers}
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:
