@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo
 
-from tarsy_tasks.config.variables import RESOLVED, find_references, validate_references
+from tarsy_tasks.config.variables import RESOLVED, has_references, validate_references
 
 __all__ = ["EnvName", "HeaderName", "HeaderValue", "HiddenTexts", "Line", "Model", "SecretLine", "Text", "Url"]
 
@@ -48,7 +48,7 @@ def _validate_secret_line(value: SecretStr, info: ValidationInfo) -> SecretStr:
 
 
 def _validate_url(value: str, info: ValidationInfo) -> str:
-    if info.context is not RESOLVED and find_references(value):
+    if info.context is not RESOLVED and has_references(value):
         return value  # checked when they are resolved
     try:
         parts = urlsplit(value)
