@@ -214,8 +214,10 @@ def guarded() -> Iterator[Guarded]:
     with Guarded() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        yield server
-        server.gate.set()
-        server.released.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield server
+        finally:
+            server.gate.set()
+            server.released.set()
+            server.shutdown()
+            thread.join()

@@ -86,9 +86,11 @@ def test_a_token_is_renewed_ahead_of_its_end_and_nobody_waits_for_it(server: Gua
         # The next one is being fetched, and the first is still good.
         assert await current(tokens) == "token-1"
         server.gate.set()
-        while await current(tokens) == "token-1":
+        value = "token-1"
+        while value == "token-1":
+            value = await current(tokens)
             await asyncio.sleep(0.01)
-        assert (await current(tokens), server.tokens) == ("token-2", 2)
+        assert (value, server.tokens) == ("token-2", 2)
 
     async def in_time(tokens: TokenSource) -> None:
         await asyncio.wait_for(use(tokens), 20)
@@ -184,13 +186,16 @@ def test_a_token_endpoint_that_failed_is_left_alone_for_a_moment(server: Guarded
 def test_a_token_that_cannot_be_renewed_is_used_to_its_end(server: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     server.token_s = 1
 
+    async def until_it_fails(tokens: TokenSource) -> None:
+        while True:
+            assert await current(tokens) == "token-1"
+            await asyncio.sleep(0.02)
+
     async def use(tokens: TokenSource) -> None:
         await tokens.current()
         tokens.auth = tokens.auth.model_copy(update={"token_url": f"{server.url}/token/500"})
         with pytest.raises(CredentialsError):
-            while True:
-                assert await current(tokens) == "token-1"
-                await asyncio.sleep(0.02)
+            await until_it_fails(tokens)
 
     run(use, source(server))
     assert "was not renewed: the token endpoint" in caplog.text
