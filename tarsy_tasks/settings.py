@@ -4,30 +4,23 @@ Owns their names and defaults, each written once. Nothing is read at import: loa
 needed. Each that is a `SecretStr` may also come from a file: `TARSY_REDIS_URL_FILE` names the one that holds the URL.
 """
 
+import base64
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.errors import ConfigError
 
-__all__ = ["Settings", "load_settings"]
+__all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
 
-
+WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 _PREFIX = "TARSY_"
-
-
-def _like(pattern: str) -> AfterValidator:
-    def validate(value: SecretStr) -> SecretStr:
-        if not re.search(pattern, value.get_secret_value()):
-            raise ValueError("another form is expected")
-        return value
-
-    return AfterValidator(validate)
 
 
 class Settings(BaseSettings):
@@ -44,7 +37,7 @@ class Settings(BaseSettings):
         metrics_host: `TARSY_METRICS_HOST`, on which address.
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that is told of servers that fall ill or recover. It may hold a
             token.
-        alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there.
+        alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there: `whsec_` and base64, or any text.
         shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
             after 30 s.
     """
@@ -52,15 +45,49 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, hide_input_in_errors=True)
 
     mcp_config: Path | None = None
-    redis_url: Annotated[SecretStr, _like(r"^rediss?://[^\s/]")] = SecretStr("redis://127.0.0.1:6379/0")
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     startup: Literal["strict", "degraded"] = "strict"
     startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     run_dir: Path | None = None
     metrics_port: int = Field(default=0, ge=0, le=65535)
     metrics_host: str = "127.0.0.1"
-    alert_webhook: Annotated[SecretStr, _like(r"^https?://[^\s/]\S*$")] | None = None
+    alert_webhook: SecretStr | None = None
     alert_webhook_secret: SecretStr | None = None
     shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, secret: SecretStr) -> SecretStr:
+        """A password with a `/`, `?` or `#` in it ends there for kombu and redis-py, and what they take for port or
+        database then is part of it, and in their errors.
+        """
+        url = secret.get_secret_value()
+        if not re.match(r"rediss?://[^\s/]", url):
+            raise ValueError("it is no address of a Redis")
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:
+            raise ValueError("it has no host, or no port that can be")
+        if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+            raise ValueError("its password is cut off")
+        if not (database := parts.path.strip("/")).isdecimal() and database:
+            raise ValueError("its database is no number")
+        return secret
+
+    @field_validator("alert_webhook")
+    @classmethod
+    def _check_webhook(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not re.fullmatch(r"https?://[^\s/]\S*", secret.get_secret_value()):
+            raise ValueError("it is no URL")
+        return secret
+
+    @field_validator("alert_webhook_secret")
+    @classmethod
+    def _check_secret(cls, secret: SecretStr | None) -> SecretStr | None:
+        text = secret.get_secret_value() if secret is not None else ""
+        encoded = text.removeprefix(WEBHOOK_SECRET_PREFIX)
+        if encoded != text and not base64.b64decode(encoded, validate=True):
+            raise ValueError("it is empty")
+        return secret
 
 
 def load_settings() -> Settings:
@@ -75,10 +102,12 @@ def load_settings() -> Settings:
     except ValidationError as error:
         names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
         raise ConfigError(
-            f"{names}: not understood; TARSY_REDIS_URL is like redis://127.0.0.1:6379/0 (or rediss://…), "
+            f"{names}: not understood; TARSY_REDIS_URL is like redis://user:password@127.0.0.1:6379/0 (or rediss://…), "
+            "with %2F %3F %23 %40 in place of / ? # @ in a password, "
             "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
             "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
-            "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook"
+            "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook, "
+            "TARSY_ALERT_WEBHOOK_SECRET whsec_ and base64, or another text"
         ) from None
 
 

@@ -26,7 +26,7 @@ class ResolvedServer:
 
     Attributes:
         secrets: Every value that is a credential, or holds one: what comes from a file or from a variable that is named
-            like a secret, and what stands where secrets stand. To be masked wherever it turns up.
+            like a secret, and what stands where secrets stand; bare, to be masked wherever it turns up.
         shown: Every place that may hold a secret, and how people may see what is there.
     """
 
@@ -38,7 +38,7 @@ class ResolvedServer:
     headers: Mapping[str, SecretStr]
     auth: Auth | None
     ca_file: str | None
-    secrets: frozenset[SecretStr] = field(repr=False)
+    secrets: frozenset[str] = field(repr=False)
     shown: Mapping[str, str] = field(repr=False)
 
 
@@ -63,6 +63,6 @@ def build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedS
         headers={name: SecretStr(value) for name, value in server.headers.items()},
         auth=server.auth,
         ca_file=server.ca_file,
-        secrets=frozenset(SecretStr(value) for value in secrets if len(value) >= _SHORTEST_SECRET),
+        secrets=frozenset(value for value in secrets if len(value) >= _SHORTEST_SECRET),
         shown=shown,
     )

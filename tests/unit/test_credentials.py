@@ -28,7 +28,7 @@ def send(url: str, *requests: tuple[str, str], **entry: Any) -> list[httpx2.Resp
     """Send requests (method and URL) as a worker that is configured so."""
     config = ServerConfig.model_validate({"name": "s", "url": url, **entry})
     resolved = resolve_variables(config, {})
-    credentials = Credentials(config)
+    credentials = Credentials(config, lambda _: None)
     credentials.use(resolved)
 
     async def main() -> list[httpx2.Response]:
@@ -109,12 +109,13 @@ def test_nothing_is_sent_to_another_origin(server: Guarded, entry: dict[str, Any
 def test_a_secret_that_was_replaced_in_its_file_is_read_anew_when_it_is_refused(server: Guarded, tmp_path: Any) -> None:
     path = tmp_path / "key"
     path.write_text("old\n")
-    server.keys["x"] = ("X-API-Key", "new")
+    server.keys["x"] = ("X-API-Key", "newer-key")
     entry = {"auth": {"type": "api_key", "key": f"${{file:{path}}}"}}
     own = ("POST", f"{server.url}/mcp/x")
     config = ServerConfig.model_validate({"name": "s", "url": own[1], **entry})
     resolved = resolve_variables(config, {})
-    credentials = Credentials(config)
+    learned: set[str] = set()
+    credentials = Credentials(config, learned.update)
     credentials.use(resolved)
 
     async def main() -> list[int]:
@@ -122,7 +123,7 @@ def test_a_secret_that_was_replaced_in_its_file_is_read_anew_when_it_is_refused(
             max_message_bytes=10_000, origin=address_of(resolved), credentials=credentials
         ) as client:
             statuses = [(await client.post(own[1], json=CALL)).status_code]
-            path.write_text("new\n")
+            path.write_text("newer-key\n")
             statuses += [(await client.post(own[1], json=CALL)).status_code for _ in range(2)]
             path.unlink()
             server.keys["x"] = ("X-API-Key", "newest")
@@ -130,7 +131,8 @@ def test_a_secret_that_was_replaced_in_its_file_is_read_anew_when_it_is_refused(
 
     assert asyncio.run(main()) == [401, 200, 200, 401]
     # Refused and not replaced, refused and replaced, taken, refused and gone.
-    assert [each.headers["x-api-key"] for each in server.requests] == ["old", "old", "new", "new", "new"]
+    assert [each.headers["x-api-key"] for each in server.requests] == ["old", "old", *["newer-key"] * 3]
+    assert learned == {"newer-key"}
 
 
 def test_a_token_that_was_withdrawn_is_replaced_once(server: Guarded) -> None:

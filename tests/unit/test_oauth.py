@@ -30,7 +30,7 @@ def source(server: Guarded, kind: str = "plain", **options: Any) -> TokenSource:
     auth = OAuthClientCredentials(
         type="oauth_client_credentials", client_id="me:1", client_secret=SecretStr(SECRET), **options
     )
-    return TokenSource("s", auth, None)
+    return TokenSource("s", auth, None, lambda _: None)
 
 
 def run(use: Callable[[TokenSource], Awaitable[T]], tokens: TokenSource) -> T:

@@ -95,7 +95,7 @@ def test_every_key_that_may_hold_a_secret_has_a_twin_that_names_files(tmp_path: 
         },
     ):
         resolved = resolve({"url": "http://h", "auth": auth}, {}, tmp_path)
-        assert SECRET in {value.get_secret_value() for value in resolved.secrets}
+        assert SECRET in resolved.secrets
 
 
 def test_a_value_and_a_file_for_it_contradict_each_other(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_was_resolved_shows_nothing_when_it_is_printed(tmp_path: Path, secr
     child = resolve({"command": "x", "args": ["--token", SECRET], "env": {"A": SECRET}}, {}, tmp_path)
     loaded = load_config(tmp_path / "mcp.json").servers["one"]
     assert SECRET not in f"{remote!r} {remote} {child!r} {child} {loaded!r} {loaded.env!r} {loaded.env}"
-    assert {each.get_secret_value() for each in remote.secrets} == {SECRET}
+    assert remote.secrets == {SECRET}
 
 
 def test_the_worker_s_own_secrets_may_come_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

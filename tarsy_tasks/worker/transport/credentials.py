@@ -7,7 +7,7 @@ a token may have been withdrawn. Where requests may go is checked in `http_clien
 import logging
 import os
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import httpx2
@@ -56,10 +56,12 @@ class Credentials:
 
     Args:
         server: Its configuration, unresolved.
+        on_secrets: Called with every value that is a credential, when it is first used.
     """
 
-    def __init__(self, server: ServerConfig) -> None:
+    def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
         self._server = server
+        self._on_secrets = on_secrets
         self._fixed = Grant()
         self._tokens: TokenSource | None = None
 
@@ -69,7 +71,7 @@ class Credentials:
         if not isinstance(resolved.auth, OAuthClientCredentials):
             return
         if self._tokens is None:
-            self._tokens = TokenSource(self._server.name, resolved.auth, resolved.ca_file)
+            self._tokens = TokenSource(self._server.name, resolved.auth, resolved.ca_file, self._on_secrets)
         self._tokens.auth = resolved.auth
 
     async def grant(self) -> Grant:
@@ -87,10 +89,12 @@ class Credentials:
             CredentialsError: There is no access token to be had.
         """
         try:
-            self.use(resolve_variables(self._server, os.environ))
+            resolved = resolve_variables(self._server, os.environ)
         except ConfigError as error:
             logger.warning("the credentials for MCP server %s were not renewed: %s", self._server.name, error)
             return None
+        self._on_secrets(resolved.secrets)
+        self.use(resolved)
         grant = self._fixed
         if self._tokens is not None:
             token = refused.token

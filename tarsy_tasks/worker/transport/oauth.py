@@ -12,6 +12,7 @@ import re
 import ssl
 import time
 from base64 import b64encode
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -84,10 +85,18 @@ class TokenSource:
         server: The server's id, for the log.
         auth: How to get a token, resolved.
         ca_file: Authorities to trust beside the usual ones. The certificate of a token endpoint is always verified.
+        on_secrets: Called with every access token.
     """
 
-    def __init__(self, server: str, auth: OAuthClientCredentials, ca_file: str | None) -> None:
+    def __init__(
+        self,
+        server: str,
+        auth: OAuthClientCredentials,
+        ca_file: str | None,
+        on_secrets: Callable[[Iterable[str]], None],
+    ) -> None:
         self.auth = auth
+        self._on_secrets = on_secrets
         self._server = server
         self._ca_file = ca_file
         self._token: Token | None = None
@@ -141,6 +150,7 @@ class TokenSource:
         error = task.exception()
         if error is None:
             self._token, self._failure = task.result(), None
+            self._on_secrets({self._token.value.get_secret_value()})
             return
         self._failed_at = time.monotonic()
         if isinstance(error, CredentialsError):

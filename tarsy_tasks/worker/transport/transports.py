@@ -5,7 +5,7 @@ connecting: no other process needs the secrets of a server, and a secret may be 
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -46,13 +46,21 @@ class ServerTransport:
         server: Its configuration, unresolved.
         output: Receives what the server says outside of the protocol (stdio and sse).
         inheritance: What of the worker's environment its process gets (stdio).
+        on_secrets: Called with every value that is a credential, before it is used: to be masked.
     """
 
-    def __init__(self, server: ServerConfig, output: ServerOutput, inheritance: Inheritance) -> None:
+    def __init__(
+        self,
+        server: ServerConfig,
+        output: ServerOutput,
+        inheritance: Inheritance,
+        on_secrets: Callable[[Iterable[str]], None] = lambda _: None,
+    ) -> None:
         self._server = server
         self._output = output
         self._inheritance = inheritance
-        self._credentials = Credentials(server)
+        self._on_secrets = on_secrets
+        self._credentials = Credentials(server, on_secrets)
 
     def open(self, on_end: Callable[[str], None]) -> Transport:
         """A transport, not yet connected.
@@ -64,6 +72,7 @@ class ServerTransport:
             ConfigError: A variable is not set, a file cannot be read, or what it holds makes no valid setting.
         """
         resolved = resolve_variables(self._server, os.environ)
+        self._on_secrets(resolved.secrets)
         match self._server.transport:
             case "stdio":
                 flood = Flood(self._server.name, carrier_s=0.0, reply_s=_LINE_S)
