@@ -51,12 +51,14 @@ _SHAPE = re.compile(
     | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----
     """
 )
-_SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|token|apikey|api-key|digest)\s+")
-_URL_PASSWORD = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/?#@:]*:(?P<password>[^\s/?#]*)@")
+_SCHEME = re.compile(r"(?i)\A\s*(?:bearer|basic|token|apikey|api-key|digest)\s+")
+_URL_PASSWORD = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}://[^\s/?#@:]*:(?P<password>[^\s/?#]*)@")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _PAIR = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?:=|:(?!//)\s*)(?P<value>.+)", re.DOTALL)
 _SEGMENT = re.compile(r"(?=[^/]*[a-z])(?=[^/]*[A-Z])(?=[^/]*[0-9])[A-Za-z0-9_+=~-]{24,}")
 _LONG_ENOUGH = 16
+_SEARCHED_CHARS = 8192
+"""Longer than any credential; some patterns take time in the square of it."""
 
 
 class Secret(NamedTuple):
@@ -142,7 +144,7 @@ def _of_named(at: KeyPath, name: str, text: str) -> Iterator[Secret]:
 
 def _of_text(at: KeyPath, text: str) -> Iterator[Secret]:
     """Secrets that are known by themselves, whatever they are called."""
-    for match in _SHAPE.finditer(text):
+    for match in _SHAPE.finditer(text[:_SEARCHED_CHARS]):
         yield Secret(at, text if match[0].startswith("-") else match[0])
     for match in _URL_PASSWORD.finditer(text):
         if _HARMLESS.fullmatch(match["password"]) is None:

@@ -120,6 +120,12 @@ def test_secrets_are_found_in_yaml_and_in_servers_that_are_not_enabled(tmp_path:
     assert exposure.text.endswith("(mcp.servers[0].env.API_KEY)")
 
 
+@pytest.mark.parametrize("piece", ["eyJ-", "a.", "a://", "sk-", " ", "/a", "a=", "-----BEGIN "])
+def test_a_large_value_takes_little_time(tmp_path: Path, piece: str) -> None:
+    text = piece * (400_000 // len(piece))
+    check(tmp_path, {"command": "x", "args": [text], "env": {"TOKEN_A": text}})
+
+
 def test_names_tell_secrets_from_what_is_about_secrets() -> None:
     for name in ("token", "X-Auth-Token", "clientSecret", "AWS_SECRET_ACCESS_KEY", "SSH_PRIVATE_KEY", "--api-key"):
         assert is_secret_name(name)
