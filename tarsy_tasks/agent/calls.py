@@ -26,6 +26,7 @@ from tarsy_tasks.tool_names import resolve_server
 
 if TYPE_CHECKING:
     from celery import Celery
+    from tenacity import Retrying
 
 __all__ = ["Calls", "SentCall", "SentListing"]
 
@@ -142,7 +143,7 @@ class Calls:
             arguments = _encode(call)
             reader = self._reader(deadline)
             task_id = reader.new_id()
-            claimed = self._claim(reader, call, (server, tool, arguments), task_id)
+            claimed = self._claim(reader, call, (server, tool, arguments), task_id, deadline)
         except CallError as error:
             answered: Future[ToolResult] = Future()
             answered.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
@@ -176,8 +177,8 @@ class Calls:
             self._publish(reader, task_id, "tarsy.call_tool", message, deadline)
         except BaseException:
             reader.forget(task_id, future)
-            # Perhaps Redis took it just as the connection broke.
-            self.withdraw_later(sent)
+            # Perhaps Redis took it just as the connection broke. And its key shall not stand for what was never sent.
+            self.withdraw_later(sent, is_patient=claimed is not None)
             raise
         return sent
 
@@ -202,16 +203,19 @@ class Calls:
         reader_of(self.app).forget(listing.id, listing.future)
         withdraw_later(self.app, listing.id, listing.server)
 
-    def withdraw_later(self, sent: SentCall, *, is_cancelled: bool = False) -> "Future[ToolResult]":
+    def withdraw_later(
+        self, sent: SentCall, *, is_cancelled: bool = False, is_patient: bool = False
+    ) -> "Future[ToolResult]":
         """The deadline has passed: take the call back if it has not begun, else cancel it.
 
         Args:
             is_cancelled: Its caller does not want it any more.
+            is_patient: Try for a minute, if Redis is away.
 
         Returns:
             How it ended; Redis may hang, so whoever waits for this bounds it, and then takes `no_answer`.
         """
-        asked = withdraw_later(self.app, sent.id, sent.server, is_shared=sent.is_shared)
+        asked = withdraw_later(self.app, sent.id, sent.server, is_shared=sent.is_shared, is_patient=is_patient)
         ended: Future[ToolResult] = Future()
         ended.set_running_or_notify_cancel()
 
@@ -230,11 +234,12 @@ class Calls:
             reader_of(self.app).look(sent.id)
             if sent.future.done():
                 return sent.future.result()
-        elif found.is_shared:
+        elif found.is_shared and found.mark is not Mark.WITHDRAWN:
             pass
         elif found.mark is Mark.BEGUN:
             self._revoke(sent)
         else:
+            # Never begun. Whoever shared it, and had more time, may hear so only now.
             if sent.claim is not None:
                 sent.claim.release()
             if is_cancelled:
@@ -330,20 +335,22 @@ class Calls:
         return reader
 
     def _claim(
-        self, reader: ReplyReader, call: ToolCall, what: tuple[str, str, str | None], task_id: str
+        self, reader: ReplyReader, call: ToolCall, what: tuple[str, str, str | None], task_id: str, deadline: float
     ) -> Claim | None:
         if call.idempotency_key is None:
             return None
+        errors = _connection_errors()
+        retrying = _retrying(errors, deadline)
         try:
-            return claim(reader.redis, what, agent_id=self._agent_id, key=call.idempotency_key, task_id=task_id)
-        except _connection_errors() as error:
+            return retrying(
+                claim, reader.redis, what, agent_id=self._agent_id, key=call.idempotency_key, task_id=task_id
+            )
+        except errors as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
 
     def _publish(
         self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
     ) -> None:
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-
         # Not `send_task`: it subscribes to each task a second time, synchronously.
         amqp: Any = self.app.amqp
         server, tool = arguments[0], arguments[1] if len(arguments) > 1 else None
@@ -363,19 +370,24 @@ class Calls:
                 amqp.send_task_message(producer, task, message, queue=keys.queue(server), retry=False)
 
         errors = _connection_errors()
-        retrying = Retrying(
-            retry=retry_if_exception_type(errors),
-            stop=stop_after_delay(max(0.0, deadline - time.monotonic() - _PUBLISH_WAIT_S)),
-            wait=wait_fixed(_PUBLISH_WAIT_S),
-            reraise=True,
-        )
         try:
-            retrying(publish)
+            _retrying(errors, deadline)(publish)
         except errors as error:
             raise BrokerUnavailable(
                 f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued, "
                 "unless the connection broke just as Redis took it; then it is taken back if it has not begun."
             ) from error
+
+
+def _retrying(errors: tuple[type[BaseException], ...], deadline: float) -> "Retrying":
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+    return Retrying(
+        retry=retry_if_exception_type(errors),
+        stop=stop_after_delay(max(0.0, deadline - time.monotonic() - _PUBLISH_WAIT_S)),
+        wait=wait_fixed(_PUBLISH_WAIT_S),
+        reraise=True,
+    )
 
 
 def _settle(meta: Meta, call: ToolCall, claimed: Claim | None) -> ToolResult:

@@ -56,6 +56,9 @@ def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None
     if found is None:
         return Claim(redis, name, task_id, is_new=True)
     first_id, _, first_digest = found.decode().partition(" ")
+    if first_id == task_id:
+        # Asked again, because the reply was lost with the connection.
+        return Claim(redis, name, task_id, is_new=True)
     if first_digest != digest:
         raise CallError(
             ErrorCode.IDEMPOTENCY_CONFLICT,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Withdrawal", "withdraw", "withdraw_later"]
 
 _THREADS = 2
+_PATIENCE_S = 60.0
+_PATIENCE_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,23 @@ def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = Fals
         return Withdrawal(mark, is_served, is_taken=is_taken)
 
 
-def withdraw_later(app: "Celery", task_id: str, server: str, *, is_shared: bool = False) -> "Future[Withdrawal]":
-    """The same in a thread."""
-    return _threads().submit(withdraw, app, task_id, server, is_shared=is_shared)
+def withdraw_later(
+    app: "Celery", task_id: str, server: str, *, is_shared: bool = False, is_patient: bool = False
+) -> "Future[Withdrawal]":
+    """The same in a thread.
+
+    Args:
+        is_patient: Try for a minute, if Redis is away.
+    """
+    ask = _patiently if is_patient else withdraw
+    return _threads().submit(ask, app, task_id, server, is_shared=is_shared)
+
+
+def _patiently(app: "Celery", task_id: str, server: str, *, is_shared: bool) -> Withdrawal:
+    from tenacity import Retrying, stop_after_delay, wait_fixed
+
+    retrying = Retrying(stop=stop_after_delay(_PATIENCE_S), wait=wait_fixed(_PATIENCE_WAIT_S), reraise=True)
+    return retrying(withdraw, app, task_id, server, is_shared=is_shared)
 
 
 @cache

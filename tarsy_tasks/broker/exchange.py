@@ -5,6 +5,7 @@ and keeps statistics for every execution, which costs three times the exchange i
 for commands that may be sent twice: an exchange on a connection that was cut is tried once more on a new one.
 """
 
+import os
 import time
 from collections import deque
 from contextlib import suppress
@@ -20,7 +21,8 @@ _IDLE_S = 10.0
 
 
 class RedisExchange:
-    """Executes groups of commands on connections of its own. Safe to share between threads, not to carry over a fork.
+    """Executes groups of commands on connections of its own. Safe to share between threads; after a fork the child
+    opens its own.
 
     Args:
         pool: The redis-py pool that connections are made by.
@@ -29,6 +31,7 @@ class RedisExchange:
     def __init__(self, pool: Any) -> None:
         self._pool = pool
         self._idle: deque[tuple[float, Any]] = deque()
+        self._process = os.getpid()
 
     def close_idle(self) -> None:
         """Close connections that nobody uses; more are opened when they are needed."""
@@ -42,6 +45,9 @@ class RedisExchange:
         Raises:
             RedisError: As redis-py's own commands do; the first reply that is an error, or a lost connection.
         """
+        if self._process != os.getpid():
+            # After a fork both would read from the same sockets. The pool looks after itself.
+            self._process, self._idle = os.getpid(), deque()
         try:
             _, connection = self._idle.pop()
         except IndexError:

@@ -10,10 +10,12 @@ from typing import Any
 from tarsy_tasks import keys
 from tarsy_tasks.broker.exchange import RedisExchange
 
-__all__ = ["ALIVE_S", "announce", "depart", "is_alive", "leave", "serving_workers"]
+__all__ = ["ALIVE_S", "QUIET", "announce", "depart", "is_alive", "leave", "serving_workers"]
 
 ALIVE_S = 20.0
 """A worker that said nothing for so long is taken for dead."""
+QUIET = 0.35
+"""Of a lease: longer than between two renewals, so that every owner that lives has renewed when a sweep begins."""
 _KEPT_S = 60
 
 _ANNOUNCE = """#!lua flags=allow-oom
@@ -50,13 +52,15 @@ def leave(exchange: RedisExchange, instance: str) -> None:
 
 def is_alive(exchange: RedisExchange, instance: str, within_s: float = ALIVE_S) -> bool:
     """Whether a worker said lately that it lives, or could not because Redis was away."""
-    time, score, quiet_until = exchange.execute(
-        ("TIME",), ("ZSCORE", keys.WORKERS, instance), ("HGET", keys.SWEEPS, "quiet_until")
+    time, score, (swept_at, quiet_until) = exchange.execute(
+        ("TIME",), ("ZSCORE", keys.WORKERS, instance), ("HMGET", keys.SWEEPS, "last", "quiet_until")
     )
     if score is None:
         return False
     now = float(time[0])
-    return now - float(score) < within_s or now < float(quiet_until or 0)
+    # Nobody swept for that long, because Redis stood still: the next sweep gives all owners time to say that they live.
+    is_quiet = now < float(quiet_until or 0) or (swept_at is not None and now - float(swept_at) > within_s * QUIET)
+    return now - float(score) < within_s or is_quiet
 
 
 def serving_workers(redis: Any, servers: Iterable[str]) -> dict[str, list[str]]:

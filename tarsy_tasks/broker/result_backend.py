@@ -13,6 +13,7 @@ from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
 from tenacity import (
     RetryCallState,
@@ -111,7 +112,11 @@ class ResultBackend(RedisBackend):
         if self.stopping is None:
             return super().ensure(fun, args, **policy)
         if not getattr(self._patience, "is_endless", False):
-            return super().ensure(fun, args, **{"max_retries": _IMPATIENT_RETRIES, **policy})
+            try:
+                return super().ensure(fun, args, **{"max_retries": _IMPATIENT_RETRIES, **policy})
+            except (OutOfMemoryError, ReadOnlyError) as error:
+                # In the thread of the consumer any other error ends the worker, with all that it runs.
+                raise RedisConnectionError(f"Redis takes no result: {error}") from error
         try:
             return fun(*args)
         except self._passing_errors as error:

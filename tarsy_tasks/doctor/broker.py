@@ -19,7 +19,7 @@ _PINGS = 5
 _SLOW_S = 0.05
 _SKEW_S = 2.0
 _FULL = 0.8
-_OLDEST = (6, 2)
+_OLDEST = (7, 0)
 _TRIAL_KEY = "tarsy:doctor"
 
 
@@ -142,7 +142,11 @@ def _check_kind(info: dict[str, Any]) -> Iterator[Finding]:
     text = str(info.get("valkey_version" if is_valkey else "redis_version", "?"))
     parts = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if parts < _OLDEST:
-        yield Finding.error("redis", f"{name} {text} is too old", "6.2 or newer, best Redis 7 or Valkey 8")
+        yield Finding.error(
+            "redis",
+            f"{name} {text} is too old",
+            "use Redis 7.0, Valkey 7.2 or newer: the scripts that keep the books need it",
+        )
     else:
         yield Finding.ok("redis", f"{name} {text}")
     if info.get("role") == "slave":

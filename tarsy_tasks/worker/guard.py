@@ -71,20 +71,20 @@ class Guard:
         quarantine = self._job.context.quarantine
         alone = delivery.count >= MAX_DELIVERIES
         try:
-            self._job.run(quarantine.enter(max(0.001, deadline - time.monotonic()), alone=alone))
-        except TimeoutError:
-            raise CallError(
-                ErrorCode.DEADLINE_PASSED,
-                "The call was lost with its worker before it began, and had no time left when its turn to run again "
-                "came. The tool did not run. Call again later, or allow more time.",
-            ) from None
-        try:
+            try:
+                self._job.run(quarantine.enter(self, max(0.001, deadline - time.monotonic()), alone=alone))
+            except TimeoutError:
+                raise CallError(
+                    ErrorCode.DEADLINE_PASSED,
+                    "The call was lost with its worker before it began, and had no time left when its turn to run "
+                    "again came. The tool did not run. Call again later, or allow more time.",
+                ) from None
             if alone:
                 with suppress(RedisError):
                     deliveries.suspect(delivery.tag)
             yield
         finally:
-            self._job.context.loop.submit(quarantine.leave())
+            self._job.context.loop.submit(quarantine.leave(self))
 
     def begin(self, tool: ToolDefinition, server: ServerConfig, deadline: float) -> None:
         """Just before the call is sent: note that it begins.

@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 _RENEWALS_A_LEASE = 4
 _SWEEPS_A_LEASE = 10
-_QUIET = 0.35
-"""Of a lease: longer than between two renewals, so that every owner that lives has renewed when a sweep begins."""
 _STOP_S = 5.0
 
 
@@ -102,7 +100,7 @@ class LeaseKeeper:
                 deliveries.renew(tags)
             self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
         if now >= self._sweep_at:
-            swept = deliveries.sweep(self._lease_s, self._lease_s * _QUIET)
+            swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET)
             self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
             if swept.restored:
                 logger.warning("put back %d calls whose worker was lost: %s", len(swept.restored), swept.restored)

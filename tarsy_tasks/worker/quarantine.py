@@ -14,23 +14,24 @@ class Quarantine:
 
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
-        self._suspects = 0
-        self._is_taken = False
+        self._suspects: set[object] = set()
+        self._alone: object | None = None
 
-    async def enter(self, timeout_s: float, *, alone: bool) -> None:
+    async def enter(self, who: object, timeout_s: float, *, alone: bool) -> None:
         """Wait for a turn.
 
         Raises:
             TimeoutError: It did not come in time.
         """
         async with asyncio.timeout(timeout_s), self._changed:
-            await self._changed.wait_for(lambda: not self._is_taken and not (alone and self._suspects))
-            self._suspects += 1
-            self._is_taken = alone
+            await self._changed.wait_for(lambda: self._alone is None and not (alone and self._suspects))
+            self._suspects.add(who)
+            self._alone = who if alone else None
 
-    async def leave(self) -> None:
-        """Make room for the next."""
+    async def leave(self, who: object) -> None:
+        """Make room for the next; nothing if it never got its turn, which whoever was cancelled cannot know."""
         async with self._changed:
-            self._suspects -= 1
-            self._is_taken = False
+            self._suspects.discard(who)
+            if self._alone is who:
+                self._alone = None
             self._changed.notify_all()

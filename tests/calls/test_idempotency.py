@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks.agent.idempotency import claim
 from tarsy_tasks.celery_app import build_app
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
@@ -106,6 +107,31 @@ def test_one_who_waits_shorter_takes_nothing_from_the_others(
     assert leaving.result().outcome is Outcome.CANCELLED
     assert patient.result().content == "patient"
     assert ledger.runs()["patient"] == 1
+
+
+def test_whoever_has_more_time_than_the_one_whose_call_was_taken_back_hears_that_it_never_ran(
+    worker: Worker, tmp_path: Path
+) -> None:
+    servers = json.loads(worker.config_path.read_text())["mcpServers"]
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {**servers, "unserved": servers["desk"]}}))
+    call = ToolCall(id="1", name="unserved.add", arguments={"key": "shared"}, idempotency_key="k7")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARSY_MCP_CONFIG", str(path))
+        hasty, patient = (ToolExecutor(timeout_s=seconds).submit(call) for seconds in (0.5, 2))
+        assert hasty.id == patient.id
+        assert hasty.result().error_code is ErrorCode.NO_WORKER
+        result = patient.result()
+    assert result.outcome is Outcome.UNAVAILABLE
+    assert "did not run" in result.content
+
+
+def test_a_claim_whose_reply_was_lost_is_made_once(redis_url: str) -> None:
+    call = ("desk", "add", None)
+    with redis.Redis.from_url(redis_url) as client:
+        for task_id, is_new in (("one", True), ("one", True), ("two", False)):
+            claimed = claim(client, call, agent_id="one", key="k8", task_id=task_id)
+            assert (claimed.task_id, claimed.is_new) == ("one", is_new)
 
 
 def kill_server(worker: Worker, ledger: Ledger) -> None:

@@ -1,5 +1,7 @@
 """Commands that go out together, whatever happens to the connection."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -61,6 +63,27 @@ def test_after_a_rush_only_a_few_connections_are_kept(client: redis.Redis, redis
     wait_until(lambda: connections() <= 16, "most are closed")
     assert exchange.execute(("PING",)) in ([b"PONG"], [True])
     exchange.close_idle()
+
+
+FORKS = """
+import os, sys, redis
+from tarsy_tasks.broker.exchange import RedisExchange
+
+exchange = RedisExchange(redis.ConnectionPool.from_url(sys.argv[1]))
+(before,) = exchange.execute(("CLIENT", "ID"))
+child = os.fork()
+(own,) = exchange.execute(("CLIENT", "ID"))
+if not child:
+    os._exit(own == before)
+_, status = os.waitpid(child, 0)
+(after,) = exchange.execute(("CLIENT", "ID"))
+sys.exit(os.waitstatus_to_exitcode(status) or after != before)
+"""
+
+
+def test_a_child_of_a_fork_does_not_read_its_parents_replies(redis_url: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS, redis_url], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_redis_it_is_a_connection_error() -> None:

