@@ -7,10 +7,11 @@ When Redis is gone, the pages keep what was last known and say so; the next look
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -108,6 +109,7 @@ class Dashboard:
     def __init__(self, app: Any) -> None:
         self._redis, self._broker = _build_clients(app)
         self._reader = SnapshotReader(app, self._redis, self._broker)
+        self._reading = threading.Lock()
         self._recent = RecentCalls(self._broker)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mcp-pages")
         self._look = Look(None)
@@ -117,10 +119,15 @@ class Dashboard:
         self._details: dict[str, ServerDetails] = {}
         self._masker = build_masker()
 
-    async def warm_up(self) -> None:
-        """Read what the first look would have to wait for."""
-        while not self._look.trouble and not self._reader.is_complete:
-            await self._look_anew()
+    def warm_up(self) -> None:
+        """Begin to read what the first look would have to wait for. Flower need not be running yet."""
+
+        def read() -> None:
+            with suppress(RedisError, OSError):  # the first look says so
+                while not self._reader.is_complete:
+                    self._read()
+
+        self._threads.submit(read)
 
     async def look(self) -> Look:
         """All servers, as of about now."""
@@ -148,9 +155,13 @@ class Dashboard:
             self._looking = asyncio.ensure_future(self._refresh())
         await asyncio.shield(self._looking)
 
+    def _read(self) -> Snapshot:
+        with self._reading:
+            return self._reader.read()
+
     async def _refresh(self) -> None:
         try:
-            self._look = Look(await self._run(_LOOK, self._reader.read))
+            self._look = Look(await self._run(_LOOK, self._read))
         except (RedisError, OSError) as error:
             if not self._look.trouble:
                 logger.warning("the MCP pages cannot read Redis: %s", error)

@@ -211,13 +211,14 @@ def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], high
     area: list[str] = []
     line: list[str] = []
     for begin, end in _runs([p50 is not None for p50, _ in quantiles]):
-        known = [(position, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in enumerate(quantiles)][begin:end]
-        upper = "L".join(f"{position + 0.5} {y(p95)}" for position, _, p95 in known)
-        area.append(
-            f"M{begin + 0.5} {_HEIGHT}L{upper}V{_HEIGHT}Z" if len(known) > 1 else f"M{begin + 0.5} {_HEIGHT}L{upper}"
-        )
-        middle = "L".join(f"{position + 0.5} {y(p50)}" for position, p50, _ in known)
-        line.append(f"M{middle}" + ("h.01" if len(known) == 1 else ""))
+        known = [(position + 0.5, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in enumerate(quantiles)][begin:end]
+        if len(known) == 1:
+            # A minute by itself is as wide as a minute.
+            ((_, p50, p95),) = known
+            known = [(begin + 0.1, p50, p95), (begin + 0.9, p50, p95)]
+        upper = "L".join(f"{x:g} {y(p95)}" for x, _, p95 in known)
+        area.append(f"M{known[0][0]:g} {_HEIGHT}L{upper}V{_HEIGHT}Z")
+        line.append("M" + "L".join(f"{x:g} {y(p50)}" for x, p50, _ in known))
     return [f'<path class="p95" d="{"".join(area)}"/>', f'<path class="p50" d="{"".join(line)}"/>']
 
 

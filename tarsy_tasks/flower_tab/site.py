@@ -10,7 +10,6 @@ from typing import Any
 
 from flower import urls
 from flower.options import options
-from tornado.ioloop import IOLoop
 from tornado.web import StaticFileHandler, url
 
 from tarsy_tasks.errors import ConfigError
@@ -80,5 +79,4 @@ def install(app: Any) -> None:
     # Whoever sets these in flowerconfig.py, the environment or the command line has the last word.
     options.format_task = format_task
     options.tasks_columns = COLUMNS
-    # The first snapshot reads a whole hour: it is there before anybody asks.
-    IOLoop.current().add_callback(dashboard.warm_up)  # pyright: ignore[reportUnknownMemberType]
+    dashboard.warm_up()

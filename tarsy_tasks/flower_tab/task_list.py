@@ -13,7 +13,7 @@ from tarsy_tasks.celery_app import CALL_TOOL, LIST_TOOLS
 
 __all__ = ["COLUMNS", "CallsTable", "format_task"]
 
-COLUMNS = "name,result,uuid,state,received,runtime,worker"
+COLUMNS = "name,result,state,received,runtime,worker,uuid"
 """Flower's `tasks_columns`: with the outcome beside the name."""
 _RESULT = re.compile(r"<.*: (?P<ending>[a-z_]+(?: [A-Z_]+)?), \d+ characters, ", re.DOTALL)
 """How a `ToolResult` shows itself in events."""
