@@ -137,7 +137,8 @@ def agent_app() -> TarsyApp:
 @cache
 def _agent_app(redis_url: str) -> TarsyApp:
     # An agent waits for a deadline of its own: a Redis that hangs may hold it only so long beyond it.
-    options = {"socket_timeout": _AGENT_SOCKET_S, "socket_connect_timeout": _AGENT_SOCKET_S}
+    # And kombu's own attempts to connect, with pauses of seconds, are no attempts of the agent's.
+    options = {"socket_timeout": _AGENT_SOCKET_S, "socket_connect_timeout": _AGENT_SOCKET_S, "max_retries": 0}
     return build_app(
         {
             "broker_url": redis_url,

@@ -42,14 +42,14 @@ class Audit:
 
     Attributes:
         worker: Node name of this worker.
-        masker: Everything goes through it that somebody else has written.
+        mask_name: As `mask`, for names and the like, most of which come again.
         is_required: No call may begin that cannot be written down.
     """
 
     def __init__(self) -> None:
         self.worker = ""
-        self.masker = build_masker()
-        self.mask = lru_cache(_NAMES_KEPT)(self._mask)
+        self._masker = build_masker()
+        self.mask_name = lru_cache(_NAMES_KEPT)(self.mask)
         self.is_required = False
         self._limit = 0
         self._file: AuditFile | None = None
@@ -159,9 +159,10 @@ class Audit:
         except RuntimeError:
             return round(time.time() - time.monotonic() + monotonic_s, 6)
 
-    def _mask(self, text: str) -> str:
+    def mask(self, text: str) -> str:
+        """A text that somebody else has written, as it may be stored."""
         # Half a character can be neither stored nor shown.
-        return self.masker.mask(text).encode("utf-8", "replace").decode()
+        return self._masker.mask(text).encode("utf-8", "replace").decode()
 
 
 class _Outage:

@@ -4,10 +4,10 @@ Owns the cutting. Nothing is cut within a value before it was masked: half a sec
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 from tarsy_tasks.audit import build_canonical
-from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["build_shown"]
 
@@ -16,7 +16,7 @@ _MASKED_CHARS = 32 * 1024
 _BRACKETS = 2
 
 
-def build_shown(canonical: str, masker: Masker) -> str:
+def build_shown(canonical: str, mask: Callable[[str], str]) -> str:
     """Arguments for an entry of the audit.
 
     Args:
@@ -24,7 +24,7 @@ def build_shown(canonical: str, masker: Masker) -> str:
     """
     if len(canonical) > _MASKED_CHARS:
         canonical = _shorten(canonical)
-    masked = masker.mask(canonical)
+    masked = mask(canonical)
     return masked if len(masked) <= _SHOWN_CHARS else f"{masked[:_SHOWN_CHARS]}…"
 
 

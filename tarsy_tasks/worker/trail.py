@@ -66,12 +66,12 @@ class CallTrail:
         """As `Trail.entry`. It does not fail: the answer goes with it."""
         now = time.monotonic()
         try:
-            ending = self._ending(status, result)
-            found = self._build(ending, size_bytes, now)
+            return self._audit.build_entry(self._build(self._ending(status, result), size_bytes, now))
         except Exception:
-            logger.exception("the audit of the task %s is incomplete", self._task_id)
-            found = AuditEntry(at=self._audit.time_of(now), outcome=Outcome.UNKNOWN, worker=self._audit.worker)
-        return self._audit.build_entry(found)
+            logger.exception("the entry of the task %r is incomplete", self._task_id)
+            at, task_id = self._audit.time_of(now), self._audit.mask_name(self._task_id[:_NAME_CHARS])
+            entry = AuditEntry(at=at, task_id=task_id, outcome=Outcome.UNKNOWN, worker=self._audit.worker)
+            return self._audit.build_entry(entry)
 
     def fail(self, error: BaseException) -> None:
         """Its task failed, and stores that or not."""
@@ -107,24 +107,24 @@ class CallTrail:
         )
 
     def _build(self, ending: ToolResult, size_bytes: int | None, now: float) -> AuditEntry:
-        mask = self._audit.mask
+        mask_name = self._audit.mask_name
         canonical = build_canonical(self.arguments)
         is_ok = ending.outcome is Outcome.OK
         duration_s = now - self.picked_up_at if self.picked_up_at is not None else 0.0
         return AuditEntry(
             at=self._audit.time_of(now),
             call_id=self._name("call_id") or "",
-            task_id=mask(self._task_id[:_NAME_CHARS]),
+            task_id=mask_name(self._task_id[:_NAME_CHARS]),
             agent_id=self._name("agent_id"),
             run_id=self._name("run_id"),
-            server=mask(self._server),
-            tool=mask(self.tool[:_NAME_CHARS]),
-            arguments=build_shown(canonical, self._audit.masker),
+            server=mask_name(self._server),
+            tool=mask_name(self.tool[:_NAME_CHARS]),
+            arguments=build_shown(canonical, self._audit.mask),
             arguments_digest=build_digest(canonical),
             repairs=ending.repairs,
             outcome=ending.outcome,
             error_code=ending.error_code,
-            error=None if is_ok else mask(ending.content[:_ERROR_CHARS]),
+            error=None if is_ok else self._audit.mask(ending.content[:_ERROR_CHARS]),
             attempts=self.invocation.attempts if self.invocation is not None else 0,
             duration_s=ending.duration_s or round(duration_s, 6),
             worker=self._audit.worker,
@@ -145,7 +145,7 @@ class CallTrail:
 
     def _name(self, key: str) -> str | None:
         found = self._info.get(key)
-        return self._audit.mask(found[:_NAME_CHARS]) if isinstance(found, str) else None
+        return self._audit.mask_name(found[:_NAME_CHARS]) if isinstance(found, str) else None
 
     def _number(self, key: str) -> float | None:
         """A time that the caller gave."""

@@ -16,6 +16,7 @@ from kombu import Queue
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tarsy_tasks.audit import AuditEntry, AuditFilter, StepName, build_canonical, build_digest, read_audit
+from tests.calls.audit_entries import only_entry
 from tests.calls.test_endings import hold, recording_server
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, wait_for_runs, witness
@@ -62,17 +63,6 @@ def client(redis_url: str) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def foreign(redis_url: str) -> Celery:
     return Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
-
-
-def only_entry(client: Any, task_id: str) -> AuditEntry:
-    """The one entry of a task, once the audit has it; a second one would come before that of a call made afterwards."""
-
-    def found() -> list[AuditEntry]:
-        return read_audit(client, AuditFilter(task_id=task_id)).entries
-
-    wait_until(found, f"the entry of {task_id}")
-    [entry] = found()
-    return entry
 
 
 def names(entry: AuditEntry) -> list[StepName]:

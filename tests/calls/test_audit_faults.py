@@ -17,7 +17,7 @@ from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.metrics import read_metrics
-from tests.calls.test_audit import only_entry
+from tests.calls.audit_entries import only_entry
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, environment_of, free_port, wait_until
 

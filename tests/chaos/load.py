@@ -4,10 +4,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.audit import AuditEntry, AuditFilter, read_audit
 from tarsy_tasks.errors import BrokerUnavailable
 from tests.faults.ledger import UNSAFE, Ledger
 from tests.processes import wait_until
@@ -20,6 +22,7 @@ _NOTED = 5
 _NOTE_CHARACTERS = 160
 _HANG_S = 10.0
 """How much later than its deadline a call may be answered before it counts as lost."""
+_TOLD_S = 10.0
 
 
 @dataclass
@@ -91,12 +94,17 @@ class Load:
     """Calls of one server, each waited for in a thread of its own.
 
     Args:
+        redis: Where the audit lies.
         name: Begin of the keys of its calls, so that loads on one ledger can be told apart.
         timeout_s: The deadline of each call.
     """
 
-    def __init__(self, tools: ToolExecutor, server: str, ledger: Ledger, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, tools: ToolExecutor, redis: Any, server: str, ledger: Ledger, name: str, timeout_s: float
+    ) -> None:
         self._tools = tools
+        self._redis = redis
+        self._since = float(redis.time()[0])
         self._server = server
         self._ledger = ledger
         self._name = name
@@ -151,7 +159,33 @@ class Load:
         self.wait()
         with self._lock:
             answers = list(self.answers)
-        return tally_answers(answers, Counter(self.begun()), unknown=unknown, unavailable=unavailable, repeats=repeats)
+        tally = tally_answers(answers, Counter(self.begun()), unknown=unknown, unavailable=unavailable, repeats=repeats)
+        self._hold_against_audit(answers, tally)
+        return tally
+
+    def _hold_against_audit(self, answers: Sequence[Answer], tally: Tally) -> None:
+        """Each call that was answered has one entry, and that says what its agent was told."""
+        told = {answer.key: answer.result for answer in answers if answer.result is not None and not answer.is_lost}
+
+        def entries() -> list[AuditEntry]:
+            found = read_audit(self._redis, AuditFilter(since=self._since), limit=1_000_000).entries
+            return [entry for entry in found if entry.call_id.startswith(self._name + "-")]
+
+        with suppress(AssertionError):
+            # Agents tell afterwards.
+            wait_until(lambda: told.keys() <= {entry.call_id for entry in entries()}, "", _TOLD_S)
+        found = entries()
+        counts = Counter(entry.call_id for entry in found)
+        tally.find("without an entry in the audit", told.keys() - counts.keys())
+        tally.find("with several entries in the audit", (key for key, count in counts.items() if count > 1))
+        tally.find(
+            "of which the audit says something else",
+            (
+                entry.call_id
+                for entry in found
+                if (result := told.get(entry.call_id)) is not None and entry.outcome is not result.outcome
+            ),
+        )
 
     def _spawn(self, target: Any, *arguments: Any) -> None:
         # A daemon: a call that never ends is a finding, and must not keep the tests from ending.

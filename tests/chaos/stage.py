@@ -202,7 +202,7 @@ class Stage:
 
     def load(self, name: str, server: str = "desk", timeout_s: float | None = None) -> Load:
         timeout_s = timeout_s or self.form.deadline_s
-        return Load(self.tools(timeout_s), server, self.ledgers[server], name, timeout_s)
+        return Load(self.tools(timeout_s), self.redis, server, self.ledgers[server], name, timeout_s)
 
     def start_worker(self, **environment: str) -> Worker:
         """One more worker; it is not waited for."""

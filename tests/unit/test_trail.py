@@ -21,9 +21,10 @@ from tarsy_tasks.worker.trail import CallTrail
 
 SECRET = "hunter2hunter2"
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
     lambda each: st.lists(each) | st.dictionaries(st.text(), each),
 )
+"""With halves of characters, which no JSON text of Redis can hold."""
 
 
 def opened(**settings: Any) -> Audit:
@@ -47,7 +48,7 @@ def test_no_message_is_too_strange_for_an_entry(args: Any, kwargs: Any) -> None:
     trail = opened().trail("t", CallMessage(args, kwargs), "mcp.desk")
     assert trail is not None
     entry = entry_of(trail)
-    assert (entry.outcome, entry.task_id) == (Outcome.CANCELLED, "t")
+    assert (entry.outcome, entry.task_id) == (Outcome.CANCELLED, "t"), "and not incomplete"
 
 
 @given(info=st.fixed_dictionaries({}, optional=dict.fromkeys(("call_id", "agent_id", "sent_at", "deadline"), ANYTHING)))
@@ -129,9 +130,9 @@ def test_an_audit_that_is_off_costs_nothing(tmp_path: Path) -> None:
 @given(ANYTHING)
 def test_shown_arguments_are_short_and_the_same_each_time(arguments: Any) -> None:
     canonical = build_canonical(arguments)
-    shown = build_shown(canonical, build_masker())
+    shown = build_shown(canonical, build_masker().mask)
     assert len(shown) <= 2001
-    assert shown == build_shown(canonical, build_masker())
+    assert shown == build_shown(canonical, build_masker().mask)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +149,14 @@ def test_shown_arguments_are_short_and_the_same_each_time(arguments: Any) -> Non
     ],
 )
 def test_cutting_leaves_no_part_of_a_secret(arguments: Any) -> None:
-    shown = build_shown(build_canonical(arguments), build_masker())
+    shown = build_shown(build_canonical(arguments), build_masker().mask)
     assert SECRET[:6] not in shown
     assert len(shown) <= 2001
 
 
 def test_what_is_not_shown_is_named() -> None:
-    shown = json.loads(build_shown(build_canonical({"path": "a.txt", "text": "x" * 100_000}), build_masker()))
+    shown = json.loads(build_shown(build_canonical({"path": "a.txt", "text": "x" * 100_000}), build_masker().mask))
     assert shown == {"path": "a.txt", "text": "[100000 characters]"}
-    assert build_shown("x" * 100_000, build_masker()) == "[100000 characters]"
-    many = build_shown(build_canonical({"list": list(range(100_000))}), build_masker())
+    assert build_shown("x" * 100_000, build_masker().mask) == "[100000 characters]"
+    many = build_shown(build_canonical({"list": list(range(100_000))}), build_masker().mask)
     assert many.startswith('{"list":[0,1,2')
