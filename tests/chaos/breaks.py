@@ -53,7 +53,7 @@ BREAKS = [
     Break(
         "killed",
         "calls whose lease has lapsed go back to their queue",
-        "broker/deliveries.py",
+        "broker/sweep.py",
         "redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)",
         "{}",
     ),
@@ -95,7 +95,7 @@ BREAKS = [
     Break(
         "network-workers",
         "what was popped for a dead connection is missed",
-        "broker/deliveries.py",
+        "broker/sweep.py",
         "redis.call('LLEN', queue) > tonumber(ARGV[5])",
         "true",
     ),
@@ -103,7 +103,7 @@ BREAKS = [
         "clocks",
         "deadlines are of the clock of Redis",
         "broker/clock.py",
-        "return time.monotonic() + self._offset",
+        "return monotonic_s + self._offset",
         "return time.time()",
     ),
     Break(

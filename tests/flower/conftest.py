@@ -1,4 +1,4 @@
-"""Fixtures: one browser for the folder, and Flower with the MCP pages."""
+"""Fixtures: one browser a module, for its event loop runs in this very thread meanwhile, and Flower with the MCP pages."""
 
 import os
 import sys
@@ -58,7 +58,7 @@ def wait_on(page: Page, is_so: Callable[[], Any], what: str) -> None:
     wait_until(look, what)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with open_browser() as browser:
         yield browser
