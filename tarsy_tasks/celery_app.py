@@ -30,7 +30,16 @@ from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 
-__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "TarsyApp", "agent_app", "build_app", "load_celeryconfig"]
+__all__ = [
+    "CALL_TOOL",
+    "CHECK_SERVER",
+    "LIST_TOOLS",
+    "TarsyApp",
+    "agent_app",
+    "broker_urls",
+    "build_app",
+    "load_celeryconfig",
+]
 
 CALL_TOOL = "tarsy.call_tool"
 LIST_TOOLS = "tarsy.list_tools"
@@ -110,7 +119,7 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     One merged dict, because a second `config_from_object` would replace the first and `conf.update` beat the user's
     file.
     """
-    redis_url = load_settings().redis_url
+    redis_url = load_settings().redis_url.get_secret_value()
     app = TarsyApp("tarsy_tasks", set_as_current=False)
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.broker.result_backend:ResultBackend")
     settings: dict[str, Any] = {"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})}
@@ -122,7 +131,7 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
 
 def agent_app() -> TarsyApp:
     """The application of an agent's process. It reads no `celeryconfig.py`: an agent runs in directories of its own."""
-    return _agent_app(load_settings().redis_url)
+    return _agent_app(load_settings().redis_url.get_secret_value())
 
 
 @cache
@@ -139,6 +148,17 @@ def _agent_app(redis_url: str) -> TarsyApp:
             "redis_socket_connect_timeout": _AGENT_SOCKET_S,
         }
     )
+
+
+def broker_urls(app: Celery) -> list[str]:
+    """Where an application has its broker and its results, with the passwords."""
+    found: list[str] = []
+    for name in ("broker_url", "broker_read_url", "broker_write_url", "result_backend"):
+        value: str | list[str] | tuple[str, ...] | None = app.conf.get(name)
+        # Several are alternatives.
+        for text in (value,) if isinstance(value, str) else value or ():
+            found += text.split(";")
+    return found
 
 
 def load_celeryconfig(directory: Path) -> dict[str, Any]:

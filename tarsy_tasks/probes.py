@@ -55,7 +55,7 @@ def open_run_dir() -> Path:
 
 def _deployment() -> str:
     """What tells the workers on this Redis from others; the same whatever user and password they log in with."""
-    parts = urlsplit(load_settings().redis_url)
+    parts = urlsplit(load_settings().redis_url.get_secret_value())
     where = f"{parts.hostname}:{parts.port or 6379}/{parts.path.strip('/') or 0}"
     return hashlib.sha256(where.encode()).hexdigest()[:8]
 

@@ -1,22 +1,26 @@
 """What the environment says about this process: `TARSY_…` variables.
 
-Owns their names and defaults, each written once. Nothing is read at import: build a `Settings` where its values are
-needed.
+Owns their names and defaults, each written once. Nothing is read at import: load the `Settings` where their values are
+needed. Each that is a `SecretStr` may also come from a file: `TARSY_REDIS_URL_FILE` names the one that holds the URL.
 """
 
 import base64
+import os
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.errors import ConfigError
 
 __all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
 
 WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
+_PREFIX = "TARSY_"
 
 
 class Settings(BaseSettings):
@@ -41,18 +45,16 @@ class Settings(BaseSettings):
             after 30 s.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="TARSY_", env_ignore_empty=True, frozen=True, hide_input_in_errors=True
-    )
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, hide_input_in_errors=True)
 
     mcp_config: Path | None = None
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False, pattern=r"^rediss?://[^\s/]")
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     startup: Literal["strict", "degraded"] = "strict"
     startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     run_dir: Path | None = None
     metrics_port: int = Field(default=0, ge=0, le=65535)
     metrics_host: str = "127.0.0.1"
-    alert_webhook: str | None = Field(default=None, repr=False, pattern=r"^https?://[^\s/]\S*$")
+    alert_webhook: SecretStr | None = None
     alert_webhook_secret: SecretStr | None = None
     audit_entries: int = Field(default=100_000, ge=0)
     audit_file: Path | None = None
@@ -61,10 +63,13 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _check_redis_url(cls, url: str) -> str:
+    def _check_redis_url(cls, secret: SecretStr) -> SecretStr:
         """A password with a `/`, `?` or `#` in it ends there for kombu and redis-py, and what they take for port or
         database then is part of it, and in their errors.
         """
+        url = secret.get_secret_value()
+        if not re.match(r"rediss?://[^\s/]", url):
+            raise ValueError("it is no address of a Redis")
         parts = urlsplit(url)
         if not parts.hostname or parts.port == 0:
             raise ValueError("it has no host, or no port that can be")
@@ -72,7 +77,14 @@ class Settings(BaseSettings):
             raise ValueError("its password is cut off")
         if not (database := parts.path.strip("/")).isdecimal() and database:
             raise ValueError("its database is no number")
-        return url
+        return secret
+
+    @field_validator("alert_webhook")
+    @classmethod
+    def _check_webhook(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not re.fullmatch(r"https?://[^\s/]\S*", secret.get_secret_value()):
+            raise ValueError("it is no URL")
+        return secret
 
     @field_validator("alert_webhook_secret")
     @classmethod
@@ -88,10 +100,11 @@ def load_settings() -> Settings:
     """The variables of now.
 
     Raises:
-        ConfigError: One of them cannot be right.
+        ConfigError: One of them cannot be right, or names a file that cannot be read.
     """
+    values = _read_files()
     try:
-        settings = Settings()
+        settings = Settings(**values)
     except ValidationError as error:
         names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
         raise ConfigError(
@@ -109,3 +122,17 @@ def load_settings() -> Settings:
             "than 0, or TARSY_AUDIT_FILE"
         )
     return settings
+
+
+def _read_files() -> dict[str, Any]:
+    """What files hold instead of the variables themselves."""
+    values: dict[str, Any] = {}
+    for name, field in Settings.model_fields.items():
+        variable = f"{_PREFIX}{name.upper()}"
+        path = os.environ.get(f"{variable}_FILE")
+        if path and not os.environ.get(variable) and "SecretStr" in str(field.annotation):
+            try:
+                values[name] = SecretStr(read_secret_file(path))
+            except ValueError as error:
+                raise ConfigError(f"{variable}_FILE: {error}") from None
+    return values

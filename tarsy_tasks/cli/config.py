@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from tarsy_tasks.cli.output import json_option, notes, print_json
-from tarsy_tasks.config import config_schema, find_config_path, load_config
-from tarsy_tasks.config.variables import resolve_variables
+from tarsy_tasks.config import check_secrets, config_schema, find_config_path, load_config, resolve_variables
 from tarsy_tasks.errors import ConfigError
 
 __all__ = ["config"]
@@ -22,27 +21,44 @@ def config() -> None:
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @json_option
 def check(path: Path | None, *, as_json: bool) -> None:
-    """Check the configuration at PATH, or the one that a worker would read here."""
+    """Check the configuration at PATH, or the one that a worker would read here.
+
+    What may be secret is shown as ••••, with its last two characters where it is long; warnings name what the file
+    gives away.
+    """
     path = path or find_config_path()
     found = load_config(path)
+    exposures = check_secrets(path)
     unresolved: dict[str, str] = {}
+    secrets: dict[str, dict[str, str]] = {}
     for name, server in found.enabled_servers.items():
         try:
-            resolve_variables(server, os.environ)
+            secrets[name] = dict(resolve_variables(server, os.environ).shown)
         except ConfigError as error:
             unresolved[name] = str(error)
     if as_json:
         servers = [
-            {"server": server.name, "transport": server.transport, "enabled": server.enabled}
+            {
+                "server": server.name,
+                "transport": server.transport,
+                "enabled": server.enabled,
+                "secrets": secrets.get(server.name, {}),
+            }
             for server in found.servers.values()
         ]
-        print_json({"path": str(path), "servers": servers, "unresolved": unresolved})
+        warnings = [{"text": exposure.text, "remedy": exposure.remedy} for exposure in exposures]
+        print_json({"path": str(path), "servers": servers, "unresolved": unresolved, "warnings": warnings})
         return
     click.echo(
         f"{path}: {len(found.servers)} servers, {len(found.enabled_servers)} enabled: {', '.join(found.servers)}"
     )
+    for name, shown in secrets.items():
+        if shown:
+            click.echo(f"{name}: {', '.join(f'{place} {value}' for place, value in shown.items())}")
     for problem in unresolved.values():
         notes.print(f"in a worker with this environment: {problem}", style="yellow", markup=False)
+    for exposure in exposures:
+        notes.print(f"warning: {exposure}", style="yellow", markup=False, soft_wrap=True)
 
 
 @config.command()

@@ -47,6 +47,7 @@ def doctor(ctx: click.Context, *, as_json: bool) -> None:
 
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     """What is looked at, one after the other, and the exit code of an error there."""
+    from tarsy_tasks.config.inheritance import Inheritance
     from tarsy_tasks.doctor.broker import Unreachable, check_broker, check_url, connect
     from tarsy_tasks.doctor.configuration import check_configuration
     from tarsy_tasks.doctor.deployment import check_deployment
@@ -56,7 +57,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     from tarsy_tasks.settings import load_settings
 
     try:
-        url = load_settings().redis_url
+        url = load_settings().redis_url.get_secret_value()
     except ConfigError as error:
         yield USAGE, [Finding.error("environment", str(error), "mend the variable")]
         return
@@ -78,7 +79,8 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
                 yield FAILED, list(check_deployment(redis, servers))
             except RedisError as error:
                 yield UNAVAILABLE, [Finding.error("redis", f"it answers no more: {error}", "see what became of it")]
-    yield FAILED, check_starts(servers)
+    inheritance = Inheritance(config.servers.values() if config is not None else (), (url,))
+    yield FAILED, check_starts(servers, inheritance)
 
 
 def _print(finding: Finding) -> None:

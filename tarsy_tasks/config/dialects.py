@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
+from tarsy_tasks.config.auth import without_auth_type
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, format_path, unknown_key
 
-__all__ = ["ALTERNATIVE_KEYS", "ServerEntry", "read_entries"]
+__all__ = ["ALTERNATIVE_KEYS", "AUTH_FILE_KEYS", "FILE_KEYS", "ServerEntry", "read_entries"]
 
 ALTERNATIVE_KEYS: dict[str, tuple[str, ...]] = {
     "type": ("transport",),
@@ -18,6 +19,12 @@ ALTERNATIVE_KEYS: dict[str, tuple[str, ...]] = {
     "bearer_token": ("auth",),
 }
 """Keys of an entry that say what another key of `ServerConfig` says."""
+
+FILE_KEYS: dict[str, str] = {f"{key}_file": key for key in ("env", "headers", "url", "bearer_token")}
+AUTH_FILE_KEYS: dict[str, str] = {f"{key}_file": key for key in ("token", "key", "client_id", "client_secret")}
+"""Keys that name files instead of values, and the keys whose values they stand for: `token_file: p` is
+`token: ${file:p}`, and what is a mapping of names to values is one of names to files.
+"""
 
 _NESTED_KEYS: dict[str, tuple[str, ...]] = {
     **{key: ALTERNATIVE_KEYS[key] for key in ("type", "bearer_token")},
@@ -51,17 +58,23 @@ class ServerEntry:
             self.problems.append(Problem((*at, "name"), f"found {describe_kind(name)}, expected text"))
         nested = transport if isinstance(transport := raw.get("transport"), dict) else {}
         for key, value in raw.items():
-            if key != "transport" or not nested:
+            if key not in FILE_KEYS and (key != "transport" or not nested):
                 self._take(ALTERNATIVE_KEYS.get(key, (key,)), value, (*at, key))
         for key, value in nested.items():
             where = (*at, "transport", key)
             if key in _NESTED_KEYS:
                 self._take(_NESTED_KEYS[key], value, where)
-            else:
-                self.problems.append(unknown_key(where, _NESTED_KEYS))
+            elif key not in FILE_KEYS:
+                self.problems.append(unknown_key(where, [*_NESTED_KEYS, *FILE_KEYS]))
+        # Last: they add to `env` and `headers`.
+        for entry, where in ((raw, at), (nested, (*at, "transport"))):
+            for key, value in entry.items():
+                if key in FILE_KEYS:
+                    self._take_file(FILE_KEYS[key], value, (*where, key))
 
     def locate(self, loc: KeyPath) -> KeyPath:
-        """Where in the file the value at a place of the flat entry stands."""
+        """Where in the file the value at a place of a `ServerConfig` stands."""
+        loc = without_auth_type(loc)
         for length in range(len(loc), 0, -1):
             if loc[:length] in self._origins:
                 return self._origins[loc[:length]] + loc[length:]
@@ -70,9 +83,11 @@ class ServerEntry:
     def _take(self, loc: tuple[str, ...], value: JsonValue, where: KeyPath) -> None:
         if where[-1] == "disabled" and isinstance(value, bool):
             value = not value
-        elif where[-1] == "bearer_token":
+        elif loc == ("auth",) and where[-1] != "auth":
             value = {"type": "bearer", "token": value}
             self._origins[("auth", "token")] = where
+        elif loc == ("auth",) and isinstance(value, dict):
+            value = self._with_files(value, where)
         table = self.values
         for key in loc[:-1]:
             inner = table.setdefault(key, {})
@@ -80,10 +95,37 @@ class ServerEntry:
                 return  # said to be wrong when the values are checked
             table = inner
         if loc[-1] not in table:
-            table[loc[-1]] = value
+            # A copy, to which others may add: what an anchor of YAML names stands in several places.
+            table[loc[-1]] = dict(value) if isinstance(value, dict) else value
             self._origins[loc] = where
         elif table[loc[-1]] != value:
             self.problems.append(Problem(where, f"contradicts `{format_path(self.locate(loc))}`; keep one of the two"))
+
+    def _take_file(self, key: str, paths: JsonValue, where: KeyPath) -> None:
+        if key not in ("env", "headers"):
+            self._take(ALTERNATIVE_KEYS.get(key, (key,)), _reference(paths), where)
+        elif isinstance(paths, dict):
+            for name, path in paths.items():
+                self._take((key, name), _reference(path), (*where, name))
+        else:
+            self.problems.append(Problem(where, f"found {describe_kind(paths)}, expected a mapping of names to files"))
+
+    def _with_files(self, auth: dict[str, JsonValue], where: KeyPath) -> dict[str, JsonValue]:
+        values = {key: value for key, value in auth.items() if key not in AUTH_FILE_KEYS}
+        for key, meant in AUTH_FILE_KEYS.items():
+            if key not in auth:
+                continue
+            if meant in values:
+                other = format_path((*where, meant))
+                self.problems.append(Problem((*where, key), f"contradicts `{other}`; keep one of the two"))
+            values[meant] = _reference(auth[key])
+            self._origins[("auth", meant)] = (*where, key)
+        return values
+
+
+def _reference(path: JsonValue) -> JsonValue:
+    """A reference to a file; what can be none stays, and is said to be wrong as the value that it stands for."""
+    return f"${{file:{path}}}" if isinstance(path, str) and path else path
 
 
 def read_entries(data: dict[str, JsonValue]) -> Iterator[ServerEntry | Problem]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config.problems import Problem, describe_kind
+from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind
 from tarsy_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class ConfigFile:
     text: str = field(repr=False)
     data: dict[str, JsonValue] = field(repr=False)
     problems: list[Problem] = field(repr=False)
+
+    def locate(self, keys: list[KeyPath]) -> list[str]:
+        """File, line and column of each key."""
+        return [place for _, place in _places(self.path, self.text, [Problem(at, "") for at in keys])]
 
     def build_error(self, problems: list[Problem]) -> ConfigError:
         """One error with a line for each problem, in the order of the file."""
@@ -173,16 +177,25 @@ def _build_empty_error(path: Path) -> ConfigError:
 
 
 def _build_error(path: Path, text: str, problems: list[Problem]) -> ConfigError:
+    found = sorted(
+        (offset, f"{place}: {problem}")
+        for (offset, place), problem in zip(_places(path, text, problems), problems, strict=True)
+    )
+    return ConfigError("\n".join(line for _, line in found))
+
+
+def _places(path: Path, text: str, problems: list[Problem]) -> list[tuple[int, str]]:
+    """The offset of each problem, and its file, line and column."""
     offsets = [problem.offset for problem in problems]
     if None in offsets:
         tree = _build_tree(text, is_yaml=_is_yaml(path))
         offsets = [tree.find(problem.at) if problem.offset is None else problem.offset for problem in problems]
     line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
     found: list[tuple[int, str]] = []
-    for offset, problem in zip(offsets, problems, strict=True):
+    for offset in offsets:
         place = ""
         if offset is not None:
             line = bisect_right(line_starts, offset)
             place = f":{line}:{offset - line_starts[line - 1] + 1}"
-        found.append((offset or 0, f"{path}{place}: {problem}"))
-    return ConfigError("\n".join(line for _, line in sorted(found)))
+        found.append((offset or 0, f"{path}{place}"))
+    return found

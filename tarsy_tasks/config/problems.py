@@ -34,6 +34,7 @@ _EXPECTED = {
     "float_type": "a number",
     "int_type": "a whole number",
     "list_type": "a list",
+    "model_attributes_type": "a mapping",
     "model_type": "a mapping",
     "string_type": "text",
     "string_unicode": "text of valid Unicode characters",
@@ -131,6 +132,8 @@ def describe_validation(
             loc = loc[:-1]
         if details["type"] == "server_kind":
             loc = loc[:-1]  # found at the transport, but about the whole entry
+        if details["type"].startswith("union_tag_"):
+            loc = (*loc, "type")
         if details["type"] == "extra_forbidden":
             problems.append(unknown_key(locate(loc), known_keys(loc[:-1])))
         else:
@@ -140,14 +143,17 @@ def describe_validation(
 
 def _describe(details: ErrorDetails) -> str:
     found, kind, context = details["input"], details["type"], details.get("ctx", {})
-    if kind == "missing":
+    if kind in ("missing", "union_tag_not_found"):
         return "required, but missing"
+    if kind == "union_tag_invalid":
+        found = found["type"]
+        kind, context = "literal_error", {"expected": context["expected_tags"]}
     if kind in ("greater_than", "finite_number"):
         return f"found {str(found)[:40]}, expected a finite number greater than 0"
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
         return f"found {str(found)[:40]}, expected {bound}"
-    if kind == "string_too_short":
+    if kind in ("string_too_short", "too_short"):
         return "found empty text, expected some"
     if kind == "literal_error":
         return (

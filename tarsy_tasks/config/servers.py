@@ -5,16 +5,12 @@ spellings of other programs (`dialects`), and texts keep their `${NAME}` until a
 """
 
 import os
-import re
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     ValidationError,
@@ -24,8 +20,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, ServerEntry, read_entries
-from tarsy_tasks.config.file import read_config_file
+from tarsy_tasks.config.auth import AUTH_MODELS, ApiKeyAuth, Auth, BearerAuth, OAuthClientCredentials
+from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, AUTH_FILE_KEYS, FILE_KEYS, ServerEntry, read_entries
+from tarsy_tasks.config.file import ConfigFile, read_config_file
+from tarsy_tasks.config.inheritance import is_broker_variable
 from tarsy_tasks.config.problems import (
     KeyPath,
     Problem,
@@ -35,23 +33,28 @@ from tarsy_tasks.config.problems import (
     quote,
     suggest,
 )
+from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN, build_server_id
-from tarsy_tasks.config.variables import RESOLVED, find_references, validate_references
+from tarsy_tasks.config.texts import EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.errors import ConfigError
 
 __all__ = [
+    "TRANSPORTS",
+    "ApiKeyAuth",
     "BearerAuth",
     "Config",
+    "Exposure",
+    "OAuthClientCredentials",
     "Retry",
     "ServerConfig",
     "Timeouts",
-    "config_schema",
+    "check_secrets",
     "find_config_path",
     "load_config",
 ]
 
 _DEFAULT_FILES = ("mcp.json", "mcp.yaml")
-_TRANSPORTS = {
+TRANSPORTS = {
     "stdio": "stdio",
     "http": "http",
     "streamable-http": "http",
@@ -59,63 +62,15 @@ _TRANSPORTS = {
     "streamableHttp": "http",
     "sse": "sse",
 }
-_STDIO_KEYS = ("args", "env", "cwd")
+"""The transport that each spelling means."""
+_STDIO_KEYS = ("args", "env", "cwd", "inherit_env")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
 
-def _validate_text(value: str, info: ValidationInfo) -> str:
-    if "\0" in value:
-        raise ValueError("holds a NUL character")
-    if info.context is not RESOLVED:
-        validate_references(value)
-    return value
-
-
-def _validate_line(value: str) -> str:
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
-        raise ValueError("holds a control character such as a line break, expected one line of text")
-    return value
-
-
-def _validate_url(value: str, info: ValidationInfo) -> str:
-    if info.context is not RESOLVED and find_references(value):
-        return value  # checked when they are resolved
-    try:
-        parts = urlsplit(value)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid or re.search(r"\s", value):
-        raise ValueError("expected an address such as `https://host:8080/mcp`: http or https, a host, no spaces")
-    return value
-
-
-def _validate_header_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise ValueError(
-            "a header's name may hold letters, digits and `-`, no spaces and no `:`; its value is another text"
-        )
-    return name
-
-
-def _validate_env_name(name: str) -> str:
-    if not name or "=" in name or "\0" in name:
-        raise ValueError("the name of an environment variable may not be empty or hold `=`")
-    return name
-
-
-_Text = Annotated[str, AfterValidator(_validate_text)]
-_Line = Annotated[str, Field(min_length=1), AfterValidator(_validate_text), AfterValidator(_validate_line)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _Model(BaseModel):
-    """Strict, so that no value silently turns into another; shows no input, which may be secret."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class Timeouts(_Model):
+class Timeouts(Model):
     """How long to wait for a server, in seconds."""
 
     connect_s: _Seconds = Field(default=30, description="Starting or reaching the server, up to its first answer.")
@@ -139,7 +94,7 @@ class Timeouts(_Model):
         return next((seconds for glob, seconds in self.tools.items() if fnmatchcase(tool, glob)), self.call_s)
 
 
-class Retry(_Model):
+class Retry(Model):
     """How a call is sent again after a failure of the session; a tool's own error is never retried."""
 
     attempts: int = Field(
@@ -158,33 +113,29 @@ class Retry(_Model):
         return self
 
 
-class BearerAuth(_Model):
-    """A fixed token, sent as `Authorization: Bearer …`."""
-
-    type: Literal["bearer"]
-    token: _Line = Field(repr=False, description="The token, best as a reference such as `${GITHUB_TOKEN}`.")
-
-
-class ServerConfig(_Model):
+class ServerConfig(Model):
     """One MCP server: a program to start (`command`), or an address (`url`)."""
 
     name: str = Field(pattern=SERVER_ID_PATTERN, description="The server's id.")
     description: str | None = Field(default=None, description="For people who read the file.")
-    command: _Line | None = Field(default=None, description="stdio: the program to start.")
-    args: list[_Text] = Field(default_factory=list, repr=False, description="stdio: the program's arguments.")
-    env: dict[Annotated[str, AfterValidator(_validate_env_name)], _Text] = Field(
-        default_factory=dict, repr=False, description="stdio: environment variables of the program."
+    command: Line | None = Field(default=None, description="stdio: the program to start.")
+    args: list[Text] = Field(default_factory=list, repr=False, description="stdio: the program's arguments.")
+    env: Annotated[dict[EnvName, Text], AfterValidator(HiddenTexts)] = Field(
+        default_factory=HiddenTexts, repr=False, description="stdio: environment variables of the program."
     )
-    cwd: _Line | None = Field(default=None, description="stdio: the program's working directory.")
-    url: Annotated[_Line, AfterValidator(_validate_url)] | None = Field(
-        default=None, repr=False, description="http, sse: the address of the server's endpoint."
+    inherit_env: Literal["all", "minimal"] | list[Annotated[str, Field(min_length=1)]] = Field(
+        default="all",
+        description="stdio: which of the worker's own variables the program gets: all but credentials of the broker "
+        "and what only other servers refer to, a few such as PATH, or those and the ones named here (`AWS_*`).",
     )
-    headers: dict[
-        Annotated[str, AfterValidator(_validate_header_name)], Annotated[_Text, AfterValidator(_validate_line)]
-    ] = Field(default_factory=dict, repr=False, description="http, sse: headers of each request.")
-    auth: BearerAuth | None = Field(default=None, repr=False, description="http, sse: how to authenticate.")
+    cwd: Line | None = Field(default=None, description="stdio: the program's working directory.")
+    url: Url | None = Field(default=None, repr=False, description="http, sse: the address of the server's endpoint.")
+    headers: Annotated[dict[HeaderName, HeaderValue], AfterValidator(HiddenTexts)] = Field(
+        default_factory=HiddenTexts, repr=False, description="http, sse: headers of each request."
+    )
+    auth: Auth | None = Field(default=None, repr=False, description="http, sse: how to authenticate.")
     verify_ssl: bool = Field(default=True, description="http, sse: whether the server's certificate is verified.")
-    ca_file: _Line | None = Field(
+    ca_file: Line | None = Field(
         default=None, description="http, sse: a PEM file of the authorities to trust, instead of the usual ones."
     )
     # Behind all that its validator looks at.
@@ -235,16 +186,30 @@ class ServerConfig(_Model):
             return {**data, "transport": "stdio" if data.get("url") is None else "http"}
         return data
 
+    @field_validator("inherit_env", mode="before")
+    @classmethod
+    def _validate_inheritance(cls, value: object) -> object:
+        if value in ("all", "minimal"):
+            return value
+        if not isinstance(value, list):
+            raise ValueError(f"found {describe_kind(value)}, expected `all`, `minimal` or a list of names")  # pyright: ignore[reportUnknownArgumentType]
+        for each in value:  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(each, str) and is_broker_variable(each):
+                raise ValueError(
+                    f"names {quote(each)}, which is the worker's own; what the server needs of it goes into its `env`"
+                )
+        return value  # pyright: ignore[reportUnknownVariableType]
+
     @field_validator("transport", mode="before")
     @classmethod
     def _validate_transport(cls, value: object, info: ValidationInfo) -> str:
         if not isinstance(value, str):
             raise ValueError(f"found {describe_kind(value)}, expected `stdio`, `http` or `sse`")
-        if value not in _TRANSPORTS:
-            raise ValueError(f"found {value[:40]!a}, expected a transport; {suggest(value, _TRANSPORTS)}")
+        if value not in TRANSPORTS:
+            raise ValueError(f"found {value[:40]!a}, expected a transport; {suggest(value, TRANSPORTS)}")
         if "command" in info.data and "url" in info.data:  # else one of them is wrong, which is said already
-            _validate_kind(_TRANSPORTS[value], info.data)
-        return _TRANSPORTS[value]
+            _validate_kind(TRANSPORTS[value], info.data)
+        return TRANSPORTS[value]
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:
@@ -262,18 +227,26 @@ def _validate_kind(transport: str, given: dict[str, Any]) -> None:
             strangers = [key for key in (_HTTP_KEYS if transport == "stdio" else _STDIO_KEYS) if _is_set(given, key)]
             if strangers:
                 text = f"has {', '.join(strangers)}: without meaning for the transport {transport}, so remove"
-            elif given.get("auth") and any(name.lower() == "authorization" for name in given.get("headers", ())):
-                text = "has `auth` and a header Authorization, which would be the same header; keep one"
+            elif (header := _auth_header(given)) and any(name.lower() == header for name in given.get("headers", ())):
+                text = f"has `auth` and a header {header.title()}, which would be the same header; keep one"
             else:
                 return
     raise PydanticCustomError("server_kind", "{text}", {"text": text})
+
+
+def _auth_header(given: dict[str, Any]) -> str | None:
+    """The header that `auth` sets, in lower case."""
+    auth: Any = given.get("auth")
+    if isinstance(auth, ApiKeyAuth):
+        return auth.name.lower() if auth.location == "header" else None
+    return None if auth is None else "authorization"
 
 
 def _is_set(given: dict[str, Any], key: str) -> bool:
     return key in given and given[key] != ServerConfig.model_fields[key].get_default(call_default_factory=True)
 
 
-class Config(_Model):
+class Config(Model):
     """All servers of a configuration, by id; also those that are not enabled."""
 
     servers: dict[str, ServerConfig] = Field(default_factory=dict)
@@ -285,7 +258,7 @@ class Config(_Model):
 
 
 def load_config(path: str | os.PathLike[str] | None = None) -> Config:
-    """Load a configuration file. References to variables are checked, but stay as they are.
+    """Load a configuration file. References to variables and files are checked, but stay as they are.
 
     Args:
         path: The file; None: see `find_config_path`.
@@ -293,8 +266,55 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     Raises:
         ConfigError: One line for each thing that is wrong with it.
     """
-    file = read_config_file(find_config_path() if path is None else Path(path))
-    servers: dict[str, ServerConfig] = {}
+    _, servers = _read(find_config_path() if path is None else Path(path))
+    return Config(servers={server_id: server for server_id, (_, server) in servers.items()})
+
+
+class Exposure(NamedTuple):
+    """A secret that others than the server can read.
+
+    Attributes:
+        text: File and line, place, and what is wrong; never the secret.
+        remedy: What to do about it.
+    """
+
+    text: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.remedy}"
+
+
+def check_secrets(path: str | os.PathLike[str] | None = None) -> list[Exposure]:
+    """The secrets that a configuration file itself holds, or puts on a command line.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
+    file, servers = _read(find_config_path() if path is None else Path(path))
+    found: dict[KeyPath, tuple[str, str]] = {}
+    for entry, server in servers.values():
+        found |= {entry.locate(at): _EXPOSED for at in find_exposed(server)}
+        found |= {entry.locate(at): _WRITTEN for at in find_written(server)}
+    lines = zip(file.locate([*found]), found.items(), strict=True)
+    # The place last: what follows a key named like a secret would be masked in a log.
+    return [Exposure(f"{line}: {what} ({format_path(at)})", remedy) for line, (at, (what, remedy)) in lines]
+
+
+_WRITTEN = (
+    "what looks like a secret stands in the file itself",
+    "write `${NAME}` there and set NAME where the workers run, or `${file:/path}`",
+)
+_EXPOSED = (
+    "a secret is put on the server's command line, where every user can read it (`ps`)",
+    "hand it over in `env`, if the server takes it there",
+)
+
+
+def _read(path: Path) -> tuple[ConfigFile, dict[str, tuple[ServerEntry, ServerConfig]]]:
+    """A file and its servers by id, each with its entry there."""
+    file = read_config_file(path)
+    servers: dict[str, tuple[ServerEntry, ServerConfig]] = {}
     problems = [*file.problems]
     named: dict[str, ServerEntry] = {}
     for entry in read_entries(file.data):
@@ -311,12 +331,14 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
         except ValueError as error:
             problems.append(Problem(entry.at, str(error)))
         try:
-            servers[server_id] = ServerConfig.model_validate({**entry.values, "name": server_id})
+            server = ServerConfig.model_validate({**entry.values, "name": server_id})
         except ValidationError as error:
             problems += describe_validation(error, entry.locate, _known_keys)
+        else:
+            servers[server_id] = entry, server
     if problems:
         raise file.build_error(problems)
-    return Config(servers=servers)
+    return file, servers
 
 
 def _describe_clash(server_id: str, entry: ServerEntry, first: ServerEntry) -> Problem:
@@ -331,10 +353,12 @@ def _known_keys(loc: KeyPath) -> list[str]:
             return [*Timeouts.model_fields]
         case ("retry",):
             return [*Retry.model_fields]
-        case ("auth",):
-            return [*BearerAuth.model_fields]
+        case ("auth", str(auth_type)):
+            fields = AUTH_MODELS[auth_type].model_fields
+            known = {field.alias or name for name, field in fields.items()}
+            return [*known, *(key for key, of in AUTH_FILE_KEYS.items() if of in known)]
         case _:
-            return [*ServerConfig.model_fields.keys() - {"name"}, *ALTERNATIVE_KEYS]
+            return [*ServerConfig.model_fields.keys() - {"name"}, *ALTERNATIVE_KEYS, *FILE_KEYS]
 
 
 def find_config_path() -> Path:
@@ -357,40 +381,3 @@ def find_config_path() -> Path:
         f"no configuration: TARSY_MCP_CONFIG is not set, and {Path.cwd()} has no {' or '.join(_DEFAULT_FILES)}; "
         'write {"mcpServers": {}} with your servers to mcp.json there, or set TARSY_MCP_CONFIG to the path of a file'
     )
-
-
-def config_schema() -> dict[str, Any]:
-    """JSON Schema of a configuration file, in the form with `mcpServers`."""
-    server = ServerConfig.model_json_schema()
-    definitions: dict[str, Any] = server.pop("$defs")
-    properties: dict[str, Any] = server["properties"]
-    del properties["name"], server["required"]  # the name is the key of the entry
-    transport = {"type": "string", "enum": [*_TRANSPORTS], "description": properties["transport"]["description"]}
-    properties |= {
-        "transport": {"title": "Transport", **transport},
-        "type": {"title": "Type", **transport},
-        "disabled": {"title": "Disabled", "type": "boolean", "description": "The opposite of `enabled`."},
-        "bearer_token": {
-            "title": "Bearer token",
-            "type": "string",
-            "minLength": 1,
-            "description": "Short for `auth` of the type bearer.",
-        },
-    }
-    server["oneOf"] = [{"required": ["command"]}, {"required": ["url"]}]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "MCP servers of tarsy-tasks",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["mcpServers"],
-        "properties": {
-            "$schema": {"type": "string", "description": "For editors: where this schema is."},
-            "mcpServers": {
-                "type": "object",
-                "description": "The servers by name. The id of a server called `my server` is `my-server`.",
-                "additionalProperties": {"$ref": "#/$defs/ServerConfig"},
-            },
-        },
-        "$defs": {**definitions, "ServerConfig": server},
-    }

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import wait as wait_for
 
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
@@ -26,10 +27,14 @@ _SLOW = 0.5
 _NO_CALL = " The tool did not run."
 
 
-def check_starts(servers: Collection[ServerConfig]) -> Iterator[Finding]:
-    """Start all of them, as many at a time as a worker would, and tell how each start went."""
+def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) -> Iterator[Finding]:
+    """Start all of them, as many at a time as a worker would, and tell how each start went.
+
+    Args:
+        inheritance: What of this environment their processes get.
+    """
     masker = build_masker()
-    connections = build_connections(servers, masker)
+    connections = build_connections(servers, masker, inheritance)
     loop, places = SessionLoop(), StartPlaces()
     loop.start()
     try:

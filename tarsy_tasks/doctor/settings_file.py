@@ -78,7 +78,7 @@ def _check_overrides(settings: dict[str, Any]) -> Iterator[Finding]:
 
 def _check_redis(settings: dict[str, Any]) -> Iterator[Finding]:
     for name in ("broker_url", "result_backend"):
-        if name in settings and settings[name] != load_settings().redis_url:
+        if name in settings and settings[name] != load_settings().redis_url.get_secret_value():
             yield Finding.error(
                 _FILE,
                 f"{name} is not what TARSY_REDIS_URL says; agents do not read this file and would send their calls "

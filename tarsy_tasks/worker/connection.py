@@ -22,6 +22,7 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
@@ -34,6 +35,7 @@ from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_out
 from tarsy_tasks.worker.session import Mode, Session
 from tarsy_tasks.worker.start_places import StartPlaces
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["ServerConnection", "State", "build_connections"]
 
@@ -70,9 +72,16 @@ class ServerConnection:
 
     Args:
         places: Where the process of a stdio server waits for its first start.
+        inheritance: What that process gets of the worker's environment.
     """
 
-    def __init__(self, server: ServerConfig, masker: Masker, places: StartPlaces | None = None) -> None:
+    def __init__(
+        self,
+        server: ServerConfig,
+        masker: Masker,
+        places: StartPlaces | None = None,
+        inheritance: Inheritance | None = None,
+    ) -> None:
         self.server = server
         self.error: CallError | None = None
         self.last_error: CallError | None = None
@@ -86,6 +95,7 @@ class ServerConnection:
         self._told = ""
         self._places = places or StartPlaces()
         self._output = ServerOutput(server.name, masker)
+        self._transport = ServerTransport(server, self._output, inheritance or Inheritance())
         self._mode: Mode = "auto"
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
@@ -279,7 +289,7 @@ class ServerConnection:
         self._output.forget()
         began = time.monotonic()
         self._outage.note_attempt()
-        session = Session(self.server, self._output, self._mode, lambda: self.on_change())
+        session = Session(self.server, self._transport, self._mode, lambda: self.on_change())
         try:
             try:
                 await session.open()
@@ -288,7 +298,7 @@ class ServerConnection:
                     raise
                 # Some servers exit on the unknown method that the probe for the 2026 era is to them.
                 self._output.forget()
-                session = Session(self.server, self._output, "legacy", lambda: self.on_change())
+                session = Session(self.server, self._transport, "legacy", lambda: self.on_change())
                 await session.open()
         except Exception as error:
             self._mode, self.is_starting = "auto", False
@@ -457,10 +467,12 @@ class ServerConnection:
         return text + (f" Its last words: {words!r}." if words else "")
 
 
-def build_connections(servers: Iterable[ServerConfig], masker: Masker) -> dict[str, ServerConnection]:
+def build_connections(
+    servers: Iterable[ServerConfig], masker: Masker, inheritance: Inheritance
+) -> dict[str, ServerConnection]:
     """The ways to servers that start together, by id."""
     places = StartPlaces()
-    return {server.name: ServerConnection(server, masker, places) for server in servers}
+    return {server.name: ServerConnection(server, masker, places, inheritance) for server in servers}
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:

@@ -20,6 +20,8 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.kombu_transport import let_go
+from tarsy_tasks.celery_app import broker_urls
+from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.audit import audit
 from tarsy_tasks.worker.bulkhead import bulkhead
@@ -67,7 +69,8 @@ class TaskPool(ThreadsTaskPool):
 
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
-        connections = build_connections((configured[name] for name in servers), build_masker())
+        inheritance = Inheritance(configured.values(), broker_urls(self.app))
+        connections = build_connections((configured[name] for name in servers), build_masker(), inheritance)
         bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         instance = self.app.worker_instance
         lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])

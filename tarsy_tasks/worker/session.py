@@ -23,8 +23,7 @@ from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.listing import ListingError, list_all_tools
 from tarsy_tasks.worker.recovery import Executed, classify_error
-from tarsy_tasks.worker.transport.server_output import ServerOutput
-from tarsy_tasks.worker.transport.transports import open_transport
+from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["Mode", "Session"]
 
@@ -66,7 +65,7 @@ class Session:
     def __init__(
         self,
         server: ServerConfig,
-        output: ServerOutput,
+        transport: ServerTransport,
         mode: Mode = "auto",
         on_tools: Callable[[], None] = lambda: None,
     ) -> None:
@@ -80,7 +79,7 @@ class Session:
         self.is_handshake_era = False
         self.died_in_handshake = False
         self._server = server
-        self._output = output
+        self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
         self._client: Client | None = None
@@ -118,7 +117,7 @@ class Session:
         try:
             # Not anyio.fail_after: entered here and left elsewhere, it would break the nesting of the SDK's scopes.
             async with asyncio.timeout(self._server.timeouts.connect_s) as limit:
-                transport = open_transport(self._server, self._output, self._on_transport_end)
+                transport = self._transport.open(self._on_transport_end)
                 # No response cache: a server's ttlMs would answer a health check after the server has died.
                 async with Client(
                     transport,  # pyright: ignore[reportArgumentType]

@@ -17,6 +17,7 @@ from celery.worker import state
 from kombu import Queue
 
 from tarsy_tasks import keys
+from tarsy_tasks.config import check_secrets
 from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.probes import remove_leftovers
@@ -56,7 +57,9 @@ def configure(worker: Any) -> None:
 
 
 def select_queues(worker: Any) -> None:
-    """Check the pool and the queues that were asked for, and serve the checks of each server that is served."""
+    """Check the pool and the queues that were asked for, and serve the checks of each server that is served. Warns of
+    secrets that the configuration gives away.
+    """
     pool = get_implementation(worker.pool_cls)
     if not issubclass(pool, TaskPool):
         _refuse(
@@ -74,6 +77,8 @@ def select_queues(worker: Any) -> None:
             known = ", ".join(keys.queue(server) for server in configured) or "none: no server is enabled"
             _refuse(f"-Q {name}: no such MCP server is enabled. Queues: {known}")
         queues.select_add(keys.check_queue(server))
+    for exposure in check_secrets():
+        logger.warning("%s", exposure)
 
 
 def served_servers(app: Any) -> list[str]:

@@ -181,4 +181,5 @@ class Webhook:
 def open_webhook() -> Webhook | None:
     """The webhook that the settings name, if they do."""
     settings = load_settings()
-    return Webhook(settings.alert_webhook, settings.alert_webhook_secret) if settings.alert_webhook else None
+    url = settings.alert_webhook
+    return None if url is None else Webhook(url.get_secret_value(), settings.alert_webhook_secret)

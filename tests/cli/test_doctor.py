@@ -227,10 +227,10 @@ def test_9_credentials_stand_in_the_file(diagnose: Any, tmp_path: Path) -> None:
             },
         }
     )
-    assert "env.GITHUB_TOKEN:" in found.of("server desk", "warning")
+    for place in ("desk.env.GITHUB_TOKEN", "args.args[1]", "web.url", "auth.auth.token"):
+        assert f"stands in the file itself (mcpServers.{place})" in found.of("secrets", "warning")
+    assert "mcp.json:1:" in found.of("secrets", "warning")
     assert "OTHER_TOKEN" not in found.output
-    assert "url:" in found.of("server web", "warning")
-    assert "auth.token:" in found.of("server auth", "warning")
     assert "travel unencrypted" in found.of("server auth", "warning")
     assert "verify_ssl is off" in found.of("server auth", "warning")
     assert SECRET not in found.output

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
-from tarsy_tasks.config import ServerConfig, Timeouts, config_schema, find_config_path, load_config
+from tarsy_tasks.config import BearerAuth, ServerConfig, Timeouts, config_schema, find_config_path, load_config
 from tarsy_tasks.config.file import read_config_file
 from tarsy_tasks.config.server_ids import build_server_id
 from tarsy_tasks.errors import ConfigError
@@ -112,7 +112,7 @@ def test_every_key_of_an_http_server_arrives(load):
     assert (server.url, server.headers, server.verify_ssl) == ("https://h:8443/mcp?x=1", {"X-Run": "7"}, False)
     assert server.ca_file == "/etc/ca.pem"
     assert server.auth
-    assert (server.auth.type, server.auth.token) == ("bearer", "t")
+    assert server.auth == BearerAuth(type="bearer", token=SecretStr("t"))
 
 
 @pytest.mark.parametrize("key", ["type", "transport"])
@@ -334,9 +334,9 @@ def test_a_variable_that_names_no_file_is_named_in_the_error(tmp_path, monkeypat
 # Errors: the whole text, because people read it
 
 KEYS = (
-    "args, auth, bearer_token, ca_file, command, cwd, description, disabled, enabled, env, headers, "
-    "idempotent_tools, instructions, max_concurrency, max_message_bytes, pin, replay, required, retry, session, "
-    "timeouts, transport, type, url, verify_ssl"
+    "args, auth, bearer_token, bearer_token_file, ca_file, command, cwd, description, disabled, enabled, env, "
+    "env_file, headers, headers_file, idempotent_tools, inherit_env, instructions, max_concurrency, "
+    "max_message_bytes, pin, replay, required, retry, session, timeouts, transport, type, url, url_file, verify_ssl"
 )
 TIMEOUT_KEYS = "call_s, connect_s, list_s, recreate_s, tools"
 TRANSPORTS = "http, sse, stdio, streamable-http, streamableHttp, streamable_http"
@@ -425,11 +425,12 @@ JSON_ERRORS = {
         f"3:16: mcpServers.a.timeouts.call: unknown key; did you mean `call_s`? Known: {TIMEOUT_KEYS}"
     ),
     '{"mcpServers": {"a": {"url": "http://h", "auth": {"type": "bearer", "token": "t", "x": "y"}}}}': (
-        "1:83: mcpServers.a.auth.x: unknown key; Known: token, type"
+        "1:83: mcpServers.a.auth.x: unknown key; Known: token, token_file, type"
     ),
     '{"mcpServers": {"a": {"transport": {"kind": "http", "url": "http://h"}}}}': (
         "1:37: mcpServers.a.transport.kind: unknown key; Known: "
-        "args, auth, bearer_token, ca_file, command, cwd, env, headers, timeout, type, url, verify_ssl"
+        "args, auth, bearer_token, bearer_token_file, ca_file, command, cwd, env, env_file, headers, headers_file, "
+        "timeout, type, url, url_file, verify_ssl"
     ),
     '{"mcpServers": {"a": {"transport": {"url": "http://h", "timeout": 5}, "timeouts": {"call_s": 6}}}}': (
         "1:56: mcpServers.a.transport.timeout: contradicts `mcpServers.a.timeouts.call_s`; keep one of the two"
@@ -519,14 +520,14 @@ JSON_ERRORS = {
         "1:42: mcpServers.a.auth.token: required, but missing"
     ),
     '{"mcpServers": {"a": {"url": "http://h", "auth": {"type": "oauth", "token": "t"}}}}': (
-        "1:51: mcpServers.a.auth.type: found other text, expected 'bearer'"
+        "1:51: mcpServers.a.auth.type: found other text, expected 'bearer', 'api_key', 'oauth_client_credentials'"
     ),
     '{"mcpServers": {"a": {"url": "http://h", "bearer_token": ""}}}': (
         "1:42: mcpServers.a.bearer_token: found empty text, expected some"
     ),
     '{"mcpServers": {"a": {"command": "x", "args": ["${A B}"]}}}': (
-        "1:48: mcpServers.a.args[0]: found a `${` that begins no variable, expected `${NAME}`, `${NAME:-default}` or "
-        "`${env:NAME}`; write `$${` for a literal `${`"
+        "1:48: mcpServers.a.args[0]: found a `${` that begins no variable, expected `${NAME}`, `${NAME:-default}`, "
+        "`${env:NAME}` or `${file:/path}`; write `$${` for a literal `${`"
     ),
     # Syntax
     '{"mcpServers": {"a" {}}}': "1:21: not valid JSON: Expecting ':' delimiter",
@@ -845,19 +846,28 @@ def break_somewhere(value: Any, data: st.DataObject, replacements: st.SearchStra
         value = value[key]
 
 
+def shown(value: Any) -> Any:
+    """A dumped value, secrets included."""
+    if isinstance(value, dict):
+        return {key: shown(each) for key, each in value.items()}
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
 @given(config=CONFIGS)
 def test_a_valid_configuration_says_the_same_in_json_yaml_and_when_dumped_again(directory, config):
     (directory / "a.json").write_text(json.dumps(config))
     loaded = load_config(directory / "a.json")
     assert {
-        name: server.model_dump(exclude_unset=True, exclude={"name", "transport"})
+        name: shown(server.model_dump(exclude_unset=True, exclude={"name", "transport"}))
         for name, server in loaded.servers.items()
     } == config["mcpServers"]
 
     (directory / "a.yaml").write_text(yaml.safe_dump(config, default_style='"'), "utf-8")
     assert load_config(directory / "a.yaml") == loaded
 
-    dumped = {"mcpServers": {name: server.model_dump(exclude={"name"}) for name, server in loaded.servers.items()}}
+    dumped = {
+        "mcpServers": {name: shown(server.model_dump(exclude={"name"})) for name, server in loaded.servers.items()}
+    }
     (directory / "b.json").write_text(json.dumps(dumped))
     assert load_config(directory / "b.json") == loaded
 

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 import tarsy_tasks
 from tarsy_tasks import errors
@@ -123,7 +124,8 @@ def test_every_key_of_a_server_is_documented_with_its_default() -> None:
 def test_every_setting_is_documented_with_its_default() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     for name, field in Settings.model_fields.items():
-        default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+        default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
+        default = f"{default:g}" if isinstance(default, float) else default
         shown = "" if default is None else f"`{default}`"
         assert f"| `TARSY_{name.upper()}` | {shown}" in page
 
@@ -175,7 +177,7 @@ def test_a_setting_that_cannot_be_right_is_named_and_not_shown(
 )
 def test_an_address_of_redis_may_be_written_in_many_ways(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("TARSY_REDIS_URL", url)
-    assert load_settings().redis_url == url
+    assert load_settings().redis_url.get_secret_value() == url
 
 
 def test_an_audit_that_is_required_has_to_go_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:

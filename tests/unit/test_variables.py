@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
-from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config import BearerAuth, ServerConfig
 from tarsy_tasks.config.variables import find_references, resolve_variables, variables_of
 from tarsy_tasks.errors import ConfigError
 
@@ -12,7 +13,7 @@ ENVIRON = {"A": "one", "B_2": "two", "EMPTY": "", "NESTED": "${A} {{.A}} $${A}"}
 
 
 def resolve_argument(text, environ=ENVIRON):
-    return resolve_variables(ServerConfig(name="s", command="x", args=[text]), environ).args[0]
+    return resolve_variables(ServerConfig(name="s", command="x", args=[text]), environ).args[0].get_secret_value()
 
 
 @pytest.mark.parametrize(
@@ -57,13 +58,11 @@ def test_what_begins_like_a_reference_and_is_none_is_refused_with_the_remedy(tex
 
 
 def test_references_are_resolved_wherever_text_goes_to_the_server():
-    child = ServerConfig(
-        name="s", command="${A}", args=["${A}", "-"], env={"${A}": "${A}"}, cwd="/${A}", instructions="${A}"
-    )
+    child = ServerConfig(name="s", command="${A}", args=["${A}", "-"], env={"${A}": "${A}"}, cwd="/${A}")
     resolved = resolve_variables(child, ENVIRON)
-    assert (resolved.command, resolved.args, resolved.cwd) == ("one", ["one", "-"], "/one")
-    assert resolved.env == {"${A}": "one"}  # names stay
-    assert resolved.instructions == "${A}"
+    assert (resolved.command, resolved.cwd) == ("one", "/one")
+    assert resolved.args == (SecretStr("one"), SecretStr("-"))
+    assert resolved.env == {"${A}": SecretStr("one")}  # names stay
 
     remote = ServerConfig.model_validate(
         {
@@ -72,14 +71,12 @@ def test_references_are_resolved_wherever_text_goes_to_the_server():
             "headers": {"X": "${A}"},
             "auth": {"type": "bearer", "token": "{{.A}}"},
             "ca_file": "/${A}",
-            "timeouts": {"call_s": 5, "tools": {"${A}": 7}},
         }
     )
     resolved = resolve_variables(remote, ENVIRON)
-    assert (resolved.url, resolved.headers, resolved.ca_file) == ("https://one/mcp", {"X": "one"}, "/one")
-    assert resolved.auth
-    assert resolved.auth.token == "one"
-    assert resolved.timeouts == remote.timeouts
+    assert (resolved.url, resolved.ca_file) == (SecretStr("https://one/mcp"), "/one")
+    assert resolved.headers == {"X": SecretStr("one")}
+    assert resolved.auth == BearerAuth(type="bearer", token=SecretStr("one"))
 
 
 def test_the_configuration_itself_stays_unresolved():
@@ -151,7 +148,8 @@ def test_what_came_of_a_text_is_checked_and_not_shown(keys, text):
 def test_many_lines_may_go_into_arguments_and_the_environment():
     server = ServerConfig(name="s", command="x", args=["${PEM}"], env={"KEY": "${PEM}"})
     resolved = resolve_variables(server, {"PEM": "-----BEGIN\nx\n"})
-    assert (resolved.args, resolved.env) == (["-----BEGIN\nx\n"], {"KEY": "-----BEGIN\nx\n"})
+    pem = SecretStr("-----BEGIN\nx\n")
+    assert (resolved.args, resolved.env) == ((pem,), {"KEY": pem})
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))

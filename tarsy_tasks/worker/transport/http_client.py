@@ -4,7 +4,7 @@ Owns the one override that the project needs: `send` never raises for a POST of 
 unbounded or bodiless answer, nor more unasked events than the event loop can bear. An exception there kills the whole
 `Client` (python-sdk #915, #3522), and a bare status loses its number and its Retry-After. Both come back as a JSON-RPC
 error instead, which fails that one request; when it is the probe for the 2026 era, the handshake fails with it. It
-knows no sessions.
+sends to one origin only, for every request carries that server's `credentials`. It knows no sessions.
 """
 
 import re
@@ -12,10 +12,9 @@ import socket
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
-from mcp.client.auth import OAuthFlowError
 from mcp_types import ErrorData, JSONRPCError
 from pydantic import ValidationError
 
@@ -26,10 +25,15 @@ from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.transport_errors import (
     AUTH_FAILED,
     SESSION_FORGOTTEN,
+    CredentialsError,
+    credentials_missing,
     http_status,
     message_too_large,
     transport_down,
 )
+
+if TYPE_CHECKING:
+    from tarsy_tasks.worker.transport.credentials import Credentials
 
 __all__ = [
     "SurvivableClient",
@@ -45,7 +49,7 @@ __all__ = [
 _NOTIFICATION_TIMEOUT_S = 5.0
 """The SDK posts notifications in its writer loop: one that is answered slowly would delay every call behind it."""
 _NO_ERA_STATUSES = (401, 429, 503)
-_BAD_REQUEST, _NOT_FOUND = 400, 404
+_BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 400, 401, 404
 _FORGOTTEN_SESSION = re.compile(
     r"(bad request: )?"
     r"(session (terminated|not found|expired)|(no valid|unknown|invalid( or missing)?) session( id)?( provided)?"
@@ -85,12 +89,24 @@ class SurvivableClient(httpx2.AsyncClient):
 
     Args:
         max_message_bytes: Largest answer that is read.
+        origin: The server; nothing is sent anywhere else. None: no credentials, and no limit.
+        credentials: Go with every request.
         flood: Slows the reading of event streams; None: they are handed out as they come.
         options: As for `httpx2.AsyncClient`.
     """
 
-    def __init__(self, *, max_message_bytes: int, flood: Flood | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        max_message_bytes: int,
+        origin: httpx2.URL | None = None,
+        credentials: "Credentials | None" = None,
+        flood: Flood | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        self._origin = origin
+        self._credentials = credentials
         self._max_message_bytes = max_message_bytes
         self._flood = flood
         self._outage: ErrorData | None = None
@@ -99,7 +115,7 @@ class SurvivableClient(httpx2.AsyncClient):
         if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
             return await self._send_listening(request, **options)
         if request.method != "POST" or not request.headers.get("content-type", "").startswith("application/json"):
-            return await super().send(request, **options)
+            return await self._send_authorized(request, **options)
         # What follows a redirect has not been read yet; the body is in memory all the same.
         if b'"id"' not in (await request.aread())[:_ID_WITHIN]:
             return await self._send_notification(request, **options)
@@ -107,12 +123,12 @@ class SurvivableClient(httpx2.AsyncClient):
             # The SDK takes every failure of its probe for the sign of an older server; an outage is none.
             return _error_response(request, 503, self._outage)
         try:
-            response = await super().send(request, **options)
+            response = await self._send_authorized(request, **options)
             if response.status_code < 400 and not is_json(response):
                 return self._filtered(response, is_reply=True)
             body = await read_body(response, self._max_message_bytes)
-        except OAuthFlowError as error:
-            return self._fail(request, 401, ErrorData(code=AUTH_FAILED, message=f"{type(error).__name__}: {error}"))
+        except CredentialsError as error:
+            return self._fail(request, 401, credentials_missing(error))
         except Exception as error:
             return self._fail(request, 503, transport_down(error))
         if body is None and response.status_code < 400:
@@ -128,6 +144,29 @@ class SurvivableClient(httpx2.AsyncClient):
             return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
         return self._fail(request, response.status_code, http_status(response, body), response.headers)
 
+    async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send with credentials; when they are refused, once more with others if there are any."""
+        if self._origin is None or self._credentials is None:
+            return await super().send(request, **options)
+        if not is_same_origin(self._origin, request.url):
+            where = request.url.copy_with(userinfo=b"", query=None, fragment=None)
+            raise CredentialsError(f"{where} is on another origin; credentials are not sent there")
+        grant = await self._credentials.grant()
+        grant.apply(request)
+        response = await super().send(request, **options)
+        if response.status_code != _UNAUTHORIZED:
+            return response
+        try:
+            renewed = await self._credentials.renew(grant)
+        except BaseException:
+            await response.aclose()
+            raise
+        if renewed is None:
+            return response
+        await response.aclose()
+        renewed.apply(request)
+        return await super().send(request, **options)
+
     def _fail(
         self, request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
     ) -> httpx2.Response:
@@ -139,7 +178,7 @@ class SurvivableClient(httpx2.AsyncClient):
         """Open the stream of what the server says unasked, which may be silent for as long as the server likes."""
         timeout = {**request.extensions.get("timeout", {}), "read": None}
         request.extensions = {**request.extensions, "timeout": timeout}
-        response = await super().send(request, **options)
+        response = await self._send_authorized(request, **options)
         _keep_alive(response)
         return self._filtered(response, is_reply=False)
 
@@ -163,8 +202,8 @@ class SurvivableClient(httpx2.AsyncClient):
     async def _send_notification(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_NOTIFICATION_TIMEOUT_S).as_dict()}
         try:
-            return await super().send(request, **options)
-        except httpx2.HTTPError:
+            return await self._send_authorized(request, **options)
+        except (httpx2.HTTPError, CredentialsError):
             # Nobody waits for an answer to a notification, and the request that comes next will meet the same failure.
             return httpx2.Response(202, request=request)
 

@@ -15,7 +15,6 @@ import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp import MCPError
-from mcp.client.auth import OAuthFlowError
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCNotification, JSONRPCRequest, RequestId
 from pydantic import ValidationError
@@ -41,10 +40,11 @@ from tarsy_tasks.worker.transport.messages import (
 )
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
-    AUTH_FAILED,
     HTTP_STATUS,
     SESSION_FORGOTTEN,
     TRANSPORT_DOWN,
+    CredentialsError,
+    credentials_missing,
     http_status,
     transport_down,
 )
@@ -77,7 +77,7 @@ async def sse_transport(
 
     Args:
         url: Of the event stream.
-        client: With the server's headers, and without a `Flood` of its own; the caller closes it.
+        client: With the server's credentials, and without a `Flood` of its own; the caller closes it.
         max_message_bytes: Largest event that is read. The answer that a larger one was becomes an error.
         flood: Slows the reading of a server that says too much.
         output: Receives events that are no JSON-RPC.
@@ -172,8 +172,8 @@ class _EventStream:
             # Not all of it: an endless page is no reason to wait.
             body = b"" if response.status_code == 200 else await read_body(response, _REPLY_BYTES) or b""
             await response.aclose()
-        except OAuthFlowError as error:
-            raise MCPError(AUTH_FAILED, f"{type(error).__name__}: {error}") from None
+        except CredentialsError as error:
+            raise MCPError.from_error_data(credentials_missing(error)) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise MCPError.from_error_data(transport_down(error)) from None
         raise MCPError.from_error_data(http_status(response, body, _note(response)))
@@ -211,7 +211,7 @@ class _EventStream:
         return False  # what else a server makes up, such as `ping`
 
     def _set_endpoint(self, data: bytes, url: httpx2.URL) -> None:
-        """Where messages go; not to another origin, for they carry headers that are for this server's eyes."""
+        """Where messages go; not to another origin, for they carry what is for this server's eyes."""
         named = data.decode("utf-8", "replace").strip()
         try:
             endpoint = url.join(named)

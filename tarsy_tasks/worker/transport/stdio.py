@@ -11,7 +11,7 @@ import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
@@ -45,8 +45,8 @@ class StdioCommand:
     """How to start the server, all variables resolved. `env` is the child's whole environment."""
 
     command: str
-    args: Sequence[str]
-    env: Mapping[str, str]
+    args: Sequence[str] = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
     cwd: str | None
     max_message_bytes: int
 

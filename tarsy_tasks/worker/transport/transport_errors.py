@@ -18,6 +18,8 @@ __all__ = [
     "SESSION_FORGOTTEN",
     "TRANSPORT_DOWN",
     "UNREADABLE_ANSWER",
+    "CredentialsError",
+    "credentials_missing",
     "http_status",
     "message_too_large",
     "transport_down",
@@ -51,6 +53,31 @@ _NEVER_SENT = (
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """The other side hung up, as it does when it restarts; that says nothing about certificates."""
 _KEPT_BODY = 200
+
+
+class CredentialsError(Exception):
+    """There is nothing that a request could be authenticated with, so it is not sent.
+
+    Attributes:
+        text: What is wrong, and what to do; without a full stop.
+        is_transient: It may go well a moment later.
+    """
+
+    def __init__(self, text: str, is_transient: bool = False) -> None:
+        super().__init__(text, is_transient)
+        self.text = text
+        self.is_transient = is_transient
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def credentials_missing(error: CredentialsError) -> ErrorData:
+    """The error for a request that was not sent for want of credentials."""
+    if error.is_transient:
+        data: dict[str, Any] = {"kind": type(error).__name__, "never_sent": True}
+        return ErrorData(code=TRANSPORT_DOWN, message=error.text, data=data)
+    return ErrorData(code=AUTH_FAILED, message=error.text)
 
 
 def message_too_large(size_bytes: int | None, limit_bytes: int) -> ErrorData:

@@ -1,11 +1,11 @@
 """From a server's configuration to a pair of message streams.
 
-Owns the choice of transport and what is passed down to it. Variables are resolved here, just before connecting: no
-other process needs the secrets of a server.
+Owns the choice of transport and what is passed down to it. References are resolved here, each time just before
+connecting: no other process needs the secrets of a server, and a secret may be replaced while the worker runs.
 """
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,18 +13,19 @@ import httpx2
 from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 
-from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.config.variables import resolve_variables
+from tarsy_tasks.config import ServerConfig, resolve_variables
+from tarsy_tasks.config.inheritance import Inheritance
+from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_client import SurvivableClient, ssl_context
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.sse import sse_transport
 from tarsy_tasks.worker.transport.stdio import StdioCommand, stdio_transport
 
-__all__ = ["open_transport"]
+__all__ = ["ServerTransport"]
 
-_BROKER_VARIABLES = frozenset({"TARSY_REDIS_URL", "CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"})
 _READ_SLACK_S = 30.0
 """The HTTP read timeout lies above every tool's own, for it would kill more than the one call."""
 _IDLE_CONNECTION_S = 3.0
@@ -38,94 +39,104 @@ _POST_S = 2e-3
 """
 
 
-def open_transport(server: ServerConfig, output: ServerOutput, on_end: Callable[[str], None]) -> Transport:
-    """The transport to a server, not yet connected.
+class ServerTransport:
+    """The ways to one server that this process opens, one after the other or side by side.
 
     Args:
+        server: Its configuration, unresolved.
         output: Receives what the server says outside of the protocol (stdio and sse).
-        on_end: Called with the reason when the transport itself notices that the server is gone (stdio and sse).
-
-    Raises:
-        ConfigError: A variable is not set, or its value makes no valid setting.
+        inheritance: What of the worker's environment its process gets (stdio).
+        on_secrets: Called with every value that is a credential, before it is used: to be masked.
     """
-    resolved = resolve_variables(server, os.environ)
-    match resolved.transport:
-        case "stdio":
-            return stdio_transport(
-                _stdio_command(resolved), Flood(server.name, carrier_s=0.0, reply_s=_LINE_S), output, on_end
-            )
-        case "sse":
-            return _sse_transport(resolved, output, on_end)
-        case "http":
-            return _http_transport(resolved)
 
+    def __init__(
+        self,
+        server: ServerConfig,
+        output: ServerOutput,
+        inheritance: Inheritance,
+        on_secrets: Callable[[Iterable[str]], None] = lambda _: None,
+    ) -> None:
+        self._server = server
+        self._output = output
+        self._inheritance = inheritance
+        self._on_secrets = on_secrets
+        self._credentials = Credentials(server, on_secrets)
 
-def _stdio_command(server: ServerConfig) -> StdioCommand:
-    assert server.command is not None
-    return StdioCommand(
-        command=server.command,
-        args=server.args,
-        env=_child_environment(server.env),
-        cwd=server.cwd,
-        max_message_bytes=server.max_message_bytes,
-    )
+    def open(self, on_end: Callable[[str], None]) -> Transport:
+        """A transport, not yet connected.
 
+        Args:
+            on_end: Called with the reason when the transport itself notices that the server is gone (stdio and sse).
 
-def _child_environment(own: Mapping[str, str]) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in _BROKER_VARIABLES}
-    return inherited | dict(own)
+        Raises:
+            ConfigError: A variable is not set, a file cannot be read, or what it holds makes no valid setting.
+        """
+        resolved = resolve_variables(self._server, os.environ)
+        self._on_secrets(resolved.secrets)
+        match self._server.transport:
+            case "stdio":
+                flood = Flood(self._server.name, carrier_s=0.0, reply_s=_LINE_S)
+                return stdio_transport(self._command(resolved), flood, self._output, on_end)
+            case "sse":
+                return self._sse(resolved, on_end)
+            case "http":
+                return self._http(resolved)
 
+    def _command(self, resolved: ResolvedServer) -> StdioCommand:
+        assert resolved.command is not None
+        own = {name: value.get_secret_value() for name, value in resolved.env.items()}
+        return StdioCommand(
+            command=resolved.command,
+            args=[value.get_secret_value() for value in resolved.args],
+            env=self._inheritance.environment_for(self._server, os.environ) | own,
+            cwd=resolved.cwd,
+            max_message_bytes=self._server.max_message_bytes,
+        )
 
-@asynccontextmanager
-async def _http_transport(server: ServerConfig) -> AsyncGenerator[Any]:
-    assert server.url is not None
-    async with (
-        _http_client(server, _http_flood(server)) as client,
-        # The client bounds the events.
-        streamable_http_client(server.url, http_client=client, max_sse_event_size=None) as streams,
-    ):
-        yield streams
+    @asynccontextmanager
+    async def _http(self, resolved: ResolvedServer) -> AsyncGenerator[Any]:
+        async with (
+            self._client(resolved, self._flood()) as client,
+            # The client bounds the events.
+            streamable_http_client(str(address_of(resolved)), http_client=client, max_sse_event_size=None) as streams,
+        ):
+            yield streams
 
+    @asynccontextmanager
+    async def _sse(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Any]:
+        async with (
+            self._client(resolved, None) as client,
+            sse_transport(
+                str(address_of(resolved)),
+                client,
+                max_message_bytes=self._server.max_message_bytes,
+                flood=self._flood(),
+                output=self._output,
+                on_end=on_end,
+            ) as streams,
+        ):
+            yield streams
 
-@asynccontextmanager
-async def _sse_transport(
-    server: ServerConfig, output: ServerOutput, on_end: Callable[[str], None]
-) -> AsyncGenerator[Any]:
-    assert server.url is not None
-    async with (
-        _http_client(server, None) as client,
-        sse_transport(
-            server.url,
-            client,
+    def _flood(self) -> Flood:
+        return Flood(self._server.name, carrier_s=_EVENT_S, reply_s=_POST_S)
+
+    def _client(self, resolved: ResolvedServer, flood: Flood | None) -> SurvivableClient:
+        server, timeouts = self._server, self._server.timeouts
+        longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
+        try:
+            tls = ssl_context(verify=server.verify_ssl, ca_file=resolved.ca_file)
+        except OSError as error:
+            raise ConfigError(f"servers.{server.name}.ca_file: {resolved.ca_file} cannot be used: {error}") from None
+        self._credentials.use(resolved)
+        return SurvivableClient(
             max_message_bytes=server.max_message_bytes,
-            flood=_http_flood(server),
-            output=output,
-            on_end=on_end,
-        ) as streams,
-    ):
-        yield streams
-
-
-def _http_flood(server: ServerConfig) -> Flood:
-    return Flood(server.name, carrier_s=_EVENT_S, reply_s=_POST_S)
-
-
-def _http_client(server: ServerConfig, flood: Flood | None) -> SurvivableClient:
-    headers = {name: value for name, value in server.headers.items() if value}
-    if server.auth is not None:
-        headers["Authorization"] = f"Bearer {server.auth.token}"
-    timeouts = server.timeouts
-    longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
-    try:
-        tls = ssl_context(verify=server.verify_ssl, ca_file=server.ca_file)
-    except OSError as error:
-        raise ConfigError(f"servers.{server.name}.ca_file: {server.ca_file} cannot be used: {error}") from None
-    return SurvivableClient(
-        max_message_bytes=server.max_message_bytes,
-        flood=flood,
-        headers=headers,
-        verify=tls,
-        # The default pool of 100 connections fails the calls above it after 30 s.
-        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_IDLE_CONNECTION_S),
-        timeout=httpx2.Timeout(timeouts.connect_s, read=longest_s + _READ_SLACK_S, pool=None),
-    )
+            origin=address_of(resolved),
+            credentials=self._credentials,
+            flood=flood,
+            verify=tls,
+            # The default pool of 100 connections fails the calls above it after 30 s.
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=64, keepalive_expiry=_IDLE_CONNECTION_S
+            ),
+            timeout=httpx2.Timeout(timeouts.connect_s, read=longest_s + _READ_SLACK_S, pool=None),
+        )

@@ -1,0 +1,78 @@
+"""Which of the worker's own environment variables the process of a stdio server gets.
+
+Owns the rule of `inherit_env`. It is hygiene, not a wall: a process of the same user can read the worker's environment
+in `/proc`. It knows no processes.
+"""
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from tarsy_tasks.config.variables import variables_of
+
+if TYPE_CHECKING:
+    from tarsy_tasks.config.servers import ServerConfig
+
+__all__ = ["Inheritance", "is_broker_variable"]
+
+_BASIC = ("HOME", "LANG", "LANGUAGE", "LC_*", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+"""What hardly any program runs without, and what holds no secret."""
+_BROKER = ("TARSY_*", "CELERY_*", "BROKER_*", "FLOWER_*", "REDIS_*", "REDISCLI_*", "VALKEY_*")
+
+
+def is_broker_variable(name: str) -> bool:
+    """Whether a variable is the worker's own, or named like one that leads to its broker."""
+    return any(fnmatchcase(name.upper(), glob) for glob in _BROKER)
+
+
+class Inheritance:
+    """The rule, applied to all servers of a configuration.
+
+    Args:
+        servers: All of them, also those that this worker does not serve.
+        broker_urls: Where broker and result backend are; whatever variable holds one of them, or its password, is kept
+            back.
+    """
+
+    def __init__(self, servers: Iterable["ServerConfig"] = (), broker_urls: Iterable[str] = ()) -> None:
+        self._names = {server.name: _with_files(variables_of(server)) for server in servers}
+        self._urls = tuple(filter(None, broker_urls))
+        self._passwords = {password for url in self._urls for password in _passwords_of(url)}
+
+    def environment_for(self, server: "ServerConfig", environ: Mapping[str, str]) -> dict[str, str]:
+        """What the server's process gets of `environ`, without what its own `env` adds."""
+        own = _with_files(variables_of(server))
+        foreign = {name for other, names in self._names.items() if other != server.name for name in names} - own
+        return {
+            name: value
+            for name, value in environ.items()
+            if _matches(name, _BASIC)
+            or (
+                (server.inherit_env == "all" or _matches(name, server.inherit_env))
+                and name not in foreign
+                and not is_broker_variable(name)
+                and not self._leads_to_broker(value)
+            )
+        }
+
+    def _leads_to_broker(self, value: str) -> bool:
+        return any(value == each or f":{each}@" in value for each in self._passwords) or any(
+            url in value for url in self._urls
+        )
+
+
+def _matches(name: str, globs: str | Iterable[str]) -> bool:
+    return not isinstance(globs, str) and any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _with_files(names: set[str]) -> set[str]:
+    return names | {f"{name}_FILE" for name in names}
+
+
+def _passwords_of(url: str) -> set[str]:
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return set()
+    return {password, unquote(password)} if password else set()

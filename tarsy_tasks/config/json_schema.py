@@ -1,0 +1,69 @@
+"""JSON Schema of a configuration file, for editors.
+
+Owns what of it the models do not say: the alternative keys of a file, and those that name files instead of values.
+"""
+
+from typing import Any
+
+from tarsy_tasks.config.auth import AUTH_MODELS
+from tarsy_tasks.config.dialects import AUTH_FILE_KEYS
+from tarsy_tasks.config.servers import TRANSPORTS, ServerConfig
+
+__all__ = ["config_schema"]
+
+_FILE: dict[str, Any] = {"type": "string", "minLength": 1}
+_FILES: dict[str, Any] = {"type": "object", "additionalProperties": _FILE}
+
+
+def config_schema() -> dict[str, Any]:
+    """JSON Schema of a configuration file, in the form with `mcpServers`."""
+    server = ServerConfig.model_json_schema()
+    definitions: dict[str, Any] = server.pop("$defs")
+    for model in AUTH_MODELS.values():
+        _allow_files(definitions[model.__name__])
+    properties: dict[str, Any] = server["properties"]
+    del properties["name"], server["required"]  # the name is the key of the entry
+    transport = {"type": "string", "enum": [*TRANSPORTS], "description": properties["transport"]["description"]}
+    properties |= {
+        "transport": {"title": "Transport", **transport},
+        "type": {"title": "Type", **transport},
+        "disabled": {"title": "Disabled", "type": "boolean", "description": "The opposite of `enabled`."},
+        "bearer_token": {
+            "title": "Bearer token",
+            "type": "string",
+            "minLength": 1,
+            "description": "Short for `auth` of the type bearer.",
+        },
+        "bearer_token_file": {**_FILE, "description": "Short for `auth` of the type bearer with a `token_file`."},
+        "url_file": {**_FILE, "description": "A file that holds the `url`."},
+        "env_file": {**_FILES, "description": "Files that hold values of `env`, by the name of the variable."},
+        "headers_file": {**_FILES, "description": "Files that hold values of `headers`, by the name of the header."},
+    }
+    server["oneOf"] = [{"required": [key]} for key in ("command", "url", "url_file")]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "MCP servers of tarsy-tasks",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["mcpServers"],
+        "properties": {
+            "$schema": {"type": "string", "description": "For editors: where this schema is."},
+            "mcpServers": {
+                "type": "object",
+                "description": "The servers by name. The id of a server called `my server` is `my-server`.",
+                "additionalProperties": {"$ref": "#/$defs/ServerConfig"},
+            },
+        },
+        "$defs": {**definitions, "ServerConfig": server},
+    }
+
+
+def _allow_files(auth: dict[str, Any]) -> None:
+    """Let a file stand in for each text of an `auth` that may come from one."""
+    for key, meant in AUTH_FILE_KEYS.items():
+        if meant in auth["properties"]:
+            auth["properties"][key] = {**_FILE, "description": f"A file that holds the `{meant}`."}
+            auth["required"].remove(meant)
+            auth.setdefault("allOf", []).append({"oneOf": [{"required": [meant]}, {"required": [key]}]})
+    if "token_url" in auth["properties"]:
+        auth["allOf"].append({"oneOf": [{"required": ["token_url"]}, {"required": ["issuer"]}]})

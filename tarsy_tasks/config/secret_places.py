@@ -1,0 +1,189 @@
+"""Where secrets stand in a server's configuration, told by the names of keys and the shapes of values.
+
+Owns the heuristics. They find what a configuration holds, to warn of it and to know what never to show; what leaves a
+worker is masked by `masking`, which knows many more shapes.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pydantic import SecretStr
+
+from tarsy_tasks.config.problems import KeyPath
+from tarsy_tasks.config.variables import find_references, has_references, written_text
+
+if TYPE_CHECKING:
+    from tarsy_tasks.config.servers import ServerConfig
+
+__all__ = ["Secret", "find_exposed", "find_secrets", "find_written", "is_secret_name", "show_secret"]
+
+_NAME = re.compile(
+    r"""(?xi)
+    (?: token | secret | passw(?:or)?d | passphrase | passwd | pwd | credentials? | cookie | signature | bearer
+      | authori[sz]ation | apikey
+      | (?:api|access|private|secret|auth|account|signing|encryption|master|client|license|subscription|service)
+        [-_.]? key
+      | (?:^|[-_.]) (?:pass|psk) )
+    (?: [-_.]? (?:value|text|b64|base64|json|header|\d+) )? $
+    """
+)
+"""Anchored at the end: `MAX_TOKENS`, `TOKEN_URL` and `SECRET_NAME` are none."""
+_VAGUE_NAME = re.compile(r"(?i)(?:^|[-_.])(?:key|auth|pat|private|pw)$")
+_RANDOM = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{16,}")
+"""What makes the value of a vague name a secret: `SORT_KEY` is a name of many meanings."""
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HARMLESS = re.compile(
+    r"""(?xi)
+    (?: true | false | yes | no | on | off | none | null | enabled | disabled | basic | bearer | oauth2? | \d{1,4}
+      | <[^>]*> | \*+ | x{3,} | (?: ~ | \.{1,2} )? (?:/[\w.@-]+)+ )?
+    """
+)
+"""Nothing, a switch, a number, a gap to be filled in, or the path of a file."""
+_SHAPE = re.compile(
+    r"""(?x)
+      (?<![A-Za-z0-9]) (?:
+        gh[oprsu]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w-]{15,} | xox[abeoprs]-[\w-]{10,} | xapp-[\w-]{10,}
+      | sk-[\w-]{16,} | (?:sk|rk)_(?:live|test)_\w{10,} | (?:AKIA|ASIA)[A-Z0-9]{16} | AIza[\w-]{30,} | hvs\.[\w-]{16,}
+      | npm_\w{20,} | pypi-[\w-]{20,} | dop_v1_\w{20,} | SG\.[\w-]{10,}\.[\w-]{10,} | whsec_[\w+/=]{16,} | hf_\w{20,}
+      | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]* )
+    | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----
+    """
+)
+_SCHEME = re.compile(r"(?i)\A\s*(?:bearer|basic|token|apikey|api-key|digest)\s+")
+_URL_PASSWORD = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}://[^\s/?#@:]*:(?P<password>[^\s/?#]*)@")
+_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_PAIR = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?:=|:(?!//)\s*)(?P<value>.+)", re.DOTALL)
+_SEGMENT = re.compile(r"(?=[^/]*[a-z])(?=[^/]*[A-Z])(?=[^/]*[0-9])[A-Za-z0-9_+=~-]{24,}")
+_LONG_ENOUGH = 16
+_SEARCHED_CHARS = 8192
+"""Longer than any credential; some patterns take time in the square of it."""
+
+
+class Secret(NamedTuple):
+    """One secret, or a reference that stands where one belongs.
+
+    Attributes:
+        at: Where in a `ServerConfig`.
+        value: The secret itself, without what it is wrapped in. Not for anybody's eyes.
+    """
+
+    at: KeyPath
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Secret(at={self.at!r})"
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key, a variable, a header, an option or a parameter is named like one that holds a secret."""
+    words = _WORDS.sub("_", name)
+    return _NAME.search(words) is not None or _VAGUE_NAME.search(words) is not None
+
+
+def show_secret(value: str) -> str:
+    """A secret as people may see it: its last two characters where it is long enough that they say nothing."""
+    if not value:
+        return "(empty)"
+    return "••••" + (value[-2:] if len(value) >= _LONG_ENOUGH and value[-2:].isprintable() else "")
+
+
+def find_secrets(server: "ServerConfig") -> Iterator[Secret]:
+    """The secrets of a configuration, wherever they come from."""
+    for kind, texts in (("env", server.env), ("headers", server.headers)):
+        for name, text in texts.items():
+            yield from _of_named((kind, name), name, text)
+    for name, value in server.auth or ():
+        if isinstance(value, SecretStr):
+            yield Secret(("auth", name), value.get_secret_value())
+    yield from _of_arguments(server.args)
+    if server.url is not None:
+        yield from _of_text(("url",), server.url)
+
+
+def find_written(server: "ServerConfig") -> Iterator[KeyPath]:
+    """The places where the configuration itself holds a secret, rather than a reference to one."""
+    seen: set[KeyPath] = set()
+    for at, text in find_secrets(server):
+        written = written_text(text) if has_references(text) else text
+        # Beside a reference stands what wraps it, unless that has a secret's own shape.
+        is_written = _is_default(text, written) or _SHAPE.search(written) if has_references(text) else written
+        if is_written and at not in seen:
+            seen.add(at)
+            yield at
+
+
+def find_exposed(server: "ServerConfig") -> Iterator[KeyPath]:
+    """The arguments that put a secret on a command line, which every user of the machine can read."""
+    places = {at for at, _ in _of_arguments(server.args)}
+    for index, text in enumerate(server.args):
+        if ("args", index) in places or "${file:" in text or any(map(is_secret_name, find_references(text))):
+            yield ("args", index)
+
+
+def _is_default(text: str, written: str) -> bool:
+    """Whether all that a reference leaves is its own default."""
+    return f":-{written}}}" in text and _HARMLESS.fullmatch(written) is None
+
+
+def _is_secret(name: str, value: str) -> bool:
+    words = _WORDS.sub("_", name)
+    if _NAME.search(words):
+        return _HARMLESS.fullmatch(value) is None
+    return _VAGUE_NAME.search(words) is not None and (has_references(value) or _RANDOM.fullmatch(value) is not None)
+
+
+def _of_named(at: KeyPath, name: str, text: str) -> Iterator[Secret]:
+    value = _SCHEME.sub("", text, count=1)
+    if _is_secret(name, value):
+        yield Secret(at, value)
+    else:
+        yield from _of_text(at, text)
+
+
+def _of_text(at: KeyPath, text: str) -> Iterator[Secret]:
+    """Secrets that are known by themselves, whatever they are called."""
+    for match in _SHAPE.finditer(text[:_SEARCHED_CHARS]):
+        yield Secret(at, text if match[0].startswith("-") else match[0])
+    for match in _URL_PASSWORD.finditer(text):
+        if _HARMLESS.fullmatch(match["password"]) is None:
+            yield Secret(at, match["password"])
+            yield Secret(at, unquote(match["password"]))
+    if text.startswith(("http://", "https://")):
+        yield from _of_url(at, text)
+
+
+def _of_arguments(args: list[str]) -> Iterator[Secret]:
+    named = ""
+    for index, text in enumerate(args):
+        at: KeyPath = ("args", index)
+        option, pair = _OPTION.fullmatch(text), _PAIR.fullmatch(text)
+        if option is not None:
+            if option["value"] is not None:
+                yield from _of_named(at, option["name"], option["value"])
+        elif named and is_secret_name(named):
+            yield from _of_named(at, named, text)
+        elif pair is not None:
+            yield from _of_named(at, pair["name"], pair["value"])
+        else:
+            yield from _of_text(at, text)
+        named = option["name"] if option is not None and option["value"] is None else ""
+
+
+def _of_url(at: KeyPath, url: str) -> Iterator[Secret]:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # references may stand where none of its parts does
+        return
+    user, separator, _ = parts.netloc.rpartition("@")[0].partition(":")
+    if user and not separator:
+        yield Secret(at, user)  # a token in the place of a user
+    for pair in parts.query.split("&"):
+        name, _, value = pair.partition("=")
+        if _is_secret(unquote(name), value):
+            yield Secret(at, value)
+            yield Secret(at, unquote(value))
+    for segment in parts.path.split("/"):
+        if _SEGMENT.fullmatch(segment):
+            yield Secret(at, segment)

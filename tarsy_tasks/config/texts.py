@@ -1,0 +1,83 @@
+"""The kinds of text that a configuration consists of, and what each of them may hold.
+
+Owns their checks. Texts keep their `${NAME}`; what is checked again when those are resolved is told by the context
+(`variables.RESOLVED`). It knows no keys.
+"""
+
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo
+
+from tarsy_tasks.config.variables import RESOLVED, has_references, validate_references
+
+__all__ = ["EnvName", "HeaderName", "HeaderValue", "HiddenTexts", "Line", "Model", "SecretLine", "Text", "Url"]
+
+
+class Model(BaseModel):
+    """Strict, so that no value silently turns into another; shows no input, which may be secret."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class HiddenTexts(dict[str, str]):
+    """Texts by name, any of which may be secret: whoever prints them sees the names."""
+
+    def __repr__(self) -> str:
+        return repr(dict.fromkeys(self, "…"))
+
+
+def _validate_text(value: str, info: ValidationInfo) -> str:
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    if info.context is not RESOLVED:
+        validate_references(value)
+    return value
+
+
+def _validate_line(value: str) -> str:
+    if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
+        raise ValueError("holds a control character such as a line break, expected one line of text")
+    return value
+
+
+def _validate_secret_line(value: SecretStr, info: ValidationInfo) -> SecretStr:
+    _validate_line(_validate_text(value.get_secret_value(), info))
+    return value
+
+
+def _validate_url(value: str, info: ValidationInfo) -> str:
+    if info.context is not RESOLVED and has_references(value):
+        return value  # checked when they are resolved
+    try:
+        parts = urlsplit(value)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or re.search(r"\s", value):
+        raise ValueError("expected an address such as `https://host:8080/mcp`: http or https, a host, no spaces")
+    return value
+
+
+def _validate_header_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+        raise ValueError(
+            "a header's name may hold letters, digits and `-`, no spaces and no `:`; its value is another text"
+        )
+    return name
+
+
+def _validate_env_name(name: str) -> str:
+    if not name or "=" in name or "\0" in name:
+        raise ValueError("the name of an environment variable may not be empty or hold `=`")
+    return name
+
+
+Text = Annotated[str, AfterValidator(_validate_text)]
+Line = Annotated[str, Field(min_length=1), AfterValidator(_validate_text), AfterValidator(_validate_line)]
+SecretLine = Annotated[SecretStr, Field(min_length=1), AfterValidator(_validate_secret_line)]
+Url = Annotated[Line, AfterValidator(_validate_url)]
+EnvName = Annotated[str, AfterValidator(_validate_env_name)]
+HeaderName = Annotated[str, AfterValidator(_validate_header_name)]
+HeaderValue = Annotated[Text, AfterValidator(_validate_line)]

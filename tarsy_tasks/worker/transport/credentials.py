@@ -1,0 +1,139 @@
+"""What a server over HTTP is sent so that it knows who asks: headers, tokens, keys.
+
+Owns what is put into a request, and renewing it when the server refuses it: a secret in a file may have been replaced,
+a token may have been withdrawn. Where requests may go is checked in `http_client`. Everything runs on the session loop.
+"""
+
+import logging
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import httpx2
+from pydantic import SecretStr
+
+from tarsy_tasks.config import ApiKeyAuth, BearerAuth, OAuthClientCredentials, ServerConfig, resolve_variables
+from tarsy_tasks.config.resolved import ResolvedServer
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.worker.transport.oauth import Token, TokenSource
+
+__all__ = ["Credentials", "Grant", "address_of"]
+
+logger = logging.getLogger(__name__)
+
+_PROTOCOL = ("accept", "content-type", "content-length", "host", "last-event-id")
+"""Headers that are the transport's own, as those of MCP are."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What is put into requests.
+
+    Attributes:
+        headers: By name.
+        parameter: Name and value of a parameter of the query.
+        token: The access token among the headers, if it was fetched.
+    """
+
+    headers: Mapping[str, SecretStr] = field(default_factory=dict[str, SecretStr])
+    parameter: tuple[str, SecretStr] | None = None
+    token: Token | None = None
+
+    def apply(self, request: httpx2.Request) -> None:
+        """Put it into a request, in place of another one that may be there."""
+        for name, value in self.headers.items():
+            is_protocol = name.lower() in _PROTOCOL or name.lower().startswith("mcp-")
+            if not (is_protocol and name in request.headers):
+                request.headers[name] = value.get_secret_value()
+        if self.parameter is not None:
+            name, value = self.parameter
+            request.url = request.url.copy_set_param(name, value.get_secret_value())
+
+
+class Credentials:
+    """The credentials for one server, over all of its sessions in this process.
+
+    Args:
+        server: Its configuration, unresolved.
+        on_secrets: Called with every value that is a credential, when it is first used.
+    """
+
+    def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
+        self._server = server
+        self._on_secrets = on_secrets
+        self._fixed = Grant()
+        self._tokens: TokenSource | None = None
+
+    def use(self, resolved: ResolvedServer) -> None:
+        """Take the credentials of a configuration that was just resolved."""
+        self._fixed = _build_grant(resolved)
+        if not isinstance(resolved.auth, OAuthClientCredentials):
+            return
+        if self._tokens is None:
+            self._tokens = TokenSource(self._server.name, resolved.auth, resolved.ca_file, self._on_secrets)
+        self._tokens.auth = resolved.auth
+
+    async def grant(self) -> Grant:
+        """What to send.
+
+        Raises:
+            CredentialsError: There is no access token to be had.
+        """
+        return self._fixed if self._tokens is None else _with_token(self._fixed, await self._tokens.current())
+
+    async def renew(self, refused: Grant) -> Grant | None:
+        """What to send after the server has refused this; None when there is nothing else to try.
+
+        Raises:
+            CredentialsError: There is no access token to be had.
+        """
+        try:
+            resolved = resolve_variables(self._server, os.environ)
+        except ConfigError as error:
+            logger.warning("the credentials for MCP server %s were not renewed: %s", self._server.name, error)
+            return None
+        self._on_secrets(resolved.secrets)
+        self.use(resolved)
+        grant = self._fixed
+        if self._tokens is not None:
+            token = refused.token
+            grant = _with_token(grant, await (self._tokens.current() if token is None else self._tokens.renew(token)))
+        return None if grant == refused else grant
+
+
+def address_of(resolved: ResolvedServer) -> httpx2.URL:
+    """Where a server is; without a user, who goes into a header."""
+    assert resolved.url is not None
+    return httpx2.URL(resolved.url.get_secret_value()).copy_with(userinfo=b"")
+
+
+def _build_grant(resolved: ResolvedServer) -> Grant:
+    headers = {name: value for name, value in resolved.headers.items() if value.get_secret_value()}
+    parameter: tuple[str, SecretStr] | None = None
+    match resolved.auth:
+        case BearerAuth(token=token):
+            headers["Authorization"] = SecretStr(f"Bearer {token.get_secret_value()}")
+        case ApiKeyAuth(location="query", name=name, key=key):
+            parameter = name, key
+        case ApiKeyAuth(name=name, key=key):
+            headers[name] = key
+        case _:
+            pass
+    user = _user_of(resolved)
+    if user is not None and resolved.auth is None and not any(name.lower() == "authorization" for name in headers):
+        headers["Authorization"] = user
+    return Grant(headers, parameter)
+
+
+def _user_of(resolved: ResolvedServer) -> SecretStr | None:
+    assert resolved.url is not None
+    url = httpx2.URL(resolved.url.get_secret_value())
+    if not url.userinfo:
+        return None
+    return SecretStr(f"Basic {b64encode(f'{url.username}:{url.password}'.encode()).decode()}")
+
+
+def _with_token(grant: Grant, token: Token) -> Grant:
+    authorization = SecretStr(f"Bearer {token.value.get_secret_value()}")
+    return replace(grant, headers={**grant.headers, "Authorization": authorization}, token=token)

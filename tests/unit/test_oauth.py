@@ -1,0 +1,201 @@
+"""Access tokens: fetched once for all, renewed in time, and what becomes of a token endpoint that fails."""
+
+import asyncio
+import base64
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from pydantic import SecretStr
+
+from tarsy_tasks.config import OAuthClientCredentials
+from tarsy_tasks.worker.transport import oauth
+from tarsy_tasks.worker.transport.oauth import TokenSource
+from tarsy_tasks.worker.transport.transport_errors import CredentialsError
+from tests.servers.guarded import Guarded, guarded
+
+T = TypeVar("T")
+SECRET = "cl1ent/s+cret"
+
+
+@pytest.fixture
+def server() -> Iterator[Guarded]:
+    with guarded() as server:
+        yield server
+
+
+def source(server: Guarded, kind: str = "plain", **options: Any) -> TokenSource:
+    options = {"token_url": f"{server.url}/token/{kind}"} | options
+    auth = OAuthClientCredentials(
+        type="oauth_client_credentials", client_id="me:1", client_secret=SecretStr(SECRET), **options
+    )
+    return TokenSource("s", auth, None, lambda _: None)
+
+
+def run(use: Callable[[TokenSource], Awaitable[T]], tokens: TokenSource) -> T:
+    async def main() -> T:
+        return await use(tokens)
+
+    return asyncio.run(main())
+
+
+async def current(tokens: TokenSource) -> str:
+    return (await tokens.current()).value.get_secret_value()
+
+
+async def failure(tokens: TokenSource) -> CredentialsError:
+    with pytest.raises(CredentialsError) as caught:
+        await tokens.current()
+    assert SECRET not in str(caught.value)
+    return caught.value
+
+
+def test_all_who_need_a_token_wait_for_the_same_one_and_it_is_kept(server: Guarded) -> None:
+    async def use(tokens: TokenSource) -> list[str]:
+        at_once = await asyncio.gather(*(current(tokens) for _ in range(50)))
+        return [*at_once, await current(tokens)]
+
+    assert set(run(use, source(server))) == {"token-1"}
+    assert server.tokens == 1
+
+
+def test_a_request_names_client_scopes_and_audience_as_the_standard_has_it(server: Guarded) -> None:
+    run(current, source(server, scopes=["a", "b"], audience="https://api", resource="https://h/mcp"))
+    (asked,) = server.requests
+    pair = base64.b64decode(asked.headers["authorization"].removeprefix("Basic ")).decode()
+    assert pair == "me%3A1:cl1ent%2Fs%2Bcret"
+    form = "grant_type=client_credentials&scope=a+b&audience=https%3A%2F%2Fapi&resource=https%3A%2F%2Fh%2Fmcp"
+    assert asked.body == form
+
+    run(current, source(server, client_auth="post"))
+    asked = server.requests[-1]
+    assert "authorization" not in asked.headers
+    assert asked.body.endswith("client_id=me%3A1&client_secret=cl1ent%2Fs%2Bcret")
+
+
+def test_a_token_is_renewed_ahead_of_its_end_and_nobody_waits_for_it(server: Guarded) -> None:
+    server.token_s = "1.5"  # as text, as some have it
+
+    async def use(tokens: TokenSource) -> None:
+        assert await current(tokens) == "token-1"
+        server.gate.clear()
+        while server.tokens == 1:
+            assert await current(tokens) == "token-1"
+            await asyncio.sleep(0.01)
+        # The next one is being fetched, and the first is still good.
+        assert await current(tokens) == "token-1"
+        server.gate.set()
+        value = "token-1"
+        while value == "token-1":
+            value = await current(tokens)
+            await asyncio.sleep(0.01)
+        assert (value, server.tokens) == ("token-2", 2)
+
+    async def in_time(tokens: TokenSource) -> None:
+        await asyncio.wait_for(use(tokens), 20)
+
+    run(in_time, source(server))
+
+
+@pytest.mark.parametrize("token_s", [None, 0, -5, "soon", True, [1], float("inf")])
+def test_a_token_without_a_sensible_expiry_is_used_until_it_is_refused(server: Guarded, token_s: Any) -> None:
+    server.token_s = token_s
+
+    async def use(tokens: TokenSource) -> list[str]:
+        return [await current(tokens), await current(tokens)]
+
+    assert run(use, source(server)) == ["token-1", "token-1"]
+
+
+def test_a_refused_token_is_replaced_once_and_not_again_at_once(server: Guarded) -> None:
+    async def use(tokens: TokenSource) -> list[str]:
+        first = await tokens.current()
+        seconds = await asyncio.gather(*(tokens.renew(first) for _ in range(20)))
+        third = await tokens.renew(seconds[0])
+        return [each.value.get_secret_value() for each in (first, *seconds, third)]
+
+    assert run(use, source(server)) == ["token-1", *["token-2"] * 21]
+    assert server.tokens == 2
+
+
+def test_the_issuer_s_metadata_name_the_token_endpoint(server: Guarded) -> None:
+    assert run(current, source(server, token_url=None, issuer=f"{server.url}/good")) == "token-1"
+    error = run(failure, source(server, token_url=None, issuer=f"{server.url}/impostor"))
+    assert "has the metadata of another issuer" in error.text
+    assert not error.is_transient
+    error = run(failure, source(server, token_url=None, issuer=f"{server.url}/nothing"))
+    assert "write its address as `token_url`" in error.text
+    assert server.tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "is_transient"),
+    [
+        ("html", "answered with text/html that holds no access token; is its address right?", False),
+        ("endless", "that holds no access token", False),
+        ("refuses", "refused client_id me:1 (HTTP 401, invalid_client: no client has", False),
+        ("404", "answered HTTP 404; is its address right?", False),
+        ("500", "answered HTTP 500", True),
+        ("429", "answered HTTP 429", True),
+        ("mac", "gives tokens of the type 'mac', expected Bearer", False),
+        ("broken", "gives a token that fits in no header", False),
+    ],
+)
+def test_a_token_endpoint_that_gives_no_token_is_named_with_a_remedy(
+    server: Guarded, kind: str, text: str, is_transient: bool
+) -> None:
+    error = run(failure, source(server, kind, client_auth="post"))
+    assert error.text.startswith(f"the token endpoint {server.url}/token/{kind} ")
+    assert text in error.text
+    assert error.is_transient is is_transient
+
+
+def test_the_client_s_secret_follows_no_redirect(server: Guarded) -> None:
+    with guarded() as other:
+        server.elsewhere = other.url
+        error = run(failure, source(server, "redirects"))
+        assert other.requests == []
+    assert f"redirects to {other.url}/token/plain, where credentials are not sent" in error.text
+    assert not error.is_transient
+
+
+def test_a_token_endpoint_that_hangs_or_is_not_there_fails_in_time(
+    server: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oauth, "_FETCH_S", 0.3)
+    error = run(failure, source(server, "hangs"))
+    assert "did not answer within 0.3 s" in error.text
+    assert error.is_transient
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        error = run(failure, source(server, token_url=f"http://127.0.0.1:{unheard.getsockname()[1]}/"))
+    assert "cannot be reached (ConnectError" in error.text
+    assert error.is_transient
+
+
+def test_a_token_endpoint_that_failed_is_left_alone_for_a_moment(server: Guarded) -> None:
+    async def use(tokens: TokenSource) -> None:
+        for _ in range(30):
+            await failure(tokens)
+
+    run(use, source(server, "refuses"))
+    assert len(server.requests) == 1
+
+
+def test_a_token_that_cannot_be_renewed_is_used_to_its_end(server: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    server.token_s = 1
+
+    async def until_it_fails(tokens: TokenSource) -> None:
+        while True:
+            assert await current(tokens) == "token-1"
+            await asyncio.sleep(0.02)
+
+    async def use(tokens: TokenSource) -> None:
+        await tokens.current()
+        tokens.auth = tokens.auth.model_copy(update={"token_url": f"{server.url}/token/500"})
+        with pytest.raises(CredentialsError):
+            await until_it_fails(tokens)
+
+    run(use, source(server))
+    assert "was not renewed: the token endpoint" in caplog.text

@@ -1,0 +1,188 @@
+"""Secrets in files, as Docker and Kubernetes mount them: for servers, and for the worker's own settings."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tarsy_tasks.config import ServerConfig, load_config, resolve_variables
+from tarsy_tasks.config.resolved import ResolvedServer
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
+
+SECRET = "hunter2-c0ffee"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"{SECRET}\n")
+    return path
+
+
+def resolve(entry: dict[str, Any], environ: dict[str, str], directory: Path) -> ResolvedServer:
+    path = directory / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"one": entry}}))
+    return resolve_variables(load_config(path).servers["one"], environ)
+
+
+def resolve_text(text: str, environ: dict[str, str] | None = None) -> str:
+    server = ServerConfig(name="s", command="x", env={"A": text})
+    return resolve_variables(server, environ or {}).env["A"].get_secret_value()
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b"abc", "abc"),
+        (b"abc\n", "abc"),
+        (b"abc\r\n\n", "abc"),
+        (b" abc \n", " abc "),
+        (b"a\nb\n", "a\nb"),
+        ("ä€".encode(), "ä€"),
+        (b"${HOME}\n", "${HOME}"),
+    ],
+)
+def test_a_file_stands_for_its_text_without_the_line_breaks_at_its_end(
+    tmp_path: Path, content: bytes, value: str
+) -> None:
+    (tmp_path / "s").write_bytes(content)
+    assert resolve_text(f"<${{file:{tmp_path}/s}}>") == f"<{value}>"
+
+
+def test_a_variable_that_is_unset_or_empty_is_read_from_the_file_that_its_twin_names(secret: Path) -> None:
+    twin = {"TOKEN_FILE": str(secret)}
+    assert resolve_text("${TOKEN}", twin) == SECRET
+    assert resolve_text("${TOKEN:-default}", {**twin, "TOKEN": ""}) == SECRET
+    assert resolve_text("${TOKEN}", {**twin, "TOKEN": "set"}) == "set"
+    assert resolve_text("${TOKEN:-default}", {"TOKEN_FILE": ""}) == "default"
+
+
+def test_variables_may_stand_in_the_path_and_files_may_not(secret: Path) -> None:
+    assert resolve_text("${file:${DIR}/{{.NAME}}}", {"DIR": str(secret.parent), "NAME": "token"}) == SECRET
+    with pytest.raises(ConfigError, match="the variable DIR is not set"):
+        resolve_text("${file:${DIR}/token}")
+    for text in ("${file:}", "${file:/a", "${file:/${file:/b}}", "${file:/a${B-c}}"):
+        with pytest.raises(ValueError, match="found a `"):
+            resolve_text(text)
+
+
+def test_every_key_that_may_hold_a_secret_has_a_twin_that_names_files(tmp_path: Path, secret: Path) -> None:
+    child = resolve({"command": "x", "env": {"B": "b"}, "env_file": {"A": str(secret)}}, {}, tmp_path)
+    assert child.env == {"B": SecretStr("b"), "A": SecretStr(SECRET)}
+    remote = resolve({"url": "http://h", "headers_file": {"X-Key": "${DIR}/token"}}, {"DIR": str(tmp_path)}, tmp_path)
+    assert remote.headers == {"X-Key": SecretStr(SECRET)}
+    (tmp_path / "url").write_text("https://h/mcp\n")
+    assert resolve({"url_file": f"{tmp_path}/url"}, {}, tmp_path).url == SecretStr("https://h/mcp")
+    for entry in (
+        {"bearer_token_file": str(secret)},
+        {"auth": {"type": "bearer", "token_file": str(secret)}},
+        {"transport": {"type": "http", "url": "http://h", "bearer_token_file": str(secret)}},
+    ):
+        resolved = resolve({"url": "http://h", **entry}, {}, tmp_path)
+        assert resolved.auth is not None
+        assert resolved.auth == type(resolved.auth).model_validate({"type": "bearer", "token": SECRET})
+    for auth in (
+        {"type": "api_key", "key_file": str(secret)},
+        {
+            "type": "oauth_client_credentials",
+            "issuer": "https://a",
+            "client_id": "c",
+            "client_secret_file": str(secret),
+        },
+    ):
+        resolved = resolve({"url": "http://h", "auth": auth}, {}, tmp_path)
+        assert SECRET in resolved.secrets
+
+
+def test_a_value_and_a_file_for_it_contradict_each_other(tmp_path: Path) -> None:
+    for entry, place in (
+        (
+            {"command": "x", "env": {"A": "1"}, "env_file": {"A": "/f"}},
+            "env_file.A: contradicts `mcpServers.one.env.A`",
+        ),
+        ({"url": "http://h", "url_file": "/f"}, "url_file: contradicts `mcpServers.one.url`"),
+        (
+            {"url": "http://h", "auth": {"type": "bearer", "token": "t", "token_file": "/f"}},
+            "auth.token_file: contradicts `mcpServers.one.auth.token`",
+        ),
+        ({"command": "x", "env_file": "/.env"}, "env_file: found text, expected a mapping of names to files"),
+        ({"url": "http://h", "bearer_token_file": 5}, "bearer_token_file: found a number, expected text"),
+        ({"url": "http://h", "bearer_token_file": ""}, "bearer_token_file: found empty text, expected some"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve(entry, {}, tmp_path)
+        assert f"mcpServers.one.{place}" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_used_is_named_with_its_place_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "huge").write_bytes(b"x" * (64 * 1024 + 1))
+    (tmp_path / "latin").write_bytes(b"\xe4")
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name, text in {
+        "none": "does not exist; mount the secret there, where the worker runs",
+        "empty": "is empty; write the value into it",
+        "huge": "is larger than 65536 bytes",
+        "latin": "is not UTF-8",
+        "directory": "is a directory",
+        "pipe": "is no regular file",
+        "empty/x": "cannot be read: Not a directory",
+    }.items():
+        for entry, place in (
+            ({"url": "http://h", "auth": {"type": "bearer", "token_file": f"{tmp_path}/{name}"}}, "auth.token"),
+            ({"command": "x", "env": {"A": "${T}"}}, "env.A"),
+        ):
+            with pytest.raises(ConfigError) as caught:
+                resolve(entry, {"T_FILE": f"{tmp_path}/{name}"}, tmp_path)
+            twin = "T_FILE: " if place == "env.A" else ""
+            assert str(caught.value).startswith(f"servers.one.{place}: {twin}{tmp_path}/{name} {text}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(secret: Path) -> None:
+    secret.chmod(0)
+    with pytest.raises(ConfigError, match="may not be read by the user of the worker; give it that right"):
+        resolve_text(f"${{file:{secret}}}")
+
+
+def test_a_secret_in_the_place_of_a_path_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve({"url": "http://h", "bearer_token_file": SECRET}, {}, tmp_path)
+    assert SECRET not in str(caught.value)
+    assert "the file (no absolute path) does not exist" in str(caught.value)
+
+
+def test_what_was_resolved_shows_nothing_when_it_is_printed(tmp_path: Path, secret: Path) -> None:
+    entry = {
+        "url": f"https://u:{SECRET}@h/?key={SECRET}",
+        "headers": {"X": SECRET},
+        "auth": {"type": "bearer", "token_file": str(secret)},
+    }
+    remote = resolve(entry, {}, tmp_path)
+    child = resolve({"command": "x", "args": ["--token", SECRET], "env": {"A": SECRET}}, {}, tmp_path)
+    loaded = load_config(tmp_path / "mcp.json").servers["one"]
+    assert SECRET not in f"{remote!r} {remote} {child!r} {child} {loaded!r} {loaded.env!r} {loaded.env}"
+    assert remote.secrets == {SECRET}
+
+
+def test_the_worker_s_own_secrets_may_come_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "redis").write_text(f"redis://:{SECRET}@h:6379/1\n")
+    monkeypatch.delenv("TARSY_REDIS_URL", raising=False)
+    monkeypatch.setenv("TARSY_REDIS_URL_FILE", str(tmp_path / "redis"))
+    settings = load_settings()
+    assert settings.redis_url.get_secret_value() == f"redis://:{SECRET}@h:6379/1"
+    assert SECRET not in repr(settings)
+    monkeypatch.setenv("TARSY_REDIS_URL", "redis://other/0")
+    assert load_settings().redis_url.get_secret_value() == "redis://other/0"
+    monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK_FILE: .*none does not exist; mount the secret there"):
+        load_settings()
+    monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "redis"))
+    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK: not understood") as caught:
+        load_settings()
+    assert SECRET not in str(caught.value)
