@@ -9,7 +9,7 @@ import base64
 import random
 import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -22,9 +22,22 @@ BASE64 = BASE62 + "+/"
 HEX = "0123456789abcdef"
 BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 CRYPT = BASE62 + "./"
-WORDS = (
-    "swordfish gandalf monkey dragon sunshine letmein trustno open sesame battery staple horse correct tango".split()
-)
+WORDS = [
+    "swordfish",
+    "gandalf",
+    "monkey",
+    "dragon",
+    "sunshine",
+    "letmein",
+    "trustno",
+    "open",
+    "sesame",
+    "battery",
+    "staple",
+    "horse",
+    "correct",
+    "tango",
+]
 CONTROLS = {"NUL": "\0", "ESC": "\x1b"}
 _PLACEHOLDER = re.compile(r"@([a-zA-Z]\w*)@")
 
@@ -166,9 +179,8 @@ VALUES: dict[str, Callable[[random.Random], str]] = {
     "slack_user": lambda rng: (
         "xo"
         "xp-"
-        + f"{rng.randrange(10**11, 10**12)}-{rng.randrange(10**11, 10**12)}-"
-        + f"{rng.randrange(10**11, 10**12)}-"
-        + _text(HEX, 32)(rng)
+        f"{rng.randrange(10**11, 10**12)}-{rng.randrange(10**11, 10**12)}-"
+        f"{rng.randrange(10**11, 10**12)}-" + _text(HEX, 32)(rng)
     ),
     "slack_app": lambda rng: (
         "xapp-1-A" + _text(BASE32, 10)(rng) + f"-{rng.randrange(10**12, 10**13)}-" + _text(HEX, 64)(rng)
