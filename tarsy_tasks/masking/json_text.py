@@ -1,0 +1,289 @@
+"""Secrets in JSON, wherever in a text it stands: a whole document, lines of it, in a log line, in a string, cut off.
+
+Owns the rules for it. Only values change, so that JSON stays JSON with its numbers and its layout. What a string says
+is for the masker to search, as a text of its own.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
+
+from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
+from tarsy_tasks.masking.headers import find_in_header
+from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
+from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
+from tarsy_tasks.masking.names import Strength, rate_name
+from tarsy_tasks.masking.search import Search
+from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
+
+__all__ = ["JsonText", "confine", "find_json"]
+
+_starts = Search([r"([{\[])\s*[\"{}\[\]\d\-tfn]", r"(\")\s*[{\[]\s*\\\""])
+_PAIR_NAMES = frozenset("name key id field parameter variable header setting property".split())
+_PAIR_VALUES = frozenset("value val default content stringvalue string_value defaultvalue default_value".split())
+_VALUES_BELOW = _PAIR_VALUES | frozenset("plaintext text current".split())
+
+
+class JsonText(NamedTuple):
+    """One stretch of JSON.
+
+    Attributes:
+        start: Where it begins.
+        end: Where it ends.
+        edits: What is secret in it.
+    """
+
+    start: int
+    end: int
+    edits: list[Edit]
+
+
+@dataclass(eq=False)
+class _Frame:
+    """An object or array that is not closed yet.
+
+    Attributes:
+        is_object: Whether it is an object.
+        name: The key that it stands under; of an array in an array, that of the outer one.
+        key: The key of its own that was read last.
+        previous: The string that was read last, in an array.
+        scalars: Its values that are no object and no array, by their keys.
+        owner: The object under whose `data` or `stringData` it stands.
+        data: What stands under its own.
+        undecided: The same of objects in it that have no `kind`.
+    """
+
+    is_object: bool
+    name: str = ""
+    key: str = ""
+    previous: str = ""
+    scalars: dict[str, Token] = field(default_factory=dict[str, Token])
+    owner: "_Frame | None" = None
+    data: list[Token] = field(default_factory=list[Token])
+    undecided: list[Token] = field(default_factory=list[Token])
+
+
+def find_json(
+    text: str, projection: bytes, hits: Sequence[int], mask_string: Callable[[str], str]
+) -> Iterator[JsonText]:
+    """The stretches of JSON in which there may be a secret, from left to right.
+
+    Args:
+        text: What is searched.
+        projection: The same, as `search.project` has it.
+        hits: Offsets at which there may be one, in order.
+        mask_string: Masks what a string says.
+    """
+    position = 0
+    while (found := _starts.next(projection, position)) is not None:
+        _, start, end = found
+        reader = _Reader(text, hits, mask_string)
+        position = max(reader.read(start), end)
+        if reader.is_document and bisect_left(hits, start) < bisect_left(hits, position):
+            yield JsonText(start, position, sorted(reader.edits.values()))
+
+
+class _Reader:
+    """Applies the rules to one value.
+
+    Attributes:
+        edits: What is secret in it, by where it begins.
+    """
+
+    def __init__(self, text: str, hits: Sequence[int], mask_string: Callable[[str], str]) -> None:
+        self.edits: dict[int, Edit] = {}
+        self._text = text
+        self._hits = hits
+        self._mask_string = mask_string
+        self._frames: list[_Frame] = []
+        self._is_json = True
+        self._has_object = False
+
+    @property
+    def is_document(self) -> bool:
+        """Whether it was JSON, and not just `["x"]`, which is an index in most languages."""
+        return self._is_json and (self._has_object or bool(self.edits))
+
+    def read(self, position: int) -> int:
+        """Read the value that begins there; returns where it ends, or where it stops to be JSON."""
+        token = Token(Kind.ERROR, position, position)
+        for token in read_tokens(self._text, position):
+            match token.kind:
+                case Kind.OBJECT | Kind.ARRAY:
+                    self._open(is_object=token.kind is Kind.OBJECT)
+                case Kind.CLOSE:
+                    self._close(self._frames.pop())
+                case Kind.KEY:
+                    self._read_key(token)
+                case Kind.STRING | Kind.WORD:
+                    self._read_scalar(token)
+                case Kind.CUT:
+                    self._give_up(is_json=True)
+                case Kind.ERROR:
+                    self._is_json = self._give_up(is_json=False)
+        return token.end + (token.kind is Kind.STRING)
+
+    def _open(self, *, is_object: bool) -> None:
+        outer = self._frames[-1] if self._frames else None
+        frame = _Frame(is_object)
+        if outer is not None:
+            frame.name = outer.key if outer.is_object else outer.name
+            frame.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
+        self._frames.append(frame)
+        self._has_object = self._has_object or is_object
+
+    def _close(self, frame: _Frame) -> None:
+        outer = self._frames[-1] if self._frames else None
+        kind = self._said(frame.scalars.get("kind"))
+        if kind in (SECRET_KIND, LIST_KIND):
+            self._mask_all(frame.data)
+        if kind == LIST_KIND:
+            self._mask_all(frame.undecided)
+        self._mask_pair(frame)
+        if outer is not None and not kind:
+            outer.undecided += frame.data + frame.undecided
+
+    def _give_up(self, *, is_json: bool) -> bool:
+        """The text ends, or is no JSON any more: Secrets may be open whose `kind` did not come. What it is taken for."""
+        while self._frames:
+            frame = self._frames.pop()
+            data = frame.data + frame.undecided
+            kind = self._said(frame.scalars.get("kind"))
+            if kind in (SECRET_KIND, LIST_KIND) or (
+                not kind and are_encoded([self._text[each.start : each.end] for each in data])
+            ):
+                is_json = is_json or bool(data)
+                self._mask_all(data)
+            elif self._frames and not kind:
+                self._frames[-1].undecided += data
+        return is_json
+
+    def _read_key(self, token: Token) -> None:
+        frame = self._frames[-1]
+        frame.key = self._said(token)
+        self._search(token)
+
+    def _read_scalar(self, token: Token) -> None:
+        if not self._frames:
+            self._search(token)
+            return
+        frame = self._frames[-1]
+        is_string = token.kind is Kind.STRING
+        name = frame.key if frame.is_object else frame.name
+        if frame.is_object:
+            frame.scalars[name] = token
+        if frame.is_object and name in DATA_KEYS:
+            frame.data.append(token)  # no mapping, but the same key
+        elif frame.owner is not None:
+            frame.owner.data.append(token)
+        if frame.is_object:
+            is_masked = self._mask_named(token, name) or (
+                name.lower() in _VALUES_BELOW and self._mask_named(token, frame.name)
+            )
+        else:
+            is_masked = is_string and self._mask_item(token, frame)
+        if is_string and not is_masked:
+            self._search(token)
+
+    def _mask_named(self, token: Token, name: str) -> bool:
+        """Mask the value of a name, if that says that it is a secret."""
+        if token.kind is Kind.STRING:
+            said = self._said(token)
+            if (found := find_in_header(said, name, 0)) is not None:
+                return self._replace(token, apply_edits(said, found))
+            strength = rate_name(name)
+            is_masked = (
+                strength is not None
+                and is_secret(said, strength, is_quoted=True)
+                and not is_prose(said, is_quoted=True)
+            )
+            return is_masked and self._replace(token, MASK)
+        word = self._text[token.start : token.end]
+        if rate_name(name) is Strength.STRONG and word not in ("true", "false", "null"):
+            self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
+            return True
+        return False
+
+    def _mask_item(self, token: Token, frame: _Frame) -> bool:
+        """Mask an item of an array: of `"passwords": […]`, behind `"--password"`, or behind `"x-api-key"`."""
+        said, previous = self._said(token), frame.previous
+        frame.previous = said
+        if find_in_header("", frame.name, 0) is not None and self._mask_named(token, frame.name):
+            return True
+        if previous.startswith("-") and not said.startswith("-") and "=" not in previous:
+            return self._mask_named(token, previous)
+        if looks_random(said) or is_made_up(said):
+            return any(self._mask_named(token, name) for name in (frame.name, frame.name.removesuffix("s"), previous))
+        return False
+
+    def _mask_pair(self, frame: _Frame) -> None:
+        """Mask `{"name": "DB_PASSWORD", "value": …}`."""
+        names = [self._said(token) for key, token in frame.scalars.items() if key.lower() in _PAIR_NAMES]
+        for key, token in frame.scalars.items():
+            if key.lower() in _PAIR_VALUES:
+                _ = any(self._mask_named(token, name) for name in names)
+
+    def _mask_all(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            if token.kind is Kind.STRING:
+                if token.end > token.start:
+                    self._replace(token, MASK)
+            elif self._text[token.start : token.end] != "null":
+                self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
+
+    def _search(self, token: Token) -> None:
+        """Have the masker look at what a string says, if there may be something."""
+        if bisect_left(self._hits, token.start) < bisect_left(self._hits, token.end):
+            self._replace(token, self._mask_string(self._said(token)))
+
+    def _replace(self, token: Token, said: str) -> bool:
+        """Let a string say something else; whether it does."""
+        if said == self._said(token):
+            return False
+        raw = self._text[token.start : token.end]
+        written = json.dumps(said, ensure_ascii=raw.isascii())[1:-1]
+        self.edits[token.start] = Edit(token.start, token.end, written)
+        return True
+
+    def _said(self, token: Token | None) -> str:
+        """What a string says, without its escapes."""
+        if token is None:
+            return ""
+        raw = self._text[token.start : token.end]
+        if "\\" not in raw:
+            return raw
+        try:
+            return json.loads(f'"{raw}"', strict=False)
+        except ValueError:
+            return raw  # cut off in an escape, or none that JSON knows
+
+
+def confine(text: str, stretch: JsonText, edits: Sequence[Edit]) -> Iterator[Edit]:
+    """Edits that are wanted in a stretch of JSON, so that it stays JSON: within one string as they are, else the values
+    that they touch are masked whole.
+
+    Args:
+        text: What the stretch lies in.
+        stretch: Where.
+        edits: What is wanted, from left to right.
+    """
+    first = 0
+    for token in read_tokens(text, stretch.start):
+        if token.kind not in (Kind.STRING, Kind.WORD, Kind.KEY):
+            continue
+        while first < len(edits) and edits[first].end <= token.start:
+            first += 1
+        touching = list(takewhile(lambda edit, end=token.end: edit.start < end, edits[first : first + 1000]))
+        is_string = token.kind is not Kind.WORD
+        if is_string and all(_lies_in(text, edit, token) for edit in touching):
+            yield from touching
+        elif touching:
+            yield Edit(token.start, token.end, MASK if is_string else f'"{MASK}"')
+
+
+def _lies_in(text: str, edit: Edit, token: Token) -> bool:
+    within = token.start <= edit.start and edit.end <= token.end
+    return within and "\\" not in text[max(token.start, edit.start - 6) : min(token.end, edit.end + 1)]

@@ -1,0 +1,227 @@
+"""The masker: what every text passes before it leaves a worker, or before an agent hands it on.
+
+Owns the order of the searches, and what becomes of a text that cannot be searched. The searches are the other modules
+of this package: whatever knows more of the structure goes first.
+"""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
+from tarsy_tasks.masking.commands import COMMANDS, find_in_commands
+from tarsy_tasks.masking.custom import CustomPatterns
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
+from tarsy_tasks.masking.forms import FORMS, find_forms
+from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
+from tarsy_tasks.masking.json_text import JsonText, confine, find_json
+from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
+from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
+from tarsy_tasks.masking.search import Places, project
+from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
+
+__all__ = ["Masker", "build_masker"]
+
+_NOTICE = "[masked whole: this text could not be searched for secrets]"
+_MAX_DEPTH = 8
+"""So many texts in texts are searched; what lies deeper is masked whole."""
+_KINDS = (
+    r"(?:^|[\s{,\"'\-\[])(?:data|stringData)\\*[\"']?[ \t]*:",
+    r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
+)
+
+_escapes = Places([r"\\"])
+_anything = Places([ASSIGNED, HEADINGS, BORDERS, *COMMANDS, *_KINDS, *(form.pattern for form in FORMS)])
+
+
+class _Draft:
+    """A text on its way.
+
+    Attributes:
+        text: As it is by now.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._done: list[tuple[int, int]] = []
+
+    def projection(self) -> bytes:
+        """What the searches look at: nothing of what is done."""
+        projection = project(self.text)
+        if not self._done:
+            return projection
+        blanked = bytearray(projection)
+        for start, end in self._done:
+            blanked[start:end] = bytes(end - start)
+        return bytes(blanked)
+
+    def apply(self, edits: Iterable[Edit]) -> None:
+        """Make the edits that touch nothing that is done, or take it in whole."""
+        wanted = sorted(edits)
+        if not wanted:
+            return
+        starts = [start for start, _ in self._done]
+        covered: set[int] = set()
+
+        def is_free(edit: Edit) -> bool:
+            touched = self._done[max(0, bisect_right(starts, edit.start) - 1) : bisect_left(starts, edit.end)]
+            touched = [(start, end) for start, end in touched if end > edit.start]
+            if all(edit.start <= start and end <= edit.end for start, end in touched):
+                covered.update(start for start, _ in touched)
+                return True
+            return False
+
+        made = list(filter(is_free, wanted))
+        self._rewrite(made, [stretch for stretch in self._done if stretch[0] not in covered])
+
+    def apply_json(self, stretches: Sequence[JsonText]) -> None:
+        """Make the edits of stretches of JSON, which are done then."""
+        self._rewrite(
+            [edit for stretch in stretches for edit in stretch.edits],
+            [(stretch.start, stretch.end) for stretch in stretches],
+        )
+
+    def _rewrite(self, edits: Sequence[Edit], done: Sequence[tuple[int, int]]) -> None:
+        """Make the edits, and keep track of where the stretches are then. Of two edits that overlap, the second takes
+        what the first left."""
+        if not edits:
+            self._done = list(done)
+            return
+        parts: list[str] = []
+        shifts: list[tuple[int, int]] = [(0, 0)]
+        copied = shift = 0
+        for start, end, replacement in edits:
+            if end <= copied:
+                continue
+            if start >= copied:
+                parts += self.text[copied:start], replacement
+                shift += len(replacement) - (end - start)
+            else:
+                shift -= end - copied
+            copied = end
+            shifts.append((end, shift))
+        parts.append(self.text[copied:])
+        self.text = "".join(parts)
+        places = [place for place, _ in shifts]
+
+        def moved(offset: int) -> int:
+            return offset + shifts[bisect_right(places, offset) - 1][1]
+
+        self._done = [(moved(start), moved(end)) for start, end in done]
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Masks texts and JSON values. Safe to share between threads.
+
+    Attributes:
+        patterns: What is searched for beside that which is always.
+        known: Values that are secrets.
+        is_enabled: Whether anything but the known values is masked.
+    """
+
+    patterns: CustomPatterns = field(default_factory=lambda: CustomPatterns(()))
+    known: KnownSecrets = field(default_factory=KnownSecrets)
+    is_enabled: bool = True
+
+    def mask(self, text: str) -> str:
+        """The text with every secret replaced; JSON stays JSON. It takes time linear in the text, and a long text holds
+        no other thread up. A text that cannot be searched is replaced by a notice."""
+        try:
+            return self._mask(text, 0)
+        except Exception:  # nothing is logged: the log is masked, too
+            return _NOTICE
+
+    def mask_json(self, value: JsonValue) -> JsonValue:
+        """A JSON value with its texts masked, and whole values under names of secrets."""
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+            masked = self._mask(text, 0)
+            return value if masked == text else json.loads(masked)
+        except Exception:
+            return _NOTICE
+
+    def mask_base64(self, data: str) -> str:
+        """Base64, masked if it is that of a text."""
+        try:
+            return mask_encoded(data, self._mask_inner(0))
+        except Exception:
+            return ""
+
+    def _mask(self, text: str, depth: int) -> str:
+        draft = _Draft(text)
+        draft.apply(_confined(draft, self.known.find(text, project(text))))
+        if self.is_enabled:
+            self._mask_built_in(draft, depth)
+            draft.apply(_confined(draft, self.patterns.find(draft.text)))
+        return draft.text
+
+    def _mask_built_in(self, draft: _Draft, depth: int) -> None:
+        mask_string = self._mask_inner(depth)
+        projection = draft.projection()
+        if _anything.are_in(projection) or self.patterns:
+            draft.apply_json(list(find_json(draft.text, projection, self._hits(projection), mask_string)))
+            draft.apply(find_in_yaml(draft.text, draft.projection()))
+            projection = draft.projection()
+            draft.apply(
+                (
+                    *find_inline(draft.text, projection),
+                    *find_private_keys(draft.text),
+                    *find_in_tables(draft.text, projection),
+                    *find_in_commands(draft.text, projection),
+                    *find_forms(draft.text, projection),
+                )
+            )
+            draft.apply(find_assigned(draft.text, draft.projection()))
+            projection = draft.projection()
+        draft.apply(find_encoded(draft.text, projection, mask_string))
+
+    def _hits(self, projection: bytes) -> list[int]:
+        """Where a string of JSON may have something to mask. A pattern of the configuration sees what a string says only
+        if that is told, so those with escapes count all."""
+        hits = list(_anything.find(projection))
+        return sorted((*hits, *_escapes.find(projection))) if self.patterns else hits
+
+    def _mask_inner(self, depth: int) -> Callable[[str], str]:
+        def mask_string(said: str) -> str:
+            return self._mask(said, depth + 1) if depth < _MAX_DEPTH else MASK
+
+        return mask_string
+
+
+def build_masker(
+    groups: Iterable[str] | None = None, *, patterns: Sequence[str] = (), known: KnownSecrets | None = None
+) -> Masker:
+    """The masker for groups of patterns.
+
+    Args:
+        groups: Names of groups or of single patterns, beside what is always masked (`groups.GROUPS`); None: the default.
+        patterns: More patterns, in RE2's syntax; the first group of one that has groups is masked, else all it matches.
+        known: Values that are masked wherever they appear.
+
+    Raises:
+        ValueError: There is no such group, or one of the patterns is none; the text says which.
+    """
+    optional = find_patterns(DEFAULT_GROUPS if groups is None else groups)
+    return Masker(CustomPatterns((*optional.values(), *patterns)), known or KnownSecrets())
+
+
+def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:
+    """Edits that know nothing of JSON, so that JSON stays JSON."""
+    edits = sorted(found)
+    if not edits:
+        return edits
+    free = iter(edits)
+    starts = [edit.start for edit in edits]
+    confined: list[Edit] = []
+    for stretch in find_json(draft.text, draft.projection(), starts, str):
+        inside = edits[bisect_left(starts, stretch.start) : bisect_left(starts, stretch.end)]
+        confined += confine(draft.text, stretch, inside)
+        starts_inside = {edit.start for edit in inside}
+        free = filter(lambda edit, inside=starts_inside: edit.start not in inside, free)
+    return sorted((*confined, *free))

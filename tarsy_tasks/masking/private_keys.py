@@ -1,0 +1,69 @@
+"""Private keys in PEM and PuTTY's form, also cut off at either end, and with `\\n` written out.
+
+Owns what belongs to a key. The lines that say where one begins and ends stay.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tarsy_tasks.masking.edits import MASK, Edit
+
+__all__ = ["BORDERS", "find_private_keys"]
+
+BORDERS = r"-----(?:BEGIN|END) [A-Z0-9 ]*PRIVATE KEY|Private-Lines:"
+"""How a key, or its end, can be told from afar."""
+
+_LIMIT = 64 * 1024
+_BORDER = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_NEWLINE = r"(?:\r?\n|(?:\\{1,8}r)?\\{1,8}n)"
+_LINE = rf"[ \t>|*#]*(?:[A-Za-z0-9+/=]{{16,}}|[A-Za-z0-9+/=]{{1,15}}(?={_NEWLINE}|[\"'`]|[ \t]*$))"
+_HEADER = r"[ \t]*(?:Proc-Type|DEK-Info|Comment|Version|Charset|Hash):[^\n\\]{0,200}"
+_REST = re.compile(rf"(?:{_NEWLINE}|[ \t])*(?:(?:{_HEADER}|{_LINE})?{_NEWLINE}[ \t]*)*(?:{_LINE})?")
+_BEFORE = re.compile(rf"(?:{_LINE}{_NEWLINE}?[ \t]*)+$")
+_BLANK = re.compile(r"(?:\s|\\+[rn])*")
+_BLANK_END = re.compile(r"(?:\s|\\+[rn])*$")
+_PUTTY = re.compile(r"Private-Lines: (\d{1,4})\r?\n")
+
+
+def find_private_keys(text: str) -> Iterator[Edit]:
+    """The bodies of all private keys, from left to right."""
+    if "PRIVATE KEY" in text:
+        yield from _find_pem(text)
+    if "Private-Lines:" in text:
+        yield from _find_putty(text)
+
+
+def _find_pem(text: str) -> Iterator[Edit]:
+    position = 0
+    while (border := _BORDER.search(text, position)) is not None:
+        start, position = border.end(), border.end()
+        if border[1] == "END":  # of a key whose beginning was cut off
+            head = _BEFORE.search(text, max(0, border.start() - _LIMIT), border.start())
+            if head is not None:
+                yield from _body(text, head.start(), border.start())
+            continue
+        following = _BORDER.search(text, start, start + _LIMIT)
+        if following is not None and following[1] == "END":
+            yield from _body(text, start, following.start())
+            position = following.end()
+        else:
+            rest = _REST.match(text, start, start + _LIMIT)
+            yield from _body(text, start, rest.end() if rest else start)
+
+
+def _body(text: str, start: int, end: int) -> Iterator[Edit]:
+    """What lies between, without the line breaks at its ends, so that the text stays as it is laid out."""
+    blank = _BLANK.match(text, start, end)
+    start = blank.end() if blank else start
+    tail = _BLANK_END.search(text, max(start, end - 64), end)
+    end = tail.start() if tail else end
+    if start < end and text[start:end] != MASK:
+        yield Edit(start, end)
+
+
+def _find_putty(text: str) -> Iterator[Edit]:
+    for heading in _PUTTY.finditer(text):
+        end = heading.end()
+        for _ in range(int(heading[1])):
+            end = text.find("\n", end) + 1 or len(text)
+        yield from _body(text, heading.end(), end)
