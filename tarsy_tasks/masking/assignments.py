@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.headers import find_in_header
+from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
-from tarsy_tasks.masking.search import Search
+from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_spans import Value, read_value
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
 
@@ -20,6 +20,7 @@ __all__ = ["ASSIGNED", "find_assigned"]
 _NAME_LIMIT = 100
 _BEFORE_LIMIT = 160
 _TAG_LIMIT = 4096
+_BLOCK_LIMIT = 400
 
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
@@ -30,21 +31,27 @@ _ASSIGNED = (
 _LISTED = r"\\*[\"'][ \t]*,[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
 _PAIRED = (
-    r"\\*[\"']?[ \t]*[,;{}]?\s*(?:(?:type|description|sensitive)[ \t]*=[^\n]*\n\s*)*(?:\\*[\"'])?"
-    r"(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
+    r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
 )
+_OPENED = r"[\"'][ \t]*\{[ \t]*\n"
 _TAGGED = r"\\*[\"']?[ \t]*>"
 _POSTED = r"\\*[\"'](?:;[^\n]*)?\r?\n(?:Content-[^\n]*\n)*\r?\n"
-_FOLLOWED = r"\\*[\"'`]?[ \t]+[^\s]"
+_CONNECTOR = r"\\*[\"'`]?[ \t]+(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?"
+_FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
+_COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
+_ARGUMENT = r"[ \t]+[^\s\-]"
 
-ASSIGNED = rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}|{_CALLED}|{_TAGGED}|{_POSTED}|{_FOLLOWED})"
+ASSIGNED = (
+    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{_TAGGED}|{_POSTED}|{_FOLLOWED})"
+    rf"|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}"
+)
 """A name with whatever may stand between it and its value."""
 
-_search = Search([ASSIGNED])
+_search = Places([ASSIGNED])
 _NAME = re.compile(rf"{STEMS}[\w.\-]*", re.ASCII)
 _TAIL = re.compile(
-    rf"(?P<paired>{_PAIRED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})"
-    rf"|(?P<tagged>{_TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED})"
+    rf"(?P<paired>{_PAIRED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
+    rf"|(?P<tagged>{_TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})"
 )
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$")
 
@@ -55,9 +62,13 @@ _LINE_BEFORE = re.compile(
 _NAMED = re.compile(r"(?i:name|key|id|variable|output|field|param|parameter|header|setting|property)\W{1,8}$")
 _SHELL = re.compile(r"(?:^|\s)(?:ENV|ARG|export|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
-_CONNECTOR = re.compile(r"\\*[\"'`]?[ \t]+(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?")
+_DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
+_CONNECTING = re.compile(_CONNECTOR)
 _DATA_HEADING = re.compile(r"[ \t]*\n-{3,}\n")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
+_VALUE_MARKS = frozenset("=:@")
+"""What stands behind one of these is a value, no name."""
+_FIELD = re.compile(r"[\w.\-]{1,64}[=:]")
 _OPEN_TAG = re.compile(r"[^<>]{0,300}>")
 _READING = re.compile(
     r"(?i)(?:get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
@@ -101,32 +112,30 @@ def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
     """
     position = 0
     while (found := _search.next(projection, position)) is not None:
-        _, start, position = found
-        name = _NAME.match(text, start)
+        name = _NAME.search(text, found)
         tail = _TAIL.match(text, name.end()) if name else None
         if name is None or tail is None:
+            position = name.end() if name else found + 1
             continue
         assert tail.lastgroup is not None
-        position = tail.end() if tail.lastgroup in ("assigned", "paired") else name.end() + 1
-        name_start = _start_of_name(text, start)
-        for edit in _find(text, name_start, name.end(), tail):
+        position = tail.end() if tail.lastgroup in ("assigned", "paired") else name.end()
+        for edit in _find(text, _start_of_name(text, name.start()), name.end(), tail):
             position = max(position, edit.end)
             yield edit
 
 
 def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit]:
     name = text[start:end]
-    if tail.lastgroup == "assigned" and (found := find_in_header(text, name.strip("-"), tail.end())) is not None:
-        yield from found
+    assert tail.lastgroup is not None
+    if tail.lastgroup == "assigned" and is_header(bare := name.lstrip("-")):
+        yield from find_in_header(text, bare, tail.end())
         return
     strength = rate_name(name)
     if strength is None:
         return
     if "/" in name:
         strength = Strength.WEAK  # a path, perhaps to a file that holds it
-    assert tail.lastgroup is not None
-    named = _Named(text, start, end, strength, tail)
-    value = _READERS[tail.lastgroup](named)
+    value = _READERS[tail.lastgroup](_Named(text, start, end, strength, tail))
     while value is not None:
         yield Edit(value.start, value.end)
         changed = _CHANGED.match(text, value.end)
@@ -186,6 +195,15 @@ def _read_paired(named: _Named) -> Value | None:
     return None if value is None else _secret_part(text, value, named.strength)
 
 
+def _read_opened(named: _Named) -> Value | None:
+    """`variable "password" {`, and in the block its value."""
+    if not _NAMED.search(named.before):
+        return None
+    default = _DEFAULT.match(named.text, named.tail.end(), named.tail.end() + _BLOCK_LIMIT)
+    value = read_value(named.text, default.end()) if default else None
+    return None if value is None else _secret_part(named.text, value, named.strength)
+
+
 def _read_listed(named: _Named) -> Value | None:
     """`("password", "x")`, and no list of words such as `["secret", "token"]`."""
     if named.text[named.start - 1 : named.start] not in ("'", '"'):
@@ -237,30 +255,36 @@ def _read_element(named: _Named, position: int) -> Value | None:
 
 def _read_followed(named: _Named) -> Value | None:
     """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
-    text, strength = named.text, named.strength
-    before = named.before
-    if before.endswith(("<", "</")):
+    text = named.text
+    before = text[named.start - 1 : named.start]
+    if before in ("<", "/"):
         tag = _OPEN_TAG.match(text, named.end)
         return _read_element(named, tag.end()) if tag else None
-    connector = _CONNECTOR.match(text, named.end)
-    if connector is None:
+    connector = _CONNECTING.match(text, named.end)
+    if connector is None or before in _VALUE_MARKS:
         return None
-    is_flag = named.name.startswith("-")
-    is_command = is_flag or _SHELL.search(before) or (strength is Strength.STRONG and _LOGIN.search(before))
-    is_column = "  " in connector[0] or "\t" in connector[0]
     value = read_value(text, connector.end())
     if value is None or text[value.start] == "-":
         return None
     content = text[value.start : value.end]
-    if MASK in content or not is_secret(content, strength, is_quoted=value.is_quoted):
+    if MASK in content or _FIELD.match(content) or not is_secret(content, named.strength, is_quoted=value.is_quoted):
         return None
-    if is_command:
+    if value.is_quoted and not is_prose(content):
         return value
-    if value.is_quoted:
-        return value if not is_prose(content) else None
-    if is_column and named.line_start is None:
-        return None
-    return value if is_made_up(content) else None
+    is_column = "  " in connector[0] or "\t" in connector[0]
+    if is_made_up(content) and (not is_column or named.line_start is not None):
+        return value
+    return value if _is_command(named) else None
+
+
+def _is_command(named: _Named) -> bool:
+    """Whether a value follows the name because the name is an option, or stands in a statement of a shell or netrc."""
+    if named.text[named.start] == "-":
+        return True
+    before = named.before
+    return _SHELL.search(before) is not None or (
+        named.strength is Strength.STRONG and "\n\n" not in before and _LOGIN.search(before) is not None
+    )
 
 
 def _is_no_word(content: str) -> bool:
@@ -276,6 +300,7 @@ def _length_of_quote(tail: str) -> int:
 _READERS: dict[str, Callable[[_Named], Value | None]] = {
     "assigned": _read_assigned,
     "paired": _read_paired,
+    "opened": _read_opened,
     "listed": _read_listed,
     "called": _read_called,
     "tagged": _read_tagged,

@@ -13,7 +13,9 @@ from tarsy_tasks.masking.search import Search
 __all__ = ["find_encoded", "mask_encoded"]
 
 _PROBE = 32
-_search = Search([r"[A-Za-z0-9+/]{20,}={0,2}"])
+_search = Search([r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"])
+"""Each four characters of it are three letters, of which the first shows in the first; of a checksum that is rarely so.
+"""
 
 
 def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]) -> Iterator[Edit]:

@@ -22,6 +22,8 @@ Span: TypeAlias = tuple[int, int]
 _ADDRESS_LIMIT = 512
 _HOST = re.compile(r"@(?:\[[0-9A-Fa-f:.%]+\]|[\w.\-%${}]+)(?::\d{1,5})?(?![\w@])")
 _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
+_ACCOUNT_LIMIT = 160
+_ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
 
@@ -57,6 +59,11 @@ def _password_of_address(text: str, start: int, _: int) -> Span | None:
     return start, host.start()
 
 
+def _password_before(text: str, start: int, _: int) -> Span | None:
+    account = _ACCOUNT.search(text, max(0, start - _ACCOUNT_LIMIT), start)
+    return account.span(1) if account else None
+
+
 class Form(NamedTuple):
     """One form.
 
@@ -79,7 +86,7 @@ FORMS = (
     Form("basic", r"(?i:\bbasic)(?:[ \t]+|%20)([A-Za-z0-9+/_\-]{6,}={0,2})", _credentials),
     Form("password in an address", r"://[^\s/@:\"'<>`|?#]*:([^\s\"'<>`@])", _password_of_address),
     Form("token in an address", r"://([\w.~\-]{20,})@", _random),
-    Form("MySQL account", rf"\b{_WORD}:([^\s:@/\"'<>]+)@(?:tcp|unix|udp)\("),
+    Form("MySQL account", r"(@)(?:tcp|unix|udp)\(", _password_before),
     Form("Oracle account", rf"jdbc:oracle:\w+:{_WORD}/([^\s@\"'/]+)@"),
     Form(
         "parameter of an address",
@@ -123,7 +130,7 @@ def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
         index, start, position = found
         span = FORMS[index].measure(text, start, position)
         if span is None or MASK in text[slice(*span)]:
-            position = max(start, position if index < len(TOKENS) else start)
+            position = max(start, position if index < len(TOKENS) else start + 1)
         else:
             yield Edit(*span)
-            position = span[1]
+            position = max(start + 1, span[1])

@@ -12,9 +12,11 @@ from typing import NamedTuple
 __all__ = ["Kind", "Token", "read_tokens"]
 
 _TOKEN = re.compile(
-    r"[ \t\r\n]*+(?:\"(?P<string>(?:[^\"\\\x00-\x1f]++|\\[^\x00-\x1f])*+)(?P<closing>\")?|(?P<mark>[{}\[\]:,])"
-    r"|(?P<word>-?\d[\d.eE+\-]*+|true|false|null)|(?P<end>\Z))"
+    r"[ \t\r\n]*+(?:\"((?:[^\"\\\x00-\x1f]++|\\[^\x00-\x1f])*+)(?:(\")|)|([{}\[\]:,])"
+    r"|(-?\d[\d.eE+\-]*+|true|false|null)|(\Z))"
 )
+_UNCLOSED, _STRING, _MARK, _WORD, _END = range(1, 6)
+"""The groups, of which each token has one; a string that is closed has two."""
 
 
 class Kind(Enum):
@@ -72,31 +74,40 @@ def read_tokens(text: str, position: int) -> Iterator[Token]:
     expected = _Expected.VALUE
     while (match := _TOKEN.match(text, position)) is not None:
         position = match.end()
-        mark = match["mark"]
-        if match["string"] is not None and expected in (*_KEYS, *_VALUES):
-            is_key = expected in _KEYS
-            yield Token(Kind.KEY if is_key else Kind.STRING, *match.span("string"))
-            expected = _Expected.COLON if is_key else _Expected.COMMA_OR_CLOSE
-            if match["closing"] is None:
+        group = match.lastindex
+        if group is _STRING or group is _UNCLOSED:
+            if expected in _KEYS:
+                yield Token(Kind.KEY, *match.span(_UNCLOSED))
+                expected = _Expected.COLON
+            elif expected in _VALUES:
+                yield Token(Kind.STRING, *match.span(_UNCLOSED))
+                expected = _Expected.COMMA_OR_CLOSE
+            else:
+                break
+            if group is _UNCLOSED:
                 is_cut = position >= len(text) - 1  # a backslash may be left
                 yield Token(Kind.CUT if is_cut else Kind.ERROR, position, position)
                 return
-        elif match["word"] is not None and expected in _VALUES:
-            yield Token(Kind.WORD, *match.span("word"))
+        elif group is _MARK:
+            mark = text[position - 1]
+            if mark == ":" and expected is _Expected.COLON:
+                expected = _Expected.VALUE
+            elif mark == "," and closers and expected is _Expected.COMMA_OR_CLOSE:
+                expected = _Expected.KEY if closers[-1] == "}" else _Expected.VALUE
+            elif mark in _OPENING and expected in _VALUES:
+                kind, closer, expected = _OPENING[mark]
+                closers.append(closer)
+                yield Token(kind, position - 1, position)
+            elif closers and mark == closers[-1] and expected in _CLOSING[mark]:
+                closers.pop()
+                yield Token(Kind.CLOSE, position - 1, position)
+                expected = _Expected.COMMA_OR_CLOSE
+            else:
+                break
+        elif group is _WORD and expected in _VALUES:
+            yield Token(Kind.WORD, *match.span(_WORD))
             expected = _Expected.COMMA_OR_CLOSE
-        elif mark in _OPENING and expected in _VALUES:
-            kind, closer, expected = _OPENING[mark]
-            closers.append(closer)
-            yield Token(kind, match.start("mark"), position)
-        elif closers and mark == closers[-1] and expected in _CLOSING[mark]:
-            closers.pop()
-            yield Token(Kind.CLOSE, match.start("mark"), position)
-            expected = _Expected.COMMA_OR_CLOSE
-        elif mark == "," and closers and expected is _Expected.COMMA_OR_CLOSE:
-            expected = _Expected.KEY if closers[-1] == "}" else _Expected.VALUE
-        elif mark == ":" and expected is _Expected.COLON:
-            expected = _Expected.VALUE
-        elif match["end"] is not None:
+        elif group is _END:
             yield Token(Kind.CUT, position, position)
             return
         else:

@@ -5,14 +5,16 @@ is for the masker to search, as a text of its own.
 """
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
-from tarsy_tasks.masking.headers import find_in_header
+from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
 from tarsy_tasks.masking.names import Strength, rate_name
@@ -21,10 +23,33 @@ from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_ra
 
 __all__ = ["JsonText", "confine", "find_json"]
 
-_starts = Search([r"([{\[])\s*[\"{}\[\]\d\-tfn]", r"(\")\s*[{\[]\s*\\\""])
+_starts = Search(
+    [
+        r"\{\s*[\"}]",
+        r"\[\s*(?:[\"{\[\]]|(?:-?\d[\d.eE+\-]*|true|false|null)\s*[,\]])",
+        r"(\")\s*[{\[]\s*\\\"",  # in a string of something else
+    ]
+)
 _PAIR_NAMES = frozenset("name key id field parameter variable header setting property".split())
 _PAIR_VALUES = frozenset("value val default content stringvalue string_value defaultvalue default_value".split())
+_PLAIN = re.compile(r"[A-Za-z_.\-/ ]*")
+"""Nothing but names and words."""
 _VALUES_BELOW = _PAIR_VALUES | frozenset("plaintext text current".split())
+
+_scan_json = json.JSONDecoder().scan_once
+_SKIP_LIMIT = 2 * 1024 * 1024
+"""In a text of up to so many characters, stretches without a hit are skipped at the speed of C, which holds the
+interpreter; in a longer one they are read, too."""
+_FAILURES_LIMIT = 50
+"""What is no JSON costs more at that speed, for its error counts all lines before it."""
+
+
+_Rating: TypeAlias = Strength | Literal["header"] | None
+
+
+@lru_cache(maxsize=4096)
+def _rate(name: str) -> _Rating:
+    return "header" if is_header(name) else rate_name(name)
 
 
 class JsonText(NamedTuple):
@@ -49,6 +74,7 @@ class _Frame:
         is_object: Whether it is an object.
         name: The key that it stands under; of an array in an array, that of the outer one.
         key: The key of its own that was read last.
+        rating: What that says of its value.
         previous: The string that was read last, in an array.
         scalars: Its values that are no object and no array, by their keys.
         owner: The object under whose `data` or `stringData` it stands.
@@ -59,6 +85,7 @@ class _Frame:
     is_object: bool
     name: str = ""
     key: str = ""
+    rating: "_Rating" = None
     previous: str = ""
     scalars: dict[str, Token] = field(default_factory=dict[str, Token])
     owner: "_Frame | None" = None
@@ -77,12 +104,24 @@ def find_json(
         hits: Offsets at which there may be one, in order.
         mask_string: Masks what a string says.
     """
-    position = 0
+    position, failures = 0, 0
     while (found := _starts.next(projection, position)) is not None:
-        _, start, end = found
-        reader = _Reader(text, hits, mask_string)
-        position = max(reader.read(start), end)
-        if reader.is_document and bisect_left(hits, start) < bisect_left(hits, position):
+        _, start, _ = found
+        next_hit = bisect_left(hits, start)
+        if next_hit == len(hits):
+            return
+        if failures < _FAILURES_LIMIT and len(text) <= _SKIP_LIMIT:
+            try:
+                _, end = _scan_json(text, start)
+            except (ValueError, StopIteration, RecursionError):
+                failures += 1
+            else:
+                if end <= hits[next_hit]:
+                    position = end
+                    continue
+        reader = _Reader(text, hits, next_hit, mask_string)
+        position = max(reader.read(start), start + 1)
+        if reader.is_document and hits[next_hit] < position:
             yield JsonText(start, position, sorted(reader.edits.values()))
 
 
@@ -93,10 +132,11 @@ class _Reader:
         edits: What is secret in it, by where it begins.
     """
 
-    def __init__(self, text: str, hits: Sequence[int], mask_string: Callable[[str], str]) -> None:
+    def __init__(self, text: str, hits: Sequence[int], next_hit: int, mask_string: Callable[[str], str]) -> None:
         self.edits: dict[int, Edit] = {}
         self._text = text
         self._hits = hits
+        self._next = next_hit
         self._mask_string = mask_string
         self._frames: list[_Frame] = []
         self._is_json = True
@@ -164,45 +204,42 @@ class _Reader:
     def _read_key(self, token: Token) -> None:
         frame = self._frames[-1]
         frame.key = self._said(token)
+        frame.rating = _rate(frame.key)
         self._search(token)
 
     def _read_scalar(self, token: Token) -> None:
-        if not self._frames:
-            self._search(token)
-            return
-        frame = self._frames[-1]
-        is_string = token.kind is Kind.STRING
-        name = frame.key if frame.is_object else frame.name
-        if frame.is_object:
-            frame.scalars[name] = token
-        if frame.is_object and name in DATA_KEYS:
-            frame.data.append(token)  # no mapping, but the same key
-        elif frame.owner is not None:
-            frame.owner.data.append(token)
-        if frame.is_object:
-            is_masked = self._mask_named(token, name) or (
-                name.lower() in _VALUES_BELOW and self._mask_named(token, frame.name)
-            )
-        else:
-            is_masked = is_string and self._mask_item(token, frame)
-        if is_string and not is_masked:
+        is_masked = False
+        if self._frames:
+            frame = self._frames[-1]
+            if frame.owner is not None:
+                frame.owner.data.append(token)
+            if frame.is_object:
+                name = frame.key
+                frame.scalars[name] = token
+                if name in DATA_KEYS:
+                    frame.data.append(token)  # no mapping, but the same key
+                is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
+                if not is_masked and frame.name and name.lower() in _VALUES_BELOW:
+                    is_masked = self._mask_named(token, frame.name)
+            elif token.kind is Kind.STRING:
+                is_masked = self._mask_item(token, frame)
+        if not is_masked and token.kind is Kind.STRING:
             self._search(token)
 
     def _mask_named(self, token: Token, name: str) -> bool:
+        rating = _rate(name)
+        return rating is not None and self._mask_as(token, rating, name)
+
+    def _mask_as(self, token: Token, rating: Strength | Literal["header"], name: str) -> bool:
         """Mask the value of a name, if that says that it is a secret."""
         if token.kind is Kind.STRING:
             said = self._said(token)
-            if (found := find_in_header(said, name, 0)) is not None:
-                return self._replace(token, apply_edits(said, found))
-            strength = rate_name(name)
-            is_masked = (
-                strength is not None
-                and is_secret(said, strength, is_quoted=True)
-                and not is_prose(said, is_quoted=True)
-            )
+            if rating == "header":
+                return self._replace(token, apply_edits(said, find_in_header(said, name, 0)))
+            is_masked = is_secret(said, rating, is_quoted=True) and not is_prose(said, is_quoted=True)
             return is_masked and self._replace(token, MASK)
         word = self._text[token.start : token.end]
-        if rate_name(name) is Strength.STRONG and word not in ("true", "false", "null"):
+        if rating is Strength.STRONG and word not in ("true", "false", "null"):
             self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
             return True
         return False
@@ -211,8 +248,8 @@ class _Reader:
         """Mask an item of an array: of `"passwords": […]`, behind `"--password"`, or behind `"x-api-key"`."""
         said, previous = self._said(token), frame.previous
         frame.previous = said
-        if find_in_header("", frame.name, 0) is not None and self._mask_named(token, frame.name):
-            return True
+        if is_header(frame.name):
+            return self._mask_named(token, frame.name)
         if previous.startswith("-") and not said.startswith("-") and "=" not in previous:
             return self._mask_named(token, previous)
         if looks_random(said) or is_made_up(said):
@@ -221,10 +258,11 @@ class _Reader:
 
     def _mask_pair(self, frame: _Frame) -> None:
         """Mask `{"name": "DB_PASSWORD", "value": …}`."""
-        names = [self._said(token) for key, token in frame.scalars.items() if key.lower() in _PAIR_NAMES]
-        for key, token in frame.scalars.items():
-            if key.lower() in _PAIR_VALUES:
-                _ = any(self._mask_named(token, name) for name in names)
+        scalars = {key.lower(): token for key, token in frame.scalars.items()}
+        values = scalars.keys() & _PAIR_VALUES
+        names = [self._said(scalars[key]) for key in scalars.keys() & _PAIR_NAMES] if values else []
+        for value in values:
+            _ = any(self._mask_named(scalars[value], name) for name in names)
 
     def _mask_all(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
@@ -236,8 +274,13 @@ class _Reader:
 
     def _search(self, token: Token) -> None:
         """Have the masker look at what a string says, if there may be something."""
-        if bisect_left(self._hits, token.start) < bisect_left(self._hits, token.end):
-            self._replace(token, self._mask_string(self._said(token)))
+        hits = self._hits
+        while self._next < len(hits) and hits[self._next] < token.start:
+            self._next += 1
+        if self._next < len(hits) and hits[self._next] < token.end:
+            said = self._said(token)
+            if not _PLAIN.fullmatch(said):
+                self._replace(token, self._mask_string(said))
 
     def _replace(self, token: Token, said: str) -> bool:
         """Let a string say something else; whether it does."""

@@ -99,7 +99,8 @@ class _Document:
     def below(self, match: re.Match[str]) -> Iterator[_Line]:
         """The lines that belong to a key's value."""
         column = len(match["lead"])
-        for line in self.lines[self._index[match.start()] + 1 :]:
+        for index in range(self._index[match.start()] + 1, len(self.lines)):
+            line = self.lines[index]
             if line.is_blank:
                 continue
             if line.indent < column or line.indent == column == line.column:
@@ -148,8 +149,8 @@ def find_inline(text: str, projection: bytes) -> Iterator[Edit]:
     position = 0
     for place in _inline_secrets.find(projection):
         start, end = max(position, place - _INLINE_LIMIT), min(len(text), place + _INLINE_LIMIT)
+        position = max(position, end)
         for data in _INLINE_DATA.finditer(text, start, end):
-            position = max(position, data.end())
             yield Edit(*data.span(1))
 
 

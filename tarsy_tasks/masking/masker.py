@@ -49,16 +49,20 @@ class _Draft:
     def __init__(self, text: str) -> None:
         self.text = text
         self._done: list[tuple[int, int]] = []
+        self._projection: bytes | None = None
 
+    @property
     def projection(self) -> bytes:
         """What the searches look at: nothing of what is done."""
-        projection = project(self.text)
-        if not self._done:
-            return projection
-        blanked = bytearray(projection)
-        for start, end in self._done:
-            blanked[start:end] = bytes(end - start)
-        return bytes(blanked)
+        if self._projection is None:
+            projection = project(self.text)
+            if self._done:
+                blanked = bytearray(projection)
+                for start, end in self._done:
+                    blanked[start:end] = bytes(end - start)
+                projection = bytes(blanked)
+            self._projection = projection
+        return self._projection
 
     def apply(self, edits: Iterable[Edit]) -> None:
         """Make the edits that touch nothing that is done, or take it in whole."""
@@ -89,9 +93,9 @@ class _Draft:
     def _rewrite(self, edits: Sequence[Edit], done: Sequence[tuple[int, int]]) -> None:
         """Make the edits, and keep track of where the stretches are then. Of two edits that overlap, the second takes
         what the first left."""
-        if not edits:
-            self._done = list(done)
+        if not edits and not done:
             return
+        self._projection = None
         parts: list[str] = []
         shifts: list[tuple[int, int]] = [(0, 0)]
         copied = shift = 0
@@ -155,7 +159,7 @@ class Masker:
 
     def _mask(self, text: str, depth: int) -> str:
         draft = _Draft(text)
-        draft.apply(_confined(draft, self.known.find(text, project(text))))
+        draft.apply(_confined(draft, self.known.find(text, draft.projection)))
         if self.is_enabled:
             self._mask_built_in(draft, depth)
             draft.apply(_confined(draft, self.patterns.find(draft.text)))
@@ -163,23 +167,20 @@ class Masker:
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
         mask_string = self._mask_inner(depth)
-        projection = draft.projection()
-        if _anything.are_in(projection) or self.patterns:
-            draft.apply_json(list(find_json(draft.text, projection, self._hits(projection), mask_string)))
-            draft.apply(find_in_yaml(draft.text, draft.projection()))
-            projection = draft.projection()
+        if _anything.are_in(draft.projection) or self.patterns:
+            draft.apply_json(list(find_json(draft.text, draft.projection, self._hits(draft.projection), mask_string)))
+            draft.apply(find_in_yaml(draft.text, draft.projection))
             draft.apply(
                 (
-                    *find_inline(draft.text, projection),
+                    *find_inline(draft.text, draft.projection),
                     *find_private_keys(draft.text),
-                    *find_in_tables(draft.text, projection),
-                    *find_in_commands(draft.text, projection),
-                    *find_forms(draft.text, projection),
+                    *find_in_tables(draft.text, draft.projection),
+                    *find_in_commands(draft.text, draft.projection),
+                    *find_forms(draft.text, draft.projection),
                 )
             )
-            draft.apply(find_assigned(draft.text, draft.projection()))
-            projection = draft.projection()
-        draft.apply(find_encoded(draft.text, projection, mask_string))
+            draft.apply(find_assigned(draft.text, draft.projection))
+        draft.apply(find_encoded(draft.text, draft.projection, mask_string))
 
     def _hits(self, projection: bytes) -> list[int]:
         """Where a string of JSON may have something to mask. A pattern of the configuration sees what a string says only
@@ -219,7 +220,7 @@ def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:
     free = iter(edits)
     starts = [edit.start for edit in edits]
     confined: list[Edit] = []
-    for stretch in find_json(draft.text, draft.projection(), starts, str):
+    for stretch in find_json(draft.text, draft.projection, starts, str):
         inside = edits[bisect_left(starts, stretch.start) : bisect_left(starts, stretch.end)]
         confined += confine(draft.text, stretch, inside)
         starts_inside = {edit.start for edit in inside}

@@ -19,7 +19,8 @@ _NEWLINE = r"(?:\r?\n|(?:\\{1,8}r)?\\{1,8}n)"
 _LINE = rf"[ \t>|*#]*(?:[A-Za-z0-9+/=]{{16,}}|[A-Za-z0-9+/=]{{1,15}}(?={_NEWLINE}|[\"'`]|[ \t]*$))"
 _HEADER = r"[ \t]*(?:Proc-Type|DEK-Info|Comment|Version|Charset|Hash):[^\n\\]{0,200}"
 _REST = re.compile(rf"(?:{_NEWLINE}|[ \t])*(?:(?:{_HEADER}|{_LINE})?{_NEWLINE}[ \t]*)*(?:{_LINE})?")
-_BEFORE = re.compile(rf"(?:{_LINE}{_NEWLINE}?[ \t]*)+$")
+_SPLIT = re.compile(rf"({_NEWLINE})")
+_BASE64_LINE = re.compile(r"[ \t>|*#]*[A-Za-z0-9+/=]*[ \t]*")
 _BLANK = re.compile(r"(?:\s|\\+[rn])*")
 _BLANK_END = re.compile(r"(?:\s|\\+[rn])*$")
 _PUTTY = re.compile(r"Private-Lines: (\d{1,4})\r?\n")
@@ -36,19 +37,30 @@ def find_private_keys(text: str) -> Iterator[Edit]:
 def _find_pem(text: str) -> Iterator[Edit]:
     position = 0
     while (border := _BORDER.search(text, position)) is not None:
-        start, position = border.end(), border.end()
+        start = border.end()
         if border[1] == "END":  # of a key whose beginning was cut off
-            head = _BEFORE.search(text, max(0, border.start() - _LIMIT), border.start())
-            if head is not None:
-                yield from _body(text, head.start(), border.start())
+            yield from _body(text, _start_of_rest(text, position, border.start()), border.start())
+            position = start
             continue
         following = _BORDER.search(text, start, start + _LIMIT)
         if following is not None and following[1] == "END":
             yield from _body(text, start, following.start())
             position = following.end()
         else:
-            rest = _REST.match(text, start, start + _LIMIT)
-            yield from _body(text, start, rest.end() if rest else start)
+            rest = _REST.match(text, start, following.start() if following else start + _LIMIT)
+            position = rest.end() if rest else start
+            yield from _body(text, start, position)
+
+
+def _start_of_rest(text: str, floor: int, end: int) -> int:
+    """Where the lines of base64 begin that end there."""
+    floor = max(floor, end - _LIMIT)
+    start = end
+    for part in reversed(_SPLIT.split(text[floor:end])):
+        if not _BASE64_LINE.fullmatch(part) and not _SPLIT.fullmatch(part):
+            break
+        start -= len(part)
+    return start
 
 
 def _body(text: str, start: int, end: int) -> Iterator[Edit]:

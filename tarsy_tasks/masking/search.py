@@ -13,6 +13,9 @@ __all__ = ["Places", "Search", "project"]
 
 _MEMORY_BYTES = 64 * 1024 * 1024
 """The most that the states of one search may take; with less, RE2 would give up its fast way."""
+_WINDOW = 16 * 1024
+_OVERLAP = 4 * 1024
+"""No match needs more to show that it is one."""
 
 
 def project(text: str) -> bytes:
@@ -36,7 +39,7 @@ class Search:
 
     def next(self, projection: bytes, position: int = 0) -> tuple[int, int, int] | None:
         """Index of the pattern that matches first, and where its group, or the whole of it, begins and ends."""
-        match = self._pattern.search(projection, position)
+        match = _search(self._pattern, projection, position)
         if match is None:
             return None
         index = match.lastindex
@@ -58,14 +61,38 @@ class Places:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._pattern = _compile("|".join(patterns), never_capture=True)
 
+    def next(self, projection: bytes, position: int = 0) -> int | None:
+        """Where the next match begins."""
+        match = _search(self._pattern, projection, position)
+        return None if match is None else match.start()
+
     def find(self, projection: bytes, start: int = 0, end: int | None = None) -> Iterator[int]:
         """Where each match begins, from left to right."""
-        for match in self._pattern.finditer(projection, start, end):
+        end = len(projection) if end is None else end
+        while (match := _search(self._pattern, projection, start, end)) is not None:
             yield match.start()
+            start = max(match.end(), match.start() + 1)
 
     def are_in(self, projection: bytes) -> bool:
         """Whether there is any."""
-        return self._pattern.search(projection) is not None
+        return self.next(projection) is not None
+
+
+def _search(pattern: "re2._Regexp", projection: bytes, start: int, stop: int | None = None) -> "re2._Match | None":
+    """The first match. It is looked for in windows: an earlier match that only may be has to be followed until it is
+    none, and that anew for each match behind it."""
+    stop = len(projection) if stop is None else stop
+    while start < stop:
+        end = min(stop, start + _WINDOW)
+        match = pattern.search(projection, start, end)
+        if match is not None:
+            if match.end() == end < stop:
+                return pattern.match(projection, match.start(), stop) or match
+            return match
+        if end == stop:
+            return None
+        start = end - _OVERLAP
+    return None
 
 
 def _compile(pattern: str, *, never_capture: bool = False) -> "re2._Regexp":
