@@ -13,7 +13,7 @@ from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_spans import Value, read_value
-from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 
 __all__ = ["ASSIGNED", "find_assigned"]
 
@@ -38,17 +38,18 @@ _TAGGED = r"\\*[\"']?[ \t]*>"
 _POSTED = r"\\*[\"'](?:;[^\n]*)?\r?\n(?:Content-[^\n]*\n)*\r?\n"
 _CONNECTOR = r"\\*[\"'`]?[ \t]+(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?"
 _FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
+_KEYED = r"(?i:key)[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
 _ARGUMENT = r"[ \t]+[^\s\-]"
 
 ASSIGNED = (
     rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{_TAGGED}|{_POSTED}|{_FOLLOWED})"
-    rf"|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}"
+    rf"|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}|{_KEYED}"
 )
 """A name with whatever may stand between it and its value."""
 
 _search = Places([ASSIGNED])
-_NAME = re.compile(rf"{STEMS}[\w.\-]*", re.ASCII)
+_NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
 _TAIL = re.compile(
     rf"(?P<paired>{_PAIRED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
     rf"|(?P<tagged>{_TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})"
@@ -69,6 +70,9 @@ _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _VALUE_MARKS = frozenset("=:@")
 """What stands behind one of these is a value, no name."""
 _FIELD = re.compile(r"[\w.\-]{1,64}[=:]")
+_PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
+_IDENTIFIER = re.compile(r"[A-Za-z_]+")
+_BEHIND_ARGUMENT = frozenset(",)}")
 _OPEN_TAG = re.compile(r"[^<>]{0,300}>")
 _READING = re.compile(
     r"(?i)(?:get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
@@ -156,13 +160,29 @@ def _read_assigned(named: _Named) -> Value | None:
         value = read_value(text, heading.end())
     else:
         value = read_value(text, position, line_start=line_start)
-    return None if value is None else _secret_part(text, value, named.strength)
+    return None if value is None else _secret_part(named, value)
 
 
-def _secret_part(text: str, value: Value, strength: Strength) -> Value | None:
+def _is_reference(named: _Named, value: Value, content: str) -> bool:
+    """Whether code passes on what is a secret, under a name much like it: `password=new_password,`."""
+    if value.is_quoted or named.name.isupper() or not _IDENTIFIER.fullmatch(content) or rate_name(content) is None:
+        return False
+    if content.lower() == re.split(r"\W", named.name.lower())[-1]:
+        return True
+    if content.isalpha() and content.islower():
+        return False  # `password=mysecretpassword`
+    is_argument = named.text[value.end : value.end + 1] in _BEHIND_ARGUMENT
+    is_statement = named.tail[0].endswith((" =", " :=")) and named.start != named.line_start
+    return is_argument or is_statement
+
+
+def _secret_part(named: _Named, value: Value) -> Value | None:
+    text, strength = named.text, named.strength
     content = text[value.start : value.end]
     if MASK in content:
         return _with_rest_of_masked(content, value)
+    if _is_reference(named, value, content) or is_label(named.name, content):
+        return None
     if value.is_block:
         words = content.split()
         is_some = strength is Strength.STRONG or any(map(looks_random, words))
@@ -180,9 +200,8 @@ def _secret_part(text: str, value: Value, strength: Strength) -> Value | None:
 
 
 def _with_rest_of_masked(content: str, value: Value) -> Value | None:
-    """The whole value, when a part of it was masked for its form and the rest may be a part of the secret."""
-    rest = content.replace(MASK, "")
-    return value if " " not in content and "://" not in content and len(re.findall(r"\w", rest)) > 3 else None
+    """The whole value, when only a part of it was masked for its form."""
+    return value if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content else None
 
 
 def _read_paired(named: _Named) -> Value | None:
@@ -192,7 +211,7 @@ def _read_paired(named: _Named) -> Value | None:
     text, tail = named.text, named.tail
     line_start = text.rfind("\n", tail.start(), tail.end()) + 1
     value = read_value(text, tail.end(), line_start=line_start or None)
-    return None if value is None else _secret_part(text, value, named.strength)
+    return None if value is None else _secret_part(named, value)
 
 
 def _read_opened(named: _Named) -> Value | None:
@@ -201,7 +220,7 @@ def _read_opened(named: _Named) -> Value | None:
         return None
     default = _DEFAULT.match(named.text, named.tail.end(), named.tail.end() + _BLOCK_LIMIT)
     value = read_value(named.text, default.end()) if default else None
-    return None if value is None else _secret_part(named.text, value, named.strength)
+    return None if value is None else _secret_part(named, value)
 
 
 def _read_listed(named: _Named) -> Value | None:
@@ -267,20 +286,20 @@ def _read_followed(named: _Named) -> Value | None:
     if value is None or text[value.start] == "-":
         return None
     content = text[value.start : value.end]
-    if MASK in content or _FIELD.match(content) or not is_secret(content, named.strength, is_quoted=value.is_quoted):
+    is_option = named.text[named.start] == "-"
+    strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
+    if MASK in content or _FIELD.match(content) or not is_secret(content, strength, is_quoted=value.is_quoted):
         return None
     if value.is_quoted and not is_prose(content):
         return value
     is_column = "  " in connector[0] or "\t" in connector[0]
     if is_made_up(content) and (not is_column or named.line_start is not None):
         return value
-    return value if _is_command(named) else None
+    return value if is_option or _is_command(named) else None
 
 
 def _is_command(named: _Named) -> bool:
-    """Whether a value follows the name because the name is an option, or stands in a statement of a shell or netrc."""
-    if named.text[named.start] == "-":
-        return True
+    """Whether a value follows the name because both stand in a statement of a shell, or in a netrc."""
     before = named.before
     return _SHELL.search(before) is not None or (
         named.strength is Strength.STRONG and "\n\n" not in before and _LOGIN.search(before) is not None

@@ -97,9 +97,11 @@ FORMS = (
     Form("Slack hook", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/\-]{16,})"),
     Form("Discord hook", r"discord(?:app)?\.com/api(?:/v\d+)?/webhooks/\d+/([\w\-]{16,})"),
     Form("Teams hook", r"\.office\.com/webhookb?2?/([\w@\-/]{16,})"),
+    Form("Zapier hook", r"hooks\.zapier\.com/hooks/catch/([\w/\-]{12,})"),
     Form("Telegram address", r"api\.telegram\.org/bot(\d+:[\w\-]{16,})"),
     Form("crypt", r"\$2[abxy]?\$\d\d\$([./A-Za-z0-9]{22,})"),
-    Form("crypt", r"\$(?:apr1|1|5|6|7|y|gy|md5|sha1|scrypt|argon2\w*)\$([./A-Za-z0-9=,+$\-]{16,})"),
+    Form("Kerberos", r"\$krb5\w*\$([^\s\"']{16,})"),
+    Form("crypt", r"\$(?:apr1|1|5|6|7|8|9|y|gy|md5|sha1|scrypt|argon2\w*)\$([./A-Za-z0-9=,+$\-]{16,})"),
     Form("LDAP hash", r"\{(?:SSHA|SHA|SMD5|CRYPT|PBKDF2|ARGON2)[0-9]*\}([A-Za-z0-9+/=$.,]{12,})"),
     Form("Django hash", r"\bpbkdf2[_:]sha\d+[$:]([A-Za-z0-9+/=$:.]{16,})"),
     Form("SCRAM", r"SCRAM-SHA-\d+\$(\d+:[A-Za-z0-9+/=$:]{20,})"),
@@ -111,7 +113,8 @@ FORMS = (
     Form("pgpass", r"(?m:^[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:]{8,})$)", _random),
     Form(
         "ssh key",
-        r"(?:ssh-(?:rsa|dss|ed25519|ed448)|ecdsa-sha2-nistp\d+)(?:@openssh\.com)?[ \t]+(AAAA[A-Za-z0-9+/]{16,}={0,3})",
+        r"(?:ssh-(?:rsa|dss|ed25519|ed448)|ecdsa-sha2-nistp\d+)(?:@openssh\.com)?[ \t]+"
+        r"(AAAA[A-Za-z0-9+/]{16,}={0,3}|[A-Za-z0-9+/=\-]{24,})",
     ),
 )
 

@@ -17,16 +17,17 @@ ALWAYS = frozenset(
 )
 
 OPTIONAL: dict[str, str] = {
-    "certificate": r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----\s*([A-Za-z0-9+/=\s\\rn]+?)\s*-----END",
+    "certificate": r"(?s)-----BEGIN [A-Z0-9 ]*CERTIFICATE[A-Z ]*-----\s*(.+?)\s*-----END",
     "certificate_authority_data": (
         r"(?i:certificate-authority-data|client-certificate-data|caBundle|ca\.crt)\\*[\"']?[ \t]*:[ \t]*\\*[\"']?"
-        r"([A-Za-z0-9+/=]{8,})"
+        r"([A-Za-z0-9+/]{8,}={0,2})"
     ),
-    "email": r"\b[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*\.[A-Za-z]{2,}\b",
-    "base64_secret": r"(?:^|[^\w+/=.\-])([A-Za-z0-9+/]{23,}={1,2}|[A-Za-z0-9]*[+/][A-Za-z0-9+/]{40,}={0,2})(?:$|[^\w+/=])",
+    "email": r"\b[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*\.[A-Za-z]{2,63}\b",
+    # Upper case tells it from a checksum, `=` from a word. RE2 has no way to say "but no path", so none with a `/` first.
+    "base64_secret": r"(?:^|[^\w+/=.\-])([A-Za-z0-9+][A-Za-z0-9+/]{18,}(?:=|[A-Z][A-Za-z0-9+/]*)=?)(?:$|[^\w+/=.\-])",
     "base64_short": r":[ \t]+\\*[\"']?([A-Za-z0-9+/]{3,22}={1,2})(?:$|[^\w+/=])",
 }
-"""Name → pattern; where it has a group, only that is masked."""
+"""Name → pattern, in RE2's syntax; where it has a group, only that is masked."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "basic": ("api_key", "password"),

@@ -19,7 +19,7 @@ from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
-from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 
 __all__ = ["JsonText", "confine", "find_json"]
 
@@ -36,6 +36,7 @@ _PLAIN = re.compile(r"[A-Za-z_.\-/ ]*")
 """Nothing but names and words."""
 _VALUES_BELOW = _PAIR_VALUES | frozenset("plaintext text current".split())
 
+_STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
 _scan_json = json.JSONDecoder().scan_once
 _SKIP_LIMIT = 2 * 1024 * 1024
 """In a text of up to so many characters, stretches without a hit are skipped at the speed of C, which holds the
@@ -104,6 +105,11 @@ def find_json(
         hits: Offsets at which there may be one, in order.
         mask_string: Masks what a string says.
     """
+    if _STRING_ALONE.match(text):
+        reader = _Reader(text, hits, 0, mask_string)
+        if reader.read(0) == len(text.rstrip()):
+            yield JsonText(0, len(text), sorted(reader.edits.values()))
+            return
     position, failures = 0, 0
     while (found := _starts.next(projection, position)) is not None:
         _, start, _ = found
@@ -236,7 +242,11 @@ class _Reader:
             said = self._said(token)
             if rating == "header":
                 return self._replace(token, apply_edits(said, find_in_header(said, name, 0)))
-            is_masked = is_secret(said, rating, is_quoted=True) and not is_prose(said, is_quoted=True)
+            is_masked = (
+                is_secret(said, rating, is_quoted=True)
+                and not is_prose(said, is_quoted=True)
+                and not is_label(name, said)
+            )
             return is_masked and self._replace(token, MASK)
         word = self._text[token.start : token.end]
         if rating is Strength.STRONG and word not in ("true", "false", "null"):

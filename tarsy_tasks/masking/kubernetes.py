@@ -30,6 +30,7 @@ _KIND = re.compile(rf"(?P<lead>{_BEFORE})[\"']?kind[\"']?[ \t]*:[ \t]+(?:!!str[ 
 _DATA = re.compile(rf"(?P<lead>{_BEFORE})[\"']?(?:data|stringData)[\"']?[ \t]*:(?P<rest>[^\r\n]*)")
 _inline_secrets = Places([r"[{,\[ \t(]\\*[\"']?[Kk]ind\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?Secret\\*[\"']?[ \t]*[,})\] ]"])
 _INLINE_DATA = re.compile(r"(?:[Dd]ata|[Ss]tringData)\\*[\"']?[ \t]*[:=][ \t]*(?:map)?(?:\[\w+\][\[\]\w]*)?([{\[][^{}\[\]]+[}\]])")
+_INLINE_VALUE = re.compile(rf"[:=][ \t]*\\*[\"']?(?!{MASK})[^\s\"'\\]")
 _INLINE_LIMIT = 64 * 1024
 _BLANKS = re.compile(r"[ \t]*")
 _DASHES = re.compile(r"(?:-[ \t]+)*")
@@ -151,7 +152,8 @@ def find_inline(text: str, projection: bytes) -> Iterator[Edit]:
         start, end = max(position, place - _INLINE_LIMIT), min(len(text), place + _INLINE_LIMIT)
         position = max(position, end)
         for data in _INLINE_DATA.finditer(text, start, end):
-            yield Edit(*data.span(1))
+            if _INLINE_VALUE.search(data[1]):
+                yield Edit(*data.span(1))
 
 
 def _find_in_document(text: str, projection: bytes, start: int, end: int) -> Iterator[Edit]:

@@ -143,6 +143,8 @@ class Masker:
 
     def mask_json(self, value: JsonValue) -> JsonValue:
         """A JSON value with its texts masked, and whole values under names of secrets."""
+        if isinstance(value, str):
+            return self.mask(value)
         try:
             text = json.dumps(value, ensure_ascii=False)
             masked = self._mask(text, 0)

@@ -12,8 +12,9 @@ __all__ = ["STEMS", "Strength", "rate_name"]
 
 
 class Strength(IntEnum):
-    """How sure a name is of its value: when that looks random, when it stands in quotes, always."""
+    """How sure a name is of its value: when that looks long and random, random, when it stands in quotes, always."""
 
+    FAINT = 0
     WEAK = 1
     QUOTED = 2
     STRONG = 3
@@ -25,7 +26,7 @@ _STRONG = frozenset(
     "encryptionkey accountkey sharedkey mnemonic".split()
 )
 _WEAK = frozenset(
-    "secret token auth jwt bearer credential credentials creds otp totp csrf xsrf passkey authkey sessionkey "
+    "secret token auth jwt bearer credential credentials creds otp totp pat csrf xsrf passkey authkey sessionkey "
     "sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken".split()
 )
 _GLUED = tuple(
@@ -41,6 +42,12 @@ _WEAK_BEFORE_KEY = frozenset(
     "auth app application session license deploy service storage hmac jwt aes rsa webhook admin root ssh pgp gpg "
     "unseal recovery consumer ingest integration write read server user project bot functions function".split()
 )
+_NO_KEY = frozenset(
+    "public primary foreign partition sort cache row object routing hash group order index range composite unique natural "
+    "surrogate candidate idempotency dedup dedupe deduplication shard message event map dict json label host registry "
+    "path file translation locale i18n redis lookup join search query config setting option sorting grouping data".split()
+)
+"""Keys to other things than doors."""
 _STRONG_BEFORE_SECRET = frozenset(
     "client app application consumer shared webhook jwt api session cookie signing user oauth totp otp mfa bot hmac "
     "auth token refresh access callback encryption master admin root db database".split()
@@ -52,14 +59,14 @@ _PHRASE = frozenset("seed recovery backup mnemonic secret pass".split())
 _SUFFIXES = frozenset(
     "value string text plain plaintext raw data base b64 base64 hash hashed md5 sha1 sha256 sha512 encrypted enc prod "
     "production dev staging stage test new old current previous confirm confirmation default initial temp temporary "
-    "json pem v x".split()
+    "json pem b v x".split()
 )
 """They say which one or in what form, and leave it a secret: `SECRET_KEY_BASE`, `password_confirmation`, `token2`."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 STEMS = (
-    r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|bearer|csrf|xsrf|sessid"
+    r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|bearer|csrf|xsrf|sessid|_pat"
     r"|sessionid|dockerc|kennwort|senha|contrase|mdp|wachtw|haslo|phrase"
     r"|(?:api|app|application|secret|private|access|signing|encryption|master|account|preshared|shared|client"
     r"|subscription|auth|session|license|deploy|service|storage|hmac|jwt|aes|rsa|webhook|admin|root|ssh|pgp|gpg|unseal"
@@ -91,6 +98,8 @@ def rate_name(name: str) -> Strength | None:
             if before in _STRONG_BEFORE_KEY
             else Strength.WEAK
             if before in _WEAK_BEFORE_KEY
+            else Strength.FAINT
+            if last == "key" and before not in _NO_KEY
             else None
         )
     if last == "secret" and before in _STRONG_BEFORE_SECRET:

@@ -6,11 +6,12 @@ costs nothing. The patterns are in the syntax that RE2 and `re` share; no letter
 
 __all__ = ["TOKENS"]
 
-_A = r"[A-Za-z0-9]"
+_A = r"\w"
 _B = r"[A-Za-z0-9_\-]"
 _H = r"[0-9a-f]"
 
 TOKENS: dict[str, tuple[str, ...]] = {
+    "Adafruit, Prefect, Dependency-Track": (rf"(?:aio|pn[bu]|odt)_{_A}{{24,}}",),
     "Alibaba": (rf"LTAI{_A}{{12,24}}",),
     "Airtable": (rf"pat{_A}{{14}}\.{_H}{{40,}}",),
     "Anthropic, OpenAI and compatible": (
@@ -18,7 +19,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
         rf"sk-{_A}{{20,}}",
     ),
     "Atlassian": (rf"AT(?:ATT|CTT)3x{_B}{{20,}}={{0,2}}[A-Z0-9]*", rf"ATBB{_A}{{24,}}"),
-    "AWS": (r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",),
+    "AWS": (r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16,}",),
     "Azure": (
         r"[A-Za-z0-9_~.\-]{3}[78]Q~[A-Za-z0-9_~.\-]{30,}",
         rf"{_A}{{40,}}(?:AzSe|AzFu|AZDO|ACDb|\+ASt|APIM)[A-Za-z0-9+/]{{4,}}={{0,2}}",
@@ -29,7 +30,9 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "DigitalOcean": (rf"do[opr]_v1_{_H}{{32,}}",),
     "Discord": (rf"[MNO]{_B}{{22,27}}\.{_B}{{6,7}}\.{_B}{{27,}}",),
     "Docker": (rf"dckr_(?:pat|oat)_{_B}{{16,}}", r"SWMTKN-1-[a-z0-9]{20,}-[a-z0-9]{16,}"),
-    "Doppler": (rf"dp\.(?:pt|st|sa|ct|scim|audit|said)\.{_A}{{24,}}",),
+    "Doppler": (rf"dp\.(?:pt|st|sa|ct|scim|audit|said)\.(?:[a-z0-9_\-]+\.)?{_A}{{24,}}",),
+    "Dropbox": (rf"sl\.(?:u\.)?{_B}{{60,}}",),
+    "EasyPost": (rf"EZ[AT]K{_A}{{50,}}",),
     "Figma": (rf"figd_{_B}{{24,}}",),
     "Fly.io": (rf"fo1_{_B}{{24,}}", r"fm[12][ar]?_[A-Za-z0-9+/=_\-]{24,}"),
     "GitHub": (rf"gh[pousr]_{_A}{{16,}}", r"github_pat_\w{20,}"),
@@ -44,8 +47,14 @@ TOKENS: dict[str, tuple[str, ...]] = {
         rf"1//0{_B}{{24,}}",
     ),
     "Grafana": (rf"glsa_{_A}{{24,}}_{_H}{{8}}", r"glc_[A-Za-z0-9+/]{24,}={0,2}", r"eyJrIjoi[A-Za-z0-9+/]{30,}={0,2}"),
+    "HubSpot": (rf"pat-(?:na|eu)\d-{_H}{{8}}-{_B}{{20,}}",),
     "HashiCorp": (rf"hv[sbr]\.{_B}{{20,}}", rf"{_A}{{14}}\.atlasv1\.{_B}{{40,}}"),
     "JSON Web Token": (rf"eyJ{_B}{{6,}}\.{_B}{{4,}}(?:\.{_B}*){{0,3}}",),
+    "keys for live and test": (
+        rf"[a-z]{{2,8}}_(?:live|test|prod|sandbox)_{_B}{{16,}}",
+        rf"[sp]k_{_H}{{32,}}",
+        rf"mdb_sa_sk_{_B}{{24,}}",
+    ),
     "k3s": (rf"K10{_H}{{40,}}::[a-z]+:{_A}+",),
     "Linear, Notion, Postman": (
         rf"lin_(?:api|oauth)_{_A}{{24,}}",
@@ -74,6 +83,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
     ),
     "PlanetScale, Pulumi": (rf"pscale_(?:tkn|pw|oauth)_{_B}{{24,}}", rf"pul-{_H}{{32,}}"),
     "PostHog, Sentry": (rf"ph[xc]_{_B}{{30,}}", rf"sntry[su]_[A-Za-z0-9_\-+/=]{{24,}}"),
+    "ReadMe": (r"rdme_[a-z0-9]{40,}",),
     "Shopify, Square": (
         rf"shp(?:at|ca|pa|ss|tka)_{_H}{{24,}}",
         rf"sq0(?:atp|csp|idp)-{_B}{{16,}}",
@@ -83,6 +93,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
         rf"xox[a-z](?:\.xox[a-z])?-[A-Za-z0-9\-]{{8,}}",
         r"xapp-\d-[A-Za-z0-9\-]{8,}",
     ),
+    "SonarQube": (rf"sq[pua]_{_H}{{32,}}",),
     "Stripe": (rf"[rs]k_(?:live|test|prod)_{_A}{{10,}}", r"whsec_[A-Za-z0-9+/]{16,}={0,2}"),
     "Tailscale": (rf"tskey-[a-z]+-{_A}{{8,}}-{_A}{{16,}}",),
     "Telegram": (rf"\d{{8,11}}:A{_B}{{33,36}}",),
