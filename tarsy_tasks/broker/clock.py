@@ -4,8 +4,12 @@ Owns the estimate of Redis TIME on this machine. Deadlines travel from machine t
 may be minutes apart; a monotonic clock with a measured offset agrees to within a round trip.
 """
 
+import threading
 import time
+from contextlib import suppress
 from typing import Any
+
+from redis.exceptions import RedisError
 
 __all__ = ["RedisClock"]
 
@@ -18,6 +22,12 @@ class RedisClock:
     def __init__(self) -> None:
         self._offset = 0.0
         self._synced_at = float("-inf")
+        self._asking = threading.Lock()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether `sync` has nothing to ask."""
+        return time.monotonic() - self._synced_at < _RESYNC_S
 
     def sync(self, redis: Any) -> None:
         """Ask Redis for its time, if that is more than a minute ago. A clock that was set once goes on without Redis.
@@ -28,15 +38,20 @@ class RedisClock:
         Raises:
             RedisError: Redis cannot be reached, and never could.
         """
+        if self.is_fresh:
+            return
+        if self._synced_at == float("-inf"):
+            self._ask(redis)
+        elif self._asking.acquire(blocking=False):  # one asks for all
+            try:
+                with suppress(RedisError, OSError):
+                    self._ask(redis)
+            finally:
+                self._asking.release()
+
+    def _ask(self, redis: Any) -> None:
         before = time.monotonic()
-        if before - self._synced_at < _RESYNC_S:
-            return
-        try:
-            seconds, microseconds = redis.time()
-        except Exception:
-            if self._synced_at == float("-inf"):
-                raise
-            return
+        seconds, microseconds = redis.time()
         after = time.monotonic()
         self._offset = seconds + microseconds / 1e6 - (before + after) / 2
         self._synced_at = after

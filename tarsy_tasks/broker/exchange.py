@@ -5,6 +5,9 @@ and keeps statistics for every execution, which costs three times the exchange i
 for commands that may be sent twice: an exchange on a connection that was cut is tried once more on a new one.
 """
 
+import time
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,6 +16,7 @@ from redis.exceptions import ResponseError
 __all__ = ["RedisExchange"]
 
 _IDLE_LIMIT = 16
+_IDLE_S = 10.0
 
 
 class RedisExchange:
@@ -24,14 +28,13 @@ class RedisExchange:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._idle: list[Any] = []
+        self._idle: deque[tuple[float, Any]] = deque()
 
     def close_idle(self) -> None:
         """Close connections that nobody uses; more are opened when they are needed."""
-        while self._idle:
-            connection = self._idle.pop()
-            connection.disconnect()
-            self._pool.release(connection)
+        with suppress(IndexError):
+            while True:
+                self._close(self._idle.pop()[1])
 
     def execute(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands together and return their replies.
@@ -40,7 +43,7 @@ class RedisExchange:
             RedisError: As redis-py's own commands do; the first reply that is an error, or a lost connection.
         """
         try:
-            connection = self._idle.pop()
+            _, connection = self._idle.pop()
         except IndexError:
             connection = self._pool.get_connection()
         try:
@@ -52,19 +55,27 @@ class RedisExchange:
                 replies = _exchange(connection, commands)
         except BaseException:
             # Whatever is still on its way would be taken for the reply to the next command.
-            connection.disconnect()
-            self._pool.release(connection)
+            self._close(connection)
             raise
-        if len(self._idle) < _IDLE_LIMIT:
-            self._idle.append(connection)
-        else:
-            # After a moment in which Redis stood still and all waited for it.
-            connection.disconnect()
-            self._pool.release(connection)
+        self._keep(connection)
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise reply
         return replies
+
+    def _keep(self, connection: Any) -> None:
+        """Keep a connection for the next exchange. After a moment in which Redis stood still and all waited for it,
+        there are too many: what lies idle at the bottom goes.
+        """
+        now = time.monotonic()
+        self._idle.append((now, connection))
+        with suppress(IndexError):  # other threads take from it meanwhile
+            while len(self._idle) > _IDLE_LIMIT or self._idle[0][0] < now - _IDLE_S:
+                self._close(self._idle.popleft()[1])
+
+    def _close(self, connection: Any) -> None:
+        connection.disconnect()
+        self._pool.release(connection)
 
 
 def _exchange(connection: Any, commands: tuple[tuple[Any, ...], ...]) -> list[Any]:

@@ -9,7 +9,7 @@ import logging
 import socket
 from contextlib import suppress
 from queue import Empty
-from typing import Any
+from typing import Any, ClassVar
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
@@ -74,6 +74,12 @@ class QoS(kombu_redis.QoS):
 
     restore_at_shutdown = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # What kombu has done at the exit of the process keeps every channel that was never closed, with its
+        # connections: Celery leaves one behind whenever it cannot connect anew at once.
+        self._on_collect.cancel()
+
     def append(self, message: Any, delivery_tag: str) -> None:
         tag = _call_id(message.headers) or str(delivery_tag)
         if not isinstance(message.headers.get("id", tag), str):
@@ -112,7 +118,6 @@ class QoS(kombu_redis.QoS):
 
     def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
         """Called when a channel closes: what runs goes on, all else this process lets go of, and its lease lapses."""
-        self._on_collect.cancel()
         self._flush()
         for message in self._delivered.values():
             if not message.delivery.runs:
@@ -247,10 +252,21 @@ class Transport(kombu_redis.Transport):
     """The transport with that channel."""
 
     Channel = Channel
+    _ticks: ClassVar[frozenset[Any]] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = _Poller()
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """kombu leaves in the loop what polled for a connection that is gone, with its channels, and calls it at every
+        turn. A process has one consumer, and so one connection in its loop.
+        """
+        loop.on_tick -= Transport._ticks
+        before = frozenset(loop.on_tick)
+        stock: Any = super()
+        stock.register_with_event_loop(connection, loop)
+        Transport._ticks = frozenset(loop.on_tick - before)
 
 
 TRANSPORT_ALIASES[ALIAS] = f"{__name__}:Transport"

@@ -1,9 +1,10 @@
 """Alerts: a server has fallen ill, or is well again; said once, whichever worker saw it.
 
 Owns when that is said. What every worker saw of a server lies in Redis, and one script decides there: a server is ill
-when no worker finds it healthy, and well again when one has found it so, without a break, for a while that doubles with
-every relapse of the last hour. So a flapping server is reported ill and stays it, and nothing storms. An alert is in
-the stream `tarsy:alerts` before this process tells anybody else; who is told, it leaves to those who subscribe.
+when two checks, one soon after the other, left no worker that finds it healthy, and well again when one has found it
+so, without a break, for a while that doubles with every relapse of the last hour. So a single failure is no alert, a
+flapping server is reported ill and stays it, and nothing storms. An alert is in the stream `tarsy:alerts` before this
+process tells anybody else; who is told, it leaves to those who subscribe.
 """
 
 import json
@@ -14,20 +15,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from celery import current_app
 from pydantic import BaseModel, ConfigDict
-from redis.exceptions import RedisError
 
 from tarsy_tasks import keys
 from tarsy_tasks.health import RECORD_TTL_S, HealthRecord
 
-__all__ = ["Alert", "note", "subscribe"]
+__all__ = ["Alert", "note_command", "pass_on", "subscribe"]
 
 logger = logging.getLogger(__name__)
 
 _STATE_TTL_S = 24 * 3600
 _STREAM_TTL_S = 30 * 24 * 3600
 _STREAM_LENGTH = 1000
+_CONFIRMED_S = 4
+"""A worker repeats a check that fails after 5 s; what it told of the first one a moment later is no second one."""
 _RECOVERY_S = 25
 """With checks every 15 s: the second good one in a row."""
 _LONGEST_RECOVERY_S = 900
@@ -36,7 +37,7 @@ _RELAPSES_S = 3600
 _NOTE = """
 -- Notes what one worker saw; returns the alert that this gives, or false.
 -- KEYS state, stream; ARGV worker, healthy, alert as JSON, seconds: observation, recovery, longest recovery, relapses,
--- state, stream; length of the stream
+-- state, stream; length of the stream, id of the alert, seconds until an illness is confirmed
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 local time = redis.call('TIME')
@@ -58,6 +59,8 @@ for i = 1, #state, 2 do
 end
 healthy = healthy or ARGV[2] == '1'
 redis.call('EXPIRE', KEYS[1], ARGV[8])
+-- Sent again, because the connection was lost before the reply.
+if known.given_id == ARGV[11] then return known.given end
 
 local said = known.said
 local since = tonumber(known.since) or now
@@ -81,14 +84,18 @@ if healthy then
     local wanted = math.min(ARGV[5] * 2 ^ math.min(math.max(0, relapses - 1), 16), tonumber(ARGV[6]))
     if now - well < wanted then return false end
     verdict = 'healthy'
-elseif now - (tonumber(known.relapsed) or 0) > tonumber(ARGV[7]) then
-    relapses = 1
 else
-    relapses = relapses + 1
+    local ill = tonumber(known.ill)
+    if not ill or now - ill > tonumber(ARGV[4]) then
+        redis.call('HSET', KEYS[1], 'ill', now)
+        return false
+    end
+    if now - ill < tonumber(ARGV[12]) then return false end
+    relapses = now - (tonumber(known.relapsed) or 0) > tonumber(ARGV[7]) and 1 or relapses + 1
+    redis.call('HSET', KEYS[1], 'relapsed', now)
 end
-redis.call('HDEL', KEYS[1], 'well')
+redis.call('HDEL', KEYS[1], 'well', 'ill')
 redis.call('HSET', KEYS[1], 'said', verdict, 'since', now, 'relapses', relapses)
-if verdict == 'unhealthy' then redis.call('HSET', KEYS[1], 'relapsed', now) end
 local alert = cjson.decode(ARGV[3])
 alert.status, alert.at, alert.lasted_s, alert.relapses = verdict, now, now - since, math.max(0, relapses - 1)
 local text = cjson.encode(alert)
@@ -96,6 +103,7 @@ kind = redis.call('TYPE', KEYS[2]).ok
 if kind ~= 'stream' and kind ~= 'none' then redis.call('DEL', KEYS[2]) end
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[10], '*', 'alert', text)
 redis.call('EXPIRE', KEYS[2], ARGV[9])
+redis.call('HSET', KEYS[1], 'given_id', ARGV[11], 'given', text)
 return text
 """
 
@@ -155,42 +163,41 @@ def subscribe(tell: Callable[[Alert], None]) -> Callable[[], None]:
     return unsubscribe
 
 
-def note(record: HealthRecord, redis: Any = None) -> Alert | None:
-    """Take note of a check; logs and passes on the alert that it gives, if any.
+def note_command(record: HealthRecord) -> tuple[Any, ...]:
+    """The Redis command that takes note of a check, to ride with others; `pass_on` understands its reply.
 
-    An alert is no reason to fail: where Redis cannot be asked, the next check tells.
-
-    Args:
-        record: What the check found.
-        redis: A client of the database of the results; None: the current application's.
+    It may be sent twice: the second time it gives the same alert.
     """
-    client = redis if redis is not None else current_app.backend.client
     # The script adds its verdict.
     draft: dict[str, Any] = {"v": 1, "id": str(uuid.uuid4()), "server": record.server, "worker": record.worker}
     if record.error is not None:
         draft["error"] = record.error
-    try:
-        text = client.register_script(_NOTE)(
-            [keys.alert_state_key(record.server), keys.ALERTS],
-            [
-                record.worker,
-                int(record.healthy),
-                json.dumps(draft),
-                RECORD_TTL_S,
-                _RECOVERY_S,
-                _LONGEST_RECOVERY_S,
-                _RELAPSES_S,
-                _STATE_TTL_S,
-                _STREAM_TTL_S,
-                _STREAM_LENGTH,
-            ],
-        )
-        alert = Alert.model_validate_json(text) if text else None
-    except (RedisError, ValueError) as error:
-        logger.warning("the check of MCP server %s could not be noted for alerts: %s", record.server, error)
+    return (
+        "EVAL",
+        _NOTE,
+        2,
+        keys.alert_state_key(record.server),
+        keys.ALERTS,
+        record.worker,
+        int(record.healthy),
+        json.dumps(draft),
+        RECORD_TTL_S,
+        _RECOVERY_S,
+        _LONGEST_RECOVERY_S,
+        _RELAPSES_S,
+        _STATE_TTL_S,
+        _STREAM_TTL_S,
+        _STREAM_LENGTH,
+        draft["id"],
+        _CONFIRMED_S,
+    )
+
+
+def pass_on(reply: bytes | None) -> Alert | None:
+    """Log and pass on the alert, if any, that Redis replied with when it took note of a check."""
+    if reply is None:
         return None
-    if alert is None:
-        return None
+    alert = Alert.model_validate_json(reply)
     logger.log(logging.WARNING if alert.status == "unhealthy" else logging.INFO, "alert: %s", alert)
     with _lock:
         _given.append(alert)

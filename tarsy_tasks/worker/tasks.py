@@ -22,6 +22,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
+from tarsy_tasks.worker.consumer import taking_for_s
 from tarsy_tasks.worker.content import build_result
 from tarsy_tasks.worker.guard import Guard
 from tarsy_tasks.worker.health import request_check
@@ -165,7 +166,8 @@ def check_server(server: str, sent_at: Any = None) -> None:
     waited_s: float | None = None
     if isinstance(sent_at, int | float):
         _clock.sync(current_app.backend.client)
-        waited_s = round(max(0.0, _clock.now() - sent_at), 6)
+        # While no worker was there to take it, it was not this one that was too busy.
+        waited_s = round(min(max(0.0, _clock.now() - sent_at), taking_for_s()), 6)
     request_check(server, waited_s)
 
 
@@ -194,7 +196,8 @@ def _time_left(info: CallInfo) -> float:
     """Seconds that this call may take, by its own timeout and its deadline."""
     left_s = info.timeout_s or _NO_LIMIT_S
     if info.deadline is not None:
-        _sync_clock(current_app.backend.client)
+        if not _clock.is_fresh:  # tenacity costs more than the rest of this
+            _sync_clock(current_app.backend.client)
         left_s = min(left_s, info.deadline - _clock.now())
     if left_s <= 0:
         raise CallError(

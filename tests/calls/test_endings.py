@@ -3,12 +3,23 @@
 import asyncio
 import signal
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
-from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks import (
+    AsyncToolExecutor,
+    ErrorCode,
+    Outcome,
+    ToolCall,
+    ToolExecutor,
+    ToolResult,
+    keys,
+    tool_signature,
+)
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 
@@ -46,6 +57,21 @@ def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: 
     assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.TIME_LIMIT)
     was_cancelled(tmp_path, "soft")
     assert limited_worker.stop() == 0
+
+
+def test_the_soft_time_limit_does_not_deny_that_a_lost_worker_may_have_run_the_call(
+    start_worker: StartWorker, redis_url: str
+) -> None:
+    mute = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
+    worker = start_worker({"mute": mute}, arguments=["--soft-time-limit", "1"])
+    signature = tool_signature("mute.act", {})
+    fresh, begun = str(uuid.uuid4()), str(uuid.uuid4())
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(keys.call_marker(begun), mapping={"mark": "begun", "owner": "a worker that is gone 1"})
+    answers = {task_id: signature.apply_async(task_id=task_id) for task_id in (fresh, begun)}
+    codes = {task_id: ToolResult.model_validate(answer.get(20)).error_code for task_id, answer in answers.items()}
+    assert codes == {fresh: ErrorCode.SERVER_UNAVAILABLE, begun: ErrorCode.WORKER_LOST}
+    assert worker.stop() == 0
 
 
 @pytest.mark.parametrize("limited_worker", [["--time-limit", "1"]], indirect=True)

@@ -27,7 +27,7 @@ from tests.chaos.network import Network
 from tests.faults.ledger import Ledger, witness
 from tests.processes import ServiceProcess, Worker, free_port, wait_until
 
-__all__ = ["LONG", "SHORT", "Cast", "Form", "Stage"]
+__all__ = ["LONG", "SHORT", "Cast", "Form", "Stage", "can_fake_clocks"]
 
 _ALIVE_S = 20.0
 _STOP_S = 40.0
@@ -36,6 +36,11 @@ _SETTLED_S = 5.0
 _OWNED_BY_KOMBU = "_kombu."
 _WRONG_CLOCK = Path(__file__).with_name("wrong_clock")
 _FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+
+
+def can_fake_clocks() -> bool:
+    """Whether workers of this machine can be given wrong clocks."""
+    return _FAKETIME.exists()
 
 
 @dataclass(frozen=True)
@@ -331,7 +336,7 @@ class Stage:
     def _clock(self, number: int) -> dict[str, str]:
         if not self.cast.clocks:
             return {}
-        assert _FAKETIME.exists(), f"{_FAKETIME} is missing: apt-get install faketime"
+        assert can_fake_clocks(), f"{_FAKETIME} is missing: apt-get install faketime"
         offset = self.cast.clocks[number % len(self.cast.clocks)]
         # Only what tells the time of day is wrong on a machine with a wrong clock.
         return {

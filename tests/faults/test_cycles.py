@@ -131,6 +131,29 @@ def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(dir
     assert ledger.runs() == {}
 
 
+def test_what_was_closed_because_the_worker_stops_is_not_sent_any_more(directory: Path) -> None:
+    ledger = Ledger(directory / "closed")
+    config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
+
+    async def run() -> None:
+        connection = ServerConnection(config, build_masker())
+        try:
+            tool = (await connection.connected()).tools["add"]
+            invocation = Invocation(connection, tool, {"key": "k"}, time.monotonic() + 20)
+            invocation.close()  # the worker has given the call back to its queue
+            with pytest.raises(CallError):
+                await invocation.run()
+            assert not ledger.runs()
+            other = Invocation(connection, tool, {"key": "other"}, time.monotonic() + 20)
+            assert not (await other.run()).is_error
+            assert ledger.runs() == {"other": 1}
+        finally:
+            await connection.close()
+            child_watch.close()
+
+    asyncio.run(run())
+
+
 def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_else(directory: Path) -> None:
     ledger = Ledger(directory / "once")
     started = witness(ledger)

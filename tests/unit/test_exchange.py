@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker.exchange import RedisExchange
-from tests.processes import free_port
+from tests.processes import free_port, wait_until
 
 
 @pytest.fixture
@@ -43,6 +43,24 @@ def test_threads_never_get_each_others_replies(client: redis.Redis) -> None:
     with ThreadPoolExecutor(16) as threads:
         replies = list(threads.map(lambda number: exchange.execute(("ECHO", number)), range(500)))
     assert replies == [[str(number).encode()] for number in range(500)]
+
+
+def test_after_a_rush_only_a_few_connections_are_kept(client: redis.Redis, redis_url: str) -> None:
+    exchange = RedisExchange(redis.ConnectionPool.from_url(redis_url, client_name="rush"))
+
+    def connections() -> int:
+        return sum(each["name"] == "rush" for each in client.client_list())
+
+    with ThreadPoolExecutor(40) as threads:
+        # They all wait in Redis at once, so each needs a connection of its own.
+        rush = [threads.submit(exchange.execute, ("BLPOP", f"nothing {number}", 0)) for number in range(40)]
+        wait_until(lambda: connections() == 40, "all have a connection")
+        for number in range(40):
+            client.lpush(f"nothing {number}", "now")
+        assert len([each.result() for each in rush]) == 40
+    wait_until(lambda: connections() <= 16, "most are closed")
+    assert exchange.execute(("PING",)) in ([b"PONG"], [True])
+    exchange.close_idle()
 
 
 def test_without_redis_it_is_a_connection_error() -> None:

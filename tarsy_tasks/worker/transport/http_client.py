@@ -286,6 +286,8 @@ def is_event_stream(response: httpx2.Response) -> bool:
 
 def error_of(body: bytes) -> dict[str, Any] | None:
     """The error of a JSON-RPC answer, None if the body is anything else: gateways have errors of other forms."""
+    if b'"error"' not in body:
+        return None  # a result may be large, and will be read once more
     try:
         error = JSONRPCError.model_validate_json(body).error
     except ValidationError:
