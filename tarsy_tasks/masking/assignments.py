@@ -30,9 +30,7 @@ _ASSIGNED = (
 )
 _LISTED = r"\\*[\"'][ \t]*,[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
-_PAIRED = (
-    r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
-)
+_PAIRED = r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
 _OPENED = r"[\"'][ \t]*\{[ \t]*\n"
 _TAGGED = r"\\*[\"']?[ \t]*>"
 _POSTED = r"\\*[\"'](?:;[^\n]*)?\r?\n(?:Content-[^\n]*\n)*\r?\n"

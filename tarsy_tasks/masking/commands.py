@@ -54,7 +54,7 @@ def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
     """
     position = 0
     while (found := _search.next(projection, position)) is not None:
-        index, start, position = found
+        index, _, position = found
         line_end = text.find("\n", position, position + _LINE_LIMIT)
         end = line_end if line_end >= 0 else position + _LINE_LIMIT
         for option in _options[index].finditer(text, position - 1, end):

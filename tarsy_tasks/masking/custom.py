@@ -49,19 +49,26 @@ class CustomPatterns:
                     yield Edit(start, end)
 
 
-def _compile(pattern: str) -> "re2._Regexp":
+def _compile(pattern: str) -> "re2.Pattern":
     options = re2.Options()
     options.max_mem = _MEMORY_BYTES
     options.log_errors = False
     try:
         compiled = re2.compile(pattern, options)
     except re2.error as error:
-        reason = error.args[0] if error.args else "unknown"
-        reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-        raise ValueError(f"is no pattern: {reason} (the syntax is RE2's: no look-around, no back reference)") from None
+        raise ValueError(f"is no pattern of RE2's syntax: {_reason(error)}") from None
+    except UnicodeEncodeError:
+        raise ValueError("is no pattern: it holds half of a surrogate pair") from None
     if compiled.search("") is not None:
         raise ValueError("is a pattern that matches empty text, so everywhere")
     return compiled
+
+
+def _reason(error: "re2.error") -> str:
+    """What RE2 says, without the part of the pattern that it quotes."""
+    reason = error.args[0] if error.args else b"unknown"
+    text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+    return text.partition(":")[0] + (" (there is no look-around)" if "(?" in text else "")
 
 
 def _is_encodable(text: str) -> bool:

@@ -11,9 +11,18 @@ __all__ = ["ALWAYS", "DEFAULT_GROUPS", "GROUPS", "OPTIONAL", "find_patterns"]
 
 DEFAULT_GROUPS = ("basic",)
 
-ALWAYS = frozenset(
-    "api_key password token private_key secret_key ssh_key kubernetes_secret aws_access_key aws_secret_key github_token "
-    "slack_token".split()
+ALWAYS = (
+    "api_key",
+    "aws_access_key",
+    "aws_secret_key",
+    "github_token",
+    "kubernetes_secret",
+    "password",
+    "private_key",
+    "secret_key",
+    "slack_token",
+    "ssh_key",
+    "token",
 )
 
 OPTIONAL: dict[str, str] = {
@@ -43,7 +52,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "kubernetes": ("kubernetes_secret", "api_key", "password", "certificate_authority_data"),
     "cloud": ("aws_access_key", "aws_secret_key", "api_key", "token"),
-    "all": (*sorted(ALWAYS), *OPTIONAL),
+    "all": (*ALWAYS, *OPTIONAL),
 }
 
 

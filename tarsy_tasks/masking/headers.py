@@ -21,7 +21,9 @@ _NEXT = re.compile(r"(?i:cookie|authorization)\\*[\"']?[ \t]*[:=]")
 _SCHEME = re.compile(r"([A-Za-z][\w\-]*)(?:[ \t]+|%20)(?=\S)")
 _COOKIES = frozenset({"cookie", "set-cookie", "document.cookie", "http_cookie"})
 _COOKIE = re.compile(r"([^\s=;,\"'\[]+)=([^;\s\"']*)")
-_ATTRIBUTES = frozenset("path domain expires max-age samesite httponly secure priority partitioned version".split())
+_ATTRIBUTES = frozenset(
+    {"path", "domain", "expires", "max-age", "samesite", "httponly", "secure", "priority", "partitioned", "version"}
+)
 _LONG = re.compile(r"[A-Za-z0-9+/=_.\-]{8,}")
 
 

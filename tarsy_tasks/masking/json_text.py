@@ -9,9 +9,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
 from tarsy_tasks.masking.headers import find_in_header, is_header
@@ -20,6 +20,7 @@ from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, ar
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.vocabulary import PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
 
 __all__ = ["JsonText", "confine", "find_json"]
 
@@ -30,14 +31,11 @@ _starts = Search(
         r"(\")\s*[{\[]\s*\\\"",  # in a string of something else
     ]
 )
-_PAIR_NAMES = frozenset("name key id field parameter variable header setting property".split())
-_PAIR_VALUES = frozenset("value val default content stringvalue string_value defaultvalue default_value".split())
 _PLAIN = re.compile(r"[A-Za-z_.\-/ ]*")
 """Nothing but names and words."""
-_VALUES_BELOW = _PAIR_VALUES | frozenset("plaintext text current".split())
 
 _STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
-_scan_json = json.JSONDecoder().scan_once
+_scan_json = cast("Any", json.JSONDecoder()).scan_once
 _SKIP_LIMIT = 2 * 1024 * 1024
 """In a text of up to so many characters, stretches without a hit are skipped at the speed of C, which holds the
 interpreter; in a longer one they are read, too."""
@@ -193,7 +191,8 @@ class _Reader:
             outer.undecided += frame.data + frame.undecided
 
     def _give_up(self, *, is_json: bool) -> bool:
-        """The text ends, or is no JSON any more: Secrets may be open whose `kind` did not come. What it is taken for."""
+        """The text ends, or is no JSON any more: Secrets may be open whose `kind` did not come. Whether to take
+        it for JSON."""
         while self._frames:
             frame = self._frames.pop()
             data = frame.data + frame.undecided
@@ -225,7 +224,7 @@ class _Reader:
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
                 is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
-                if not is_masked and frame.name and name.lower() in _VALUES_BELOW:
+                if not is_masked and frame.name and name.lower() in VALUES_BELOW:
                     is_masked = self._mask_named(token, frame.name)
             elif token.kind is Kind.STRING:
                 is_masked = self._mask_item(token, frame)
@@ -269,8 +268,8 @@ class _Reader:
     def _mask_pair(self, frame: _Frame) -> None:
         """Mask `{"name": "DB_PASSWORD", "value": …}`."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
-        values = scalars.keys() & _PAIR_VALUES
-        names = [self._said(scalars[key]) for key in scalars.keys() & _PAIR_NAMES] if values else []
+        values = scalars.keys() & PAIR_VALUES
+        names = [self._said(scalars[key]) for key in scalars.keys() & PAIR_NAMES] if values else []
         for value in values:
             _ = any(self._mask_named(scalars[value], name) for name in names)
 

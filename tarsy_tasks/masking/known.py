@@ -30,7 +30,7 @@ class KnownSecrets:
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: set[str] = set()
         self._plain: tuple[str, ...] = ()
-        self._pattern: re2._Regexp | None = None
+        self._pattern: re2.Pattern | None = None
         self._lock = Lock()
         self.add(values)
 

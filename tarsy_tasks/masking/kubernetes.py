@@ -1,8 +1,8 @@
 """Kubernetes Secrets: everything under `data` and `stringData` is one, whatever its name.
 
 Owns the rule, and how it is found in YAML: line by line, so that it holds for a document that was cut off, too. `kind`
-may come last, stand in quotes or before a comment, or be missing, as in the items of a SecretList. For JSON, `json_text`
-asks here.
+may come last, stand in quotes or before a comment, or be missing, as in the items of a SecretList. `json_text` asks
+here, too.
 """
 
 import base64
@@ -18,7 +18,7 @@ from tarsy_tasks.masking.values import looks_random
 
 __all__ = ["DATA_KEYS", "LIST_KIND", "SECRET_KIND", "are_encoded", "find_in_yaml", "find_inline"]
 
-SECRET_KIND = "Secret"
+SECRET_KIND = "Secret"  # noqa: S105
 LIST_KIND = "SecretList"
 DATA_KEYS = frozenset({"data", "stringData"})
 
@@ -29,7 +29,9 @@ _documents = Places([r"(?m:^)(?:---|\.\.\.)(?:\s|$)"])
 _KIND = re.compile(rf"(?P<lead>{_BEFORE})[\"']?kind[\"']?[ \t]*:[ \t]+(?:!!str[ \t]+)?[\"']?(?P<kind>\w+)")
 _DATA = re.compile(rf"(?P<lead>{_BEFORE})[\"']?(?:data|stringData)[\"']?[ \t]*:(?P<rest>[^\r\n]*)")
 _inline_secrets = Places([r"[{,\[ \t(]\\*[\"']?[Kk]ind\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?Secret\\*[\"']?[ \t]*[,})\] ]"])
-_INLINE_DATA = re.compile(r"(?:[Dd]ata|[Ss]tringData)\\*[\"']?[ \t]*[:=][ \t]*(?:map)?(?:\[\w+\][\[\]\w]*)?([{\[][^{}\[\]]+[}\]])")
+_INLINE_DATA = re.compile(
+    r"(?:[Dd]ata|[Ss]tringData)\\*[\"']?[ \t]*[:=][ \t]*(?:map)?(?:\[\w+\][\[\]\w]*)?([{\[][^{}\[\]]+[}\]])"
+)
 _INLINE_VALUE = re.compile(rf"[:=][ \t]*\\*[\"']?(?!{MASK})[^\s\"'\\]")
 _INLINE_LIMIT = 64 * 1024
 _BLANKS = re.compile(r"[ \t]*")
@@ -110,7 +112,8 @@ class _Document:
 
 
 def are_encoded(values: Sequence[str]) -> bool:
-    """Whether all of them are base64 of text or of something random, as the data of a Secret is; the last may be cut."""
+    """Whether all of them are base64 of text or of something random, as the data of a Secret is. The last may be
+    cut."""
     if not values:
         return False
     *whole, last = values

@@ -8,8 +8,8 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-
-from pydantic import JsonValue
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
 from tarsy_tasks.masking.commands import COMMANDS, find_in_commands
@@ -25,7 +25,10 @@ from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project
 from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
 
-__all__ = ["Masker", "build_masker"]
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+__all__ = ["Masker", "build_masker", "mask_text"]
 
 _NOTICE = "[masked whole: this text could not be searched for secrets]"
 _MAX_DEPTH = 8
@@ -141,7 +144,7 @@ class Masker:
         except Exception:  # nothing is logged: the log is masked, too
             return _NOTICE
 
-    def mask_json(self, value: JsonValue) -> JsonValue:
+    def mask_json(self, value: "JsonValue") -> "JsonValue":
         """A JSON value with its texts masked, and whole values under names of secrets."""
         if isinstance(value, str):
             return self.mask(value)
@@ -185,8 +188,8 @@ class Masker:
         draft.apply(find_encoded(draft.text, draft.projection, mask_string))
 
     def _hits(self, projection: bytes) -> list[int]:
-        """Where a string of JSON may have something to mask. A pattern of the configuration sees what a string says only
-        if that is told, so those with escapes count all."""
+        """Where a string of JSON may have something to mask. To a pattern of the configuration it has to be read out if
+        it has escapes, so all of these count."""
         hits = list(_anything.find(projection))
         return sorted((*hits, *_escapes.find(projection))) if self.patterns else hits
 
@@ -198,20 +201,49 @@ class Masker:
 
 
 def build_masker(
-    groups: Iterable[str] | None = None, *, patterns: Sequence[str] = (), known: KnownSecrets | None = None
+    groups: Iterable[str] | None = None,
+    *,
+    patterns: Sequence[str] = (),
+    known: KnownSecrets | None = None,
+    is_enabled: bool = True,
 ) -> Masker:
     """The masker for groups of patterns.
 
     Args:
-        groups: Names of groups or of single patterns, beside what is always masked (`groups.GROUPS`); None: the default.
+        groups: Names of groups or of single patterns, beside what is always masked; None: the default.
         patterns: More patterns, in RE2's syntax; the first group of one that has groups is masked, else all it matches.
         known: Values that are masked wherever they appear.
+        is_enabled: False: nothing but the known values is masked.
 
     Raises:
         ValueError: There is no such group, or one of the patterns is none; the text says which.
     """
     optional = find_patterns(DEFAULT_GROUPS if groups is None else groups)
-    return Masker(CustomPatterns((*optional.values(), *patterns)), known or KnownSecrets())
+    return Masker(CustomPatterns((*optional.values(), *patterns)), known or KnownSecrets(), is_enabled)
+
+
+def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Iterable[str] = ()) -> str:
+    """The text with every secret replaced by `__MASKED__`, as workers do it with what MCP servers say. For payloads of
+    your own: prompts, logs, reports.
+
+    Args:
+        text: Of any length and format; JSON stays JSON.
+        groups: Groups of patterns, or single ones, beside what is always masked, such as `security` or `email`; None:
+            `basic`.
+        patterns: More patterns, in RE2's syntax; the first group of one that has groups is masked, else all it matches.
+
+    Returns:
+        The text; in place of one that could not be searched, a notice.
+
+    Raises:
+        ValueError: There is no such group, or one of the patterns is none; the text says which.
+    """
+    return _cached_masker(None if groups is None else tuple(groups), tuple(patterns)).mask(text)
+
+
+@lru_cache(maxsize=32)
+def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) -> Masker:
+    return build_masker(groups, patterns=patterns)
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:

@@ -78,7 +78,9 @@ class Places:
         return self.next(projection) is not None
 
 
-def _search(pattern: "re2._Regexp", projection: bytes, start: int, stop: int | None = None) -> "re2._Match | None":
+def _search(
+    pattern: "re2.Pattern", projection: bytes, start: int, stop: int | None = None
+) -> "re2.Match[bytes] | None":
     """The first match. It is looked for in windows: an earlier match that only may be has to be followed until it is
     none, and that anew for each match behind it."""
     stop = len(projection) if stop is None else stop
@@ -95,7 +97,7 @@ def _search(pattern: "re2._Regexp", projection: bytes, start: int, stop: int | N
     return None
 
 
-def _compile(pattern: str, *, never_capture: bool = False) -> "re2._Regexp":
+def _compile(pattern: str, *, never_capture: bool = False) -> "re2.Pattern":
     options = re2.Options()
     options.max_mem = _MEMORY_BYTES
     options.encoding = re2.Options.Encoding.LATIN1

@@ -30,7 +30,9 @@ _CELLS = {
     "  ": re.compile(r"\S+(?: \S+)*"),
 }
 _RULE = re.compile(r"[\s|+:=\-]*")
-_HEADINGS = {mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w .()/\-]{0,40}") for mark in _CELLS}
+_HEADINGS = {
+    mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w .()/\-]{0,40}") for mark in _CELLS
+}
 _BLANKS = " \t\r\"'"
 
 

@@ -70,7 +70,12 @@ TOKENS: dict[str, tuple[str, ...]] = {
     ),
     "model providers": (rf"(?:gsk|r8|hf|api_org|fw|tgp_v1)_{_B}{{24,}}", rf"(?:xai|pplx|nvapi|csk)-{_B}{{24,}}"),
     "NATS": (r"S[UANOCX][A-Z2-7]{56}",),
-    "Netlify, Supabase, Render": (rf"nfp_{_A}{{24,}}", rf"sbp_{_H}{{32,}}", rf"sb_secret_{_B}{{16,}}", rf"rnd_{_A}{{24,}}"),
+    "Netlify, Supabase, Render": (
+        rf"nfp_{_A}{{24,}}",
+        rf"sbp_{_H}{{32,}}",
+        rf"sb_secret_{_B}{{16,}}",
+        rf"rnd_{_A}{{24,}}",
+    ),
     "New Relic": (rf"(?:NR(?:AK|AL|RA|II|JS)|nrak)-{_B}{{16,}}",),
     "1Password, age": (rf"ops_eyJ{_B}{{40,}}", r"AGE-SECRET-KEY-1[0-9A-Z]{40,}"),
     "packages": (
@@ -82,7 +87,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
         rf"AKCp{_A}{{50,}}",
     ),
     "PlanetScale, Pulumi": (rf"pscale_(?:tkn|pw|oauth)_{_B}{{24,}}", rf"pul-{_H}{{32,}}"),
-    "PostHog, Sentry": (rf"ph[xc]_{_B}{{30,}}", rf"sntry[su]_[A-Za-z0-9_\-+/=]{{24,}}"),
+    "PostHog, Sentry": (rf"ph[xc]_{_B}{{30,}}", r"sntry[su]_[A-Za-z0-9_\-+/=]{24,}"),
     "ReadMe": (r"rdme_[a-z0-9]{40,}",),
     "Shopify, Square": (
         rf"shp(?:at|ca|pa|ss|tka)_{_H}{{24,}}",
@@ -90,7 +95,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
         rf"EAAA{_B}{{50,}}",
     ),
     "Slack": (
-        rf"xox[a-z](?:\.xox[a-z])?-[A-Za-z0-9\-]{{8,}}",
+        r"xox[a-z](?:\.xox[a-z])?-[A-Za-z0-9\-]{8,}",
         r"xapp-\d-[A-Za-z0-9\-]{8,}",
     ),
     "SonarQube": (rf"sq[pua]_{_H}{{32,}}",),

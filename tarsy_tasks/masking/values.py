@@ -7,6 +7,7 @@ import re
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
+from tarsy_tasks.masking.vocabulary import LITERALS, PROSE
 
 __all__ = ["is_label", "is_made_up", "is_prose", "is_secret", "looks_random"]
 
@@ -18,28 +19,6 @@ _LONG = 20
 _LONG_NUMBER = 16
 _LONG_SEGMENT = 16
 
-_LITERALS = frozenset(
-    # values of settings
-    "true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic "
-    "bearer digest ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque "
-    # what is said about secrets
-    "required optional set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden redacted "
-    "masked removed omitted filtered denied granted failed success succeeded unknown present absent provided rotated not "
-    "new old passwords tokens secrets credentials keys placeholder todo fixme "
-    # types
-    "str string int integer number bool boolean text varchar char object array list dict map bytes byte void char[] "
-    "string[] byte[] []byte optional[str] securestring secretstr float double date uuid "
-    # words of sentences
-    "flag option argument variable parameter field prompt file here below above "
-    "the a an is are was be must should may can will has have had for to of in on at by with from and or that this it "
-    "its your you my our we i if when where which what who how please enter type provide use using".split()
-)
-_PROSE = frozenset(
-    "the a an is are was were be been being must should shall may might can cannot could will would has have had does "
-    "do did not for to of in on at by with from and or but that this these those it its your you my our we they if "
-    "when where which what who how please enter type provide use using used least than too only no length characters "
-    "character required expired invalid incorrect missing changed field value".split()
-)
 _PLACEHOLDER = re.compile(
     rf"""(?xis)
       .*{MASK}.*
@@ -96,7 +75,7 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if len(value) > _LOOKED_AT:
         return True
     folded = value.lower().rstrip(".,;:!?")
-    if not folded or folded in _LITERALS or _PLACEHOLDER.fullmatch(value):
+    if not folded or folded in LITERALS or _PLACEHOLDER.fullmatch(value):
         return False
     if not is_quoted and _CODE.fullmatch(value):
         return False
@@ -161,4 +140,4 @@ def is_made_up(value: str) -> bool:
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
     words = [word.lower() for word in _WORDS.findall(text[: _LOOKED_AT * 8])]
-    return len(words) > 1 and sum(word in _PROSE for word in words) > is_quoted
+    return len(words) > 1 and sum(word in PROSE for word in words) > is_quoted

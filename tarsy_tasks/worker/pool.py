@@ -25,7 +25,6 @@ from tarsy_tasks.worker.bulkhead import bulkhead
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.job import Job, JobContext
 from tarsy_tasks.worker.lease import LeaseKeeper
-from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
 from tarsy_tasks.worker.shutdown import ShutdownWatch
 from tarsy_tasks.worker.transport.child_watch import child_watch
@@ -65,7 +64,7 @@ class TaskPool(ThreadsTaskPool):
 
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
-        connections = build_connections((configured[name] for name in servers), build_masker())
+        connections = build_connections(configured[name] for name in servers)
         bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         instance = self.app.worker_instance
         lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])
