@@ -30,19 +30,24 @@ _ASSIGNED = (
 )
 _LISTED = r"\\*[\"'][ \t]*,[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
-_PAIRED = r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
+_PAIRED = (
+    r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
+    r"[ \t]*[:=]"
+)
 _OPENED = r"[\"'][ \t]*\{[ \t]*\n"
 _TAGGED = r"\\*[\"']?[ \t]*>"
-_POSTED = r"\\*[\"'](?:;[^\n]*)?\r?\n(?:Content-[^\n]*\n)*\r?\n"
-_CONNECTOR = r"\\*[\"'`]?[ \t]+(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?"
+_POSTED = r"\\*[\"']\r?\n(?:Content-[^\n]*\n)*\r?\n"
+_CONNECTOR = (
+    r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?"
+)
 _FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
 _KEYED = r"(?i:key)[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
 _ARGUMENT = r"[ \t]+[^\s\-]"
 
 ASSIGNED = (
-    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{_TAGGED}|{_POSTED}|{_FOLLOWED})"
-    rf"|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}|{_KEYED}"
+    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{_TAGGED}"
+    rf"|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}|{_KEYED}"
 )
 """A name with whatever may stand between it and its value."""
 
@@ -59,21 +64,24 @@ _LINE_BEFORE = re.compile(
     r"|private|public|ENV|ARG)[ \t]+(?:-\w+[ \t]+)*)*[\\\"'`]*"
 )
 _NAMED = re.compile(r"(?i:name|key|id|variable|output|field|param|parameter|header|setting|property)\W{1,8}$")
-_SHELL = re.compile(r"(?:^|\s)(?:ENV|ARG|export|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*$")
+_SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
 _CONNECTING = re.compile(_CONNECTOR)
 _DATA_HEADING = re.compile(r"[ \t]*\n-{3,}\n")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
+_PARAMETER_MARKS = frozenset("?&")
 _VALUE_MARKS = frozenset("=:@")
 """What stands behind one of these is a value, no name."""
-_FIELD = re.compile(r"[\w.\-]{1,64}[=:]")
+_FIELD = re.compile(r"[\w.\-]{1,64}[=:](?!=|$)")
 _PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
+_CLASS = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
+_ATTRIBUTE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w{0,40})+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
 _BEHIND_ARGUMENT = frozenset(",)}")
-_OPEN_TAG = re.compile(r"[^<>]{0,300}>")
+_CLOSING_TAG = re.compile(r"</[\w:.\-]*$")
 _READING = re.compile(
-    r"(?i)(?:get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
+    r"(?i)(?:ask|prompt|generate|gen|make|build|new|issue|mint|sign|register|get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
     r"|refresh|revoke|parse|resolve|input|label|test|expect)(?=[_A-Z]|$)"
 )
 
@@ -137,6 +145,8 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
         return
     if "/" in name:
         strength = Strength.WEAK  # a path, perhaps to a file that holds it
+    elif text[max(0, start - 1) : start] in _PARAMETER_MARKS and tail[0] == "=":
+        strength = Strength.STRONG if strength >= Strength.WEAK else strength  # of an address
     value = _READERS[tail.lastgroup](_Named(text, start, end, strength, tail))
     while value is not None:
         yield Edit(value.start, value.end)
@@ -148,7 +158,7 @@ def _start_of_name(text: str, start: int) -> int:
     limit = max(0, start - _NAME_LIMIT)
     while start > limit and text[start - 1] in _NAME_CHARS:
         start -= 1
-    return start
+    return start + text.startswith("</", start - 1)
 
 
 def _read_assigned(named: _Named) -> Value | None:
@@ -163,15 +173,22 @@ def _read_assigned(named: _Named) -> Value | None:
 
 def _is_reference(named: _Named, value: Value, content: str) -> bool:
     """Whether code passes on what is a secret, under a name much like it: `password=new_password,`."""
-    if value.is_quoted or named.name.isupper() or not _IDENTIFIER.fullmatch(content) or rate_name(content) is None:
+    if value.is_quoted or named.name.isupper():
         return False
-    if content.lower() == re.split(r"\W", named.name.lower())[-1]:
-        return True
-    if content.isalpha() and content.islower():
-        return False  # `password=mysecretpassword`
     is_argument = named.text[value.end : value.end + 1] in _BEHIND_ARGUMENT
-    is_statement = named.tail[0].endswith((" =", " :=")) and named.start != named.line_start
-    return is_argument or is_statement
+    is_statement = named.tail[0].endswith((" =", " :="))
+    is_typed = is_argument or named.text.startswith(" =", value.end)
+    if (is_typed and _CLASS.fullmatch(content)) or (is_statement and _ATTRIBUTE.fullmatch(content)):
+        return True
+    is_own = is_statement and named.name.startswith(("self.", "this.", "cls."))
+    if not _IDENTIFIER.fullmatch(content) or (rate_name(content) is None and not is_own):
+        return False
+    name, folded = named.name.lower(), content.lower()
+    if folded == re.split(r"\W", name)[-1] or name in folded or (is_argument and name.endswith(folded)):
+        return True
+    if content.isalpha() and content.islower() and not is_own:
+        return False  # `password=mysecretpassword`
+    return is_argument or (is_statement and named.start != named.line_start)
 
 
 def _secret_part(named: _Named, value: Value) -> Value | None:
@@ -229,7 +246,8 @@ def _read_listed(named: _Named) -> Value | None:
     if value is None:
         return None
     content = named.text[value.start : value.end]
-    return value if is_secret(content, named.strength, is_quoted=True) and _is_no_word(content) else None
+    is_word = not is_made_up(content) and not (named.strength is Strength.STRONG and looks_random(content))
+    return None if is_word or not is_secret(content, named.strength, is_quoted=True) else value
 
 
 def _read_called(named: _Named) -> Value | None:
@@ -252,8 +270,14 @@ def _read_posted(named: _Named) -> Value | None:
 
 
 def _read_tagged(named: _Named) -> Value | None:
-    """`<password>x</password>`, `<entry key="password">x</entry>`."""
-    return _read_element(named, named.tail.end())
+    """`<password>x</password>`, `<password type="y">x</password>`, `<entry key="password">x</entry>`."""
+    text = named.text
+    tag = _CLOSING_TAG.search(text, max(0, named.start - _NAME_LIMIT), named.start)
+    if tag is None:
+        is_named = named.before.endswith("<") or _NAMED.search(named.before)
+        return _read_element(named, named.tail.end()) if is_named else None
+    opened = text.rfind(">", max(0, tag.start() - _TAG_LIMIT), tag.start())
+    return None if opened < 0 else _read_element(named, opened + 1)
 
 
 def _read_element(named: _Named, position: int) -> Value | None:
@@ -273,20 +297,18 @@ def _read_element(named: _Named, position: int) -> Value | None:
 def _read_followed(named: _Named) -> Value | None:
     """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
     text = named.text
-    before = text[named.start - 1 : named.start]
-    if before in ("<", "/"):
-        tag = _OPEN_TAG.match(text, named.end)
-        return _read_element(named, tag.end()) if tag else None
+    before = text[max(0, named.start - 1) : named.start]
     connector = _CONNECTING.match(text, named.end)
-    if connector is None or before in _VALUE_MARKS:
-        return None
+    if connector is None or before in _VALUE_MARKS or named.name.lower() == "pass":
+        return None  # to pass something is a verb
     value = read_value(text, connector.end())
     if value is None or text[value.start] == "-":
         return None
     content = text[value.start : value.end]
     is_option = named.text[named.start] == "-"
     strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
-    if MASK in content or _FIELD.match(content) or not is_secret(content, strength, is_quoted=value.is_quoted):
+    is_text = value.is_quoted and text[value.start - 1] != "`"  # in backticks stands code, too
+    if MASK in content or _FIELD.match(content) or not is_secret(content, strength, is_quoted=is_text):
         return None
     if value.is_quoted and not is_prose(content):
         return value
@@ -302,10 +324,6 @@ def _is_command(named: _Named) -> bool:
     return _SHELL.search(before) is not None or (
         named.strength is Strength.STRONG and "\n\n" not in before and _LOGIN.search(before) is not None
     )
-
-
-def _is_no_word(content: str) -> bool:
-    return looks_random(content) or is_made_up(content)
 
 
 def _length_of_quote(tail: str) -> int:

@@ -23,7 +23,8 @@ _USER = rf"[ \t](?:-u|--user|--proxy-user|-U)[ \t=]*(?:[\"'](?=[^\s:]))?[^\s:\"'
 PROGRAMS: dict[str, str] = {
     r"(?:mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|mysqlsh)": _P_ATTACHED,
     r"(?:docker|podman|nerdctl|crane|skopeo|buildah|helm|oras)[ \t](?:[a-z]+[ \t])?login": _P,
-    r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl|psexec|PsExec|PSEXEC)(?:\.exe)?": _P,
+    r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl)": _P,
+    r"(?i:psexec)(?:\.exe)?": _P,
     r"(?:sqlcmd|bcp|mosquitto_pub|mosquitto_sub|ipmitool|zip|unzip|snmpget|tsm)": _UPPER_P,
     r"(?:curl|wget|http|httpie|smbclient|etcdctl|xh)": _USER,
     r"redis-cli": rf"[ \t](?:-a|--pass)[ \t=]*{_VALUE}",

@@ -14,7 +14,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
-from tarsy_tasks.masking.values import is_secret, looks_random
+from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
 
 __all__ = ["FORMS", "find_forms"]
 
@@ -37,11 +37,22 @@ def _credentials(text: str, start: int, end: int) -> Span | None:
         decoded = base64.b64decode(text[start:end] + "=" * (-(end - start) % 4), b"-_" if "_" in text else None)
     except (binascii.Error, ValueError):
         return None
-    return (start, end) if b":" in decoded else None
+    user, colon, password = decoded.decode("utf-8", "replace").partition(":")
+    return (
+        (start, end) if colon and user.isprintable() and password.isprintable() and "\ufffd" not in password else None
+    )
 
 
 def _bearer(text: str, start: int, end: int) -> Span | None:
     return (start, end) if is_secret(text[start:end], Strength.WEAK) else None
+
+
+def _quoted(text: str, start: int, end: int) -> Span | None:
+    return (start, end) if is_secret(text[start:end], Strength.STRONG, is_quoted=True) else None
+
+
+def _made_up(text: str, start: int, end: int) -> Span | None:
+    return (start, end) if is_made_up(text[start:end]) else None
 
 
 def _random(text: str, start: int, end: int) -> Span | None:
@@ -109,7 +120,10 @@ FORMS = (
         "SQL",
         r"(?i:\bidentified[ \t]+(?:with[ \t]+[\w\"'`]+[ \t]+)?(?:by|as)[ \t]+(?:password[ \t]+)?)"
         r"[\"']([^\"'\n]+)[\"']",
+        _quoted,
     ),
+    Form("SQL, bare", r"(?i:\bidentified[ \t]+by[ \t]+)([^\s\"';,]+)", _made_up),
+    Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
     Form("pgpass", r"(?m:^[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:]{8,})$)", _random),
     Form(
         "ssh key",

@@ -32,7 +32,7 @@ OPTIONAL: dict[str, str] = {
         r"([A-Za-z0-9+/]{8,}={0,2})"
     ),
     "email": r"\b[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*\.[A-Za-z]{2,63}\b",
-    # Upper case tells it from a checksum, `=` from a word. RE2 has no way to say "but no path", so none with a `/` first.
+    # Upper case tells it from a checksum, `=` from a word, and what begins with `/` is a path.
     "base64_secret": r"(?:^|[^\w+/=.\-])([A-Za-z0-9+][A-Za-z0-9+/]{18,}(?:=|[A-Z][A-Za-z0-9+/]*)=?)(?:$|[^\w+/=.\-])",
     "base64_short": r":[ \t]+\\*[\"']?([A-Za-z0-9+/]{3,22}={1,2})(?:$|[^\w+/=])",
 }

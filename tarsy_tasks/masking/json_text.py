@@ -20,7 +20,7 @@ from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, ar
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
+from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
 
 __all__ = ["JsonText", "confine", "find_json"]
 
@@ -71,6 +71,7 @@ class _Frame:
 
     Attributes:
         is_object: Whether it is an object.
+        is_item: Whether it stands in an array.
         name: The key that it stands under; of an array in an array, that of the outer one.
         key: The key of its own that was read last.
         rating: What that says of its value.
@@ -82,6 +83,7 @@ class _Frame:
     """
 
     is_object: bool
+    is_item: bool = False
     name: str = ""
     key: str = ""
     rating: "_Rating" = None
@@ -174,7 +176,7 @@ class _Reader:
         outer = self._frames[-1] if self._frames else None
         frame = _Frame(is_object)
         if outer is not None:
-            frame.name = outer.key if outer.is_object else outer.name
+            frame.name, frame.is_item = outer.key if outer.is_object else outer.name, not outer.is_object
             frame.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
         self._frames.append(frame)
         self._has_object = self._has_object or is_object
@@ -224,12 +226,21 @@ class _Reader:
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
                 is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
-                if not is_masked and frame.name and name.lower() in VALUES_BELOW:
-                    is_masked = self._mask_named(token, frame.name)
+                if not is_masked and frame.name:
+                    is_masked = self._mask_below(token, frame)
             elif token.kind is Kind.STRING:
                 is_masked = self._mask_item(token, frame)
         if not is_masked and token.kind is Kind.STRING:
             self._search(token)
+
+    def _mask_below(self, token: Token, frame: _Frame) -> bool:
+        """Mask a value of an object under a name: of `"password": {"value": …}`, or of `"passwords": {"root": …}`."""
+        if frame.key.lower() in VALUES_BELOW:
+            return self._mask_named(token, frame.name)
+        if frame.is_item or frame.name.lower() not in COLLECTIONS or frame.key.lower() in PAIR_NAMES:
+            return False
+        said = self._said(token)
+        return token.kind is Kind.STRING and (looks_random(said) or is_made_up(said)) and self._replace(token, MASK)
 
     def _mask_named(self, token: Token, name: str) -> bool:
         rating = _rate(name)
@@ -257,8 +268,9 @@ class _Reader:
         """Mask an item of an array: of `"passwords": […]`, behind `"--password"`, or behind `"x-api-key"`."""
         said, previous = self._said(token), frame.previous
         frame.previous = said
-        if is_header(frame.name):
-            return self._mask_named(token, frame.name)
+        for name in (frame.name, previous):
+            if is_header(name):
+                return self._mask_named(token, name)
         if previous.startswith("-") and not said.startswith("-") and "=" not in previous:
             return self._mask_named(token, previous)
         if looks_random(said) or is_made_up(said):

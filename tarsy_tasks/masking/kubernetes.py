@@ -40,6 +40,8 @@ _KEY = re.compile(r"[ \t]*(?:-[ \t]+)*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'{}\[\]|>#
 _CONTENT = re.compile(r"[ \t]*(?:[-?:][ \t]+)*")
 _BLOCK = re.compile(r"[|>][+\-]?\d?[+\-]?[ \t]*(?:#.*)?")
 _EMPTY = frozenset({"", "null", "~", "{}", '""', "''", "[]"})
+_REFERENCE = re.compile(r"[\"']?(?:\$\{[\w:\-]+\}|\{\{[^{}\n]*\}\})[\"']?")
+"""To be filled in, in a template."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
 
 
@@ -206,7 +208,7 @@ def _mask(text: str, start: int, end: int) -> Iterator[Edit]:
     while end > start and text[end - 1] in " \t\r":
         end -= 1
     quote = text[start] if text[start] in "\"'" else ""
-    if text[start:end] not in (MASK, f"{quote}{MASK}{quote}"):
+    if text[start:end] not in (MASK, f"{quote}{MASK}{quote}") and not _REFERENCE.fullmatch(text, start, end):
         yield Edit(start, end, f"{quote}{MASK}{quote}")
 
 

@@ -16,20 +16,24 @@ _LONGEST = 120
 
 
 class Strength(IntEnum):
-    """How sure a name is of its value: when that looks long and random, random, when it stands in quotes, always."""
+    """How sure a name is of its value: when that looks long and random, random, when it stands in quotes, when it is no
+    plain word, always.
+    """
 
     FAINT = 0
     WEAK = 1
     QUOTED = 2
-    STRONG = 3
+    LIKELY = 3
+    STRONG = 4
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
+_KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (
     r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
-    r"|sessid|sessionid|dockerc|kennwort|senha|contrase|mdp|wachtw|haslo"
-    rf"|(?:{'|'.join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))})[ _.-]?key)"
+    r"|(?:t?otp|mfa|recovery|seed|backup)[ _-](?:seed|phrase|secret|codes?)|sessid|sessionid|dockerc|kennwort|senha"
+    rf"|contrase|mdp|wachtw|haslo|(?:{_KEYS})[ _.-]?key)"
 )
 """Every name but those ending in just any `key` holds one of these; for the search, which costs less than the rating.
 """
@@ -53,10 +57,14 @@ def rate_name(name: str) -> Strength | None:
         return Strength.STRONG
     if last in ("key", "keys"):
         return _rate_key(last, before)
+    if last.endswith("secretkey"):
+        return Strength.LIKELY
     if last == "pass":
         return Strength.STRONG if before else Strength.QUOTED
     if last.endswith("pass") and last.removesuffix("pass") in vocabulary.PASS_OWNERS:
         return Strength.STRONG
+    if last == "pat":
+        return Strength.WEAK if before in vocabulary.PATS_OF else None
     if (last == "seed" and before in vocabulary.SEEDS) or (last == "phrase" and before in vocabulary.PHRASES):
         return Strength.STRONG
     if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.TOKENS_OF_PAGES:
@@ -68,6 +76,8 @@ def rate_name(name: str) -> Strength | None:
 
 
 def _rate_key(last: str, owner: str) -> Strength | None:
+    if owner == "secret":
+        return Strength.LIKELY  # in Kubernetes also the key of a Secret: `secretKey: password`
     if owner in vocabulary.KEYS_TO_VAULTS:
         return Strength.STRONG
     if owner in vocabulary.KEYS_TO_ROOMS:

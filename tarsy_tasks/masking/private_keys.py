@@ -23,6 +23,8 @@ _SPLIT = re.compile(rf"({_NEWLINE})")
 _BASE64_LINE = re.compile(r"[ \t>|*#]*[A-Za-z0-9+/=]*[ \t]*")
 _BLANK = re.compile(r"(?:\s|\\+[rn])*")
 _BLANK_END = re.compile(r"(?:\s|\\+[rn])*$")
+_KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/=\-]{12,}")
+"""Code that looks for such lines has no more between them than their names."""
 _PUTTY = re.compile(r"Private-Lines: (\d{1,4})\r?\n")
 
 
@@ -43,7 +45,7 @@ def _find_pem(text: str) -> Iterator[Edit]:
             position = start
             continue
         following = _BORDER.search(text, start, start + _LIMIT)
-        if following is not None and following[1] == "END":
+        if following is not None and following[1] == "END" and _KEY_MATERIAL.search(text, start, following.start()):
             yield from _body(text, start, following.start())
             position = following.end()
         else:

@@ -6,7 +6,7 @@ costs nothing. The patterns are in the syntax that RE2 and `re` share; no letter
 
 __all__ = ["TOKENS"]
 
-_A = r"\w"
+_A = r"[A-Za-z0-9]"
 _B = r"[A-Za-z0-9_\-]"
 _H = r"[0-9a-f]"
 
@@ -35,7 +35,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "EasyPost": (rf"EZ[AT]K{_A}{{50,}}",),
     "Figma": (rf"figd_{_B}{{24,}}",),
     "Fly.io": (rf"fo1_{_B}{{24,}}", r"fm[12][ar]?_[A-Za-z0-9+/=_\-]{24,}"),
-    "GitHub": (rf"gh[pousr]_{_A}{{16,}}", r"github_pat_\w{20,}"),
+    "GitHub": (r"gh[pousr]_\w{16,}", r"github_pat_\w{20,}"),
     "GitLab": (
         rf"gl(?:pat|ptt|dt|rt|rtr|cbt|ft|soat|agent|imt|oas|ffct|wt)-{_B}{{16,}}(?:\.{_B}+)*",
         rf"GR1348941{_B}{{16,}}",
@@ -51,7 +51,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "HashiCorp": (rf"hv[sbr]\.{_B}{{20,}}", rf"{_A}{{14}}\.atlasv1\.{_B}{{40,}}"),
     "JSON Web Token": (rf"eyJ{_B}{{6,}}\.{_B}{{4,}}(?:\.{_B}*){{0,3}}",),
     "keys for live and test": (
-        rf"[a-z]{{2,8}}_(?:live|test|prod|sandbox)_{_B}{{16,}}",
+        rf"(?:ak|pk|key|sec|flb|rzp|shippo|duffel)_(?:live|test|prod|sandbox)_{_A}{{16,}}",
         rf"[sp]k_{_H}{{32,}}",
         rf"mdb_sa_sk_{_B}{{24,}}",
     ),
@@ -68,7 +68,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
         rf"key-{_H}{{32}}",
         rf"{_H}{{32}}-us\d{{1,2}}",
     ),
-    "model providers": (rf"(?:gsk|r8|hf|api_org|fw|tgp_v1)_{_B}{{24,}}", rf"(?:xai|pplx|nvapi|csk)-{_B}{{24,}}"),
+    "model providers": (rf"(?:gsk|r8|hf|api_org|fw|tgp_v1)_{_A}{{24,}}", rf"(?:xai|pplx|nvapi|csk)-{_B}{{24,}}"),
     "NATS": (r"S[UANOCX][A-Z2-7]{56}",),
     "Netlify, Supabase, Render": (
         rf"nfp_{_A}{{24,}}",
@@ -80,7 +80,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "1Password, age": (rf"ops_eyJ{_B}{{40,}}", r"AGE-SECRET-KEY-1[0-9A-Z]{40,}"),
     "packages": (
         rf"npm_{_A}{{24,}}",
-        rf"pypi-{_B}{{32,}}",
+        rf"pypi-(?:AgE{_B}{{12,}}|{_B}{{32,}})",
         rf"rubygems_{_H}{{16,}}",
         r"oy2[a-z0-9]{43}",
         rf"cio{_A}{{32}}",
@@ -99,7 +99,7 @@ TOKENS: dict[str, tuple[str, ...]] = {
         r"xapp-\d-[A-Za-z0-9\-]{8,}",
     ),
     "SonarQube": (rf"sq[pua]_{_H}{{32,}}",),
-    "Stripe": (rf"[rs]k_(?:live|test|prod)_{_A}{{10,}}", r"whsec_[A-Za-z0-9+/]{16,}={0,2}"),
+    "Stripe": (r"[rs]k_(?:live|test|prod)_\w{10,}", r"whsec_[A-Za-z0-9+/]{16,}={0,2}"),
     "Tailscale": (rf"tskey-[a-z]+-{_A}{{8,}}-{_A}{{16,}}",),
     "Telegram": (rf"\d{{8,11}}:A{_B}{{33,36}}",),
     "Tencent": (rf"AKID{_A}{{13,40}}",),

@@ -9,12 +9,15 @@ from typing import NamedTuple
 __all__ = ["Value", "indent_of", "read_value"]
 
 _QUOTED_LIMIT = 64 * 1024
+_TEXT_LIMIT = 4 * 1024
 _UNCLOSED_LIMIT = 1024
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _LEAD = re.compile(rf"(?:[ \t]|{_ANSI}|%20)*(?:!!\w+[ \t]+)?(?:[A-Za-z@]?[A-Za-z]?(?=\\*[\"'`]))?")
 _QUOTE = re.compile(r"(\\*)(\"\"\"|'''|[\"'`])|(%22|%27)")
-_TYPE = re.compile(r"[ \t]*[A-Za-z_][\w.\[\], |]*?[ \t]*=(?![=>])[ \t]*(?=[A-Za-z]?[\"'`])")
-_BRACED = re.compile(r"\{([^\s{}\"':,]+)\}")
+_TYPE = re.compile(
+    r"[ \t]*[A-Za-z_][\w.]*(?:\[[\w., \[\]]*\])?(?:[ \t]*\|[ \t]*[\w.\[\]]+)*[ \t]*=(?![=>])[ \t]*(?=[A-Za-z]?[\"'`])"
+)
+_BRACED = re.compile(r"\{(?![A-Za-z_.]+(?:!\w)?\})([^\s{}\"':,]+)\}")
 _BLOCK = re.compile(r"[ \t]*[|>][+\-]?\d?[+\-]?[ \t]*(?:#[^\n]*)?\r?\n")
 _INDENT = re.compile(r"[ \t]*")
 _RUN = re.compile(r"[^\s\x00\x1b]+")
@@ -61,7 +64,7 @@ def read_value(text: str, position: int, *, line_start: int | None = None) -> Va
     if braced := _BRACED.match(text, start, start + 300):
         return Value(*braced.span(1))
     run = _RUN.match(text, start)
-    if run is None or text[start] in "{[(":
+    if run is None or text[start] in "{[(#" or text.startswith("//", start):
         return None
     stop = _STOP.search(text, start, run.end())
     end = stop.start() if stop else run.end()
@@ -81,13 +84,13 @@ def indent_of(text: str, line_start: int) -> int:
 def _read_quoted(text: str, quote: re.Match[str]) -> Value:
     """Up to the same quote, escaped as often."""
     start = quote.end()
-    limit = start + _QUOTED_LIMIT
+    limit = start + (_TEXT_LIMIT if len(quote[2] or "") == 3 else _QUOTED_LIMIT)
     if quote[3]:
         end = text.find(quote[3], start, limit)
         return Value(start, end if end >= 0 else _end_of_unclosed(text, start), is_quoted=True)
     backslashes, mark = len(quote[1]), quote[2]
     position = text.find(mark, start, limit)
-    while position >= 0 and (len(mark) == 3 or mark == "`" or text.find("\n", start, position) < 0):
+    while position >= 0 and (len(mark) == 3 or text.find("\n", start, position) < 0):
         before = position
         while before > start and text[before - 1] == "\\":
             before -= 1

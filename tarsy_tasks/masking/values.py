@@ -13,11 +13,15 @@ __all__ = ["is_label", "is_made_up", "is_prose", "is_secret", "looks_random"]
 
 _LOOKED_AT = 512
 """So many characters of a value are enough to judge it."""
+_MIN_LENGTH = 2
+"""In HTML, the value of `accesskey` is a letter."""
 _MIN_RANDOM = 8
 _MIN_MADE_UP = 6
 _LONG = 20
 _LONG_NUMBER = 16
 _LONG_SEGMENT = 16
+_LETTERS_A_WORD = 4
+_PUNCTUATION = ".,;:!?"
 
 _PLACEHOLDER = re.compile(
     rf"""(?xis)
@@ -26,7 +30,7 @@ _PLACEHOLDER = re.compile(
     | \$\{{?[\w.:?\-]*\}}?(?:[/:]\$\{{?[\w.:?\-]*\}}?)*    # $VAR, ${{VAR:-}}
     | \$[({{].*                                          # $(command), ${{var.x}}
     | .*(?:\{{\{{|<%|\#\{{|%\().*                         # templates
-    | <[^<>]*>? | \{{[^{{}}]*\}} | \[[^\[\]]*\]           # <password>, {{token}}, [REDACTED]
+    | (?:<|&lt;|&\#x3C;)[^<>]*>? | \{{[^{{}}]*\}}? | \[[^\[\]]*\]           # <password>, {{token}}, [REDACTED]
     | \d+\ ?bytes?                                       # as kubectl describes a Secret
     | %(?:\w+%|[sdvrq])                                  # %PASSWORD%, %s
     | ![A-Za-z]\w*(?:\s.*)?                              # !vault, !Ref X
@@ -41,23 +45,28 @@ _PLACEHOLDER = re.compile(
 )
 _CODE = re.compile(
     r"""(?xs)
-      (?:await\s+|new\s+|not\s+|!|&|\*|\(\w+\)\s*)?[A-Za-z_$][\w$]*(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
-      (?:\([^()]*(?:\).*)?$|\[["'$\w].*|\[$|\{.*)          # os.getenv("X"), environ["X"], Optional[str]
+      (?:await\s+|new\s+|not\s+|!|&|\*|\(\w+\)\s*)?
+      [A-Za-z_$][A-Za-z_$]*(?:64|256|512|[12])?[A-Za-z_$]*(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
+      (?:\(.*|\[["'$\w:].*|\{.*)                         # os.getenv("X"), environ["X"], Optional[str]
+    | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s*\|\s*[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
+    | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
     | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
       |data|module|secrets|github|inputs?|user|conn|credentials?|creds|ctx|state|form|body|outputs|event|response|resp
       |res|result|values|vault|z|models|types?|schema|fields?|app|c|s|p|t|m|r|u)
-      (?:\??\.[A-Za-z_$][\w$]*)+
+      (?:\??\.[A-Za-z_$][\w$]{0,20})+
     | [a-z_]+(?:\.[a-z_]+)+
+    | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     """
 )
+_PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
 _METAVARIABLE = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
 _UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
 _TECHNICAL = re.compile(
-    r"(?i)(?:sha|base|md|utf|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
+    r"(?i)(?:sha|base|md|utf|u?int|float|double|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
     r"|\d+(?:st|nd|rd|th|s|ms|min|h|d|days?|kb|mb|gb|kib|mib|gib|bytes?|bits?|chars?|fa|x|%)"
-    r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?"
+    r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?|v\d+(?:alpha|beta|rc)\d*"
 )
-_CAMEL = re.compile(r"[A-Z]?[a-z]+(?:[A-Z][a-z]+)*")
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SEPARATOR = re.compile(r"[-./_:]")
 _LETTERS = re.compile(r"[^A-Za-z]+")
 _WORDS = re.compile(r"[\w'’\-]+")
@@ -74,18 +83,22 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     value = value.strip()
     if len(value) > _LOOKED_AT:
         return True
-    folded = value.lower().rstrip(".,;:!?")
+    folded = value.lower().rstrip(_PUNCTUATION)
     if not folded or folded in LITERALS or _PLACEHOLDER.fullmatch(value):
         return False
     if not is_quoted and _CODE.fullmatch(value):
         return False
     if _METAVARIABLE.fullmatch(value) and rate_name(value) is not None:
         return False  # API_KEY=API_KEY, --password PASSWORD
+    if len(value) < _MIN_LENGTH:
+        return False
     if strength is Strength.STRONG or (strength is Strength.QUOTED and is_quoted and not value.isdigit()):
         return True
+    if strength is Strength.LIKELY:
+        return _PLAIN_NAME.fullmatch(value) is None
     if strength is Strength.FAINT:
         return len(value) >= _LONG and looks_random(value) and not _UUID.search(value)
-    return looks_random(value)
+    return looks_random(value) or is_made_up(value)
 
 
 def is_label(name: str, value: str) -> bool:
@@ -110,16 +123,16 @@ def looks_random(value: str) -> bool:
     is_lower, is_upper = value == value.lower(), value == value.upper()
     if not any(map(str.isdigit, value)):
         if is_lower or is_upper:
-            return len(value) >= _LONG and (is_upper or len(segments) == 1)
-        words = [word for word in _LETTERS.split(value) if word]
-        return len(value) >= _LONG_SEGMENT and not all(map(_is_word, words))
+            return len(value) >= _LONG and (is_upper or max(map(len, segments)) >= _LONG)
+        return any(map(_is_jumbled, _LETTERS.split(value)))
     if is_lower and len(segments) > 1:
         return any(map(_is_random_segment, segments))
     return True
 
 
-def _is_word(letters: str) -> bool:
-    return _CAMEL.fullmatch(letters) is not None or letters.isupper()
+def _is_jumbled(letters: str) -> bool:
+    """Whether upper and lower case change more often than in names that are written in one."""
+    return len(letters) >= _MIN_RANDOM and len(_CAMEL.findall(letters)) * _LETTERS_A_WORD > len(letters)
 
 
 def _is_random_segment(segment: str) -> bool:
@@ -128,8 +141,10 @@ def _is_random_segment(segment: str) -> bool:
 
 def is_made_up(value: str) -> bool:
     """Whether a word of a sentence is none of its language: letters and digits in one."""
+    value = value.rstrip(_PUNCTUATION)
     return (
         len(value) >= _MIN_MADE_UP
+        and not any(map(str.isspace, value))
         and any(map(str.isdigit, value))
         and any(map(str.isalpha, value))
         and not _TECHNICAL.fullmatch(value)

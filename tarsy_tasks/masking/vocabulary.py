@@ -5,6 +5,7 @@ Owns the lists, nothing else: `names` and `values` say what they mean.
 
 __all__ = [
     "ALLOWED_SUFFIXES",
+    "COLLECTIONS",
     "ENDINGS",
     "KEYS_TO_ROOMS",
     "KEYS_TO_THINGS",
@@ -13,6 +14,7 @@ __all__ = [
     "PAIR_NAMES",
     "PAIR_VALUES",
     "PASS_OWNERS",
+    "PATS_OF",
     "PHRASES",
     "PROSE",
     "SECRETS_OF",
@@ -31,7 +33,7 @@ def _words(text: str) -> frozenset[str]:
 
 STRONG = _words(
     """
-    password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey apikeys secretkey privatekey accesskey
+    password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey apikeys privatekey accesskey
     clientsecret masterkey signingkey encryptionkey accountkey sharedkey mnemonic
     passwort kennwort senha contrasena mdp wachtwoord haslo
     """
@@ -40,16 +42,18 @@ STRONG = _words(
 
 WEAK = _words(
     """
-    secret token auth jwt bearer credential credentials creds otp totp pat csrf xsrf passkey authkey sessionkey
+    secret token auth jwt bearer credential credentials creds otp totp csrf xsrf passkey authkey sessionkey
     sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken
     """
 )
 """What stands behind one of these is a secret if it looks like one."""
 
-ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "secretkey", "apikey", "accesskey", "privatekey")
+ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "apikey", "accesskey", "privatekey")
 """Ends of strong names that are written in one: `dbpassword`."""
 WEAK_ENDINGS = ("token", "secret")
-PASS_OWNERS = _words("db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis")
+PASS_OWNERS = _words(
+    "db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key keystore truststore"
+)
 """`dbpass` is a password, `compass` is not."""
 
 KEYS_TO_VAULTS = _words(
@@ -81,6 +85,8 @@ SECRETS_OF = _words(
 """`client_secret` is strong; `tls_secret` may be the name of an object in Kubernetes."""
 TOKENS_OF_PAGES = _words("next page continuation continue cursor pagination sync skip start resume prev previous")
 """`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked."""
+PATS_OF = _words("github gh gitlab ado azure devops asana docker bitbucket personal")
+"""`GITHUB_PAT` is a personal access token, `URL_PAT` a pattern."""
 SEEDS = _words("otp totp mfa wallet hd")
 PHRASES = _words("seed recovery backup mnemonic secret pass")
 
@@ -105,7 +111,8 @@ LITERALS = _words(
     str string int integer number bool boolean text varchar char object array list dict map bytes byte void char[]
     string[] byte[] []byte optional[str] securestring secretstr float double date uuid
 
-    flag option argument variable parameter field prompt file here below above
+    flag flags option options argument arguments variable variables parameter parameters field fields prompt file here
+    below above key keyfile value data
     the a an is are was be must should may can will has have had for to of in on at by with from and or that this it its
     your you my our we i if when where which what who how please enter type provide use using
     """
@@ -115,6 +122,8 @@ LITERALS = _words(
 PAIR_NAMES = _words("name key id field parameter variable header setting property")
 PAIR_VALUES = _words("value val default content stringvalue string_value defaultvalue default_value")
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
+COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys")
+"""`{"passwords": {"root": "x"}}`."""
 VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
 """`{"password": {"value": "x"}}`."""
 
