@@ -13,7 +13,7 @@ from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_spans import Value, read_value
-from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_prose, is_secret, looks_random
 
 __all__ = ["ASSIGNED", "find_assigned"]
 
@@ -43,7 +43,7 @@ _CONNECTOR = (
 _FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
 _KEYED = r"(?i:key)[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
-_ARGUMENT = r"[ \t]+[^\s\-]"
+_ARGUMENT = r"[ \t]+[^\s]"
 
 ASSIGNED = (
     rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{_TAGGED}"
@@ -70,14 +70,16 @@ _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
 _CONNECTING = re.compile(_CONNECTOR)
 _DATA_HEADING = re.compile(r"[ \t]*\n-{3,}\n")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
+_QUOTES = frozenset("\"'`")
 _PARAMETER_MARKS = frozenset("?&")
 _VALUE_MARKS = frozenset("=:@")
 """What stands behind one of these is a value, no name."""
-_FIELD = re.compile(r"[\w.\-]{1,64}[=:](?!=|$)")
+_FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-Z][a-z]+)+)[=:](?!=|$)")
 _PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
 _CLASS = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
 _ATTRIBUTE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w{0,40})+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
+_OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
 _BEHIND_ARGUMENT = frozenset(",)}")
 _CLOSING_TAG = re.compile(r"</[\w:.\-]*$")
 _READING = re.compile(
@@ -105,12 +107,21 @@ class _Named(NamedTuple):
         return self.text[max(0, self.start - _BEFORE_LIMIT) : self.start]
 
     @property
+    def opened(self) -> str:
+        """The quote right before the name, if it is still open behind it."""
+        quote = self.text[max(0, self.start - 1) : self.start]
+        return quote if quote in _QUOTES and quote not in self.tail[0] else ""
+
+    @property
     def line_start(self) -> int | None:
-        """Where the line begins, if nothing stands in it before the name that would not do so in a file of settings."""
+        """Where the line begins, if nothing stands in it before the name that would not do so in a file of settings,
+        and the name has no quotes, as it has in code.
+        """
         before = self.before
         line = before[before.rfind("\n") + 1 :]
         is_whole = len(line) < len(before) or self.start <= _BEFORE_LIMIT
-        return self.start - len(line) if is_whole and _LINE_BEFORE.fullmatch(line) else None
+        is_setting = is_whole and _LINE_BEFORE.fullmatch(line) and not _QUOTES.intersection(self.tail[0])
+        return self.start - len(line) if is_setting else None
 
 
 def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
@@ -167,7 +178,7 @@ def _read_assigned(named: _Named) -> Value | None:
     if heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
         value = read_value(text, heading.end())
     else:
-        value = read_value(text, position, line_start=line_start)
+        value = read_value(text, position, line_start=line_start, opened=named.opened)
     return None if value is None else _secret_part(named, value)
 
 
@@ -205,9 +216,9 @@ def _secret_part(named: _Named, value: Value) -> Value | None:
     if " " in content.strip() and is_prose(content, is_quoted=value.is_quoted):
         word = content.split()[0]
         return Value(value.start, value.start + len(word)) if is_made_up(word) else None
-    if is_secret(content, strength, is_quoted=value.is_quoted):
+    if is_secret(content, strength, is_quoted=value.is_quoted or named.name.startswith("--")):
         return value
-    if " " in content and not value.is_quoted and strength is not Strength.STRONG:
+    if " " in content and not value.is_quoted and strength is not Strength.STRONG and not is_code(content):
         word = content.split()[0]
         if is_secret(word, strength):
             return Value(value.start, value.start + len(word))
@@ -302,13 +313,16 @@ def _read_followed(named: _Named) -> Value | None:
     if connector is None or before in _VALUE_MARKS or named.name.lower() == "pass":
         return None  # to pass something is a verb
     value = read_value(text, connector.end())
-    if value is None or text[value.start] == "-":
+    if value is None or _OPTION.match(text, value.start):
         return None
     content = text[value.start : value.end]
     is_option = named.text[named.start] == "-"
     strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
-    is_text = value.is_quoted and text[value.start - 1] != "`"  # in backticks stands code, too
-    if MASK in content or _FIELD.match(content) or not is_secret(content, strength, is_quoted=is_text):
+    # In backticks stands code, too, and on a command line none.
+    is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
+    if MASK in content or not is_secret(content, strength, is_quoted=is_text):
+        return None
+    if not is_option and _FIELD.match(content):
         return None
     if value.is_quoted and not is_prose(content):
         return value

@@ -61,6 +61,7 @@ def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
         for option in _options[index].finditer(text, position - 1, end):
             group = option.lastindex or 0
             value = option[group]
-            if not _OPTION_LIKE.match(value) and MASK not in value and is_secret(value, Strength.STRONG):
+            is_option = text[option.start(group) - 1] in " \t=" and _OPTION_LIKE.match(value)
+            if not is_option and MASK not in value and is_secret(value, Strength.STRONG, is_quoted=True):
                 yield Edit(*option.span(group))
                 position = max(position, option.end(group))

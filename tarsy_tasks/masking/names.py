@@ -71,6 +71,8 @@ def rate_name(name: str) -> Strength | None:
         return None
     if last == "secret" and before in vocabulary.SECRETS_OF:
         return Strength.STRONG
+    if name.isupper() and before and last in ("token", "secret"):
+        return Strength.LIKELY  # of an environment
     is_weak = last in vocabulary.WEAK or before + last in vocabulary.WEAK or last.endswith(vocabulary.WEAK_ENDINGS)
     return Strength.WEAK if is_weak else None
 

@@ -31,7 +31,8 @@ _CELLS = {
 }
 _RULE = re.compile(r"[\s|+:=\-]*")
 _HEADINGS = {
-    mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w .()/\-]{0,40}") for mark in _CELLS
+    mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w()/\-]{0,40}(?: [\w()/\-]{1,40}){0,2}")
+    for mark in _CELLS
 }
 _BLANKS = " \t\r\"'"
 
@@ -123,7 +124,7 @@ class _Table(NamedTuple):
         if self.separator != "  ":
             return dict(enumerate(cells)) if len(cells) == len(self.cells) else {}
         placed = {self.starts[cell[0] - start]: cell for cell in cells if cell[0] - start in self.starts}
-        return placed if len(placed) >= min(2, len(cells)) else {}
+        return placed if len(placed) > 1 else {}
 
     def find_in_row(self, text: str) -> Iterator[Edit]:
         """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value."""

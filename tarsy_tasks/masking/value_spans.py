@@ -21,12 +21,21 @@ _BRACED = re.compile(r"\{(?![A-Za-z_.]+(?:!\w)?\})([^\s{}\"':,]+)\}")
 _BLOCK = re.compile(r"[ \t]*[|>][+\-]?\d?[+\-]?[ \t]*(?:#[^\n]*)?\r?\n")
 _INDENT = re.compile(r"[ \t]*")
 _RUN = re.compile(r"[^\s\x00\x1b]+")
+_TAG = r"<(?=/?[A-Za-z][\w:\-]*(?:\s[^<>\n]{0,200})?/?>)"
 _FIELD_AHEAD = r"[\"'\w.\-]{1,64}[ \t]*[:=]"
 _STOP = re.compile(
-    rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;|](?=\s|$|{_FIELD_AHEAD})|\\*[\"'`]|<(?=[/\w])"
-    rf"|[)\]}}>]+(?=[\s,;.:|)\]}}>\"'`]|$)|%(?:22|26|27|7D|2C)|\\[nrt](?={_FIELD_AHEAD}|$|\\)"
+    rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;|](?=\s|$|{_FIELD_AHEAD})|\\*[\"'`]|{_TAG}|[)\]}}>]+(?=\s|$|[,;.:|](?:\s|$)|[\"'`])"
+    rf"|%(?:22|26|27|7D|2C)|\\[nrt](?={_FIELD_AHEAD}|$|\\)"
 )
-_FIELD = re.compile(rf"[ \t]+[\w.\-]{{1,64}}(?:=|:(?:[ \t]|$))|[ \t]+(?:#|//)[ \t]|{_ANSI}|[ \t]+(?:=>|->)[ \t]")
+"""What ends a value among others."""
+_LINE_STOP = re.compile(
+    rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;](?=[A-Za-z_][\w.\-]{{0,63}}[:=])|{_TAG}|\\[nrt](?={_FIELD_AHEAD})|[\x00\n]|{_ANSI}"
+    r"|[ \t]+(?:[\w.\-]{1,64}(?:=|:(?:[ \t]|$))|(?:#|//)[ \t]|(?:=>|->)[ \t])"
+)
+"""What ends a value that has its line for itself: a comment, or that it has not."""
+_NO_VALUE = re.compile(
+    r"[{\[(](?=[\s\"'{\[]|$)|\[[^\]\s]*\](?:\s|$|,)|\([^)\s]*\)(?:\s|$|,)|\{[^}\s]*\}|(?:#|//)(?=[\s#!]|$)"
+)
 
 
 class Value(NamedTuple):
@@ -45,7 +54,7 @@ class Value(NamedTuple):
     is_block: bool = False
 
 
-def read_value(text: str, position: int, *, line_start: int | None = None) -> Value | None:
+def read_value(text: str, position: int, *, line_start: int | None = None, opened: str = "") -> Value | None:
     """The value that begins at a position, behind the separator; None when there is none.
 
     Args:
@@ -53,24 +62,30 @@ def read_value(text: str, position: int, *, line_start: int | None = None) -> Va
         position: Behind the `:` or `=`.
         line_start: Where the line of the name begins, when nothing but the name stands before the separator: then the
             value may be a block below, or hold spaces.
+        opened: The quote that was opened right before the name, as in `"PASSWORD=x"`.
     """
     if line_start is not None and (block := _BLOCK.match(text, position)):
         return _read_block(text, block.end(), indent_of(text, line_start))
     typed = _TYPE.match(text, position, position + 100)
     lead = _LEAD.match(text, typed.end() if typed else position)
     start = lead.end() if lead else position
+    if opened:
+        closed = text.find(opened, start, start + _QUOTED_LIMIT)
+        if closed >= 0 and text.find("\n", start, closed) < 0:
+            return Value(start, closed, is_quoted=True) if closed > start else None
     if quote := _QUOTE.match(text, start):
         return _read_quoted(text, quote)
     if braced := _BRACED.match(text, start, start + 300):
         return Value(*braced.span(1))
     run = _RUN.match(text, start)
-    if run is None or text[start] in "{[(#" or text.startswith("//", start):
+    if run is None or _NO_VALUE.match(text, start, run.end() + 1):
         return None
-    stop = _STOP.search(text, start, run.end())
-    end = stop.start() if stop else run.end()
-    if line_start is not None and end == run.end():
-        field = _FIELD.search(text, end, (line_end := _line_end(text, end)))
-        end = _without_trailing(text, start, field.start() if field else line_end)
+    if line_start is None:
+        stop = _STOP.search(text, start, run.end())
+        end = stop.start() if stop else run.end()
+    else:
+        stop = _LINE_STOP.search(text, start)
+        end = _without_trailing(text, start, stop.start() if stop else len(text))
     return Value(start, end) if end > start else None
 
 
@@ -128,7 +143,7 @@ def _read_block(text: str, position: int, indent: int) -> Value | None:
 
 
 def _without_trailing(text: str, start: int, end: int) -> int:
-    while end > start and text[end - 1] in " \t\r,":
+    while end > start and text[end - 1] in " \t\r,;":
         end -= 1
     return end
 

@@ -7,9 +7,9 @@ import re
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.vocabulary import LITERALS, PROSE
+from tarsy_tasks.masking.vocabulary import LITERALS, NAMES, PROSE
 
-__all__ = ["is_label", "is_made_up", "is_prose", "is_secret", "looks_random"]
+__all__ = ["is_code", "is_label", "is_made_up", "is_prose", "is_secret", "looks_random"]
 
 _LOOKED_AT = 512
 """So many characters of a value are enough to judge it."""
@@ -22,44 +22,45 @@ _LONG_NUMBER = 16
 _LONG_SEGMENT = 16
 _LETTERS_A_WORD = 4
 _PUNCTUATION = ".,;:!?"
+_AROUND_WORDS = ".,;:!?\"'()[]"
 
 _PLACEHOLDER = re.compile(
-    rf"""(?xis)
-      .*{MASK}.*
-    | [*•●xX.\-_\#?…·]{{3,}}                              # ****, xxxxxxxx, ......
-    | \$\{{?[\w.:?\-]*\}}?(?:[/:]\$\{{?[\w.:?\-]*\}}?)*    # $VAR, ${{VAR:-}}
-    | \$[({{].*                                          # $(command), ${{var.x}}
-    | .*(?:\{{\{{|<%|\#\{{|%\().*                         # templates
-    | (?:<|&lt;|&\#x3C;)[^<>]*>? | \{{[^{{}}]*\}}? | \[[^\[\]]*\]           # <password>, {{token}}, [REDACTED]
-    | \d+\ ?bytes?                                       # as kubectl describes a Secret
-    | %(?:\w+%|[sdvrq])                                  # %PASSWORD%, %s
-    | ![A-Za-z]\w*(?:\s.*)?                              # !vault, !Ref X
-    | @\w+@                                              # @PASSWORD@
-    | (?:env|file|vault|secret|secrets|ref\+\w+|op|arn|ssm|gcpsm|awssm|akv|sops|keyring|pass|keychain|valueFrom)
-      :[^\s]*                                            # where it is to be found
-    | (?:~|\.{{1,2}})?(?:/(?=(?:etc|var|run|usr|home|opt|tmp|mnt|root|srv|secrets?|app|data|vault|certs?|dev|proc|sys
+    r"""(?xis)
+      [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
+    | \$\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
+    | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
+    | \{\{[ .$\-].* | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
+    | (?:<|&lt;|&\#x3C;)[\w .:/\-]*(?:>|&gt;)?               # <password>
+    | \d+\ ?bytes?                                           # as kubectl describes a Secret
+    | %(?:\w+%|[sdvrq])                                      # %PASSWORD%, %s
+    | !(?:vault|ref|sub|getatt|join|importvalue|secret|env|env_var|include|reference|encrypted)\b.*
+    | @\w+@                                                  # @PASSWORD@
+    | (?:env|file|vault|ref\+\w+|op|arn|ssm|gcpsm|awssm|akv|sops|keyring|valueFrom):\S*  # where it is to be found
+    | (?:~|\.{1,2})?(?:/(?=(?:etc|var|run|usr|home|opt|tmp|mnt|root|srv|secrets?|app|data|vault|certs?|dev|proc|sys
       |users|private|tls|ssl|config|workspace)\b)|(?<=[~.])/)[\w.@%+\-/]*  # a path
     | [a-z]:\\[\w.\\\- ]+
-    | (?:your|insert|enter|replace)[\W_](?:[a-z]+[\W_]?){{0,6}}  # your-password-here
+    | (?:your|insert|enter|replace)[\W_](?:[a-z]+[\W_]?){0,6} # your-password-here
     """
 )
+_SHELL_VARIABLES = re.compile(r"\$(\w+)(?:[/:@]\$(\w+))*")
 _CODE = re.compile(
     r"""(?xs)
       (?:await\s+|new\s+|not\s+|!|&|\*|\(\w+\)\s*)?
-      [A-Za-z_$][A-Za-z_$]*(?:64|256|512|[12])?[A-Za-z_$]*(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
-      (?:\(.*|\[["'$\w:].*|\{.*)                         # os.getenv("X"), environ["X"], Optional[str]
-    | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s*\|\s*[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
-    | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
+      (?:[A-Za-z_$]{3,}(?:64|256|512|[12])?[A-Za-z_$]*|[A-Za-z_$]+(?=\.|::|->))(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
+      (?:\((?:["'A-Za-z_)*&{\[].*)?|\[["'$\w:].*)               # os.getenv("X"), environ["X"], Optional[str]
+    | (?:[A-Z][a-z]+)+\{.* | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
+    | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
+    | (?i:n?var(?:char|binary)2?|n?char|decimal|numeric|binary|bit)\(\d+.* | [A-Za-z_][\w.\[\]]*\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
+    | [A-Za-z_]\w*\([\w.,\s"'=*()]*\)(?:\.\w+(?:\([^()]*\))?)*
     | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
       |data|module|secrets|github|inputs?|user|conn|credentials?|creds|ctx|state|form|body|outputs|event|response|resp
       |res|result|values|vault|z|models|types?|schema|fields?|app|c|s|p|t|m|r|u)
       (?:\??\.[A-Za-z_$][\w$]{0,20})+
-    | [a-z_]+(?:\.[a-z_]+)+
-    | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     """
 )
+_DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
-_METAVARIABLE = re.compile(r"[A-Z]+(?:_[A-Z]+)*")
+_METAVARIABLE = re.compile(r"(?:[A-Z]+_)?([A-Z]+)")
 _UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
 _TECHNICAL = re.compile(
     r"(?i)(?:sha|base|md|utf|u?int|float|double|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
@@ -67,9 +68,9 @@ _TECHNICAL = re.compile(
     r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?|v\d+(?:alpha|beta|rc)\d*"
 )
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_NAME_LIKE = re.compile(r"[\w.:/\-]+")
 _SEPARATOR = re.compile(r"[-./_:]")
 _LETTERS = re.compile(r"[^A-Za-z]+")
-_WORDS = re.compile(r"[\w'’\-]+")
 
 
 def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> bool:
@@ -83,13 +84,14 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     value = value.strip()
     if len(value) > _LOOKED_AT:
         return True
-    folded = value.lower().rstrip(_PUNCTUATION)
-    if not folded or folded in LITERALS or _PLACEHOLDER.fullmatch(value):
+    folded = value.lower().rstrip(_PUNCTUATION + ")]}")
+    if not folded or folded in LITERALS or MASK in value:
         return False
-    if not is_quoted and _CODE.fullmatch(value):
+    if value.isalnum():
+        if not folded.strip("x") or (value.isupper() and folded in NAMES):
+            return False  # xxxxxxxx, --password PASSWORD
+    elif _is_placeholder(value) or (not is_quoted and is_code(value)):
         return False
-    if _METAVARIABLE.fullmatch(value) and rate_name(value) is not None:
-        return False  # API_KEY=API_KEY, --password PASSWORD
     if len(value) < _MIN_LENGTH:
         return False
     if strength is Strength.STRONG or (strength is Strength.QUOTED and is_quoted and not value.isdigit()):
@@ -99,6 +101,25 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if strength is Strength.FAINT:
         return len(value) >= _LONG and looks_random(value) and not _UUID.search(value)
     return looks_random(value) or is_made_up(value)
+
+
+def _is_placeholder(value: str) -> bool:
+    if _PLACEHOLDER.fullmatch(value):
+        return True
+    if variables := _SHELL_VARIABLES.fullmatch(value):
+        # $DB_PASSWORD, $token, $1; but $ecret42 is a password.
+        return all(
+            name.isupper() or name.isdigit() or rate_name(name) is not None for name in variables.groups() if name
+        )
+    word = _METAVARIABLE.fullmatch(value)  # --api-key API_KEY
+    return word is not None and "_" in value and word[1].lower() in NAMES
+
+
+def is_code(value: str) -> bool:
+    """Whether an unquoted value is code that fetches it, or its type."""
+    return _CODE.fullmatch(value) is not None or (
+        _DOTTED.fullmatch(value) is not None and rate_name(value.rpartition(".")[2]) is not None
+    )
 
 
 def is_label(name: str, value: str) -> bool:
@@ -125,7 +146,7 @@ def looks_random(value: str) -> bool:
         if is_lower or is_upper:
             return len(value) >= _LONG and (is_upper or max(map(len, segments)) >= _LONG)
         return any(map(_is_jumbled, _LETTERS.split(value)))
-    if is_lower and len(segments) > 1:
+    if is_lower and len(segments) > 1 and _NAME_LIKE.fullmatch(value):
         return any(map(_is_random_segment, segments))
     return True
 
@@ -154,5 +175,5 @@ def is_made_up(value: str) -> bool:
 
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
-    words = [word.lower() for word in _WORDS.findall(text[: _LOOKED_AT * 8])]
+    words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
     return len(words) > 1 and sum(word in PROSE for word in words) > is_quoted

@@ -11,6 +11,7 @@ __all__ = [
     "KEYS_TO_THINGS",
     "KEYS_TO_VAULTS",
     "LITERALS",
+    "NAMES",
     "PAIR_NAMES",
     "PAIR_VALUES",
     "PASS_OWNERS",
@@ -47,6 +48,8 @@ WEAK = _words(
     """
 )
 """What stands behind one of these is a secret if it looks like one."""
+
+NAMES = STRONG | WEAK | {"key"}
 
 ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "apikey", "accesskey", "privatekey")
 """Ends of strong names that are written in one: `dbpassword`."""
