@@ -78,6 +78,7 @@ _FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-
 _PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
 _CLASS = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
 _ATTRIBUTE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w{0,40})+")
+_PARTS = re.compile(r"[^\s/]+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
 _OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
 _BEHIND_ARGUMENT = frozenset(",)}")
@@ -218,10 +219,15 @@ def _secret_part(named: _Named, value: Value) -> Value | None:
         return Value(value.start, value.start + len(word)) if is_made_up(word) else None
     if is_secret(content, strength, is_quoted=value.is_quoted or named.name.startswith("--")):
         return value
-    if " " in content and not value.is_quoted and strength is not Strength.STRONG and not is_code(content):
-        word = content.split()[0]
-        if is_secret(word, strength):
-            return Value(value.start, value.start + len(word))
+    if (
+        (" " in content or "/" in content)
+        and not value.is_quoted
+        and strength is not Strength.STRONG
+        and not is_code(content)
+    ):
+        for word in _PARTS.finditer(content):
+            if is_secret(word[0], strength):
+                return Value(value.start + word.start(), value.start + word.end())
     return None
 
 

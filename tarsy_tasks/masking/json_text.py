@@ -34,6 +34,8 @@ _starts = Search(
 _PLAIN = re.compile(r"[A-Za-z_.\-/ ]*")
 """Nothing but names and words."""
 
+_NAME_LIMIT = 100
+_NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")
 _STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
 _scan_json = cast("Any", json.JSONDecoder()).scan_once
 _SKIP_LIMIT = 2 * 1024 * 1024
@@ -113,7 +115,8 @@ def find_json(
     position, failures = 0, 0
     while (found := _starts.next(projection, position)) is not None:
         _, start, _ = found
-        next_hit = bisect_left(hits, start)
+        name = _NAME_BEFORE.search(text, max(0, start - _NAME_LIMIT), start)  # of a part of a document
+        next_hit = bisect_left(hits, name.start() if name else start)
         if next_hit == len(hits):
             return
         if failures < _FAILURES_LIMIT and len(text) <= _SKIP_LIMIT:
@@ -125,7 +128,7 @@ def find_json(
                 if end <= hits[next_hit]:
                     position = end
                     continue
-        reader = _Reader(text, hits, next_hit, mask_string)
+        reader = _Reader(text, hits, next_hit, mask_string, name[1] if name else "")
         position = max(reader.read(start), start + 1)
         if reader.is_document and hits[next_hit] < position:
             yield JsonText(start, position, sorted(reader.edits.values()))
@@ -138,11 +141,14 @@ class _Reader:
         edits: What is secret in it, by where it begins.
     """
 
-    def __init__(self, text: str, hits: Sequence[int], next_hit: int, mask_string: Callable[[str], str]) -> None:
+    def __init__(
+        self, text: str, hits: Sequence[int], next_hit: int, mask_string: Callable[[str], str], name: str = ""
+    ) -> None:
         self.edits: dict[int, Edit] = {}
         self._text = text
         self._hits = hits
         self._next = next_hit
+        self._name = name
         self._mask_string = mask_string
         self._frames: list[_Frame] = []
         self._is_json = True
@@ -178,6 +184,8 @@ class _Reader:
         if outer is not None:
             frame.name, frame.is_item = outer.key if outer.is_object else outer.name, not outer.is_object
             frame.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
+        else:
+            frame.name = self._name
         self._frames.append(frame)
         self._has_object = self._has_object or is_object
 

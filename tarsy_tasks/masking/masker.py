@@ -21,6 +21,7 @@ from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
 from tarsy_tasks.masking.json_text import JsonText, confine, find_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
+from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project
 from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
@@ -36,6 +37,8 @@ _MAX_DEPTH = 8
 _KINDS = (
     r"(?:^|[\s{,\"'\-\[])(?:data|stringData)\\*[\"']?[ \t]*:",
     r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
+    rf"(?i:name|key|id|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
+    rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
 )
 
 _escapes = Places([r"\\"])

@@ -26,6 +26,7 @@ _BLANK_END = re.compile(r"(?:\s|\\+[rn])*$")
 _KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/=\-]{12,}")
 """Code that looks for such lines has no more between them than their names."""
 _PUTTY = re.compile(r"Private-Lines: (\d{1,4})\r?\n")
+_PUTTY_MAC = re.compile(r"Private-MAC: ([0-9a-f]{32,})")
 
 
 def find_private_keys(text: str) -> Iterator[Edit]:
@@ -81,3 +82,4 @@ def _find_putty(text: str) -> Iterator[Edit]:
         for _ in range(int(heading[1])):
             end = text.find("\n", end) + 1 or len(text)
         yield from _body(text, heading.end(), end)
+    yield from (Edit(*mac.span(1)) for mac in _PUTTY_MAC.finditer(text))
