@@ -28,10 +28,11 @@ _datas = Places([rf"(?m:^){_BEFORE}[\"']?(?:data|stringData)[\"']?[ \t]*:(?:\s|$
 _documents = Places([r"(?m:^)(?:---|\.\.\.)(?:\s|$)"])
 _KIND = re.compile(rf"(?P<lead>{_BEFORE})[\"']?kind[\"']?[ \t]*:[ \t]+(?:!!str[ \t]+)?[\"']?(?P<kind>\w+)")
 _DATA = re.compile(rf"(?P<lead>{_BEFORE})[\"']?(?:data|stringData)[\"']?[ \t]*:(?P<rest>[^\r\n]*)")
-_inline_secrets = Places([r"[{,\[ \t(]\\*[\"']?[Kk]ind\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?Secret\\*[\"']?[ \t]*[,})\] ]"])
-_INLINE_DATA = re.compile(
-    r"(?:[Dd]ata|[Ss]tringData)\\*[\"']?[ \t]*[:=][ \t]*(?:map)?(?:\[\w+\][\[\]\w]*)?([{\[][^{}\[\]]+[}\]])"
+_inline_secrets = Places(
+    [r"[{,\[ \t(]\\*[\"']?[Kk]ind\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?Secret(?:List)?\\*[\"']?[ \t]*[,})\] ]"]
 )
+_INLINE_DATA = re.compile(r"(?:[Dd]ata|[Ss]tringData)\\*[\"']?[ \t]*[:=][ \t]*(?:map)?(?:\[\w+\][\[\]\w]*)?(?=[{\[])")
+_BRACKETS = re.compile(r"[{}\[\]\n]")
 _INLINE_VALUE = re.compile(rf"[:=][ \t]*\\*[\"']?(?!{MASK})[^\s\"'\\]")
 _INLINE_LIMIT = 64 * 1024
 _BLANKS = re.compile(r"[ \t]*")
@@ -156,9 +157,22 @@ def find_inline(text: str, projection: bytes) -> Iterator[Edit]:
     for place in _inline_secrets.find(projection):
         start, end = max(position, place - _INLINE_LIMIT), min(len(text), place + _INLINE_LIMIT)
         position = max(position, end)
-        for data in _INLINE_DATA.finditer(text, start, end):
-            if _INLINE_VALUE.search(data[1]):
-                yield Edit(*data.span(1))
+        while (data := _INLINE_DATA.search(text, start, end)) is not None:
+            start = _end_of_brackets(text, data.end(), end)
+            if _INLINE_VALUE.search(text, data.end(), start):
+                yield Edit(data.end(), start)
+
+
+def _end_of_brackets(text: str, position: int, limit: int) -> int:
+    """Behind the bracket that closes the one at a position, or at the end of its line."""
+    depth = 0
+    for bracket in _BRACKETS.finditer(text, position, limit):
+        if bracket[0] == "\n":
+            return bracket.start()
+        depth += 1 if bracket[0] in "{[" else -1
+        if not depth:
+            return bracket.end()
+    return limit
 
 
 def _find_in_document(text: str, projection: bytes, start: int, end: int) -> Iterator[Edit]:

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
@@ -23,7 +24,7 @@ from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
-from tarsy_tasks.masking.search import Places, project
+from tarsy_tasks.masking.search import Places, project, unescape
 from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
 
 if TYPE_CHECKING:
@@ -175,26 +176,32 @@ class Masker:
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
         mask_string = self._mask_inner(depth)
-        if _anything.are_in(draft.projection) or self.patterns:
-            draft.apply_json(list(find_json(draft.text, draft.projection, self._hits(draft.projection), mask_string)))
+        hits = self._hits(draft.projection)
+        if hits:
+            draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
             draft.apply(find_in_yaml(draft.text, draft.projection))
+            projections = {draft.projection, unescape(draft.projection)}
             draft.apply(
                 (
                     *find_inline(draft.text, draft.projection),
                     *find_private_keys(draft.text),
                     *find_in_tables(draft.text, draft.projection),
                     *find_in_commands(draft.text, draft.projection),
-                    *find_forms(draft.text, draft.projection),
+                    *chain.from_iterable(find_forms(draft.text, each) for each in projections),
                 )
             )
             draft.apply(find_assigned(draft.text, draft.projection))
-        draft.apply(find_encoded(draft.text, draft.projection, mask_string))
+        draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
     def _hits(self, projection: bytes) -> list[int]:
-        """Where a string of JSON may have something to mask. To a pattern of the configuration it has to be read out if
+        """Where there may be something to mask. To a pattern of the configuration a string of JSON has to be read out if
         it has escapes, so all of these count."""
-        hits = list(_anything.find(projection))
-        return sorted((*hits, *_escapes.find(projection))) if self.patterns else hits
+        hits = set(_anything.find(projection))
+        if (unescaped := unescape(projection)) is not projection:
+            hits.update(_anything.find(unescaped))
+        if self.patterns:
+            hits.update(_escapes.find(projection))
+        return sorted(hits)
 
     def _mask_inner(self, depth: int) -> Callable[[str], str]:
         def mask_string(said: str) -> str:

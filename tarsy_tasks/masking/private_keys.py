@@ -78,8 +78,9 @@ def _body(text: str, start: int, end: int) -> Iterator[Edit]:
 
 def _find_putty(text: str) -> Iterator[Edit]:
     for heading in _PUTTY.finditer(text):
-        end = heading.end()
-        for _ in range(int(heading[1])):
-            end = text.find("\n", end) + 1 or len(text)
-        yield from _body(text, heading.end(), end)
+        start = heading.end()
+        for _ in range(int(heading[1])):  # each line for itself, for they are counted
+            end = text.find("\n", start)
+            yield from _body(text, start, end if end >= 0 else len(text))
+            start = end + 1 or len(text)
     yield from (Edit(*mac.span(1)) for mac in _PUTTY_MAC.finditer(text))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import re2
 
-__all__ = ["Places", "Search", "project"]
+__all__ = ["Places", "Search", "project", "unescape"]
 
 _MEMORY_BYTES = 64 * 1024 * 1024
 """The most that the states of one search may take; with less, RE2 would give up its fast way."""
@@ -21,6 +21,14 @@ _OVERLAP = 4 * 1024
 def project(text: str) -> bytes:
     """A character a byte, so that offsets are the same."""
     return text.encode("ascii", "replace")
+
+
+def unescape(projection: bytes) -> bytes:
+    """The same with white space in place of its escapes: in a JSON string, or a log line, the word behind one is a word
+    of its own."""
+    if b"\\" not in projection:
+        return projection
+    return projection.replace(b"\\n", b" \n").replace(b"\\r", b" \r").replace(b"\\t", b" \t")
 
 
 class Search:
