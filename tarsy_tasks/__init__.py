@@ -15,8 +15,8 @@ One call, from the agent to the MCP server and back, is these files in this orde
     agent/replies.py      the stored answer reaches the agent that waits
 
 What both halves share lies here at the top: `models` and `outcomes` (what an agent reads), `errors`, `config`,
-`tool_names`, `arguments`, `masking`, `keys`, `health`, `catalogue`. Importing this package imports nothing; every public
-name is loaded when it is first used.
+`tool_names`, `arguments`, `masking`, `keys`, `health`, `catalogue`. Importing this package imports nothing; every
+public name is loaded when it is first used.
 """
 
 from importlib import import_module

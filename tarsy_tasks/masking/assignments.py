@@ -34,9 +34,9 @@ _PAIRED = (
     r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
     r"[ \t]*[:=]"
 )
-_OPENED = r"[\"'][ \t]*\{[ \t]*\n"
+_OPENED = r"\\*[\"'][ \t]*\{[ \t\r\\]*\n"
 _TAGGED = r"\\*[\"']?[ \t]*>"
-_POSTED = r"\\*[\"']\r?\n(?:Content-[^\n]*\n)*\r?\n"
+_POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
 _CONNECTOR = (
     r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?"
 )
@@ -68,7 +68,7 @@ _SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
 _CONNECTING = re.compile(_CONNECTOR)
-_DATA_HEADING = re.compile(r"[ \t]*\n-{3,}\n")
+_DATA_HEADING = re.compile(r"[ \t]*\r?\n[ \t]*-{3,}\r?\n")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _QUOTES = frozenset("\"'`")
 _PARAMETER_MARKS = frozenset("?&")
@@ -78,6 +78,7 @@ _FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-
 _PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
 _CLASS = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
 _ATTRIBUTE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w{0,40})+")
+_LINE = re.compile(r"[ \t]*([^\r\n]+)")
 _PARTS = re.compile(r"[^\s/]+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
 _OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
@@ -280,10 +281,10 @@ def _read_called(named: _Named) -> Value | None:
 
 def _read_posted(named: _Named) -> Value | None:
     """A field of a form, as `multipart/form-data` has it."""
-    run = re.compile(r"[^\r\n]+").match(named.text, named.tail.end())
+    run = _LINE.match(named.text, named.tail.end())
     if run is None or not named.before.endswith(('name="', "name='")):
         return None
-    return Value(*run.span()) if is_secret(run[0], named.strength, is_quoted=True) else None
+    return Value(*run.span(1)) if is_secret(run[1], named.strength, is_quoted=True) else None
 
 
 def _read_tagged(named: _Named) -> Value | None:

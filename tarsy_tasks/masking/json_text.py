@@ -31,8 +31,8 @@ _starts = Search(
         r"(\")\s*[{\[]\s*\\\"",  # in a string of something else
     ]
 )
-_PLAIN = re.compile(r"[A-Za-z_.\-/ ]*")
-"""Nothing but names and words."""
+_PLAIN = re.compile(r"[A-Za-z_.\-/]{0,30}")
+"""A name."""
 
 _NAME_LIMIT = 100
 _NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")

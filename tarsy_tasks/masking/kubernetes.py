@@ -67,7 +67,12 @@ class _Line(NamedTuple):
 
 
 class _Document:
-    """One document: its lines, and which of them make up a mapping."""
+    """One document.
+
+    Attributes:
+        lines: Its lines.
+        last_key: The last of them that has a key; what follows is no YAML any more.
+    """
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text = text
@@ -75,6 +80,8 @@ class _Document:
         self.lines = list(_lines(text, start, end))
         self._index = {line.start: index for index, line in enumerate(self.lines)}
         self._mappings: dict[int, range] = {}
+        keys = (index for index, line in enumerate(self.lines) if _KEY.match(text, line.start, line.end))
+        self.last_key = max(keys, default=-1)
 
     def mapping(self, match: re.Match[str]) -> range:
         """The lines of the mapping that a key belongs to."""
@@ -193,7 +200,7 @@ def _find_in_document(text: str, projection: bytes, start: int, end: int) -> Ite
         is_secret = kind == SECRET_KIND or any(index in secrets for secrets in lists)
         if is_secret or kind is None:
             edits = list(_find_values(document, each))
-            at_end = mapping.stop == len(document.lines) and end == len(text)
+            at_end = mapping.stop > document.last_key and end == len(text)
             if is_secret or ((is_cut or at_end) and are_encoded([_bare(text, edit) for edit in edits])):
                 yield from edits
 

@@ -23,6 +23,7 @@ from tarsy_tasks.masking.json_text import JsonText, confine, find_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
+from tarsy_tasks.masking.prefixes import blank_prefixes
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project, unescape
 from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
@@ -175,7 +176,7 @@ class Masker:
         return draft.text
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
-        mask_string = self._mask_inner(depth)
+        text, mask_string = draft.text, self._mask_inner(depth)
         hits = self._hits(draft.projection)
         if hits:
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
@@ -191,11 +192,23 @@ class Masker:
                 )
             )
             draft.apply(find_assigned(draft.text, draft.projection))
+            if "Secret" in text:
+                self._mask_behind_prefixes(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
+    def _mask_behind_prefixes(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
+        """The Secrets of a diff, of quoted lines, and of the like."""
+        view = blank_prefixes(draft.text)
+        if view != draft.text:
+            projection = project(view)
+            stretches = find_json(view, projection, self._hits(projection), mask_string)
+            draft.apply(edit for stretch in stretches for edit in stretch.edits)
+            draft.apply(find_in_yaml(view, projection))
+
     def _hits(self, projection: bytes) -> list[int]:
-        """Where there may be something to mask. To a pattern of the configuration a string of JSON has to be read out if
-        it has escapes, so all of these count."""
+        """Where there may be something to mask. To a pattern of the configuration a string of JSON has to be read out
+        if it has escapes, so all of these count.
+        """
         hits = set(_anything.find(projection))
         if (unescaped := unescape(projection)) is not projection:
             hits.update(_anything.find(unescaped))

@@ -18,7 +18,7 @@ __all__ = ["HEADINGS", "find_in_tables"]
 _LINE_LIMIT = 4096
 _PATIENCE_ROWS = 50
 """So many rows without a secret are looked at; else a text of nothing but headings would take for ever."""
-HEADINGS = rf"{STEMS}[\w.\-]*(?:[ \t]*[|,;]|[ \t]{{2,}}\S|\t|[ \t\r]*(?:\n|$))"
+HEADINGS = rf"{STEMS}[\w.\-]*(?:[ \t]*[|,;]|[ \t]{{2,}}\S|\t|[ \t\r\\]*(?:\n|$))"
 """A name in a cell."""
 
 _search = Places([HEADINGS])
@@ -145,6 +145,7 @@ def _separator(line: str) -> str | None:
 
 
 def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[int, int]]:
+    start, end = _trim(text, start, end)  # of a line that is indented, or ends as in Windows
     for cell in _CELLS[separator].finditer(text, start, end):
         if cell.end() > cell.start() or separator in ",;":
             yield cell.span()

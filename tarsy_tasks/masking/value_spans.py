@@ -11,6 +11,7 @@ __all__ = ["Value", "indent_of", "read_value"]
 _QUOTED_LIMIT = 64 * 1024
 _TEXT_LIMIT = 4 * 1024
 _UNCLOSED_LIMIT = 1024
+_LONGEST_LINE = 1024
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _LEAD = re.compile(rf"(?:[ \t]|{_ANSI}|%20)*(?:!!\w+[ \t]+)?(?:[A-Za-z@]?[A-Za-z]?(?=\\*[\"'`]))?")
 _QUOTE = re.compile(r"(\\*)(\"\"\"|'''|[\"'`])|(%22|%27)")
@@ -64,8 +65,9 @@ def read_value(text: str, position: int, *, line_start: int | None = None, opene
             value may be a block below, or hold spaces.
         opened: The quote that was opened right before the name, as in `"PASSWORD=x"`.
     """
-    if line_start is not None and (block := _BLOCK.match(text, position)):
-        return _read_block(text, block.end(), indent_of(text, line_start))
+    if block := _BLOCK.match(text, position):
+        line = text.rfind("\n", max(0, position - _LONGEST_LINE), position) + 1 if line_start is None else line_start
+        return _read_block(text, block.end(), indent_of(text, line))
     typed = _TYPE.match(text, position, position + 100)
     lead = _LEAD.match(text, typed.end() if typed else position)
     start = lead.end() if lead else position

@@ -12,15 +12,16 @@ SMALL, LARGE = 10_000, 80_000
 ROOM = 4.0
 """Between a linear cost, eight times, and a quadratic one, 64 times, with noise."""
 
-REPEATED = """
+_UNITS = """
 { [ [" {" {"a": password: password=␣ password=" password=\\" token␣ token␣a1␣ pass http://a:1/ http://a:b@ ://a:b ?key=a
 bearer␣a1␣ -----BEGIN␣PRIVATE␣KEY-----⏎ -----END␣PRIVATE␣KEY-----⏎ kind:␣Secret⏎ kind:␣Secret⏎data:⏎␣␣a:␣b⏎ data:⏎ -␣ ␣
 password␣ password:⏎ a,password⏎ user␣␣password⏎ |␣password␣|␣x␣|⏎ password, Cookie:␣a=b; a=bcdefgh1A; Authorization:␣
 Authorization:␣Basic␣x␣ mysql␣-p␣ curl␣-u␣a cGFzc3dvcmQ6IGh1bnRlcjI=␣ name:␣password⏎ <password> "password"> </password>
 password:␣|⏎ \x1b[1m password%22%3A%22 \ud800 "password",␣" kind:␣Secret,␣data:␣{ eyJaaaaaa. eyJ-AKIAABCDEFGHIJKLMNOP-
 sk- $1$ a:b@ jdbc:oracle:x: \\ " \\n
-""".split()
+"""
 """With signs for blanks and line breaks."""
+REPEATED = _UNITS.split()
 
 
 @pytest.mark.parametrize("unit", REPEATED)
