@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, ServerEntry, read_entries
 from tarsy_tasks.config.file import read_config_file
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import (
     KeyPath,
     Problem,
@@ -223,6 +224,7 @@ class ServerConfig(_Model):
         description="What becomes of a tool whose definition changed since it was approved: it is told in the log and "
         "by `tools diff` (warn), or also rejected until `tools approve` (block).",
     )
+    masking: Masking = Field(default_factory=Masking, description="What of the server's words is masked.")
     instructions: str | None = Field(
         default=None,
         description="For the models that use the server, what its tools are good for; instead of what it says itself.",
@@ -331,6 +333,8 @@ def _known_keys(loc: KeyPath) -> list[str]:
             return [*Timeouts.model_fields]
         case ("retry",):
             return [*Retry.model_fields]
+        case ("masking",):
+            return [*Masking.model_fields]
         case ("auth",):
             return [*BearerAuth.model_fields]
         case _:

@@ -29,7 +29,7 @@ _NO_CALL = " The tool did not run."
 def check_starts(servers: Collection[ServerConfig]) -> Iterator[Finding]:
     """Start all of them, as many at a time as a worker would, and tell how each start went."""
     masker = build_masker()
-    connections = build_connections(servers, masker)
+    connections = build_connections(servers)
     loop, places = SessionLoop(), StartPlaces()
     loop.start()
     try:

@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.variables import resolve_variables
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.worker.masking import find_secret_values, known_secrets
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_client import SurvivableClient, ssl_context
 from tarsy_tasks.worker.transport.server_output import ServerOutput
@@ -49,6 +50,7 @@ def open_transport(server: ServerConfig, output: ServerOutput, on_end: Callable[
         ConfigError: A variable is not set, or its value makes no valid setting.
     """
     resolved = resolve_variables(server, os.environ)
+    known_secrets.add(find_secret_values(server, resolved, os.environ))
     match resolved.transport:
         case "stdio":
             return stdio_transport(
