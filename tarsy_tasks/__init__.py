@@ -15,8 +15,8 @@ One call, from the agent to the MCP server and back, is these files in this orde
     agent/replies.py      the stored answer reaches the agent that waits
 
 What both halves share lies here at the top: `models` and `outcomes` (what an agent reads), `errors`, `config`,
-`tool_names`, `arguments`, `keys`, `health`, `catalogue`. Importing this package imports nothing; every public name is
-loaded when it is first used.
+`tool_names`, `arguments`, `masking`, `keys`, `health`, `catalogue`. Importing this package imports nothing; every
+public name is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.celery_app import TarsyApp
+    from tarsy_tasks.masking import mask_text
     from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
 
@@ -44,6 +45,7 @@ __all__ = [
     "ToolExecutor",
     "ToolResult",
     "app",
+    "mask_text",
     "tool_signature",
 ]
 
@@ -59,6 +61,7 @@ _MODULES = {
     "ToolExecutor": "agent.executor",
     "ToolResult": "models",
     "app": "celery_app",
+    "mask_text": "masking",
     "tool_signature": "agent.signatures",
 }
 

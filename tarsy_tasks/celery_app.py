@@ -209,6 +209,7 @@ def _select_queues(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
         from tarsy_tasks.worker import log_masking, masking, startup
 
+        masking.know_broker(instance.app.conf)
         log_masking.mask_log(masking.build_masker())
         startup.select_queues(instance)
 

@@ -1,13 +1,12 @@
 """What an agent tells the audit: calls that no worker had, and of which therefore no worker tells.
 
 Owns the entries of an agent's process and the thread that writes them, off the way of its calls: what Redis does not
-take is kept, and written with the next entry. Neither arguments nor error texts are told: masking is done by workers.
-An agent's entries are its own word and lie in a stream of their own; how they are read, `tarsy_tasks.audit` says.
+take is kept, and written with the next entry. An agent's entries are its own word and lie in a stream of their own; how
+they are read, `tarsy_tasks.audit` says.
 """
 
 import logging
 import os
-import re
 import threading
 import time
 import weakref
@@ -31,8 +30,9 @@ __all__ = ["AgentAudit", "audit_of"]
 logger = logging.getLogger(__name__)
 
 _KEPT = 1000
-_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
-_ID_CHARS = 200
+_NAME_CHARS = 200
+_ERROR_CHARS = 500
+_NAMES = ("call_id", "agent_id", "run_id", "server", "tool")
 
 
 class AgentAudit:
@@ -74,18 +74,22 @@ class AgentAudit:
         if not self._limit:
             return
         from tarsy_tasks.audit import StepName, build_canonical, build_digest
+        from tarsy_tasks.shown_arguments import shorten
 
+        canonical = build_canonical(call.arguments)
         code = error.code if isinstance(error, CallError) else ErrorCode.NOT_STARTED
         fields: dict[str, Any] = {
-            "call_id": _cut(call.id),
+            "call_id": call.id,
             "task_id": task_id,
-            "agent_id": _cut(agent_id),
-            "run_id": _cut(run_id),
-            "server": _shown(server),
-            "tool": _shown(tool),
-            "arguments_digest": build_digest(build_canonical(call.arguments)),
+            "agent_id": agent_id,
+            "run_id": run_id,
+            "server": server,
+            "tool": tool,
+            "arguments": shorten(canonical),
+            "arguments_digest": build_digest(canonical),
             "outcome": code.outcome,
             "error_code": code,
+            "error": str(error),
             "steps": [] if sent_at is None else [{"name": StepName.QUEUED, "at": sent_at}],
         }
         with self._lock:
@@ -129,7 +133,7 @@ class AgentAudit:
                 for noted_at, fields in batch:
                     at = self._clock.at(noted_at)
                     steps = [*fields["steps"], {"name": StepName.ANSWERED, "at": at}]
-                    entry = AuditEntry.model_validate({**fields, "at": at, "steps": steps})
+                    entry = AuditEntry.model_validate({**_masked(fields), "at": at, "steps": steps})
                     pipeline.xadd(keys.AGENT_AUDIT, {keys.AUDIT_FIELD: entry.encode()}, maxlen=self._limit)
                 pipeline.expire(keys.AGENT_AUDIT, keys.AUDIT_TTL_S)
                 pipeline.execute()
@@ -141,14 +145,18 @@ class AgentAudit:
                 channel.connection.client.release()
 
 
-def _shown(name: str) -> str:
-    """A name that a model wrote, if it is made of what names are made of."""
-    return name if _NAME.fullmatch(name) else ""
+def _masked(fields: dict[str, Any]) -> dict[str, Any]:
+    """What a model or its agent wrote, as it may be stored."""
+    from tarsy_tasks.masking import mask_text
+    from tarsy_tasks.shown_arguments import build_shown
 
+    def mask(text: str) -> str:
+        # Half a character can be neither stored nor shown.
+        return mask_text(text).encode("utf-8", "replace").decode()
 
-def _cut(text: str | None) -> str | None:
-    # Half a character can be neither stored nor shown.
-    return None if text is None else text[:_ID_CHARS].encode("utf-8", "replace").decode()
+    names = {name: mask(fields[name][:_NAME_CHARS]) for name in _NAMES if fields[name] is not None}
+    shown = {"arguments": build_shown(fields["arguments"], mask), "error": mask(fields["error"])[:_ERROR_CHARS]}
+    return fields | names | shown
 
 
 _audits = weakref.WeakKeyDictionary["Celery", AgentAudit]()

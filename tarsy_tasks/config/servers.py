@@ -24,6 +24,7 @@ from tarsy_tasks.config.auth import AUTH_MODELS, ApiKeyAuth, Auth, BearerAuth, O
 from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, AUTH_FILE_KEYS, FILE_KEYS, ServerEntry, read_entries
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.inheritance import is_broker_variable
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import (
     KeyPath,
     Problem,
@@ -174,6 +175,7 @@ class ServerConfig(Model):
         description="What becomes of a tool whose definition changed since it was approved: it is told in the log and "
         "by `tools diff` (warn), or also rejected until `tools approve` (block).",
     )
+    masking: Masking = Field(default_factory=Masking, description="What of the server's words is masked.")
     instructions: str | None = Field(
         default=None,
         description="For the models that use the server, what its tools are good for; instead of what it says itself.",
@@ -353,6 +355,8 @@ def _known_keys(loc: KeyPath) -> list[str]:
             return [*Timeouts.model_fields]
         case ("retry",):
             return [*Retry.model_fields]
+        case ("masking",):
+            return [*Masking.model_fields]
         case ("auth", str(auth_type)):
             fields = AUTH_MODELS[auth_type].model_fields
             known = {field.alias or name for name, field in fields.items()}

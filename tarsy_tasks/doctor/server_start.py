@@ -34,7 +34,7 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
         inheritance: What of this environment their processes get.
     """
     masker = build_masker()
-    connections = build_connections(servers, masker, inheritance)
+    connections = build_connections(servers, inheritance)
     loop, places = SessionLoop(), StartPlaces()
     loop.start()
     try:

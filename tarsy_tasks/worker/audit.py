@@ -8,7 +8,7 @@ entry says, `trail` knows.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial, wraps
 from threading import Lock
 from typing import Any
@@ -27,7 +27,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.worker.audit_file import AuditFile
 from tarsy_tasks.worker.call_metrics import call_metrics
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.masking import Masker, build_masker
 from tarsy_tasks.worker.trail import CallTrail
 
 __all__ = ["Audit", "audit", "audited"]
@@ -42,7 +42,7 @@ class Audit:
 
     Attributes:
         worker: Node name of this worker.
-        mask_name: As `mask`, for names and the like, most of which come again.
+        mask_name: As `mask` for no server, for names and the like, most of which come again.
         is_required: No call may begin that cannot be written down.
     """
 
@@ -54,19 +54,19 @@ class Audit:
         self._limit = 0
         self._file: AuditFile | None = None
         self._clock = RedisClock()
-        self._servers: frozenset[str] = frozenset()
+        self._maskers: Mapping[str, Masker] = {}
         self._stream_outage = _Outage("entries for the audit are not taken by Redis")
         self._file_outage = _Outage("entries for the audit cannot be written to its file")
 
-    def open(self, worker: str, servers: Iterable[str], settings: Settings, clock: RedisClock) -> None:
+    def open(self, worker: str, maskers: Mapping[str, Masker], settings: Settings, clock: RedisClock) -> None:
         """Begin to write.
 
         Args:
             worker: Node name of the worker.
-            servers: Ids of those that it serves.
+            maskers: Of the servers that it serves, by id.
             clock: That of Redis, which somebody else keeps right.
         """
-        self.worker, self._servers, self._clock = worker, frozenset(servers), clock
+        self.worker, self._maskers, self._clock = worker, maskers, clock
         self.is_required = settings.audit_required
         self._limit = settings.audit_entries
         if settings.audit_file is not None:
@@ -140,7 +140,7 @@ class Audit:
         is_written = not trouble
         if self._file is not None:
             is_written &= self._is_done(partial(self._file.append, text))
-        if not is_written and server in self._servers:
+        if not is_written and server in self._maskers:
             call_metrics.add(server, NO_TOOL, {"unaudited": 1})
 
     def _is_done(self, write: Callable[[], None]) -> bool:
@@ -159,10 +159,14 @@ class Audit:
         except RuntimeError:
             return round(time.time() - time.monotonic() + monotonic_s, 6)
 
-    def mask(self, text: str) -> str:
-        """A text that somebody else has written, as it may be stored."""
+    def mask(self, text: str, server: str = "") -> str:
+        """A text that somebody else has written, as it may be stored.
+
+        Args:
+            server: Id of the server that it is about.
+        """
         # Half a character can be neither stored nor shown.
-        return self._masker.mask(text).encode("utf-8", "replace").decode()
+        return self._maskers.get(server, self._masker).mask(text).encode("utf-8", "replace").decode()
 
 
 class _Outage:

@@ -29,7 +29,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.listing import ListingError
-from tarsy_tasks.worker.masking import Masker
+from tarsy_tasks.worker.masking import Masker, build_server_masker, known_secrets
 from tarsy_tasks.worker.outage import Outage
 from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_out_of_reach, is_transient
 from tarsy_tasks.worker.session import Mode, Session
@@ -61,6 +61,7 @@ class ServerConnection:
 
     Attributes:
         server: Its configuration, variables unresolved.
+        masker: For all that it says, or that is said about it.
         error: Why there is no session, None when there is one or none was wanted yet.
         last_error: Why there was none when one was last wanted in vain; it stays.
         is_held: An operator wants the server left alone until `reconnect`.
@@ -83,6 +84,7 @@ class ServerConnection:
         inheritance: Inheritance | None = None,
     ) -> None:
         self.server = server
+        self.masker = masker
         self.error: CallError | None = None
         self.last_error: CallError | None = None
         self.is_held = False
@@ -95,7 +97,7 @@ class ServerConnection:
         self._told = ""
         self._places = places or StartPlaces()
         self._output = ServerOutput(server.name, masker)
-        self._transport = ServerTransport(server, self._output, inheritance or Inheritance())
+        self._transport = ServerTransport(server, self._output, inheritance or Inheritance(), known_secrets.add)
         self._mode: Mode = "auto"
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
@@ -289,7 +291,7 @@ class ServerConnection:
         self._output.forget()
         began = time.monotonic()
         self._outage.note_attempt()
-        session = Session(self.server, self._transport, self._mode, lambda: self.on_change())
+        session = Session(self.server, self._transport, self._mode, lambda: self.on_change(), self.masker.mask)
         try:
             try:
                 await session.open()
@@ -298,7 +300,7 @@ class ServerConnection:
                     raise
                 # Some servers exit on the unknown method that the probe for the 2026 era is to them.
                 self._output.forget()
-                session = Session(self.server, self._transport, "legacy", lambda: self.on_change())
+                session = Session(self.server, self._transport, "legacy", lambda: self.on_change(), self.masker.mask)
                 await session.open()
         except Exception as error:
             self._mode, self.is_starting = "auto", False
@@ -467,12 +469,12 @@ class ServerConnection:
         return text + (f" Its last words: {words!r}." if words else "")
 
 
-def build_connections(
-    servers: Iterable[ServerConfig], masker: Masker, inheritance: Inheritance
-) -> dict[str, ServerConnection]:
+def build_connections(servers: Iterable[ServerConfig], inheritance: Inheritance) -> dict[str, ServerConnection]:
     """The ways to servers that start together, by id."""
     places = StartPlaces()
-    return {server.name: ServerConnection(server, masker, places, inheritance) for server in servers}
+    return {
+        server.name: ServerConnection(server, build_server_masker(server), places, inheritance) for server in servers
+    }
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:

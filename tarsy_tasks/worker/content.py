@@ -9,6 +9,7 @@ import binascii
 import json
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, cast
 
 from mcp_types import (
@@ -24,6 +25,7 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
+from tarsy_tasks.masking import MASK
 from tarsy_tasks.models import Attachment, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.worker.masking import Masker
@@ -38,6 +40,10 @@ _SLACK = 64 * 1024
 """Cut only after masking, but mask no more than needed: a secret that the cut would halve is still whole within the
 slack.
 """
+_EDGE = 8 * 1024
+"""A secret that the end of the slack halves is shorter."""
+_BORDER_CHARS = 512
+_NOT_BEFORE_REST = "\r\n)]}>"
 
 
 def build_result(
@@ -51,10 +57,9 @@ def build_result(
     repairs: tuple[str, ...] = (),
 ) -> ToolResult:
     """The answer to a call that the MCP server answered, error or not."""
-    attachments = [_attachment(block, masker) for block in result.content if not isinstance(block, TextContent)]
-    texts = [block.text if isinstance(block, TextContent) else _name(block, masker) for block in result.content]
-    content = _mask_and_cut("\n".join(texts), masker)
-    structured = masker.mask_json(_structured(result, texts))
+    attachments = [_attachment(block) for block in result.content if not isinstance(block, TextContent)]
+    content = _mask_and_cut("\n".join(_masked_borders([*map(_text_of, result.content)], masker)), masker)
+    structured = _structured(result, content, masker)
     if not content and structured is not None:
         content = json.dumps(structured, ensure_ascii=False)
     failed = bool(result.is_error)
@@ -63,7 +68,7 @@ def build_result(
         name=name,
         content=content or ("The tool failed without saying why." if failed else ""),
         structured=structured,
-        attachments=tuple(_within_limit(attachments)),
+        attachments=tuple(_masked(each, masker) for each in _within_limit(attachments)),
         outcome=Outcome.TOOL_ERROR if failed else Outcome.OK,
         error_code=ErrorCode.TOOL_ERROR if failed else None,
         repairs=repairs,
@@ -72,23 +77,38 @@ def build_result(
     )
 
 
+def _masked_borders(texts: list[str], masker: Masker) -> list[str]:
+    """The parts, without what is a secret only together with its neighbour: a server may cut where it likes."""
+    for index, (first, second) in enumerate(pairwise(texts)):
+        tail, head = first[-_BORDER_CHARS:], second[:_BORDER_CHARS]
+        if not tail.strip() or not head or tail[-1] in _NOT_BEFORE_REST or head[0].isspace() or head[0] in "{[(<":
+            continue
+        if masker.mask(tail + head) != masker.mask(tail) + masker.mask(head):
+            texts[index] = f"{first[: -len(tail.split()[-1])]}{MASK}"
+            texts[index + 1] = f"{MASK}{second[len(head.split()[0]) :]}"
+    return texts
+
+
 def _mask_and_cut(text: str, masker: Masker) -> str:
     length = len(text)
     text = masker.mask(text[: TEXT_LIMIT + _SLACK])
     if length <= TEXT_LIMIT:
         return text
+    if length > TEXT_LIMIT + _SLACK:
+        text = text[:-_EDGE]  # masks may be so short that the first cut is in sight
     text = text[:TEXT_LIMIT]
-    line_end = text.rfind("\n", TEXT_LIMIT - _SLACK)
+    line_end = text.rfind("\n", len(text) - _SLACK)
     text = text[: line_end + 1] if line_end >= 0 else text
     return f"{text}\n[cut: the first {len(text)} of {length} characters; ask for less, or for a part]"
 
 
-def _structured(result: CallToolResult, texts: list[str]) -> JsonValue:
-    """The structured content, or the value of a text that is a JSON object or array."""
+def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonValue:
+    """The structured content, or the value of a text that is a JSON object or array; masked."""
     if result.structured_content is not None:
-        return _json_safe(result.structured_content)
-    text = texts[0].strip() if len(result.content) == 1 and isinstance(result.content[0], TextContent) else ""
-    if not text or text[0] not in "{[" or len(text) > TEXT_LIMIT:
+        return masker.mask_json(_json_safe(result.structured_content))
+    only = result.content[0] if len(result.content) == 1 else None
+    text = content.strip()
+    if not isinstance(only, TextContent) or text[:1] not in ("{", "[") or len(only.text) > TEXT_LIMIT:
         return None
     try:
         return json.loads(text, parse_constant=_refuse_constant)
@@ -111,13 +131,13 @@ def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
-def _name(block: ContentBlock, masker: Masker) -> str:
-    """The line that stands for a part that is not text, such as `[image/png, 12 kB]`; the text itself for a text
-    resource.
-    """
+def _text_of(block: ContentBlock) -> str:
+    """The text of a part; of one that has none a line that stands for it, such as `[image/png, 12 kB]`."""
+    if isinstance(block, TextContent):
+        return block.text
     if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
         return block.resource.text
-    attachment = _attachment(block, masker)
+    attachment = _attachment(block)
     words = [attachment.mime_type or attachment.type]
     if attachment.size_bytes is not None:
         words.append(_readable_size(attachment.size_bytes))
@@ -126,34 +146,43 @@ def _name(block: ContentBlock, masker: Masker) -> str:
     return f"[{', '.join(words)}]"
 
 
-def _attachment(block: ContentBlock, masker: Masker) -> Attachment:
+def _attachment(block: ContentBlock) -> Attachment:
     if isinstance(block, ImageContent | AudioContent):
         return Attachment(
             type=block.type, mime_type=block.mime_type, size_bytes=_decoded_size(block.data), data=block.data
         )
     if isinstance(block, ResourceLink):
-        return Attachment(
-            type=block.type, mime_type=block.mime_type, uri=masker.mask(str(block.uri)), size_bytes=block.size
-        )
+        return Attachment(type=block.type, mime_type=block.mime_type, uri=str(block.uri), size_bytes=block.size)
     if isinstance(block, EmbeddedResource):
         resource = block.resource
-        uri = masker.mask(str(resource.uri))
         if isinstance(resource, BlobResourceContents):
             return Attachment(
                 type=block.type,
                 mime_type=resource.mime_type,
-                uri=uri,
+                uri=str(resource.uri),
                 size_bytes=_decoded_size(resource.blob),
                 data=resource.blob,
             )
         return Attachment(
             type=block.type,
             mime_type=resource.mime_type,
-            uri=uri,
+            uri=str(resource.uri),
             size_bytes=len(resource.text.encode("utf-8", "replace")),
-            text=_mask_and_cut(resource.text, masker),
+            text=resource.text,
         )
     return Attachment(type=block.type)
+
+
+def _masked(attachment: Attachment, masker: Masker) -> Attachment:
+    """What of an attachment may leave the worker: its address and text masked, and its data if that is text, too."""
+    return attachment.model_copy(
+        update={
+            "mime_type": attachment.mime_type and masker.mask(attachment.mime_type),
+            "uri": attachment.uri and masker.mask(attachment.uri),
+            "text": attachment.text and _mask_and_cut(attachment.text, masker),
+            "data": attachment.data and masker.mask_base64(attachment.data),
+        }
+    )
 
 
 def _within_limit(attachments: Iterable[Attachment]) -> Iterable[Attachment]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from celery.worker.control import Panel
 
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.worker.masking import build_masker
 
 if TYPE_CHECKING:
     from tarsy_tasks.worker.connection import ServerConnection
@@ -94,9 +93,9 @@ def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[
     except TimeoutError:
         return {"ok": {"done": False, **_describe(connection)}}
     except CallError as error:
-        return {"error": _mask(error.text)}
+        return {"error": connection.masker.mask(error.text)}
     except Exception as error:
-        return {"error": _mask(f"{type(error).__name__}: {error}")}
+        return {"error": connection.masker.mask(f"{type(error).__name__}: {error}")}
     return {"ok": {"done": True, **found, **_describe(connection)}}
 
 
@@ -105,20 +104,16 @@ def _connections(state: Any) -> "Mapping[str, ServerConnection]":
 
 
 def _describe(connection: "ServerConnection") -> Reply:
-    session = connection.session
+    session, mask = connection.session, connection.masker.mask
     return {
         "state": str(connection.state),
         "held": connection.is_held,
         "transport": connection.server.transport,
         "protocol": session.protocol if session else None,
         "era": session.era if session else None,
-        "server_version": _mask(session.server_info) if session else None,
+        "server_version": mask(session.server_info) if session else None,
         "tools": len(session.tools) if session else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
-        "last_error": _mask(connection.last_error.text) if connection.last_error else None,
+        "last_error": mask(connection.last_error.text) if connection.last_error else None,
     }
-
-
-def _mask(text: str) -> str:
-    return build_masker().mask(text)

@@ -33,7 +33,6 @@ from tarsy_tasks.worker import alerts
 from tarsy_tasks.worker.bulkhead import bulkhead
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.listing import build_listing
-from tarsy_tasks.worker.masking import Masker, build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
 from tarsy_tasks.worker.tool_changes import record_listing
 
@@ -126,13 +125,11 @@ class HealthChecks:
         redis: Any,
         *,
         worker: str,
-        masker: Masker,
     ) -> None:
         self._loop = loop
         self._redis = redis
         self._exchange = RedisExchange(redis.connection_pool)
         self._worker = worker
-        self._masker = masker
         self._clock = RedisClock()
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._can_write = True
@@ -271,7 +268,7 @@ class HealthChecks:
         return HealthRecord(
             server=connection.server.name,
             healthy=healthy,
-            error=self._masker.mask(error) if error else None,
+            error=connection.masker.mask(error) if error else None,
             latency_s=None if latency_s is None else round(latency_s, 6),
             tool_count=len(session.tools) if session else None,
             checked_at=round(now - (time.monotonic() - checked_at), 6),
@@ -282,7 +279,7 @@ class HealthChecks:
             transport=connection.server.transport,
             protocol=session.protocol if session else None,
             era=session.era if session else None,
-            server_info=self._masker.mask(session.server_info) if session else None,
+            server_info=connection.masker.mask(session.server_info) if session else None,
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_held,
             max_concurrency=bulkhead.limit(connection.server.name),
@@ -352,9 +349,8 @@ class HealthChecks:
             return
         tools = session.tools
         try:
-            record_listing(
-                self._redis, build_listing(watched.connection.server, session, self._masker), worker=self._worker
-            )
+            listing = build_listing(watched.connection.server, session, watched.connection.masker)
+            record_listing(self._redis, listing, worker=self._worker)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             raise
         except Exception:
@@ -394,7 +390,6 @@ class HealthStep(bootsteps.StartStopStep):
             worker.pool.loop,
             worker.app.backend.client,
             worker=worker.hostname,
-            masker=build_masker(),
         )
         self._checks.start()
         _running.append(self._checks)

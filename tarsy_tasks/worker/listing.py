@@ -4,7 +4,7 @@ Owns walking the pages of tools/list, what becomes of an entry, and what of it a
 pages in circles or for ever is an error, not a loop.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from mcp import Client
@@ -28,8 +28,8 @@ class ListingError(Exception):
     """The server has no usable tools/list; the text completes "it …"."""
 
 
-async def list_all_tools(client: Client, server: str) -> Mapping[str, ToolDefinition]:
-    """All pages of a server's tools, by the server's own tool name; past every cache.
+async def list_all_tools(client: Client, server: str, mask: Callable[[str], str]) -> Mapping[str, ToolDefinition]:
+    """All pages of a server's tools, by the server's own tool name, their descriptions masked; past every cache.
 
     Raises:
         ListingError: The list has no end.
@@ -37,7 +37,7 @@ async def list_all_tools(client: Client, server: str) -> Mapping[str, ToolDefini
     """
     if client.server_capabilities.tools is None:
         return {}
-    return {tool.name: _definition(server, tool) async for tool in _all_tools(client)}
+    return {tool.name: _definition(server, tool, mask) async for tool in _all_tools(client)}
 
 
 async def _all_tools(client: Client) -> AsyncIterator[Tool]:
@@ -59,13 +59,13 @@ async def _all_tools(client: Client) -> AsyncIterator[Tool]:
     raise ListingError(f"has a tools/list without end (broken off after {len(seen)} pages and {count} tools)")
 
 
-def _definition(server: str, tool: Tool) -> ToolDefinition:
+def _definition(server: str, tool: Tool, mask: Callable[[str], str]) -> ToolDefinition:
     annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
     return ToolDefinition(
         name=f"{server}.{tool.name}",
         server=server,
         tool=tool.name,
-        description=tool.description or tool.title or "",
+        description=mask(tool.description or tool.title or ""),
         input_schema=tool.input_schema,
         annotations=annotations,
     )

@@ -1,130 +1,73 @@
-"""Masking: what leaves a worker carries no secret.
+"""The maskers of a worker: one for each server, by its configuration, and one for whatever is of no server.
 
-Owns the patterns, their groups and the walk over JSON. It stands between an MCP server's words and everything that
-stores or shows them (results, error texts, logs). It fails closed: what cannot be masked is replaced by a notice.
+Owns the secrets that the worker itself knows: what its configuration resolves to, and the credentials of the broker.
+They are masked by value in everything, also where a server has masking switched off. How masking is done is the
+package's (`tarsy_tasks.masking`).
 """
 
-import logging
-import re
-import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from pydantic import JsonValue
+from tarsy_tasks import masking
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.masking import KnownSecrets, Masker
 
-__all__ = ["DEFAULT_GROUPS", "Masker", "build_masker"]
+__all__ = [
+    "Masker",
+    "build_masker",
+    "build_record_masker",
+    "build_server_masker",
+    "know_broker",
+    "known_secrets",
+]
 
-logger = logging.getLogger(__name__)
-
-DEFAULT_GROUPS = ("basic",)
-_MASK = "***MASKED***"
-_NOTICE = "[masked whole: this text could not be searched for secrets]"
-_WINDOW = 64 * 1024
-_OVERLAP = 1024
-"""No key with its separator is longer, so one that begins near the end of a window is found whole in the next."""
-
-
-def _keyword_pattern(*words: str) -> re.Pattern[str]:
-    """A key with one of the words at the end of its name, a separator and a value, as JSON, YAML, .env or a header
-    spell it.
-    """
-    word = "|".join(words)
-    capitalised = "|".join(word[0].upper() + word[1:] for word in words)
-    return re.compile(
-        rf"(?P<key>(?:(?<![A-Za-z])(?i:{word})|(?<=[a-z])(?:{capitalised}))"
-        r"(?P<quote>\\?[\"']?)[ \t]{0,8}[:=][ \t]{0,8})"
-        r"(?:(?P<open>\\?\"|')(?:(?!(?P=open))(?:\\.|[^\\\n]|\\(?=\")))+(?P=open)|[^\s\"'\\,;&}\]\)]{3,})"
-    )
-
-
-PATTERNS: dict[str, re.Pattern[str]] = {
-    "api_key": _keyword_pattern(r"api[_-]?key"),
-    "password": _keyword_pattern("password", "passwd", "passphrase", "pwd"),
-}
-GROUPS: dict[str, tuple[str, ...]] = {"basic": ("api_key", "password")}
-_SECRET_KEY = re.compile(r"(?i)(?:api[_-]?key|password|passwd|passphrase|pwd)$")
-
-
-@dataclass(frozen=True)
-class Masker:
-    """Masks texts and JSON values with a fixed set of patterns. Safe to share between threads."""
-
-    patterns: tuple[re.Pattern[str], ...]
-
-    def mask(self, text: str) -> str:
-        """The text with every secret replaced; JSON stays JSON. Long texts are searched in windows, so that no search
-        holds the interpreter for long."""
-        try:
-            for pattern in self.patterns:
-                text = _replace(pattern, text) if len(text) > _WINDOW else pattern.sub(_mask_value, text)
-        except Exception:
-            logger.exception("masking failed")
-            return _NOTICE
-        return text
-
-    def mask_json(self, value: JsonValue) -> JsonValue:
-        """The value with its texts masked, and whole values under keys that are named like secrets."""
-        if not self.patterns:
-            return value
-        try:
-            return self._masked(value)
-        except Exception:
-            logger.exception("masking failed")
-            return _NOTICE
-
-    def _masked(self, value: JsonValue) -> JsonValue:
-        if isinstance(value, str):
-            return self.mask(value)
-        if isinstance(value, dict):
-            return {
-                self.mask(key): _MASK if _SECRET_KEY.search(key) and _is_secret(item) else self._masked(item)
-                for key, item in value.items()
-            }
-        if isinstance(value, list):
-            return [self._masked(item) for item in value]
-        return value
+known_secrets = KnownSecrets()
+"""Of this process. What is added is masked by every masker that was built here, from then on."""
 
 
 def build_masker(groups: Iterable[str] | None = None) -> Masker:
-    """The masker for the named groups of patterns.
+    """The masker for what is of no server.
 
     Args:
-        groups: Names from `GROUPS`; None means the default, `basic`.
+        groups: Names of groups of patterns, or of single ones, beside what is always masked; None: `basic`.
 
     Raises:
         ValueError: There is no such group; the text lists what there is.
     """
-    names = DEFAULT_GROUPS if groups is None else tuple(groups)
-    for name in names:
-        if name not in GROUPS:
-            raise ValueError(f"there is no masking group {name!r}; there are: {', '.join(sorted(GROUPS))}")
-    members = dict.fromkeys(member for name in names for member in GROUPS[name])
-    return Masker(tuple(PATTERNS[member] for member in members))
+    return masking.build_masker(groups, known=known_secrets)
 
 
-def _is_secret(value: JsonValue) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
+def build_server_masker(server: ServerConfig) -> Masker:
+    """The masker for what a server says, or is said about it."""
+    settings = server.masking
+    return masking.build_masker(
+        settings.groups, patterns=settings.patterns, known=known_secrets, is_enabled=settings.enabled
+    )
 
 
-def _mask_value(match: re.Match[str]) -> str:
-    # A number under a quoted key is JSON: its mask needs the quotes that a text would have.
-    quote = match["open"] or match["quote"]
-    return f"{match['key']}{quote}{_MASK}{quote}"
+def build_record_masker(server: ServerConfig) -> Masker:
+    """The masker for what is kept of a server's calls, also where its masking is switched off."""
+    settings = server.masking
+    return masking.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
 
 
-def _replace(pattern: re.Pattern[str], text: str) -> str:
-    parts: list[str] = []
-    copied = position = 0
-    while position < len(text):
-        end = min(len(text), position + _WINDOW)
-        match = pattern.search(text, position, end)
-        if match is not None and match.end() == end and end < len(text):
-            match = pattern.match(text, match.start())
-        if match is not None:
-            parts += text[copied : match.start()], _mask_value(match)
-            copied = position = match.end()
-        else:
-            position = end if end == len(text) else end - _OVERLAP
-            time.sleep(0)  # lets the other threads have the interpreter
-    parts.append(text[copied:])
-    return "".join(parts)
+def know_broker(conf: Any) -> None:
+    """Mask the passwords of the broker and the result backend, too.
+
+    Args:
+        conf: Celery's settings.
+    """
+    urls: list[str] = []
+    for setting in (conf.broker_url, conf.broker_read_url, conf.broker_write_url, conf.result_backend):
+        urls += str(setting or "").split(";")
+    known_secrets.add(filter(None, map(_password_of, urls)))
+
+
+def _password_of(url: str) -> str | None:
+    """The password of an address, None when it has none, or is no address."""
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return None
+    return unquote(password) if password else None

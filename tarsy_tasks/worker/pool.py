@@ -29,7 +29,7 @@ from tarsy_tasks.worker.call_metrics import call_metrics
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.job import Job, JobContext
 from tarsy_tasks.worker.lease import LeaseKeeper
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.masking import build_record_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
 from tarsy_tasks.worker.shutdown import ShutdownWatch
 from tarsy_tasks.worker.transport.child_watch import child_watch
@@ -70,14 +70,15 @@ class TaskPool(ThreadsTaskPool):
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
         inheritance = Inheritance(configured.values(), broker_urls(self.app))
-        connections = build_connections((configured[name] for name in servers), build_masker(), inheritance)
+        connections = build_connections((configured[name] for name in servers), inheritance)
         bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         instance = self.app.worker_instance
         lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])
         self._context = JobContext(instance, lease_s, self._loop, connections)
         self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
         settings = load_settings()
-        audit.open(instance.partition("#")[0], servers, settings, call_metrics.clock)
+        maskers = {name: build_record_masker(connection.server) for name, connection in connections.items()}
+        audit.open(instance.partition("#")[0], maskers, settings, call_metrics.clock)
         self._grace_s = settings.shutdown_grace_s
         self._shutdown = ShutdownWatch(self._grace_s, self._end_jobs)
         # From here on a result waits for a Redis that is away, until the worker stops.

@@ -18,7 +18,6 @@ from tarsy_tasks.worker import alerts
 from tarsy_tasks.worker.beats import Beats
 from tarsy_tasks.worker.call_metrics import call_metrics
 from tarsy_tasks.worker.connection import ServerConnection
-from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.metrics_server import MetricsServer
 from tarsy_tasks.worker.session_events import Event, SessionWatch, alert_event
 from tarsy_tasks.worker.webhook import open_webhook
@@ -46,7 +45,7 @@ class Reporting:
         self._connections: Mapping[str, ServerConnection] = consumer.pool.connections
         self._instance = consumer.app.worker_instance
         self._events: queue.Queue[Event | None] = queue.Queue(_EVENTS_LIMIT)
-        self._watch = SessionWatch(self._connections, build_masker())
+        self._watch = SessionWatch(self._connections)
         self._beats = Beats(consumer.hostname, consumer.pool.loop)
         self._server = MetricsServer(self._redis, self._connections)
         self._webhook = open_webhook()

@@ -60,6 +60,7 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
+        mask: For what it says of them.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Session:
         transport: ServerTransport,
         mode: Mode = "auto",
         on_tools: Callable[[], None] = lambda: None,
+        mask: Callable[[str], str] = str,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
         self.protocol = ""
@@ -82,6 +84,7 @@ class Session:
         self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
+        self._mask = mask
         self._client: Client | None = None
         self._silent_since = time.monotonic()
         self.longest_call_s = 0.0
@@ -183,7 +186,7 @@ class Session:
         list_s = self._server.timeouts.list_s
         try:
             async with asyncio.timeout(list_s):
-                tools = await list_all_tools(self._client, self._server.name)
+                tools = await list_all_tools(self._client, self._server.name, self._mask)
         except TimeoutError:
             raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self._silent_since = time.monotonic()

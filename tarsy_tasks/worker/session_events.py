@@ -11,7 +11,6 @@ from typing import Any
 
 from tarsy_tasks.worker.alerts import Alert
 from tarsy_tasks.worker.connection import ServerConnection, State
-from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["CONNECTED", "DISCONNECTED", "ERROR", "SessionWatch", "alert_event"]
 
@@ -26,9 +25,8 @@ Event = tuple[str, dict[str, Any]]
 class SessionWatch:
     """What was last seen of each connection."""
 
-    def __init__(self, connections: Mapping[str, ServerConnection], masker: Masker) -> None:
+    def __init__(self, connections: Mapping[str, ServerConnection]) -> None:
         self._connections = connections
-        self._masker = masker
         self._opened = dict.fromkeys(connections, 0)
         self._connected = dict.fromkeys(connections, False)
         self._errors: dict[str, BaseException | None] = dict.fromkeys(connections)
@@ -46,7 +44,7 @@ class SessionWatch:
                 if not is_connected:
                     yield DISCONNECTED, {"server": server}
             if error is not None and error is not self._errors[server]:
-                yield ERROR, {"server": server, "code": str(error.code), "error": self._masker.mask(error.text)}
+                yield ERROR, {"server": server, "code": str(error.code), "error": connection.masker.mask(error.text)}
             self._opened[server], self._connected[server], self._errors[server] = opened, is_connected, error
 
 

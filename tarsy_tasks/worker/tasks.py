@@ -25,6 +25,7 @@ from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.consumer import taking_for_s
 from tarsy_tasks.worker.content import build_result
+from tarsy_tasks.worker.failure_masking import masked_failures
 from tarsy_tasks.worker.guard import Guard
 from tarsy_tasks.worker.health import request_check
 from tarsy_tasks.worker.invocation import Invocation
@@ -52,6 +53,7 @@ class ServerTask(Task):
 
 
 @shared_task(name=celery_app.CALL_TOOL, base=ServerTask, bind=True)
+@masked_failures
 @counted
 @audited
 def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
@@ -70,11 +72,13 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
     job = current_job()
     guard = Guard(job, self.request)
     trail = audit.trail_of(self.request)
+    masker = _masker
     try:
         info = _parse_message(server, tool, call)
         deadline = started + _time_left(info)
         with guard.admitted(deadline):
             connection = _connection(job, server)
+            masker = connection.masker
             definition = _listed_tool(job, connection, tool, deadline)
             trail.tool = definition.tool
             if connection.server.pin == "block":
@@ -89,9 +93,9 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
             result = _invoke(job, invocation)
         return build_result(
             result,
-            _masker,
+            connection.masker,
             call_id=info.call_id,
-            name=info.name or definition.name,
+            name=_masker.mask(info.name) or definition.name,
             attempts=invocation.attempts,
             duration_s=time.monotonic() - started,
             repairs=repairs,
@@ -128,8 +132,8 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
         repairs = error.repairs if isinstance(error, ArgumentsError) else repairs
     return ToolResult(
         call_id=info.call_id,
-        name=info.name or f"{server}.{tool}",
-        content=_masker.mask(failure.text),
+        name=_masker.mask(info.name or f"{server}.{tool}"),  # perhaps made up, of whatever was at hand
+        content=masker.mask(failure.text),
         outcome=failure.outcome,
         error_code=failure.code,
         repairs=repairs,
@@ -139,27 +143,31 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
 
 
 @shared_task(name=celery_app.LIST_TOOLS, base=ServerTask)
+@masked_failures
 def list_tools(server: str) -> dict[str, Any]:
     """All tools of one MCP server: a `ToolListing` with `"error": null | {"code", "text"}`."""
     listing = ToolListing(server=server)
     failure: CallError | None = None
+    masker = _masker
     try:
         job = current_job()
         connection = _connection(job, server)
+        masker = connection.masker
         session = connection.session or job.run(connection.connected_for_call())
-        listing = build_listing(connection.server, session, _masker)
+        listing = build_listing(connection.server, session, masker)
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
     except CallError as error:
         failure = error
     return {
         **listing.model_dump(mode="json"),
-        "error": {"code": failure.code, "text": _masker.mask(failure.text)} if failure else None,
+        "error": {"code": failure.code, "text": masker.mask(failure.text)} if failure else None,
     }
 
 
 # A check that is lost is made again soon; and lists of tasks, such as Flower's, are not for thousands of them.
 @shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, ignore_result=True, acks_late=False, send_events=False)
+@masked_failures
 def check_server(server: str, sent_at: Any = None) -> None:
     """Have one MCP server checked, past every cache. It returns at once: the outcome is a record in Redis.
 

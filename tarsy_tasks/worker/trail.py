@@ -7,6 +7,7 @@ revoked, withdrawn, refused or set aside. Where entries go, `audit` says.
 import logging
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import states
@@ -17,8 +18,8 @@ from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.shown_arguments import build_shown
 from tarsy_tasks.task_failures import build_task_failure
-from tarsy_tasks.worker.shown_arguments import build_shown
 
 if TYPE_CHECKING:
     from tarsy_tasks.worker.audit import Audit
@@ -29,6 +30,8 @@ __all__ = ["CallTrail"]
 logger = logging.getLogger(__name__)
 
 _ERROR_CHARS = 500
+_MASKED_CHARS = 16 * 1024
+"""Cut only after masking: half a secret would not be known for one."""
 _NAME_CHARS = 200
 
 
@@ -108,6 +111,7 @@ class CallTrail:
 
     def _build(self, ending: ToolResult, size_bytes: int | None, now: float) -> AuditEntry:
         mask_name = self._audit.mask_name
+        mask = partial(self._audit.mask, server=self._server)
         canonical = build_canonical(self.arguments)
         is_ok = ending.outcome is Outcome.OK
         duration_s = now - self.picked_up_at if self.picked_up_at is not None else 0.0
@@ -119,12 +123,12 @@ class CallTrail:
             run_id=self._name("run_id"),
             server=mask_name(self._server),
             tool=mask_name(self.tool[:_NAME_CHARS]),
-            arguments=build_shown(canonical, self._audit.mask),
+            arguments=build_shown(canonical, mask),
             arguments_digest=build_digest(canonical),
             repairs=ending.repairs,
             outcome=ending.outcome,
             error_code=ending.error_code,
-            error=None if is_ok else self._audit.mask(ending.content[:_ERROR_CHARS]),
+            error=None if is_ok else mask(ending.content[:_MASKED_CHARS])[:_ERROR_CHARS],
             attempts=self.invocation.attempts if self.invocation is not None else 0,
             duration_s=ending.duration_s or round(duration_s, 6),
             worker=self._audit.worker,

@@ -16,6 +16,7 @@ from kombu import Queue
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tarsy_tasks.audit import AuditEntry, AuditFilter, StepName, build_canonical, build_digest, read_audit
+from tarsy_tasks.masking import MASK
 from tests.calls.audit_entries import only_entry
 from tests.calls.test_endings import hold, recording_server
 from tests.conftest import StartWorker
@@ -43,6 +44,8 @@ def worker(start_worker: StartWorker, directory: Path, ledgers: dict[str, Ledger
         "recorder": recording_server(directory),
         "blab": {"command": sys.executable, "args": [misbehaving_stdio.__file__, "tells-secrets"]},
         "stillborn": {"command": sys.executable, "args": ["-c", "raise SystemExit('no licence')"]},
+        "open": {**DEMO_SERVER, "masking": {"enabled": False}},
+        "patterned": {**DEMO_SERVER, "masking": {"patterns": ["ticket-[0-9]{6}"]}},
         "slow": {**DEMO_SERVER, "timeouts": {"tools": {"wait": 0.3}}},
         **{name: witness(ledger) for name, ledger in ledgers.items()},
     }
@@ -195,9 +198,19 @@ def test_no_secret_lies_in_the_audit(tools: ToolExecutor, client: Any, directory
     with_secret_ids = ToolExecutor(timeout_s=20, agent_id=f"password={SECRET}", run_id=f"api_key: {SECRET}")
     only_entry(client, call(with_secret_ids, "desk.echo", f"password: {SECRET}"))
     stored = b"".join(fields[keys.AUDIT_FIELD.encode()] for _, fields in client.xrange(keys.AUDIT))
-    assert b"***MASKED***" in stored
+    assert MASK.encode() in stored
     assert SECRET.encode() not in stored
     assert SECRET not in (directory / "audit.jsonl").read_text()
+
+
+def test_the_audit_masks_also_where_masking_is_switched_off_and_what_a_configuration_adds(
+    tools: ToolExecutor, client: Any
+) -> None:
+    pending = tools.submit(ToolCall(id="o", name="open.order", arguments={"item": f"password={SECRET}", "count": 1}))
+    assert SECRET in pending.result().content
+    assert SECRET not in only_entry(client, pending.id).encode()
+    entry = only_entry(client, call(tools, "patterned.echo", {"text": "see ticket-123456"}))
+    assert entry.arguments == f'{{"text":"see {MASK}"}}'
 
 
 def test_large_arguments_are_cut_and_nothing_of_a_secret_stays(tools: ToolExecutor, client: Any) -> None:

@@ -61,6 +61,8 @@ def only_entry(client: Any) -> AuditEntry:
     assert entry.source == "agent"
     assert (entry.call_id, entry.agent_id, entry.run_id) == ("c1", "sre", "r7")
     assert entry.arguments_digest == build_digest('{"key":"k","password":"hunter-2"}')
+    assert entry.arguments == '{"key":"k","password":"__MASKED__"}'
+    assert entry.error
     assert "hunter" not in entry.encode()
     assert client.ttl(keys.AGENT_AUDIT) > 0
     return entry
@@ -71,7 +73,7 @@ def only_entry(client: Any) -> AuditEntry:
     [
         ("nowhere.look", ErrorCode.UNKNOWN_SERVER, "nowhere.look"),
         ("nonsense", ErrorCode.INVALID_NAME, "nonsense"),
-        ("desk.password=hunter-2", ErrorCode.TOOL_NOT_SELECTED, "desk"),
+        ("desk.password=hunter-2", ErrorCode.TOOL_NOT_SELECTED, "desk.password=__MASKED__"),
         ("desk.drop", ErrorCode.TOOL_NOT_SELECTED, "desk.drop"),
     ],
 )

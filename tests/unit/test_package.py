@@ -35,6 +35,7 @@ def imported_by(statement: str) -> set[str]:
         "import tarsy_tasks.agent.executor, tarsy_tasks.agent.async_executor, tarsy_tasks.agent.signatures",
         "import tarsy_tasks.tool_names, tarsy_tasks.arguments, tarsy_tasks.config, tarsy_tasks.errors",
         "import tarsy_tasks.health, tarsy_tasks.catalogue, tarsy_tasks.audit",
+        "from tarsy_tasks import mask_text; mask_text('password: x')",
     ],
 )
 def test_the_agents_half_imports_no_server_side_library(statement: str) -> None:
@@ -68,6 +69,7 @@ def test_the_public_names_are_these() -> None:
         "ToolExecutor",
         "ToolResult",
         "app",
+        "mask_text",
         "tool_signature",
     ]
     assert set(tarsy_tasks.__all__) <= set(dir(tarsy_tasks))

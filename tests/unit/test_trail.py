@@ -14,9 +14,9 @@ from tarsy_tasks.audit import AuditEntry, build_canonical
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.settings import Settings
+from tarsy_tasks.shown_arguments import build_shown
 from tarsy_tasks.worker.audit import Audit
 from tarsy_tasks.worker.masking import build_masker
-from tarsy_tasks.worker.shown_arguments import build_shown
 from tarsy_tasks.worker.trail import CallTrail
 
 SECRET = "hunter2hunter2"
@@ -29,7 +29,7 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
 
 def opened(**settings: Any) -> Audit:
     audit = Audit()
-    audit.open("w@host", ["desk"], Settings(**settings), RedisClock())
+    audit.open("w@host", {}, Settings(**settings), RedisClock())
     return audit
 
 

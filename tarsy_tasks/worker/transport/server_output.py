@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 
-from tarsy_tasks.worker.masking import Masker
+from tarsy_tasks.masking import MASK, Masker
 
 __all__ = ["ServerOutput"]
 
@@ -21,6 +21,10 @@ _LINE_COST_BYTES = 400
 """What a line costs beside its bytes: a flood of empty lines would take the event loop as surely as one of long lines.
 """
 _PAUSE_S = 0.05
+_KEY_BEGINS, _KEY_ENDS = b"PRIVATE KEY", b"-----END "
+_KEY_LINES = 200
+"""No private key is longer."""
+_MASKED_LINE = MASK.encode()
 
 
 class ServerOutput:
@@ -35,6 +39,7 @@ class ServerOutput:
         self._logger = logging.getLogger(f"tarsy_tasks.server.{server}")
         self._masker = masker
         self._last: deque[bytes] = deque(maxlen=_LAST_WORDS_LINES)
+        self._key_lines = 0
         self._second = 0
         self._lines = 0
         self._bytes = 0
@@ -49,9 +54,10 @@ class ServerOutput:
         self._lines += 1
         self._bytes += len(line) + _LINE_COST_BYTES
         if line:
-            self._last.append(line[:_LINE_LIMIT])
+            shown = self._without_key(line[:_LINE_LIMIT])
+            self._last.append(shown)
             if self._lines <= _LINES_PER_S:
-                self._logger.log(level, "%s: %s", what, self._readable(line[:_LINE_LIMIT]))
+                self._logger.log(level, "%s: %s", what, self._readable(shown))
         return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
 
     def forget(self) -> None:
@@ -60,7 +66,18 @@ class ServerOutput:
 
     def last_words(self) -> str:
         """The last lines, for an error text; empty if there were none."""
-        return "\n".join(filter(None, map(self._readable, self._last.copy())))[-_LAST_WORDS_LIMIT:]
+        return self._readable(b"\n".join(filter(None, self._last.copy())))[-_LAST_WORDS_LIMIT:]
+
+    def _without_key(self, line: bytes) -> bytes:
+        """The line, or a mask if it is one of a private key: by itself it does not show it."""
+        if _KEY_ENDS in line:
+            self._key_lines = 0
+        elif _KEY_BEGINS in line and b"-----BEGIN " in line:
+            self._key_lines = _KEY_LINES
+        elif self._key_lines:
+            self._key_lines -= 1
+            return _MASKED_LINE
+        return line
 
     def _readable(self, line: bytes) -> str:
         return self._masker.mask(line.decode("utf-8", "replace").rstrip())

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from tarsy_tasks.audit import build_canonical
 
-__all__ = ["build_shown"]
+__all__ = ["build_shown", "shorten"]
 
 _SHOWN_CHARS = 2000
 _MASKED_CHARS = 32 * 1024
@@ -21,14 +21,16 @@ def build_shown(canonical: str, mask: Callable[[str], str]) -> str:
 
     Args:
         canonical: What `build_canonical` gave.
+        mask: Gives a text without its secrets.
     """
-    if len(canonical) > _MASKED_CHARS:
-        canonical = _shorten(canonical)
-    masked = mask(canonical)
+    masked = mask(shorten(canonical))
     return masked if len(masked) <= _SHOWN_CHARS else f"{masked[:_SHOWN_CHARS]}…"
 
 
-def _shorten(canonical: str) -> str:
+def shorten(canonical: str) -> str:
+    """The same arguments, without what is too long to be masked for a line."""
+    if len(canonical) <= _MASKED_CHARS:
+        return canonical
     try:
         return build_canonical(_Space().fit(json.loads(canonical)))
     except (ValueError, RecursionError):

@@ -1,0 +1,24 @@
+"""Masking: no secret in what a worker lets out, nor in what an agent passes through here.
+
+A text goes through `masker`, which asks in this order, whatever knows more of the structure first:
+
+    known         values that are secret wherever they stand: those of the configuration
+    json_text     JSON, also in strings, in lines, cut off; `json_reader` has the grammar
+    kubernetes    Secrets in YAML, which have no names to go by
+    private_keys  what lies between BEGIN and END
+    tables        columns and cells
+    commands      arguments of programs
+    forms         what shows by its form that it is a secret; `tokens` has the providers'
+    assignments   what a name says is one; `headers` for those with a syntax of their own
+    encoded       base64 of a text
+    custom        patterns that a configuration adds; `groups` has their names
+
+`names` and `values` have the words: which names promise a secret, and which values are none all the same.
+Nothing here finds a secret that has neither a name nor a form.
+"""
+
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.masker import Masker, build_masker, mask_text
+
+__all__ = ["MASK", "KnownSecrets", "Masker", "build_masker", "mask_text"]

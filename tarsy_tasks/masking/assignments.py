@@ -1,0 +1,365 @@
+"""Secrets that stand behind a name: `password: x`, `API_KEY=x`, `"token": "x"`, `--token x`, `<secret>x</secret>`.
+
+Owns how a name and its value are written in whatever is no JSON: settings, code, logs, command lines, markup, prose.
+Which names count is `names`' to say, whether a value is a secret `values`', and where it ends `value_spans`'.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.headers import find_in_header, is_header
+from tarsy_tasks.masking.names import STEMS, Strength, rate_name
+from tarsy_tasks.masking.search import Places
+from tarsy_tasks.masking.value_spans import Value, read_value
+from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_prose, is_secret, looks_random
+
+__all__ = ["ASSIGNED", "find_assigned"]
+
+_NAME_LIMIT = 100
+_BEFORE_LIMIT = 160
+_TAG_LIMIT = 4096
+_BLOCK_LIMIT = 400
+
+_ANSI = r"(?:\x1b\[[0-9;]*m)"
+_TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
+_ASSIGNED = (
+    rf"(?:[\\\"'`\]?!]|%22|%27|{_ANSI})*[ \t]*(?:value[ \t]*)?(?:\([^()\n]{{0,24}}\)[ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
+    r"(?:=>|:=|==|[:=]|%3[AaDd])"
+)
+_LISTED = r"\\*[\"'][ \t]*,[ \t]*(?:[A-Za-z]?\\*[\"'])"
+_CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
+_PAIRED = (
+    r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
+    r"[ \t]*[:=]"
+)
+_OPENED = r"\\*[\"'][ \t]*\{[ \t\r\\]*\n"
+_TAGGED = r"\\*[\"']?[ \t]*>"
+_POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
+_CONNECTOR = (
+    r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?"
+)
+_FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
+_KEYED = r"(?i:key)[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
+_COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
+_ARGUMENT = r"[ \t]+[^\s]"
+
+ASSIGNED = (
+    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{_TAGGED}"
+    rf"|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}|{_KEYED}"
+)
+"""A name with whatever may stand between it and its value."""
+
+_search = Places([ASSIGNED])
+_NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
+_TAIL = re.compile(
+    rf"(?P<paired>{_PAIRED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
+    rf"|(?P<tagged>{_TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})"
+)
+_NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$")
+
+_LINE_BEFORE = re.compile(
+    r"[ \t]*(?:[-+~*>|#;!<$:?][-+~ \t]*)*(?:(?:export|set|setx|declare|local|readonly|env|const|let|var|final|static"
+    r"|private|public|ENV|ARG)[ \t]+(?:-\w+[ \t]+)*)*[\\\"'`]*"
+)
+_NAMED = re.compile(r"(?i:name|key|id|variable|output|field|param|parameter|header|setting|property)\W{1,8}$")
+_SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
+_LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
+_DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
+_CONNECTING = re.compile(_CONNECTOR)
+_DATA_HEADING = re.compile(r"[ \t]*\r?\n[ \t]*-{3,}\r?\n")
+_CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
+_QUOTES = frozenset("\"'`")
+_PARAMETER_MARKS = frozenset("?&")
+_VALUE_MARKS = frozenset("=:@")
+"""What stands behind one of these is a value, no name."""
+_FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-Z][a-z]+)+)[=:](?!=|$)")
+_PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
+_CLASS = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
+_ATTRIBUTE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w{0,40})+")
+_LINE = re.compile(r"[ \t]*([^\r\n]+)")
+_PARTS = re.compile(r"[^\s/]+")
+_IDENTIFIER = re.compile(r"[A-Za-z_]+")
+_OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
+_BEHIND_ARGUMENT = frozenset(",)}")
+_CLOSING_TAG = re.compile(r"</[\w:.\-]*$")
+_READING = re.compile(
+    r"(?i)(?:ask|prompt|generate|gen|make|build|new|issue|mint|sign|register|get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
+    r"|refresh|revoke|parse|resolve|input|label|test|expect)(?=[_A-Z]|$)"
+)
+
+
+class _Named(NamedTuple):
+    """A name in a text, with what follows it."""
+
+    text: str
+    start: int
+    end: int
+    strength: Strength
+    tail: re.Match[str]
+
+    @property
+    def name(self) -> str:
+        return self.text[self.start : self.end]
+
+    @property
+    def before(self) -> str:
+        """What stands before the name, in its line and the one above."""
+        return self.text[max(0, self.start - _BEFORE_LIMIT) : self.start]
+
+    @property
+    def opened(self) -> str:
+        """The quote right before the name, if it is still open behind it."""
+        quote = self.text[max(0, self.start - 1) : self.start]
+        return quote if quote in _QUOTES and quote not in self.tail[0] else ""
+
+    @property
+    def line_start(self) -> int | None:
+        """Where the line begins, if nothing stands in it before the name that would not do so in a file of settings,
+        and the name has no quotes, as it has in code.
+        """
+        before = self.before
+        line = before[before.rfind("\n") + 1 :]
+        is_whole = len(line) < len(before) or self.start <= _BEFORE_LIMIT
+        is_setting = is_whole and _LINE_BEFORE.fullmatch(line) and not _QUOTES.intersection(self.tail[0])
+        return self.start - len(line) if is_setting else None
+
+
+def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
+    """The secrets of a text, from left to right.
+
+    Args:
+        text: What is searched.
+        projection: The same, as `search.project` has it.
+    """
+    position = 0
+    while (found := _search.next(projection, position)) is not None:
+        name = _NAME.search(text, found)
+        tail = _TAIL.match(text, name.end()) if name else None
+        if name is None or tail is None:
+            position = name.end() if name else found + 1
+            continue
+        assert tail.lastgroup is not None
+        position = tail.end() if tail.lastgroup in ("assigned", "paired") else name.end()
+        for edit in _find(text, _start_of_name(text, name.start()), name.end(), tail):
+            position = max(position, edit.end)
+            yield edit
+
+
+def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit]:
+    name = text[start:end]
+    assert tail.lastgroup is not None
+    if tail.lastgroup == "assigned" and is_header(bare := name.lstrip("-")):
+        yield from find_in_header(text, bare, tail.end())
+        return
+    strength = rate_name(name)
+    if strength is None:
+        return
+    if "/" in name:
+        strength = Strength.WEAK  # a path, perhaps to a file that holds it
+    elif text[max(0, start - 1) : start] in _PARAMETER_MARKS and tail[0] == "=":
+        strength = Strength.STRONG if strength >= Strength.WEAK else strength  # of an address
+    value = _READERS[tail.lastgroup](_Named(text, start, end, strength, tail))
+    while value is not None:
+        yield Edit(value.start, value.end)
+        changed = _CHANGED.match(text, value.end)
+        value = read_value(text, changed.end()) if changed else None
+
+
+def _start_of_name(text: str, start: int) -> int:
+    limit = max(0, start - _NAME_LIMIT)
+    while start > limit and text[start - 1] in _NAME_CHARS:
+        start -= 1
+    return start + text.startswith("</", start - 1)
+
+
+def _read_assigned(named: _Named) -> Value | None:
+    text, position = named.text, named.tail.end()
+    line_start = named.line_start
+    if heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
+        value = read_value(text, heading.end())
+    else:
+        value = read_value(text, position, line_start=line_start, opened=named.opened)
+    return None if value is None else _secret_part(named, value)
+
+
+def _is_reference(named: _Named, value: Value, content: str) -> bool:
+    """Whether code passes on what is a secret, under a name much like it: `password=new_password,`."""
+    if value.is_quoted or named.name.isupper():
+        return False
+    is_argument = named.text[value.end : value.end + 1] in _BEHIND_ARGUMENT
+    is_statement = named.tail[0].endswith((" =", " :="))
+    is_typed = is_argument or named.text.startswith(" =", value.end)
+    if (is_typed and _CLASS.fullmatch(content)) or (is_statement and _ATTRIBUTE.fullmatch(content)):
+        return True
+    is_own = is_statement and named.name.startswith(("self.", "this.", "cls."))
+    if not _IDENTIFIER.fullmatch(content) or (rate_name(content) is None and not is_own):
+        return False
+    name, folded = named.name.lower(), content.lower()
+    if folded == re.split(r"\W", name)[-1] or name in folded or (is_argument and name.endswith(folded)):
+        return True
+    if content.isalpha() and content.islower() and not is_own:
+        return False  # `password=mysecretpassword`
+    return is_argument or (is_statement and named.start != named.line_start)
+
+
+def _secret_part(named: _Named, value: Value) -> Value | None:
+    text, strength = named.text, named.strength
+    content = text[value.start : value.end]
+    if MASK in content:
+        return _with_rest_of_masked(content, value)
+    if _is_reference(named, value, content) or is_label(named.name, content):
+        return None
+    if value.is_block:
+        words = content.split()
+        is_some = strength is Strength.STRONG or any(map(looks_random, words))
+        return value if is_some and not is_prose(content, is_quoted=True) else None
+    if " " in content.strip() and is_prose(content, is_quoted=value.is_quoted):
+        word = content.split()[0]
+        return Value(value.start, value.start + len(word)) if is_made_up(word) else None
+    if is_secret(content, strength, is_quoted=value.is_quoted or named.name.startswith("--")):
+        return value
+    if (
+        (" " in content or "/" in content)
+        and not value.is_quoted
+        and strength is not Strength.STRONG
+        and not is_code(content)
+    ):
+        for word in _PARTS.finditer(content):
+            if is_secret(word[0], strength):
+                return Value(value.start + word.start(), value.start + word.end())
+    return None
+
+
+def _with_rest_of_masked(content: str, value: Value) -> Value | None:
+    """The whole value, when only a part of it was masked for its form."""
+    return value if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content else None
+
+
+def _read_paired(named: _Named) -> Value | None:
+    """`name: X` and beside it `value: Y`."""
+    if not _NAMED.search(named.before):
+        return None
+    text, tail = named.text, named.tail
+    line_start = text.rfind("\n", tail.start(), tail.end()) + 1
+    value = read_value(text, tail.end(), line_start=line_start or None)
+    return None if value is None else _secret_part(named, value)
+
+
+def _read_opened(named: _Named) -> Value | None:
+    """`variable "password" {`, and in the block its value."""
+    if not _NAMED.search(named.before):
+        return None
+    default = _DEFAULT.match(named.text, named.tail.end(), named.tail.end() + _BLOCK_LIMIT)
+    value = read_value(named.text, default.end()) if default else None
+    return None if value is None else _secret_part(named, value)
+
+
+def _read_listed(named: _Named) -> Value | None:
+    """`("password", "x")`, and no list of words such as `["secret", "token"]`."""
+    if named.text[named.start - 1 : named.start] not in ("'", '"'):
+        return None
+    value = read_value(named.text, named.tail.end() - _length_of_quote(named.tail[0]))
+    if value is None:
+        return None
+    content = named.text[value.start : value.end]
+    is_word = not is_made_up(content) and not (named.strength is Strength.STRONG and looks_random(content))
+    return None if is_word or not is_secret(content, named.strength, is_quoted=True) else value
+
+
+def _read_called(named: _Named) -> Value | None:
+    """`setPassword("x")`, but not `get_secret("name")`."""
+    if _READING.match(re.split(r"[.\->:]", named.name)[-1]):
+        return None
+    value = read_value(named.text, named.tail.end() - _length_of_quote(named.tail[0]))
+    if value is None:
+        return None
+    content = named.text[value.start : value.end]
+    return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
+
+
+def _read_posted(named: _Named) -> Value | None:
+    """A field of a form, as `multipart/form-data` has it."""
+    run = _LINE.match(named.text, named.tail.end())
+    if run is None or not named.before.endswith(('name="', "name='")):
+        return None
+    return Value(*run.span(1)) if is_secret(run[1], named.strength, is_quoted=True) else None
+
+
+def _read_tagged(named: _Named) -> Value | None:
+    """`<password>x</password>`, `<password type="y">x</password>`, `<entry key="password">x</entry>`."""
+    text = named.text
+    tag = _CLOSING_TAG.search(text, max(0, named.start - _NAME_LIMIT), named.start)
+    if tag is None:
+        is_named = named.before.endswith("<") or _NAMED.search(named.before)
+        return _read_element(named, named.tail.end()) if is_named else None
+    opened = text.rfind(">", max(0, tag.start() - _TAG_LIMIT), tag.start())
+    return None if opened < 0 else _read_element(named, opened + 1)
+
+
+def _read_element(named: _Named, position: int) -> Value | None:
+    text = named.text
+    end = text.find("<", position, position + _TAG_LIMIT)
+    if end < 0 or not text.startswith("</", end):
+        return None
+    while position < end and text[position].isspace():
+        position += 1
+    while position < end and text[end - 1].isspace():
+        end -= 1
+    content = text[position:end]
+    is_some = is_secret(content, named.strength, is_quoted=True) and not is_prose(content)
+    return Value(position, end) if is_some else None
+
+
+def _read_followed(named: _Named) -> Value | None:
+    """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
+    text = named.text
+    before = text[max(0, named.start - 1) : named.start]
+    connector = _CONNECTING.match(text, named.end)
+    if connector is None or before in _VALUE_MARKS or named.name.lower() == "pass":
+        return None  # to pass something is a verb
+    value = read_value(text, connector.end())
+    if value is None or _OPTION.match(text, value.start):
+        return None
+    content = text[value.start : value.end]
+    is_option = named.text[named.start] == "-"
+    strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
+    # In backticks stands code, too, and on a command line none.
+    is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
+    if MASK in content or not is_secret(content, strength, is_quoted=is_text):
+        return None
+    if not is_option and _FIELD.match(content):
+        return None
+    if value.is_quoted and not is_prose(content):
+        return value
+    is_column = "  " in connector[0] or "\t" in connector[0]
+    if is_made_up(content) and (not is_column or named.line_start is not None):
+        return value
+    return value if is_option or _is_command(named) else None
+
+
+def _is_command(named: _Named) -> bool:
+    """Whether a value follows the name because both stand in a statement of a shell, or in a netrc."""
+    before = named.before
+    return _SHELL.search(before) is not None or (
+        named.strength is Strength.STRONG and "\n\n" not in before and _LOGIN.search(before) is not None
+    )
+
+
+def _length_of_quote(tail: str) -> int:
+    """How much of the tail is the value's opening quote, which `read_value` wants to see."""
+    opening = re.search(r"\\*[\"'`]$", tail)
+    return len(opening[0]) if opening else 0
+
+
+_READERS: dict[str, Callable[[_Named], Value | None]] = {
+    "assigned": _read_assigned,
+    "paired": _read_paired,
+    "opened": _read_opened,
+    "listed": _read_listed,
+    "called": _read_called,
+    "tagged": _read_tagged,
+    "posted": _read_posted,
+    "followed": _read_followed,
+}

@@ -1,0 +1,67 @@
+"""Secrets in the arguments of programs whose options do not say it by name: `mysql -pX`, `curl -u bob:X`.
+
+Owns the table of programs. Options such as `--password X` need no table: `assignments` reads them.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.search import Search
+from tarsy_tasks.masking.values import is_secret
+
+__all__ = ["COMMANDS", "find_in_commands"]
+
+_LINE_LIMIT = 512
+_VALUE = r"(?:'([^'\n]+)'|\"([^\"\n]+)\"|([^\s'\"|;&<>]+))"
+_P_ATTACHED = rf"[ \t]-p{_VALUE}"
+_P = rf"[ \t]-p[ \t=]*{_VALUE}"
+_UPPER_P = rf"[ \t]-P[ \t=]*{_VALUE}"
+_USER = rf"[ \t](?:-u|--user|--proxy-user|-U)[ \t=]*(?:[\"'](?=[^\s:]))?[^\s:\"'%]+[:%]{_VALUE}"
+
+PROGRAMS: dict[str, str] = {
+    r"(?:mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|mysqlsh)": _P_ATTACHED,
+    r"(?:docker|podman|nerdctl|crane|skopeo|buildah|helm|oras)[ \t](?:[a-z]+[ \t])?login": _P,
+    r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl)": _P,
+    r"(?i:psexec)(?:\.exe)?": _P,
+    r"(?:sqlcmd|bcp|mosquitto_pub|mosquitto_sub|ipmitool|zip|unzip|snmpget|tsm)": _UPPER_P,
+    r"(?:curl|wget|http|httpie|smbclient|etcdctl|xh)": _USER,
+    r"redis-cli": rf"[ \t](?:-a|--pass)[ \t=]*{_VALUE}",
+    r"(?:ldapsearch|ldapadd|ldapmodify|ldapdelete|ldapwhoami|ldappasswd)": rf"[ \t]-w[ \t]*{_VALUE}",
+    r"(?:7z|7za|rar|unrar)": rf"[ \t]-p{_VALUE}",
+    r"openssl": rf"[ \t]-pass(?:in|out)?[ \t]+pass:{_VALUE}",
+    r"rabbitmqctl": rf"[ \t](?:add_user|change_password)[ \t]+\S+[ \t]+{_VALUE}",
+    r"htpasswd": rf"[ \t]-\w*b\w*[ \t]+\S+[ \t]+\S+[ \t]+{_VALUE}",
+    r"(?:flyctl|fly)": rf"[ \t](?:-t|--access-token)[ \t=]*{_VALUE}",
+    r"xfreerdp": rf"[ \t]/p:{_VALUE}",
+}
+"""Programs → the option that takes a secret."""
+
+_options = [re.compile(option) for option in PROGRAMS.values()]
+COMMANDS = tuple(rf"\b{program}[ \t]" for program in PROGRAMS)
+"""The programs, as they stand in a command line."""
+
+_search = Search(COMMANDS)
+_OPTION_LIKE = re.compile(r"-|\d{2,5}:\d{2,5}$|/dev/|/")
+
+
+def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
+    """The secrets of a text, from left to right.
+
+    Args:
+        text: What is searched.
+        projection: The same, as `search.project` has it.
+    """
+    position = 0
+    while (found := _search.next(projection, position)) is not None:
+        index, _, position = found
+        line_end = text.find("\n", position, position + _LINE_LIMIT)
+        end = line_end if line_end >= 0 else position + _LINE_LIMIT
+        for option in _options[index].finditer(text, position - 1, end):
+            group = option.lastindex or 0
+            value = option[group]
+            is_option = text[option.start(group) - 1] in " \t=" and _OPTION_LIKE.match(value)
+            if not is_option and MASK not in value and is_secret(value, Strength.STRONG, is_quoted=True):
+                yield Edit(*option.span(group))
+                position = max(position, option.end(group))

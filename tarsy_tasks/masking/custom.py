@@ -1,0 +1,79 @@
+"""Patterns that somebody wrote into a configuration.
+
+Owns what may be written: RE2's syntax, which has no look-around and no back references, and in return always ends, in
+time linear in the text.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import re2
+
+from tarsy_tasks.masking.edits import MASK, Edit
+
+__all__ = ["CustomPatterns", "check_pattern"]
+
+_MEMORY_BYTES = 8 * 1024 * 1024
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what cannot be searched for.
+
+    Raises:
+        ValueError: It is no pattern, or one that matches empty text, or too large; the text says which.
+    """
+    _compile(pattern)
+
+
+class CustomPatterns:
+    """Finds what any of some patterns match: the first group of one that has groups, else the whole match.
+
+    Raises:
+        ValueError: As `check_pattern`.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = [_compile(pattern) for pattern in patterns]
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def find(self, text: str) -> Iterator[Edit]:
+        """What is to be masked."""
+        if not self._patterns:
+            return
+        searched = text if _is_encodable(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        for pattern in self._patterns:
+            for match in pattern.finditer(searched):
+                start, end = match.span(1 if pattern.groups and match.start(1) >= 0 else 0)
+                if start < end and MASK not in text[start:end]:
+                    yield Edit(start, end)
+
+
+def _compile(pattern: str) -> "re2.Pattern":
+    options = re2.Options()
+    options.max_mem = _MEMORY_BYTES
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error as error:
+        raise ValueError(f"is no pattern of RE2's syntax: {_reason(error)}") from None
+    except UnicodeEncodeError:
+        raise ValueError("is no pattern: it holds half of a surrogate pair") from None
+    if compiled.search("") is not None:
+        raise ValueError("is a pattern that matches empty text, so everywhere")
+    return compiled
+
+
+def _reason(error: "re2.error") -> str:
+    """What RE2 says, without the part of the pattern that it quotes."""
+    reason = error.args[0] if error.args else b"unknown"
+    text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+    return text.partition(":")[0] + (" (there is no look-around)" if "(?" in text else "")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,153 @@
+"""Secrets that show what they are by their form, or by what stands right around them.
+
+Owns the table of forms beside the providers' (`tokens`): credentials in headers and addresses, hashes of passwords, ssh
+keys. One search finds them all. What is told by a name, or takes more than one line, is found elsewhere.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.search import Search
+from tarsy_tasks.masking.tokens import TOKENS
+from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
+
+__all__ = ["FORMS", "find_forms"]
+
+Span: TypeAlias = tuple[int, int]
+_ADDRESS_LIMIT = 512
+_HOST = re.compile(r"@(?:\[[0-9A-Fa-f:.%]+\]|[\w.\-%${}]+)(?::\d{1,5})?(?![\w@])")
+_PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
+_ACCOUNT_LIMIT = 160
+_ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
+_END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
+
+
+def _all_of_it(_: str, start: int, end: int) -> Span:
+    return start, end
+
+
+def _credentials(text: str, start: int, end: int) -> Span | None:
+    """Base64 of `user:password`."""
+    try:
+        decoded = base64.b64decode(text[start:end] + "=" * (-(end - start) % 4), b"-_" if "_" in text else None)
+    except (binascii.Error, ValueError):
+        return None
+    user, colon, password = decoded.decode("utf-8", "replace").partition(":")
+    return (
+        (start, end) if colon and user.isprintable() and password.isprintable() and "\ufffd" not in password else None
+    )
+
+
+def _bearer(text: str, start: int, end: int) -> Span | None:
+    return (start, end) if is_secret(text[start:end], Strength.WEAK) else None
+
+
+def _quoted(text: str, start: int, end: int) -> Span | None:
+    return (start, end) if is_secret(text[start:end], Strength.STRONG, is_quoted=True) else None
+
+
+def _made_up(text: str, start: int, end: int) -> Span | None:
+    return (start, end) if is_made_up(text[start:end]) else None
+
+
+def _random(text: str, start: int, end: int) -> Span | None:
+    return (start, end) if looks_random(text[start:end]) else None
+
+
+def _password_of_address(text: str, start: int, _: int) -> Span | None:
+    """Up to the @ before the host; a password may hold an @, too, though it should not."""
+    if _PORT.match(text, start):
+        return None
+    stop = _END_OF_ADDRESS.search(text, start, start + _ADDRESS_LIMIT)
+    host = _HOST.search(text, start, stop.start() if stop else start + _ADDRESS_LIMIT)
+    if host is None or not is_secret(text[start : host.start()], Strength.STRONG, is_quoted=True):
+        return None
+    return start, host.start()
+
+
+def _password_before(text: str, start: int, _: int) -> Span | None:
+    account = _ACCOUNT.search(text, max(0, start - _ACCOUNT_LIMIT), start)
+    return account.span(1) if account else None
+
+
+class Form(NamedTuple):
+    """One form.
+
+    Attributes:
+        name: For people.
+        pattern: In the syntax that RE2 and `re` share. With a group, only that is the secret.
+        measure: Where the secret really begins and ends; None: it is none.
+    """
+
+    name: str
+    pattern: str
+    measure: Callable[[str, int, int], Span | None] = _all_of_it
+
+
+_WORD = r"[\w.\-]+"
+
+FORMS = (
+    *(Form(name, rf"\b(?:{'|'.join(patterns)})") for name, patterns in TOKENS.items()),
+    Form("bearer", r"(?i:\bbearer)(?:[ \t]+|%20)([\w.~+/=:\-]{8,})", _bearer),
+    Form("basic", r"(?i:\bbasic)(?:[ \t]+|%20)([A-Za-z0-9+/_\-]{6,}={0,2})", _credentials),
+    Form("password in an address", r"://[^\s/@:\"'<>`|?#]*:([^\s\"'<>`@])", _password_of_address),
+    Form("token in an address", r"://([\w.~\-]{20,})@", _random),
+    Form("MySQL account", r"(@)(?:tcp|unix|udp)\(", _password_before),
+    Form("Oracle account", rf"jdbc:oracle:\w+:{_WORD}/([^\s@\"'/]+)@"),
+    Form(
+        "parameter of an address",
+        r"[?&;#](?i:sig|signature|x-(?:amz|goog|oss)-(?:signature|security-token)|code|sid|hmac|ticket|key)"
+        r"=([^\s&#?\"'<>\\)]{8,})",
+        _random,
+    ),
+    Form("Slack hook", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/\-]{16,})"),
+    Form("Discord hook", r"discord(?:app)?\.com/api(?:/v\d+)?/webhooks/\d+/([\w\-]{16,})"),
+    Form("Teams hook", r"\.office\.com/webhookb?2?/([\w@\-/]{16,})"),
+    Form("Zapier hook", r"hooks\.zapier\.com/hooks/catch/([\w/\-]{12,})"),
+    Form("Telegram address", r"api\.telegram\.org/bot(\d+:[\w\-]{16,})"),
+    Form("crypt", r"\$2[abxy]?\$\d\d\$([./A-Za-z0-9]{22,})"),
+    Form("Kerberos", r"\$krb5\w*\$([^\s\"']{16,})"),
+    Form("crypt", r"\$(?:apr1|1|5|6|7|8|9|y|gy|md5|sha1|scrypt|argon2\w*)\$([./A-Za-z0-9=,+$\-]{16,})"),
+    Form("LDAP hash", r"\{(?:SSHA|SHA|SMD5|CRYPT|PBKDF2|ARGON2)[0-9]*\}([A-Za-z0-9+/=$.,]{12,})"),
+    Form("Django hash", r"\bpbkdf2[_:]sha\d+[$:]([A-Za-z0-9+/=$:.]{16,})"),
+    Form("SCRAM", r"SCRAM-SHA-\d+\$(\d+:[A-Za-z0-9+/=$:]{20,})"),
+    Form(
+        "SQL",
+        r"(?i:\bidentified[ \t]+(?:with[ \t]+[\w\"'`]+[ \t]+)?(?:by|as)[ \t]+(?:password[ \t]+)?)"
+        r"[\"']([^\"'\n]+)[\"']",
+        _quoted,
+    ),
+    Form("SQL, bare", r"(?i:\bidentified[ \t]+by[ \t]+)([^\s\"';,]+)", _made_up),
+    Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
+    Form("pgpass", r"(?m:^[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:]{8,})\r?$)", _random),
+    Form(
+        "ssh key",
+        r"(?:ssh-(?:rsa|dss|ed25519|ed448)|ecdsa-sha2-nistp\d+)(?:@openssh\.com)?[ \t]+"
+        r"(AAAA[A-Za-z0-9+/]{16,}={0,3}|[A-Za-z0-9+/=\-]{24,})",
+    ),
+)
+
+_search = Search([form.pattern for form in FORMS])
+
+
+def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
+    """The secrets of a text, from left to right.
+
+    Args:
+        text: What is searched.
+        projection: The same, as `search.project` has it.
+    """
+    position = 0
+    while (found := _search.next(projection, position)) is not None:
+        index, start, position = found
+        span = FORMS[index].measure(text, start, position)
+        if span is None or MASK in text[slice(*span)]:
+            position = max(start, position if index < len(TOKENS) else start + 1)
+        else:
+            yield Edit(*span)
+            position = max(start + 1, span[1])

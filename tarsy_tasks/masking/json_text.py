@@ -1,0 +1,361 @@
+"""Secrets in JSON, wherever in a text it stands: a whole document, lines of it, in a log line, in a string, cut off.
+
+Owns the rules for it. Only values change, so that JSON stays JSON with its numbers and its layout. What a string says
+is for the masker to search, as a text of its own.
+"""
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
+from tarsy_tasks.masking.headers import find_in_header, is_header
+from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
+from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
+from tarsy_tasks.masking.names import Strength, rate_name
+from tarsy_tasks.masking.search import Search
+from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
+
+__all__ = ["JsonText", "confine", "find_json"]
+
+_starts = Search(
+    [
+        r"\{\s*[\"}]",
+        r"\[\s*(?:[\"{\[\]]|(?:-?\d[\d.eE+\-]*|true|false|null)\s*[,\]])",
+        r"(\")\s*[{\[]\s*\\\"",  # in a string of something else
+    ]
+)
+_PLAIN = re.compile(r"[A-Za-z_.\-/]{0,30}")
+"""A name."""
+
+_NAME_LIMIT = 100
+_NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")
+_STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
+_scan_json = cast("Any", json.JSONDecoder()).scan_once
+_SKIP_LIMIT = 2 * 1024 * 1024
+"""In a text of up to so many characters, stretches without a hit are skipped at the speed of C, which holds the
+interpreter; in a longer one they are read, too."""
+_FAILURES_LIMIT = 50
+"""What is no JSON costs more at that speed, for its error counts all lines before it."""
+
+
+_Rating: TypeAlias = Strength | Literal["header"] | None
+
+
+@lru_cache(maxsize=4096)
+def _rate(name: str) -> _Rating:
+    return "header" if is_header(name) else rate_name(name)
+
+
+class JsonText(NamedTuple):
+    """One stretch of JSON.
+
+    Attributes:
+        start: Where it begins.
+        end: Where it ends.
+        edits: What is secret in it.
+    """
+
+    start: int
+    end: int
+    edits: list[Edit]
+
+
+@dataclass(eq=False)
+class _Frame:
+    """An object or array that is not closed yet.
+
+    Attributes:
+        is_object: Whether it is an object.
+        is_item: Whether it stands in an array.
+        name: The key that it stands under; of an array in an array, that of the outer one.
+        key: The key of its own that was read last.
+        rating: What that says of its value.
+        previous: The string that was read last, in an array.
+        scalars: Its values that are no object and no array, by their keys.
+        owner: The object under whose `data` or `stringData` it stands.
+        data: What stands under its own.
+        undecided: The same of objects in it that have no `kind`.
+    """
+
+    is_object: bool
+    is_item: bool = False
+    name: str = ""
+    key: str = ""
+    rating: "_Rating" = None
+    previous: str = ""
+    scalars: dict[str, Token] = field(default_factory=dict[str, Token])
+    owner: "_Frame | None" = None
+    data: list[Token] = field(default_factory=list[Token])
+    undecided: list[Token] = field(default_factory=list[Token])
+
+
+def find_json(
+    text: str, projection: bytes, hits: Sequence[int], mask_string: Callable[[str], str]
+) -> Iterator[JsonText]:
+    """The stretches of JSON in which there may be a secret, from left to right.
+
+    Args:
+        text: What is searched.
+        projection: The same, as `search.project` has it.
+        hits: Offsets at which there may be one, in order.
+        mask_string: Masks what a string says.
+    """
+    if _STRING_ALONE.match(text):
+        reader = _Reader(text, hits, 0, mask_string)
+        if reader.read(0) == len(text.rstrip()):
+            yield JsonText(0, len(text), sorted(reader.edits.values()))
+            return
+    position, failures = 0, 0
+    while (found := _starts.next(projection, position)) is not None:
+        _, start, _ = found
+        name = _NAME_BEFORE.search(text, max(0, start - _NAME_LIMIT), start)  # of a part of a document
+        next_hit = bisect_left(hits, name.start() if name else start)
+        if next_hit == len(hits):
+            return
+        if failures < _FAILURES_LIMIT and len(text) <= _SKIP_LIMIT:
+            try:
+                _, end = _scan_json(text, start)
+            except (ValueError, StopIteration, RecursionError):
+                failures += 1
+            else:
+                if end <= hits[next_hit]:
+                    position = end
+                    continue
+        reader = _Reader(text, hits, next_hit, mask_string, name[1] if name else "")
+        position = max(reader.read(start), start + 1)
+        if reader.is_document and hits[next_hit] < position:
+            yield JsonText(start, position, sorted(reader.edits.values()))
+
+
+class _Reader:
+    """Applies the rules to one value.
+
+    Attributes:
+        edits: What is secret in it, by where it begins.
+    """
+
+    def __init__(
+        self, text: str, hits: Sequence[int], next_hit: int, mask_string: Callable[[str], str], name: str = ""
+    ) -> None:
+        self.edits: dict[int, Edit] = {}
+        self._text = text
+        self._hits = hits
+        self._next = next_hit
+        self._name = name
+        self._mask_string = mask_string
+        self._frames: list[_Frame] = []
+        self._is_json = True
+        self._has_object = False
+
+    @property
+    def is_document(self) -> bool:
+        """Whether it was JSON, and not just `["x"]`, which is an index in most languages."""
+        return self._is_json and (self._has_object or bool(self.edits))
+
+    def read(self, position: int) -> int:
+        """Read the value that begins there; returns where it ends, or where it stops to be JSON."""
+        token = Token(Kind.ERROR, position, position)
+        for token in read_tokens(self._text, position):
+            match token.kind:
+                case Kind.OBJECT | Kind.ARRAY:
+                    self._open(is_object=token.kind is Kind.OBJECT)
+                case Kind.CLOSE:
+                    self._close(self._frames.pop())
+                case Kind.KEY:
+                    self._read_key(token)
+                case Kind.STRING | Kind.WORD:
+                    self._read_scalar(token)
+                case Kind.CUT:
+                    self._give_up(is_json=True)
+                case Kind.ERROR:
+                    self._is_json = self._give_up(is_json=False)
+        return token.end + (token.kind is Kind.STRING)
+
+    def _open(self, *, is_object: bool) -> None:
+        outer = self._frames[-1] if self._frames else None
+        frame = _Frame(is_object)
+        if outer is not None:
+            frame.name, frame.is_item = outer.key if outer.is_object else outer.name, not outer.is_object
+            frame.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
+        else:
+            frame.name = self._name
+        self._frames.append(frame)
+        self._has_object = self._has_object or is_object
+
+    def _close(self, frame: _Frame) -> None:
+        outer = self._frames[-1] if self._frames else None
+        kind = self._said(frame.scalars.get("kind"))
+        if kind in (SECRET_KIND, LIST_KIND):
+            self._mask_all(frame.data)
+        if kind == LIST_KIND:
+            self._mask_all(frame.undecided)
+        self._mask_pair(frame)
+        if outer is not None and not kind:
+            outer.undecided += frame.data + frame.undecided
+
+    def _give_up(self, *, is_json: bool) -> bool:
+        """The text ends, or is no JSON any more: Secrets may be open whose `kind` did not come. Whether to take
+        it for JSON."""
+        while self._frames:
+            frame = self._frames.pop()
+            data = frame.data + frame.undecided
+            kind = self._said(frame.scalars.get("kind"))
+            if kind in (SECRET_KIND, LIST_KIND) or (
+                not kind and are_encoded([self._text[each.start : each.end] for each in data])
+            ):
+                is_json = is_json or bool(data)
+                self._mask_all(data)
+            elif self._frames and not kind:
+                self._frames[-1].undecided += data
+        return is_json
+
+    def _read_key(self, token: Token) -> None:
+        frame = self._frames[-1]
+        frame.key = self._said(token)
+        frame.rating = _rate(frame.key)
+        self._search(token)
+
+    def _read_scalar(self, token: Token) -> None:
+        is_masked = False
+        if self._frames:
+            frame = self._frames[-1]
+            if frame.owner is not None:
+                frame.owner.data.append(token)
+            if frame.is_object:
+                name = frame.key
+                frame.scalars[name] = token
+                if name in DATA_KEYS:
+                    frame.data.append(token)  # no mapping, but the same key
+                is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
+                if not is_masked and frame.name:
+                    is_masked = self._mask_below(token, frame)
+            elif token.kind is Kind.STRING:
+                is_masked = self._mask_item(token, frame)
+        if not is_masked and token.kind is Kind.STRING:
+            self._search(token)
+
+    def _mask_below(self, token: Token, frame: _Frame) -> bool:
+        """Mask a value of an object under a name: of `"password": {"value": …}`, or of `"passwords": {"root": …}`."""
+        if frame.key.lower() in VALUES_BELOW:
+            return self._mask_named(token, frame.name)
+        if frame.is_item or frame.name.lower() not in COLLECTIONS or frame.key.lower() in PAIR_NAMES:
+            return False
+        said = self._said(token)
+        return token.kind is Kind.STRING and (looks_random(said) or is_made_up(said)) and self._replace(token, MASK)
+
+    def _mask_named(self, token: Token, name: str) -> bool:
+        rating = _rate(name)
+        return rating is not None and self._mask_as(token, rating, name)
+
+    def _mask_as(self, token: Token, rating: Strength | Literal["header"], name: str) -> bool:
+        """Mask the value of a name, if that says that it is a secret."""
+        if token.kind is Kind.STRING:
+            said = self._said(token)
+            if rating == "header":
+                return self._replace(token, apply_edits(said, find_in_header(said, name, 0)))
+            is_masked = (
+                is_secret(said, rating, is_quoted=True)
+                and not is_prose(said, is_quoted=True)
+                and not is_label(name, said)
+            )
+            return is_masked and self._replace(token, MASK)
+        word = self._text[token.start : token.end]
+        if rating is Strength.STRONG and word not in ("true", "false", "null"):
+            self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
+            return True
+        return False
+
+    def _mask_item(self, token: Token, frame: _Frame) -> bool:
+        """Mask an item of an array: of `"passwords": […]`, behind `"--password"`, or behind `"x-api-key"`."""
+        said, previous = self._said(token), frame.previous
+        frame.previous = said
+        for name in (frame.name, previous):
+            if is_header(name):
+                return self._mask_named(token, name)
+        if previous.startswith("-") and not said.startswith("-") and "=" not in previous:
+            return self._mask_named(token, previous)
+        if looks_random(said) or is_made_up(said):
+            return any(self._mask_named(token, name) for name in (frame.name, frame.name.removesuffix("s"), previous))
+        return False
+
+    def _mask_pair(self, frame: _Frame) -> None:
+        """Mask `{"name": "DB_PASSWORD", "value": …}`."""
+        scalars = {key.lower(): token for key, token in frame.scalars.items()}
+        values = scalars.keys() & PAIR_VALUES
+        names = [self._said(scalars[key]) for key in scalars.keys() & PAIR_NAMES] if values else []
+        for value in values:
+            _ = any(self._mask_named(scalars[value], name) for name in names)
+
+    def _mask_all(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            if token.kind is Kind.STRING:
+                if token.end > token.start:
+                    self._replace(token, MASK)
+            elif self._text[token.start : token.end] != "null":
+                self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
+
+    def _search(self, token: Token) -> None:
+        """Have the masker look at what a string says, if there may be something."""
+        hits = self._hits
+        while self._next < len(hits) and hits[self._next] < token.start:
+            self._next += 1
+        if self._next < len(hits) and hits[self._next] < token.end:
+            said = self._said(token)
+            if not _PLAIN.fullmatch(said):
+                self._replace(token, self._mask_string(said))
+
+    def _replace(self, token: Token, said: str) -> bool:
+        """Let a string say something else; whether it does."""
+        if said == self._said(token):
+            return False
+        raw = self._text[token.start : token.end]
+        written = json.dumps(said, ensure_ascii=raw.isascii())[1:-1]
+        self.edits[token.start] = Edit(token.start, token.end, written)
+        return True
+
+    def _said(self, token: Token | None) -> str:
+        """What a string says, without its escapes."""
+        if token is None:
+            return ""
+        raw = self._text[token.start : token.end]
+        if "\\" not in raw:
+            return raw
+        try:
+            return json.loads(f'"{raw}"', strict=False)
+        except ValueError:
+            return raw  # cut off in an escape, or none that JSON knows
+
+
+def confine(text: str, stretch: JsonText, edits: Sequence[Edit]) -> Iterator[Edit]:
+    """Edits that are wanted in a stretch of JSON, so that it stays JSON: within one string as they are, else the values
+    that they touch are masked whole.
+
+    Args:
+        text: What the stretch lies in.
+        stretch: Where.
+        edits: What is wanted, from left to right.
+    """
+    first = 0
+    for token in read_tokens(text, stretch.start):
+        if token.kind not in (Kind.STRING, Kind.WORD, Kind.KEY):
+            continue
+        while first < len(edits) and edits[first].end <= token.start:
+            first += 1
+        touching = list(takewhile(lambda edit, end=token.end: edit.start < end, edits[first : first + 1000]))
+        is_string = token.kind is not Kind.WORD
+        if is_string and all(_lies_in(text, edit, token) for edit in touching):
+            yield from touching
+        elif touching:
+            yield Edit(token.start, token.end, MASK if is_string else f'"{MASK}"')
+
+
+def _lies_in(text: str, edit: Edit, token: Token) -> bool:
+    within = token.start <= edit.start and edit.end <= token.end
+    return within and "\\" not in text[max(token.start, edit.start - 6) : min(token.end, edit.end + 1)]

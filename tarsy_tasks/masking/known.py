@@ -1,0 +1,98 @@
+"""Secrets whose values are known, such as those of the configuration: masked wherever they appear, however written.
+
+Owns the values and the forms in which they appear: as they are, in base64, in a URL, in JSON.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from threading import Lock
+from urllib.parse import quote, quote_plus
+
+import re2
+
+from tarsy_tasks.masking.edits import MASK, Edit
+
+__all__ = ["KnownSecrets"]
+
+_MIN_LENGTH = 6
+_MIN_LETTERS = 12
+"""A password that is a word, such as `postgres`, stands in too many innocent places."""
+_MIN_BASE64 = 8
+_STANDS_ALONE = 12
+"""A shorter one counts only where no letter or digit adjoins it."""
+
+
+class KnownSecrets:
+    """A growing set of values. Safe to share between threads."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._values: set[str] = set()
+        self._plain: tuple[str, ...] = ()
+        self._pattern: re2.Pattern | None = None
+        self._lock = Lock()
+        self.add(values)
+
+    def add(self, values: Iterable[str]) -> None:
+        """Know these values, too. What is too short is left out: to mask it would mask half of every text."""
+        worthy = {value for value in values if _is_worthy(value)}
+        with self._lock:
+            if not worthy - self._values:
+                return
+            self._values |= worthy
+            forms = {form for value in self._values for form in _forms(value)}
+            ascii_forms = sorted((form for form in forms if form.isascii()), key=len, reverse=True)
+            self._plain = tuple(form for form in forms if not form.isascii())
+            options = re2.Options()
+            options.max_mem = 64 * 1024 * 1024
+            self._pattern = re2.compile("|".join(map(re2.escape, ascii_forms)), options)
+
+    def find(self, text: str, projection: bytes) -> Iterator[Edit]:
+        """Where any of them appears."""
+        if self._pattern is None:
+            return
+        for match in self._pattern.finditer(projection):
+            start, end = match.span()
+            if end - start >= _STANDS_ALONE or _stands_alone(text, start, end):
+                yield Edit(start, end)
+        for form in self._plain:
+            start = text.find(form)
+            while start >= 0:
+                yield Edit(start, start + len(form))
+                start = text.find(form, start + len(form))
+
+
+def _is_worthy(value: str) -> bool:
+    return len(value.strip()) >= (_MIN_LETTERS if value.isalpha() else _MIN_LENGTH) and MASK not in value
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    return not (start and text[start - 1].isalnum()) and not text[end : end + 1].isalnum()
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    if value != value.strip():
+        yield value.strip()
+    yield quote(value, safe="")
+    yield quote(value)
+    yield quote_plus(value)
+    yield re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), quote(value, safe=""))
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield value.encode().hex()
+    if len(value) >= _MIN_BASE64:
+        yield from _base64_forms(value.encode())
+
+
+def _base64_forms(value: bytes) -> Iterator[str]:
+    """The part of the base64 of a longer text that depends on the value alone, for each way in which it may lie in
+    there."""
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + value).decode().rstrip("=")
+        first = -(-shift * 8 // 6)
+        last = (shift + len(value)) * 8 // 6
+        form = encoded[first:last]
+        yield form
+        yield form.replace("+", "-").replace("/", "_")

@@ -1,0 +1,285 @@
+"""The masker: what every text passes before it leaves a worker, or before an agent hands it on.
+
+Owns the order of the searches, and what becomes of a text that cannot be searched. The searches are the other modules
+of this package: whatever knows more of the structure goes first.
+"""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
+from tarsy_tasks.masking.commands import COMMANDS, find_in_commands
+from tarsy_tasks.masking.custom import CustomPatterns
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
+from tarsy_tasks.masking.forms import FORMS, find_forms
+from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
+from tarsy_tasks.masking.json_text import JsonText, confine, find_json
+from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
+from tarsy_tasks.masking.names import STEMS
+from tarsy_tasks.masking.prefixes import blank_prefixes
+from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
+from tarsy_tasks.masking.search import Places, project, unescape
+from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+__all__ = ["Masker", "build_masker", "mask_text"]
+
+_NOTICE = "[masked whole: this text could not be searched for secrets]"
+_MAX_DEPTH = 8
+"""So many texts in texts are searched; what lies deeper is masked whole."""
+_KINDS = (
+    r"(?:^|[\s{,\"'\-\[])(?:data|stringData)\\*[\"']?[ \t]*:",
+    r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
+    rf"(?i:name|key|id|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
+    rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
+)
+
+_escapes = Places([r"\\"])
+_anything = Places([ASSIGNED, HEADINGS, BORDERS, *COMMANDS, *_KINDS, *(form.pattern for form in FORMS)])
+
+
+class _Draft:
+    """A text on its way.
+
+    Attributes:
+        text: As it is by now.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._done: list[tuple[int, int]] = []
+        self._projection: bytes | None = None
+
+    @property
+    def projection(self) -> bytes:
+        """What the searches look at: nothing of what is done."""
+        if self._projection is None:
+            projection = project(self.text)
+            if self._done:
+                blanked = bytearray(projection)
+                for start, end in self._done:
+                    blanked[start:end] = bytes(end - start)
+                projection = bytes(blanked)
+            self._projection = projection
+        return self._projection
+
+    def apply(self, edits: Iterable[Edit]) -> None:
+        """Make the edits that touch nothing that is done, or take it in whole."""
+        wanted = sorted(edits)
+        if not wanted:
+            return
+        starts = [start for start, _ in self._done]
+        covered: set[int] = set()
+
+        def is_free(edit: Edit) -> bool:
+            touched = self._done[max(0, bisect_right(starts, edit.start) - 1) : bisect_left(starts, edit.end)]
+            touched = [(start, end) for start, end in touched if end > edit.start]
+            if all(edit.start <= start and end <= edit.end for start, end in touched):
+                covered.update(start for start, _ in touched)
+                return True
+            return False
+
+        made = list(filter(is_free, wanted))
+        self._rewrite(made, [stretch for stretch in self._done if stretch[0] not in covered])
+
+    def apply_json(self, stretches: Sequence[JsonText]) -> None:
+        """Make the edits of stretches of JSON, which are done then."""
+        self._rewrite(
+            [edit for stretch in stretches for edit in stretch.edits],
+            [(stretch.start, stretch.end) for stretch in stretches],
+        )
+
+    def _rewrite(self, edits: Sequence[Edit], done: Sequence[tuple[int, int]]) -> None:
+        """Make the edits, and keep track of where the stretches are then. Of two edits that overlap, the second takes
+        what the first left."""
+        if not edits and not done:
+            return
+        self._projection = None
+        parts: list[str] = []
+        shifts: list[tuple[int, int]] = [(0, 0)]
+        copied = shift = 0
+        for start, end, replacement in edits:
+            if end <= copied:
+                continue
+            if start >= copied:
+                parts += self.text[copied:start], replacement
+                shift += len(replacement) - (end - start)
+            else:
+                shift -= end - copied
+            copied = end
+            shifts.append((end, shift))
+        parts.append(self.text[copied:])
+        self.text = "".join(parts)
+        places = [place for place, _ in shifts]
+
+        def moved(offset: int) -> int:
+            return offset + shifts[bisect_right(places, offset) - 1][1]
+
+        self._done = [(moved(start), moved(end)) for start, end in done]
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Masks texts and JSON values. Safe to share between threads.
+
+    Attributes:
+        patterns: What is searched for beside that which is always.
+        known: Values that are secrets.
+        is_enabled: Whether anything but the known values is masked.
+    """
+
+    patterns: CustomPatterns = field(default_factory=lambda: CustomPatterns(()))
+    known: KnownSecrets = field(default_factory=KnownSecrets)
+    is_enabled: bool = True
+
+    def mask(self, text: str) -> str:
+        """The text with every secret replaced; JSON stays JSON. It takes time linear in the text, and a long text holds
+        no other thread up. A text that cannot be searched is replaced by a notice."""
+        try:
+            return self._mask(text, 0)
+        except Exception:  # nothing is logged: the log is masked, too
+            return _NOTICE
+
+    def mask_json(self, value: "JsonValue") -> "JsonValue":
+        """A JSON value with its texts masked, and whole values under names of secrets."""
+        if isinstance(value, str):
+            return self.mask(value)
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+            masked = self._mask(text, 0)
+            return value if masked == text else json.loads(masked)
+        except Exception:
+            return _NOTICE
+
+    def mask_base64(self, data: str) -> str:
+        """Base64, masked if it is that of a text."""
+        try:
+            return mask_encoded(data, self._mask_inner(0))
+        except Exception:
+            return ""
+
+    def _mask(self, text: str, depth: int) -> str:
+        draft = _Draft(text)
+        draft.apply(_confined(draft, self.known.find(text, draft.projection)))
+        if self.is_enabled:
+            self._mask_built_in(draft, depth)
+            draft.apply(_confined(draft, self.patterns.find(draft.text)))
+        return draft.text
+
+    def _mask_built_in(self, draft: _Draft, depth: int) -> None:
+        text, mask_string = draft.text, self._mask_inner(depth)
+        hits = self._hits(draft.projection)
+        if hits:
+            draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
+            draft.apply(find_in_yaml(draft.text, draft.projection))
+            projections = {draft.projection, unescape(draft.projection)}
+            draft.apply(
+                (
+                    *find_inline(draft.text, draft.projection),
+                    *find_private_keys(draft.text),
+                    *find_in_tables(draft.text, draft.projection),
+                    *find_in_commands(draft.text, draft.projection),
+                    *chain.from_iterable(find_forms(draft.text, each) for each in projections),
+                )
+            )
+            draft.apply(find_assigned(draft.text, draft.projection))
+            if "Secret" in text:
+                self._mask_behind_prefixes(draft, mask_string)
+        draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
+
+    def _mask_behind_prefixes(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
+        """The Secrets of a diff, of quoted lines, and of the like."""
+        view = blank_prefixes(draft.text)
+        if view != draft.text:
+            projection = project(view)
+            stretches = find_json(view, projection, self._hits(projection), mask_string)
+            draft.apply(edit for stretch in stretches for edit in stretch.edits)
+            draft.apply(find_in_yaml(view, projection))
+
+    def _hits(self, projection: bytes) -> list[int]:
+        """Where there may be something to mask. To a pattern of the configuration a string of JSON has to be read out
+        if it has escapes, so all of these count.
+        """
+        hits = set(_anything.find(projection))
+        if (unescaped := unescape(projection)) is not projection:
+            hits.update(_anything.find(unescaped))
+        if self.patterns:
+            hits.update(_escapes.find(projection))
+        return sorted(hits)
+
+    def _mask_inner(self, depth: int) -> Callable[[str], str]:
+        def mask_string(said: str) -> str:
+            return self._mask(said, depth + 1) if depth < _MAX_DEPTH else MASK
+
+        return mask_string
+
+
+def build_masker(
+    groups: Iterable[str] | None = None,
+    *,
+    patterns: Sequence[str] = (),
+    known: KnownSecrets | None = None,
+    is_enabled: bool = True,
+) -> Masker:
+    """The masker for groups of patterns.
+
+    Args:
+        groups: Names of groups or of single patterns, beside what is always masked; None: the default.
+        patterns: More patterns, in RE2's syntax; the first group of one that has groups is masked, else all it matches.
+        known: Values that are masked wherever they appear.
+        is_enabled: False: nothing but the known values is masked.
+
+    Raises:
+        ValueError: There is no such group, or one of the patterns is none; the text says which.
+    """
+    optional = find_patterns(DEFAULT_GROUPS if groups is None else groups)
+    return Masker(CustomPatterns((*optional.values(), *patterns)), known or KnownSecrets(), is_enabled)
+
+
+def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Iterable[str] = ()) -> str:
+    """The text with every secret replaced by `__MASKED__`, as workers do it with what MCP servers say. For payloads of
+    your own: prompts, logs, reports.
+
+    Args:
+        text: Of any length and format; JSON stays JSON.
+        groups: Groups of patterns, or single ones, beside what is always masked, such as `security` or `email`; None:
+            `basic`.
+        patterns: More patterns, in RE2's syntax; the first group of one that has groups is masked, else all it matches.
+
+    Returns:
+        The text; in place of one that could not be searched, a notice.
+
+    Raises:
+        ValueError: There is no such group, or one of the patterns is none; the text says which.
+    """
+    return _cached_masker(None if groups is None else tuple(groups), tuple(patterns)).mask(text)
+
+
+@lru_cache(maxsize=32)
+def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) -> Masker:
+    return build_masker(groups, patterns=patterns)
+
+
+def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:
+    """Edits that know nothing of JSON, so that JSON stays JSON."""
+    edits = sorted(found)
+    if not edits:
+        return edits
+    free = iter(edits)
+    starts = [edit.start for edit in edits]
+    confined: list[Edit] = []
+    for stretch in find_json(draft.text, draft.projection, starts, str):
+        inside = edits[bisect_left(starts, stretch.start) : bisect_left(starts, stretch.end)]
+        confined += confine(draft.text, stretch, inside)
+        starts_inside = {edit.start for edit in inside}
+        free = filter(lambda edit, inside=starts_inside: edit.start not in inside, free)
+    return sorted((*confined, *free))

@@ -1,0 +1,87 @@
+"""Which names say that their value is a secret: `DB_PASSWORD`, `apiKey`, `x-auth-token`, `auth.password`.
+
+Owns what makes a name one, from the words of `vocabulary`. What the value itself looks like is decided in `values`: a
+weak name alone is no proof, as `token` in `token: expired`.
+"""
+
+import re
+from enum import IntEnum
+from functools import lru_cache
+
+from tarsy_tasks.masking import vocabulary
+
+__all__ = ["STEMS", "Strength", "rate_name"]
+
+_LONGEST = 120
+
+
+class Strength(IntEnum):
+    """How sure a name is of its value: when that looks long and random, random, when it stands in quotes, when it is no
+    plain word, always.
+    """
+
+    FAINT = 0
+    WEAK = 1
+    QUOTED = 2
+    LIKELY = 3
+    STRONG = 4
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+_KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
+STEMS = (
+    r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
+    r"|(?:t?otp|mfa|recovery|seed|backup)[ _-](?:seed|phrase|secret|codes?)|sessid|sessionid|dockerc|kennwort|senha"
+    rf"|contrase|mdp|wachtw|haslo|(?:{_KEYS})[ _.-]?key)"
+)
+"""Every name but those ending in just any `key` holds one of these; for the search, which costs less than the rating.
+"""
+
+
+@lru_cache(maxsize=4096)
+def rate_name(name: str) -> Strength | None:
+    """How sure a name is of its value being a secret; None: not at all.
+
+    Args:
+        name: A key, variable, header, column, tag or option, in any spelling, also as a path (`db.password`).
+    """
+    ascii_name = name[-_LONGEST:].replace("ñ", "n").replace("Ñ", "N")
+    words = [word.lower() for word in _WORD.findall(ascii_name)]
+    while words and (words[-1].isdigit() or (len(words) > 1 and words[-1] in vocabulary.ALLOWED_SUFFIXES)):
+        words.pop()
+    if not words:
+        return None
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last in vocabulary.STRONG or last.endswith(vocabulary.ENDINGS):
+        return Strength.STRONG
+    if last in ("key", "keys"):
+        return _rate_key(last, before)
+    if last.endswith("secretkey"):
+        return Strength.LIKELY
+    if last == "pass":
+        return Strength.STRONG if before else Strength.QUOTED
+    if last.endswith("pass") and last.removesuffix("pass") in vocabulary.PASS_OWNERS:
+        return Strength.STRONG
+    if last == "pat":
+        return Strength.WEAK if before in vocabulary.PATS_OF else None
+    if (last == "seed" and before in vocabulary.SEEDS) or (last == "phrase" and before in vocabulary.PHRASES):
+        return Strength.STRONG
+    if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.TOKENS_OF_PAGES:
+        return None
+    if last == "secret" and before in vocabulary.SECRETS_OF:
+        return Strength.STRONG
+    if name.isupper() and before and last in ("token", "secret"):
+        return Strength.LIKELY  # of an environment
+    is_weak = last in vocabulary.WEAK or before + last in vocabulary.WEAK or last.endswith(vocabulary.WEAK_ENDINGS)
+    return Strength.WEAK if is_weak else None
+
+
+def _rate_key(last: str, owner: str) -> Strength | None:
+    if owner == "secret":
+        return Strength.LIKELY  # in Kubernetes also the key of a Secret: `secretKey: password`
+    if owner in vocabulary.KEYS_TO_VAULTS:
+        return Strength.STRONG
+    if owner in vocabulary.KEYS_TO_ROOMS:
+        return Strength.WEAK
+    return None if last == "keys" or owner in vocabulary.KEYS_TO_THINGS else Strength.FAINT

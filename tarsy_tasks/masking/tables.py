@@ -1,0 +1,174 @@
+"""Secrets in the columns and rows of tables: aligned as by kubectl, with `|` as in Markdown and SQL, or as CSV.
+
+Owns what a table looks like. A column is secret by its heading, a cell by the one before it.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.names import STEMS, Strength, rate_name
+from tarsy_tasks.masking.search import Places
+from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
+
+__all__ = ["HEADINGS", "find_in_tables"]
+
+_LINE_LIMIT = 4096
+_PATIENCE_ROWS = 50
+"""So many rows without a secret are looked at; else a text of nothing but headings would take for ever."""
+HEADINGS = rf"{STEMS}[\w.\-]*(?:[ \t]*[|,;]|[ \t]{{2,}}\S|\t|[ \t\r\\]*(?:\n|$))"
+"""A name in a cell."""
+
+_search = Places([HEADINGS])
+_CELLS = {
+    "|": re.compile(r"[^|\n]+"),
+    ",": re.compile(r'"[^"\n]*"|[^,\n]+|(?<=,)(?=,|$)'),
+    ";": re.compile(r'"[^"\n]*"|[^;\n]+|(?<=;)(?=;|$)'),
+    "\t": re.compile(r"[^\t\n]+"),
+    "  ": re.compile(r"\S+(?: \S+)*"),
+}
+_RULE = re.compile(r"[\s|+:=\-]*")
+_HEADINGS = {
+    mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w()/\-]{0,40}(?: [\w()/\-]{1,40}){0,2}")
+    for mark in _CELLS
+}
+_BLANKS = " \t\r\"'"
+
+
+def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
+    """The secrets of a text, from left to right.
+
+    Args:
+        text: What is searched.
+        projection: The same, as `search.project` has it.
+    """
+    position = rows_end = 0
+    while (found := _search.next(projection, position)) is not None:
+        line_start = text.rfind("\n", max(0, found - _LINE_LIMIT), found) + 1
+        line_end = text.find("\n", found, found + _LINE_LIMIT)
+        line_end = min(len(text), found + _LINE_LIMIT) if line_end < 0 else line_end
+        position = max(found + 1, line_end)
+        table = _Table.read(text, line_start, line_end) if found - line_start < _LINE_LIMIT else None
+        if table is None:
+            continue
+        edits: list[Edit] = []
+        if line_start >= rows_end:  # a row is no heading
+            edits, rows_end = table.find_in_columns(text, line_end + 1)
+        edits = edits or list(table.find_in_row(text))
+        if edits:
+            position = max(position, edits[-1].end)
+        yield from edits
+
+
+class _Table(NamedTuple):
+    """A line that may be the heading of a table, or a row.
+
+    Attributes:
+        separator: What is between the cells.
+        cells: Where they are.
+        starts: Where they begin in their line.
+        strengths: What those that are names say.
+        is_heading: Whether all of them could be.
+    """
+
+    separator: str
+    cells: list[tuple[int, int]]
+    starts: dict[int, int]
+    strengths: dict[int, Strength]
+    is_heading: bool
+
+    @classmethod
+    def read(cls, text: str, start: int, end: int) -> "_Table | None":
+        """The line as a part of a table; None: it is none, or has no name of a secret."""
+        separator = _separator(text[start:end])
+        if separator is None:
+            return None
+        cells = list(_cells(text, start, end, separator))
+        names = [text[slice(*cell)].strip(_BLANKS) for cell in cells]
+        are_names = [_HEADINGS[separator].fullmatch(name) is not None for name in names]
+        strengths = {
+            index: strength
+            for index, name in enumerate(names)
+            if are_names[index] and (strength := rate_name(name)) is not None
+        }
+        if not strengths or len(cells) < 2:
+            return None
+        starts = {cell[0] - start: index for index, cell in enumerate(cells)}
+        return cls(separator, cells, starts, strengths, all(are_names))
+
+    def find_in_columns(self, text: str, position: int) -> tuple[list[Edit], int]:
+        """The secrets below the headings, and where the rows end that were looked at."""
+        edits: list[Edit] = []
+        patience = _PATIENCE_ROWS
+        for start, end in _lines(text, position) if self.is_heading else ():
+            is_rule = end > start and _RULE.fullmatch(text, start, end) is not None
+            placed = {} if is_rule else self._place(text, start, end)
+            if (not placed and not is_rule) or not patience:
+                break
+            found = [
+                edit
+                for index, strength in self.strengths.items()
+                if index in placed
+                for edit in _secret_cell(text, *placed[index], strength)
+            ]
+            edits += found
+            patience = _PATIENCE_ROWS if found else patience - 1
+            position = end + 1
+        return edits, position
+
+    def _place(self, text: str, start: int, end: int) -> dict[int, tuple[int, int]]:
+        """The cells of a row under their headings; empty when it is no row of this table."""
+        cells = list(_cells(text, start, end, self.separator))
+        if self.separator != "  ":
+            return dict(enumerate(cells)) if len(cells) == len(self.cells) else {}
+        placed = {self.starts[cell[0] - start]: cell for cell in cells if cell[0] - start in self.starts}
+        return placed if len(placed) > 1 else {}
+
+    def find_in_row(self, text: str) -> Iterator[Edit]:
+        """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value."""
+        if self.separator in ",;":
+            return
+        for index, (_, cell) in enumerate(pairwise(self.cells)):
+            start, end = _trim(text, *cell)
+            content = text[start:end]
+            if index in self.strengths and (looks_random(content) or is_made_up(content)):
+                yield from _secret_cell(text, start, end, self.strengths[index])
+
+
+def _separator(line: str) -> str | None:
+    for mark in ("|", "\t", "  ", ";", ","):
+        if mark in line.strip():
+            return mark
+    return None
+
+
+def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[int, int]]:
+    start, end = _trim(text, start, end)  # of a line that is indented, or ends as in Windows
+    for cell in _CELLS[separator].finditer(text, start, end):
+        if cell.end() > cell.start() or separator in ",;":
+            yield cell.span()
+
+
+def _secret_cell(text: str, start: int, end: int, strength: Strength) -> Iterator[Edit]:
+    start, end = _trim(text, start, end)
+    content = text[start:end]
+    if MASK not in content and not content.isdigit() and is_secret(content, strength, is_quoted=True):
+        yield Edit(start, end)
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and text[start] in _BLANKS:
+        start += 1
+    while end > start and text[end - 1] in _BLANKS:
+        end -= 1
+    return start, end
+
+
+def _lines(text: str, position: int) -> Iterator[tuple[int, int]]:
+    while position < len(text):
+        end = text.find("\n", position)
+        end = len(text) if end < 0 else end
+        yield position, end
+        position = end + 1

@@ -1,0 +1,155 @@
+"""Where a value begins and ends in a text that is no JSON: quoted, in a block, up to the next field, or the whole line.
+
+Owns the syntaxes. Whether the value is a secret is not its business.
+"""
+
+import re
+from typing import NamedTuple
+
+__all__ = ["Value", "indent_of", "read_value"]
+
+_QUOTED_LIMIT = 64 * 1024
+_TEXT_LIMIT = 4 * 1024
+_UNCLOSED_LIMIT = 1024
+_LONGEST_LINE = 1024
+_ANSI = r"(?:\x1b\[[0-9;]*m)"
+_LEAD = re.compile(rf"(?:[ \t]|{_ANSI}|%20)*(?:!!\w+[ \t]+)?(?:[A-Za-z@]?[A-Za-z]?(?=\\*[\"'`]))?")
+_QUOTE = re.compile(r"(\\*)(\"\"\"|'''|[\"'`])|(%22|%27)")
+_TYPE = re.compile(
+    r"[ \t]*[A-Za-z_][\w.]*(?:\[[\w., \[\]]*\])?(?:[ \t]*\|[ \t]*[\w.\[\]]+)*[ \t]*=(?![=>])[ \t]*(?=[A-Za-z]?[\"'`])"
+)
+_BRACED = re.compile(r"\{(?![A-Za-z_.]+(?:!\w)?\})([^\s{}\"':,]+)\}")
+_BLOCK = re.compile(r"[ \t]*[|>][+\-]?\d?[+\-]?[ \t]*(?:#[^\n]*)?\r?\n")
+_INDENT = re.compile(r"[ \t]*")
+_RUN = re.compile(r"[^\s\x00\x1b]+")
+_TAG = r"<(?=/?[A-Za-z][\w:\-]*(?:\s[^<>\n]{0,200})?/?>)"
+_FIELD_AHEAD = r"[\"'\w.\-]{1,64}[ \t]*[:=]"
+_STOP = re.compile(
+    rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;|](?=\s|$|{_FIELD_AHEAD})|\\*[\"'`]|{_TAG}|[)\]}}>]+(?=\s|$|[,;.:|](?:\s|$)|[\"'`])"
+    rf"|%(?:22|26|27|7D|2C)|\\[nrt](?={_FIELD_AHEAD}|$|\\)"
+)
+"""What ends a value among others."""
+_LINE_STOP = re.compile(
+    rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;](?=[A-Za-z_][\w.\-]{{0,63}}[:=])|{_TAG}|\\[nrt](?={_FIELD_AHEAD})|[\x00\n]|{_ANSI}"
+    r"|[ \t]+(?:[\w.\-]{1,64}(?:=|:(?:[ \t]|$))|(?:#|//)[ \t]|(?:=>|->)[ \t])"
+)
+"""What ends a value that has its line for itself: a comment, or that it has not."""
+_NO_VALUE = re.compile(
+    r"[{\[(](?=[\s\"'{\[]|$)|\[[^\]\s]*\](?:\s|$|,)|\([^)\s]*\)(?:\s|$|,)|\{[^}\s]*\}|(?:#|//)(?=[\s#!]|$)"
+)
+
+
+class Value(NamedTuple):
+    """A value's place.
+
+    Attributes:
+        start: Behind its opening quote.
+        end: Before its closing quote.
+        is_quoted: Whether it stands in quotes.
+        is_block: Whether it is the lines below its name.
+    """
+
+    start: int
+    end: int
+    is_quoted: bool = False
+    is_block: bool = False
+
+
+def read_value(text: str, position: int, *, line_start: int | None = None, opened: str = "") -> Value | None:
+    """The value that begins at a position, behind the separator; None when there is none.
+
+    Args:
+        text: What it stands in.
+        position: Behind the `:` or `=`.
+        line_start: Where the line of the name begins, when nothing but the name stands before the separator: then the
+            value may be a block below, or hold spaces.
+        opened: The quote that was opened right before the name, as in `"PASSWORD=x"`.
+    """
+    if block := _BLOCK.match(text, position):
+        line = text.rfind("\n", max(0, position - _LONGEST_LINE), position) + 1 if line_start is None else line_start
+        return _read_block(text, block.end(), indent_of(text, line))
+    typed = _TYPE.match(text, position, position + 100)
+    lead = _LEAD.match(text, typed.end() if typed else position)
+    start = lead.end() if lead else position
+    if opened:
+        closed = text.find(opened, start, start + _QUOTED_LIMIT)
+        if closed >= 0 and text.find("\n", start, closed) < 0:
+            return Value(start, closed, is_quoted=True) if closed > start else None
+    if quote := _QUOTE.match(text, start):
+        return _read_quoted(text, quote)
+    if braced := _BRACED.match(text, start, start + 300):
+        return Value(*braced.span(1))
+    run = _RUN.match(text, start)
+    if run is None or _NO_VALUE.match(text, start, run.end() + 1):
+        return None
+    if line_start is None:
+        stop = _STOP.search(text, start, run.end())
+        end = stop.start() if stop else run.end()
+    else:
+        stop = _LINE_STOP.search(text, start)
+        end = _without_trailing(text, start, stop.start() if stop else len(text))
+    return Value(start, end) if end > start else None
+
+
+def indent_of(text: str, line_start: int) -> int:
+    """How many blanks a line begins with."""
+    blanks = _INDENT.match(text, line_start)
+    assert blanks is not None
+    return blanks.end() - line_start
+
+
+def _read_quoted(text: str, quote: re.Match[str]) -> Value:
+    """Up to the same quote, escaped as often."""
+    start = quote.end()
+    limit = start + (_TEXT_LIMIT if len(quote[2] or "") == 3 else _QUOTED_LIMIT)
+    if quote[3]:
+        end = text.find(quote[3], start, limit)
+        return Value(start, end if end >= 0 else _end_of_unclosed(text, start), is_quoted=True)
+    backslashes, mark = len(quote[1]), quote[2]
+    position = text.find(mark, start, limit)
+    while position >= 0 and (len(mark) == 3 or text.find("\n", start, position) < 0):
+        before = position
+        while before > start and text[before - 1] == "\\":
+            before -= 1
+        escapes = position - before
+        if mark == "'" and not backslashes and position > start and text.startswith("''", position):
+            position += 1
+        elif escapes <= backslashes or (not backslashes and escapes % 2 == 0):
+            return Value(start, before if backslashes else position, is_quoted=True)
+        position = text.find(mark, position + 1, limit)
+    return Value(start, _end_of_unclosed(text, start), is_quoted=True)
+
+
+def _end_of_unclosed(text: str, start: int) -> int:
+    """The end of the line, for a text that was cut; the end of the word in a line that goes on and on."""
+    line_end = text.find("\n", start, start + _UNCLOSED_LIMIT)
+    if line_end < 0 and len(text) - start > _UNCLOSED_LIMIT:
+        run = _RUN.match(text, start)
+        return run.end() if run else start
+    return _without_trailing(text, start, line_end if line_end >= 0 else len(text))
+
+
+def _read_block(text: str, position: int, indent: int) -> Value | None:
+    """The lines that are indented deeper than that of the name."""
+    start = end = position
+    while position < len(text):
+        line_end = _line_end(text, position)
+        if not text[position:line_end].isspace() and line_end > position:
+            if indent_of(text, position) <= indent:
+                break
+            end = line_end
+        position = line_end + 1
+    while start < end and text[start] in " \t\r\n":
+        start += 1
+    return Value(start, end, is_quoted=True, is_block=True) if end > start else None
+
+
+def _without_trailing(text: str, start: int, end: int) -> int:
+    while end > start and text[end - 1] in " \t\r,;":
+        end -= 1
+    return end
+
+
+def _line_end(text: str, position: int) -> int:
+    end = text.find("\n", position)
+    return len(text) if end < 0 else end

@@ -1,0 +1,180 @@
+"""Whether what stands behind a name is a secret: not a placeholder, a type, a word about one, or code that fetches it.
+
+Owns these words and forms. Which name it was, and where the value begins and ends, is known to who asks.
+"""
+
+import re
+
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.names import Strength, rate_name
+from tarsy_tasks.masking.vocabulary import LITERALS, NAMES, PROSE
+
+__all__ = ["is_code", "is_label", "is_made_up", "is_prose", "is_secret", "looks_random"]
+
+_LOOKED_AT = 512
+"""So many characters of a value are enough to judge it."""
+_MIN_LENGTH = 2
+"""In HTML, the value of `accesskey` is a letter."""
+_MIN_RANDOM = 8
+_MIN_MADE_UP = 6
+_LONG = 20
+_LONG_NUMBER = 16
+_LONG_SEGMENT = 16
+_LETTERS_A_WORD = 4
+_PUNCTUATION = ".,;:!?"
+_AROUND_WORDS = ".,;:!?\"'()[]"
+
+_PLACEHOLDER = re.compile(
+    r"""(?xis)
+      [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
+    | \$\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
+    | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
+    | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
+    | (?:<|&lt;|&\#x3C;)[\w .:/\-]*(?:>|&gt;)?               # <password>
+    | \d+\ ?bytes?                                           # as kubectl describes a Secret
+    | %(?:\w+%|[sdvrq])                                      # %PASSWORD%, %s
+    | !(?:vault|ref|sub|getatt|join|importvalue|secret|env|env_var|include|reference|encrypted)\b.*
+    | @\w+@                                                  # @PASSWORD@
+    | (?:env|file|vault|ref\+\w+|op|arn|ssm|gcpsm|awssm|akv|sops|keyring|valueFrom):\S*  # where it is to be found
+    | (?:~|\.{1,2})?(?:/(?=(?:etc|var|run|usr|home|opt|tmp|mnt|root|srv|secrets?|app|data|vault|certs?|dev|proc|sys
+      |users|private|tls|ssl|config|workspace)\b)|(?<=[~.])/)[\w.@%+\-/]*  # a path
+    | [a-z]:\\[\w.\\\- ]+
+    | (?:your|insert|enter|replace)[\W_](?:[a-z]+[\W_]?){0,6} # your-password-here
+    """
+)
+_SHELL_VARIABLES = re.compile(r"\$(\w+)(?:[/:@]\$(\w+))*")
+_CODE = re.compile(
+    r"""(?xs)
+      (?:await\s+|new\s+|not\s+|!|&|\*|\(\w+\)\s*)?
+      (?:[A-Za-z_$]{3,}(?:64|256|512|[12])?[A-Za-z_$]*|[A-Za-z_$]+(?=\.|::|->))(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
+      (?:\((?:["'A-Za-z_)*&{\[].*)?|\[["'$\w:].*)               # os.getenv("X"), environ["X"], Optional[str]
+    | (?:[A-Z][a-z]+)+\{.* | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
+    | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
+    | (?i:n?var(?:char|binary)2?|n?char|decimal|numeric|binary|bit)\(\d+.*
+    | [A-Za-z_][\w.\[\]]*\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
+    | [A-Za-z_]\w*\([\w.,\s"'=*()]*\)(?:\.\w+(?:\([^()]*\))?)*
+    | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
+      |data|module|secrets|github|inputs?|user|conn|credentials?|creds|ctx|state|form|body|outputs|event|response|resp
+      |res|result|values|vault|z|models|types?|schema|fields?|app|c|s|p|t|m|r|u)
+      (?:\??\.[A-Za-z_$][\w$]{0,20})+
+    """
+)
+_DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
+_PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
+_METAVARIABLE = re.compile(r"(?:[A-Z]+_)?([A-Z]+)")
+_UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
+_TECHNICAL = re.compile(
+    r"(?i)(?:sha|base|md|utf|u?int|float|double|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
+    r"|\d+(?:st|nd|rd|th|s|ms|min|h|d|days?|kb|mb|gb|kib|mib|gib|bytes?|bits?|chars?|fa|x|%)"
+    r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?|v\d+(?:alpha|beta|rc)\d*"
+)
+_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_NAME_LIKE = re.compile(r"[\w.:/\-]+")
+_SEPARATOR = re.compile(r"[-./_:]")
+_LETTERS = re.compile(r"[^A-Za-z]+")
+
+
+def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> bool:
+    """Whether a value under a name of this strength is to be masked.
+
+    Args:
+        value: Without its quotes.
+        strength: How sure the name is.
+        is_quoted: It stood in quotes, so it is no code.
+    """
+    value = value.strip()
+    if len(value) > _LOOKED_AT:
+        return True
+    folded = value.lower().rstrip(_PUNCTUATION + ")]}")
+    if not folded or folded in LITERALS or MASK in value:
+        return False
+    if value.isalnum():
+        if not folded.strip("x") or (value.isupper() and folded in NAMES):
+            return False  # xxxxxxxx, --password PASSWORD
+    elif _is_placeholder(value) or (not is_quoted and is_code(value)):
+        return False
+    if len(value) < _MIN_LENGTH:
+        return False
+    if strength is Strength.STRONG or (strength is Strength.QUOTED and is_quoted and not value.isdigit()):
+        return True
+    if strength is Strength.LIKELY:
+        return _PLAIN_NAME.fullmatch(value) is None
+    if strength is Strength.FAINT:
+        return len(value) >= _LONG and looks_random(value) and not _UUID.search(value)
+    return looks_random(value) or is_made_up(value)
+
+
+def _is_placeholder(value: str) -> bool:
+    if _PLACEHOLDER.fullmatch(value):
+        return True
+    if variables := _SHELL_VARIABLES.fullmatch(value):
+        # $DB_PASSWORD, $token, $1; but $ecret42 is a password.
+        return all(
+            name.isupper() or name.isdigit() or rate_name(name) is not None for name in variables.groups() if name
+        )
+    word = _METAVARIABLE.fullmatch(value)  # --api-key API_KEY
+    return word is not None and "_" in value and word[1].lower() in NAMES
+
+
+def is_code(value: str) -> bool:
+    """Whether an unquoted value is code that fetches it, or its type."""
+    return _CODE.fullmatch(value) is not None or (
+        _DOTTED.fullmatch(value) is not None and rate_name(value.rpartition(".")[2]) is not None
+    )
+
+
+def is_label(name: str, value: str) -> bool:
+    """Whether the value only says again what the name says: `"password": "Password"`."""
+    return _fold(value) == _fold(name) and not value.islower()
+
+
+def _fold(text: str) -> str:
+    return _LETTERS.sub("", text).lower()
+
+
+def looks_random(value: str) -> bool:
+    """Whether somebody made the text up to be hard to guess; words, numbers and names of things are not."""
+    value = value[:_LOOKED_AT]
+    if value.isdigit():
+        return len(value) >= _LONG_NUMBER
+    if len(value) < _MIN_RANDOM or "://" in value or any(map(str.isspace, value)) or _TECHNICAL.fullmatch(value):
+        return False
+    if _UUID.search(value):
+        return True
+    segments = _SEPARATOR.split(value)
+    is_lower, is_upper = value == value.lower(), value == value.upper()
+    if not any(map(str.isdigit, value)):
+        if is_lower or is_upper:
+            return len(value) >= _LONG and (is_upper or max(map(len, segments)) >= _LONG)
+        return any(map(_is_jumbled, _LETTERS.split(value)))
+    if is_lower and len(segments) > 1 and _NAME_LIKE.fullmatch(value):
+        return any(map(_is_random_segment, segments))
+    return True
+
+
+def _is_jumbled(letters: str) -> bool:
+    """Whether upper and lower case change more often than in names that are written in one."""
+    return len(letters) >= _MIN_RANDOM and len(_CAMEL.findall(letters)) * _LETTERS_A_WORD > len(letters)
+
+
+def _is_random_segment(segment: str) -> bool:
+    return len(segment) >= _LONG_SEGMENT and not segment.isalpha() and not segment.isdigit()
+
+
+def is_made_up(value: str) -> bool:
+    """Whether a word of a sentence is none of its language: letters and digits in one."""
+    value = value.rstrip(_PUNCTUATION)
+    return (
+        len(value) >= _MIN_MADE_UP
+        and not any(map(str.isspace, value))
+        and any(map(str.isdigit, value))
+        and any(map(str.isalpha, value))
+        and not _TECHNICAL.fullmatch(value)
+        and (looks_random(value) or value.isalnum() or len(_SEPARATOR.split(value)) == 1)
+    )
+
+
+def is_prose(text: str, *, is_quoted: bool = False) -> bool:
+    """Whether several words are a sentence, rather than a passphrase."""
+    words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
+    return len(words) > 1 and sum(word in PROSE for word in words) > is_quoted

@@ -1,0 +1,141 @@
+"""The words that masking goes by: what names of secrets are made of, and what stands behind them without being one.
+
+Owns the lists, nothing else: `names` and `values` say what they mean.
+"""
+
+__all__ = [
+    "ALLOWED_SUFFIXES",
+    "COLLECTIONS",
+    "ENDINGS",
+    "KEYS_TO_ROOMS",
+    "KEYS_TO_THINGS",
+    "KEYS_TO_VAULTS",
+    "LITERALS",
+    "NAMES",
+    "PAIR_NAMES",
+    "PAIR_VALUES",
+    "PASS_OWNERS",
+    "PATS_OF",
+    "PHRASES",
+    "PROSE",
+    "SECRETS_OF",
+    "SEEDS",
+    "STRONG",
+    "TOKENS_OF_PAGES",
+    "VALUES_BELOW",
+    "WEAK",
+    "WEAK_ENDINGS",
+]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+STRONG = _words(
+    """
+    password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey apikeys privatekey accesskey
+    clientsecret masterkey signingkey encryptionkey accountkey sharedkey mnemonic
+    passwort kennwort senha contrasena mdp wachtwoord haslo
+    """
+)
+"""What stands behind one of these is a secret, unless it is clearly none."""
+
+WEAK = _words(
+    """
+    secret token auth jwt bearer credential credentials creds otp totp csrf xsrf passkey authkey sessionkey
+    sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken
+    """
+)
+"""What stands behind one of these is a secret if it looks like one."""
+
+NAMES = STRONG | WEAK | {"key"}
+
+ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "apikey", "accesskey", "privatekey")
+"""Ends of strong names that are written in one: `dbpassword`."""
+WEAK_ENDINGS = ("token", "secret")
+PASS_OWNERS = _words(
+    "db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key keystore truststore"
+)
+"""`dbpass` is a password, `compass` is not."""
+
+KEYS_TO_VAULTS = _words(
+    "api secret private access signing encryption master account preshared shared client subscription"
+)
+"""`api_key`: as strong as a password."""
+KEYS_TO_ROOMS = _words(
+    """
+    auth app application session license deploy service storage hmac jwt aes rsa webhook admin root ssh pgp gpg unseal
+    recovery consumer ingest integration write read server user project bot function functions
+    """
+)
+"""`deploy_key`: weak."""
+KEYS_TO_THINGS = _words(
+    """
+    public primary foreign partition sort cache row object routing hash group order index range composite unique natural
+    surrogate candidate idempotency dedup dedupe deduplication shard message event map dict json label host registry
+    path file translation locale i18n redis lookup join search query config setting option sorting grouping data
+    """
+)
+"""`cache_key`: no secret. Any other `…_key` is one if its value is long and random."""
+
+SECRETS_OF = _words(
+    """
+    client app application consumer shared webhook jwt api session cookie signing user oauth totp otp mfa bot hmac auth
+    token refresh access callback encryption master admin root db database
+    """
+)
+"""`client_secret` is strong; `tls_secret` may be the name of an object in Kubernetes."""
+TOKENS_OF_PAGES = _words("next page continuation continue cursor pagination sync skip start resume prev previous")
+"""`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked."""
+PATS_OF = _words("github gh gitlab ado azure devops asana docker bitbucket personal")
+"""`GITHUB_PAT` is a personal access token, `URL_PAT` a pattern."""
+SEEDS = _words("otp totp mfa wallet hd")
+PHRASES = _words("seed recovery backup mnemonic secret pass")
+
+ALLOWED_SUFFIXES = _words(
+    """
+    value string text plain plaintext raw data base b b64 base64 hash hashed md5 sha1 sha256 sha512 encrypted enc prod
+    production dev staging stage test new old current previous confirm confirmation default initial temp temporary json
+    pem v x
+    """
+)
+"""They say which one or in what form, and leave it a secret: `SECRET_KEY_BASE`, `password_confirmation`, `token2`."""
+
+LITERALS = _words(
+    """
+    true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
+    bearer digest ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
+
+    required optional set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden redacted
+    masked removed omitted filtered denied granted failed success succeeded unknown present absent provided rotated not
+    new old passwords tokens secrets credentials keys placeholder todo fixme
+
+    str string int integer number bool boolean text varchar char object array list dict map bytes byte void char[]
+    string[] byte[] []byte optional[str] securestring secretstr float double date uuid
+
+    flag flags option options argument arguments variable variables parameter parameters field fields prompt file here
+    below above key keyfile value data
+    the a an is are was be must should may can will has have had for to of in on at by with from and or that this it its
+    your you my our we i if when where which what who how please enter type provide use using
+    """
+)
+"""Values that are no secrets: of settings, about secrets, types, and words with which a sentence goes on."""
+
+PAIR_NAMES = _words("name key id field parameter variable header setting property")
+PAIR_VALUES = _words("value val default content stringvalue string_value defaultvalue default_value")
+"""`{"name": "DB_PASSWORD", "value": "x"}`."""
+COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys")
+"""`{"passwords": {"root": "x"}}`."""
+VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
+"""`{"password": {"value": "x"}}`."""
+
+PROSE = _words(
+    """
+    the a an is are was were be been being must should shall may might can cannot could will would has have had does do
+    did not for to of in on at by with from and or but that this these those it its your you my our we they if when
+    where which what who how please enter type provide use using used least than too only no length characters
+    character required expired invalid incorrect missing changed field value
+    """
+)
+"""Several words with one of these among them are a sentence rather than a passphrase."""
