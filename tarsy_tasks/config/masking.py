@@ -18,7 +18,7 @@ def _validate_group(name: str) -> str:
 
     known = {*GROUPS, *ALWAYS, *OPTIONAL}
     if name not in known:
-        raise ValueError(f"found no group of patterns; {suggest(name, known)}")
+        raise ValueError(f"found neither a group nor a pattern of that name; {suggest(name, known)}")
     return name
 
 

@@ -1,9 +1,10 @@
 """Patterns that somebody wrote into a configuration.
 
-Owns what may be written: RE2's syntax, which has no look-around and no back references, and in return always ends, in
-time linear in the text.
+Owns what may be written: RE2's syntax, which has no look-around and no back references, and in return always ends. One
+search takes time linear in the text; what many of them take together is limited here.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 
 import re2
@@ -13,6 +14,10 @@ from tarsy_tasks.masking.edits import MASK, Edit
 __all__ = ["CustomPatterns", "check_pattern"]
 
 _MEMORY_BYTES = 8 * 1024 * 1024
+# At worst RE2 takes some 4 ns for each character and each step of a pattern.
+_MOST_STEPS = 5000
+# Many times what a search takes. A pattern such as `a.*z|a` looks through the rest of the text for each `a`.
+_CPU_S, _CPU_S_PER_CHARACTER = 1.0, 2e-6
 
 
 def check_pattern(pattern: str) -> None:
@@ -38,12 +43,19 @@ class CustomPatterns:
         return bool(self._patterns)
 
     def find(self, text: str) -> Iterator[Edit]:
-        """What is to be masked."""
+        """What is to be masked.
+
+        Raises:
+            TimeoutError: The patterns take far too long on this text.
+        """
         if not self._patterns:
             return
+        last_s = time.thread_time() + _CPU_S + _CPU_S_PER_CHARACTER * len(text)
         searched = text if _is_encodable(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         for pattern in self._patterns:
             for match in pattern.finditer(searched):
+                if time.thread_time() > last_s:
+                    raise TimeoutError("custom patterns take too long")
                 start, end = match.span(1 if pattern.groups and match.start(1) >= 0 else 0)
                 if start < end and MASK not in text[start:end]:
                     yield Edit(start, end)
@@ -59,6 +71,8 @@ def _compile(pattern: str) -> "re2.Pattern":
         raise ValueError(f"is no pattern of RE2's syntax: {_reason(error)}") from None
     except UnicodeEncodeError:
         raise ValueError("is no pattern: it holds half of a surrogate pair") from None
+    if compiled.programsize > _MOST_STEPS:
+        raise ValueError("is too large a pattern; are there repetitions such as `{1000}` within others?")
     if compiled.search("") is not None:
         raise ValueError("is a pattern that matches empty text, so everywhere")
     return compiled
@@ -68,7 +82,10 @@ def _reason(error: "re2.error") -> str:
     """What RE2 says, without the part of the pattern that it quotes."""
     reason = error.args[0] if error.args else b"unknown"
     text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-    return text.partition(":")[0] + (" (there is no look-around)" if "(?" in text else "")
+    absent = (
+        " (there is no look-around)" if "(?" in text else " (there are no back references)" if "escape" in text else ""
+    )
+    return text.partition(":")[0] + absent
 
 
 def _is_encodable(text: str) -> bool:

@@ -9,7 +9,6 @@ import binascii
 import json
 import math
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any, cast
 
 from mcp_types import (
@@ -78,15 +77,32 @@ def build_result(
 
 
 def _masked_borders(texts: list[str], masker: Masker) -> list[str]:
-    """The parts, without what is a secret only together with its neighbour: a server may cut where it likes."""
-    for index, (first, second) in enumerate(pairwise(texts)):
-        tail, head = first[-_BORDER_CHARS:], second[:_BORDER_CHARS]
-        if not tail.strip() or not head or tail[-1] in _NOT_BEFORE_REST or head[0].isspace() or head[0] in "{[(<":
-            continue
-        if masker.mask(tail + head) != masker.mask(tail) + masker.mask(head):
-            texts[index] = f"{first[: -len(tail.split()[-1])]}{MASK}"
-            texts[index + 1] = f"{MASK}{second[len(head.split()[0]) :]}"
-    return texts
+    """The parts, without what is a secret only together with its neighbours: a server may cut where it likes."""
+    masked, tail = [*texts], ""
+    for index, text in enumerate(texts):
+        head = text[:_BORDER_CHARS]
+        if _may_go_on(tail, head) and masker.mask(tail + head) != masker.mask(tail) + masker.mask(head):
+            _mask_end(masked, texts[:index], 0 if tail[-1].isspace() else len(tail.split()[-1]))
+            masked[index] = MASK + text[len(head.split()[0]) :]
+        tail = (tail + text[-_BORDER_CHARS:])[-_BORDER_CHARS:]
+    return masked
+
+
+def _may_go_on(tail: str, head: str) -> bool:
+    """Whether one word can begin in a part and go on in the next."""
+    if not tail.strip() or tail[-1] in _NOT_BEFORE_REST:
+        return False
+    return bool(head) and not head[0].isspace() and head[0] not in "{[(<"
+
+
+def _mask_end(masked: list[str], texts: list[str], length: int) -> None:
+    """Mask so many characters at the end of the texts."""
+    for index in reversed(range(len(texts))):
+        if length <= 0:
+            return
+        within = length < len(texts[index])
+        masked[index] = masked[index][:-length] + MASK if within else MASK if texts[index] else ""
+        length -= len(texts[index])
 
 
 def _mask_and_cut(text: str, masker: Masker) -> str:

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
-from tarsy_tasks.config import BearerAuth, ServerConfig, Timeouts, config_schema, find_config_path, load_config
+from tarsy_tasks.config import BearerAuth, Masking, ServerConfig, Timeouts, config_schema, find_config_path, load_config
 from tarsy_tasks.config.file import read_config_file
 from tarsy_tasks.config.server_ids import build_server_id
 from tarsy_tasks.errors import ConfigError
@@ -71,6 +71,7 @@ def test_a_server_has_all_attributes_of_both_kinds_with_their_defaults(load):
     assert (server.enabled, server.required, server.verify_ssl, server.instructions) == (True, True, True, None)
     assert server.max_message_bytes == 16 * 1024 * 1024
     assert server.timeouts == Timeouts(connect_s=30, list_s=10, call_s=60, recreate_s=10, tools={})
+    assert server.masking == Masking(enabled=True, groups=["basic"], patterns=[])
 
 
 def test_every_key_of_a_stdio_server_arrives(load):
@@ -90,6 +91,7 @@ def test_every_key_of_a_stdio_server_arrives(load):
         "retry": {"attempts": 3, "min_wait_s": 1, "max_wait_s": 2},
         "replay": "never",
         "idempotent_tools": ["get_*"],
+        "masking": {"enabled": False, "groups": ["security", "email"], "patterns": ["ACME-(\\d+)"]},
     }
     server = load_one(load, entry)
     assert server.model_dump(exclude_unset=True, exclude={"name", "transport"}) == {
@@ -335,8 +337,13 @@ def test_a_variable_that_names_no_file_is_named_in_the_error(tmp_path, monkeypat
 
 KEYS = (
     "args, auth, bearer_token, bearer_token_file, ca_file, command, cwd, description, disabled, enabled, env, "
-    "env_file, headers, headers_file, idempotent_tools, inherit_env, instructions, max_concurrency, "
+    "env_file, headers, headers_file, idempotent_tools, inherit_env, instructions, masking, max_concurrency, "
     "max_message_bytes, pin, replay, required, retry, session, timeouts, transport, type, url, url_file, verify_ssl"
+)
+MASKING_NAMES = (
+    "all, api_key, aws_access_key, aws_secret_key, base64_secret, base64_short, basic, certificate, "
+    "certificate_authority_data, cloud, email, github_token, kubernetes, kubernetes_secret, password, private_key, "
+    "secret_key, secrets, security, slack_token, ssh_key, token"
 )
 TIMEOUT_KEYS = "call_s, connect_s, list_s, recreate_s, tools"
 TRANSPORTS = "http, sse, stdio, streamable-http, streamableHttp, streamable_http"
@@ -528,6 +535,37 @@ JSON_ERRORS = {
     '{"mcpServers": {"a": {"command": "x", "args": ["${A B}"]}}}': (
         "1:48: mcpServers.a.args[0]: found a `${` that begins no variable, expected `${NAME}`, `${NAME:-default}`, "
         "`${env:NAME}` or `${file:/path}`; write `$${` for a literal `${`"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": false}}}': (
+        "1:39: mcpServers.a.masking: found true or false, expected a mapping"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"group": ["all"]}}}}': (
+        "1:51: mcpServers.a.masking.group: unknown key; did you mean `groups`? Known: enabled, groups, patterns"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"groups": ["kubernets"]}}}}': (
+        "1:62: mcpServers.a.masking.groups[0]: found neither a group nor a pattern of that name; "
+        f"did you mean `kubernetes`? Known: {MASKING_NAMES}"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["ok", "a)"]}}}}': (
+        "1:70: mcpServers.a.masking.patterns[1]: is no pattern of RE2's syntax: unexpected )"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["(?<=x)y"]}}}}': (
+        "1:64: mcpServers.a.masking.patterns[0]: is no pattern of RE2's syntax: invalid perl operator "
+        "(there is no look-around)"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["(a)\\\\1"]}}}}': (
+        "1:64: mcpServers.a.masking.patterns[0]: is no pattern of RE2's syntax: invalid escape sequence "
+        "(there are no back references)"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["(x{1000}){9}"]}}}}': (
+        "1:64: mcpServers.a.masking.patterns[0]: is no pattern of RE2's syntax: invalid repetition size"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["(.{900}a){1}"]}}}}': (
+        "1:64: mcpServers.a.masking.patterns[0]: is too large a pattern; "
+        "are there repetitions such as `{1000}` within others?"
+    ),
+    '{"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["x*"]}}}}': (
+        "1:64: mcpServers.a.masking.patterns[0]: is a pattern that matches empty text, so everywhere"
     ),
     # Syntax
     '{"mcpServers": {"a" {}}}': "1:21: not valid JSON: Expecting ':' delimiter",
@@ -751,6 +789,14 @@ COMMON_KEYS = {
     "required": st.booleans(),
     "max_message_bytes": st.integers(1, 2**40),
     "instructions": TEXTS,
+    "masking": st.fixed_dictionaries(
+        {},
+        optional={
+            "enabled": st.booleans(),
+            "groups": st.lists(st.sampled_from(["basic", "all", "email"]), max_size=3),
+            "patterns": st.lists(st.sampled_from(["ACME-([0-9]+)", "[A-Z]{9}"]), max_size=3),
+        },
+    ),
     "timeouts": st.fixed_dictionaries(
         {}, optional={"connect_s": SECONDS, "call_s": SECONDS, "tools": st.dictionaries(LINES, SECONDS, max_size=3)}
     ),
@@ -961,6 +1007,9 @@ BAD = [
     {"mcpServers": {"a": {"command": "x", "max_message_bytes": 0}}},
     {"mcpServers": {"a": {"type": "SSE", "url": "http://h"}}},
     {"mcpServers": {"a": {"url": "http://h", "auth": {"type": "bearer"}}}},
+    {"mcpServers": {"a": {"command": "x", "masking": False}}},
+    {"mcpServers": {"a": {"command": "x", "masking": {"groups": "all"}}}},
+    {"mcpServers": {"a": {"command": "x", "masking": {"pattern": ["x"]}}}},
 ]
 
 
