@@ -11,7 +11,9 @@ __all__ = [
     "MEASURED_SERVERS",
     "MEASURING_WORKERS",
     "POISONED",
+    "REPLIES",
     "SWEEPS",
+    "TASK_ID_PREFIX_LENGTH",
     "UNACKED",
     "WAITING",
     "WORKERS",
@@ -28,6 +30,7 @@ __all__ = [
     "poison_key",
     "queue",
     "recent_metrics_key",
+    "reply_channel",
     "result_key",
     "server_of_queue",
     "serving_key",
@@ -41,6 +44,10 @@ MEASURED_SERVERS = "tarsy:metrics"
 """Sorted set of the servers that have metrics, by the Redis time of the last ones."""
 MEASURING_WORKERS = "tarsy:metrics-workers"
 """Sorted set of the worker processes that say what they have in flight, by the Redis time when they last did."""
+REPLIES = "tarsy:replies:"
+"""Beginning of the names of the channels that answers are announced in."""
+TASK_ID_PREFIX_LENGTH = 19
+"""So much of the id of a task, three groups of a random UUID, is the same for all tasks of one process."""
 UNACKED = "tarsy:unacked"
 """Hash, tag → queue, when it is garbage, and the message itself: all messages between publication and answer."""
 WAITING = "tarsy:waiting"
@@ -128,6 +135,13 @@ def serving_key(server: str) -> str:
 def result_key(task_id: str) -> str:
     """The key, and the channel, of a task's result (Celery's spelling)."""
     return f"celery-task-meta-{task_id}"
+
+
+def reply_channel(task_id: str) -> str:
+    """Where the answers to all tasks are announced whose ids begin alike, as those of one process do. Who knows no such
+    id can listen nowhere.
+    """
+    return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def idempotency_key(digest: str) -> str:

@@ -1,8 +1,8 @@
 """One thread and one Redis subscription per process, through which all answers arrive.
 
-Owns the task ids and what waits for them. All ids of a process begin alike, so a single pattern subscription covers
-every call that will ever be made: no subscription, connection or thread per wait. Pub/sub may lose a message, so
-whatever is pending is also read from Redis after each reconnect and every few seconds.
+Owns the task ids and what waits for them. All ids of a process begin alike, and their answers are announced in one
+channel of that name: no subscription, connection or thread per wait, and none that would show the answers of others.
+Pub/sub may lose a message, so whatever is pending is also read from Redis after each reconnect and every few seconds.
 """
 
 import json
@@ -14,6 +14,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +33,8 @@ T = TypeVar("T")
 Meta = Mapping[str, Any]
 """What Celery stores for a task: `status`, `result` and more."""
 
-_READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
+_DAMAGED = "DAMAGED"
+_READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED", _DAMAGED})
 _POLL_S = 5.0
 _RECONNECT_S = 0.25
 _STRANGER_POLL_S = 0.25
@@ -53,9 +55,9 @@ class ReplyReader:
     def __init__(self, redis: Any) -> None:
         self.clock = RedisClock()
         self.redis = redis
-        # The first three groups of a random UUID are this process's own, the other two a call's.
-        self._id_prefix = str(uuid.uuid4())[:19]
-        self._key_prefix = keys.result_key(self._id_prefix)
+        # The beginning of a random UUID is this process's own, the rest a call's.
+        self._id_prefix = str(uuid.uuid4())[: keys.TASK_ID_PREFIX_LENGTH]
+        self._channel = keys.reply_channel(self._id_prefix)
         self._lock = threading.Lock()
         self._pending: dict[str, list[_Wait]] = {}
         self._strangers: set[str] = set()
@@ -65,7 +67,7 @@ class ReplyReader:
 
     def new_id(self) -> str:
         """A new task id, a UUID whose answer this reader will see."""
-        return self._id_prefix + str(uuid.uuid4())[19:]
+        return self._id_prefix + str(uuid.uuid4())[keys.TASK_ID_PREFIX_LENGTH :]
 
     def expect(self, task_id: str, convert: Callable[[Meta], T], deadline: float = float("inf")) -> "Future[T]":
         """A future for the answer of a task. Call it before publishing.
@@ -101,7 +103,7 @@ class ReplyReader:
         if body is not None:
             self._resolve(task_id, body)
         elif not task_id.startswith(self._id_prefix):
-            self.redis.publish(self._key_prefix, b"")  # wakes the reader, which has to poll from now on
+            self.redis.publish(self._channel, b"")  # wakes the reader, which has to poll from now on
 
     def wait_until_subscribed(self, timeout_s: float) -> None:
         """Return once answers can arrive.
@@ -119,7 +121,7 @@ class ReplyReader:
         while True:
             pubsub = self.redis.pubsub()
             try:
-                pubsub.psubscribe(self._key_prefix + "*")
+                pubsub.subscribe(self._channel)
                 self._receive(pubsub)
             except Exception as error:
                 if self._pending:
@@ -134,10 +136,9 @@ class ReplyReader:
         next_poll = time.monotonic() + _POLL_S
         while True:
             message = pubsub.get_message(timeout=max(0.0, next_poll - time.monotonic()))
-            if message is not None and message["type"] == "pmessage":
-                key = message["channel"].decode()
-                self._resolve(self._id_prefix + key.removeprefix(self._key_prefix), message["data"])
-            elif message is not None and message["type"] == "psubscribe":
+            if message is not None and message["type"] == "message":
+                self._hear(message["data"])
+            elif message is not None and message["type"] == "subscribe":
                 # The first subscription, or one that redis-py renewed by itself after a lost connection.
                 self.clock.sync(self.redis)
                 self._subscribed.set()
@@ -169,15 +170,23 @@ class ReplyReader:
             self._pending.pop(task_id, None)
             self._strangers.discard(task_id)
 
+    def _hear(self, body: bytes) -> None:
+        """What was announced; what cannot be read is read again where it is stored."""
+        with suppress(ValueError, TypeError, KeyError):
+            meta = json.loads(body)
+            self._end(str(meta["task_id"]), meta, str(meta["status"]))
+
     def _resolve(self, task_id: str, body: bytes) -> None:
-        if task_id not in self._pending:
-            return
+        """What is stored."""
         try:
             meta = json.loads(body)
-            ready = meta["status"] in _READY_STATES
+            status = str(meta["status"])
         except (ValueError, TypeError, KeyError):
-            meta, ready = {"status": "DAMAGED", "result": None}, True
-        if not ready:
+            meta, status = {"status": _DAMAGED, "result": None}, _DAMAGED
+        self._end(task_id, meta, status)
+
+    def _end(self, task_id: str, meta: Meta, status: str) -> None:
+        if status not in _READY_STATES:
             return
         with self._lock:
             waits = self._pending.get(task_id, [])

@@ -147,7 +147,7 @@ _UNBEGIN = _Script(
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner. The first answer stays, and
+# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner, reply channel. The first answer stays, and
 # what another owner began in the meantime, that one answers.
 _ANSWER = _Script(
     """
@@ -157,6 +157,7 @@ _ANSWER = _Script(
         if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
         else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
         redis.call('PUBLISH', KEYS[4], ARGV[3])
+        redis.call('PUBLISH', ARGV[6], ARGV[3])
         redis.call('HSET', KEYS[3], 'mark', 'answered')
         redis.call('EXPIRE', KEYS[3], ARGV[2])
     end
@@ -364,7 +365,8 @@ class Deliveries:
         somebody else than `delivery.owner` has begun it.
         """
         names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key)
-        self._run(_ANSWER, names, delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
+        channel = keys.reply_channel(delivery.tag)
+        self._run(_ANSWER, names, delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner, channel)
 
     def acknowledge(self, tag: str) -> None:
         """Take a message off the books."""
