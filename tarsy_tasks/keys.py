@@ -5,6 +5,7 @@ Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules an
 
 __all__ = [
     "ALERTS",
+    "CANCELLATIONS",
     "HEALTH_WORKERS",
     "IDEMPOTENCY_TTL_S",
     "LEASES",
@@ -40,6 +41,8 @@ __all__ = [
 
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
+CANCELLATIONS = "tarsy.cancel"
+"""Exchange, in kombu's sense, of the ids of calls that are to be cancelled although they run."""
 MEASURED_SERVERS = "tarsy:metrics"
 """Sorted set of the servers that have metrics, by the Redis time of the last ones."""
 MEASURING_WORKERS = "tarsy:metrics-workers"

@@ -16,7 +16,7 @@ from tarsy_tasks.agent import endings
 from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
 from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
-from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
+from tarsy_tasks.agent.withdrawal import Withdrawal, cancel_running, withdraw, withdraw_later
 from tarsy_tasks.broker.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
@@ -215,7 +215,7 @@ class Calls:
         elif found.is_shared:
             pass
         elif found.mark is Mark.BEGUN:
-            self._revoke(sent)
+            cancel_running(self.app, sent.id)
         else:
             if sent.claim is not None:
                 sent.claim.release()
@@ -242,7 +242,7 @@ class Calls:
         try:
             found = withdraw(self.app, sent.id, sent.server, is_shared=sent.is_shared)
             if found.mark is Mark.BEGUN and not found.is_shared:
-                self._revoke(sent)
+                cancel_running(self.app, sent.id)
         except _connection_errors() as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
         is_over = found.mark in (Mark.NONE, Mark.WITHDRAWN) or (found.is_shared and found.mark is Mark.BEGUN)
@@ -251,9 +251,6 @@ class Calls:
                 sent.claim.release()
             error = endings.cancelled(sent.call, goes_on=found.is_shared)
             sent.future.set_result(ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name))
-
-    def _revoke(self, sent: SentCall) -> None:
-        self.app.control.revoke(sent.id, terminate=True)
 
     def is_selected(self, server: str, tool: str) -> bool:
         """Whether the filter lets a tool through."""

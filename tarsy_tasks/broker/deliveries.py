@@ -147,8 +147,8 @@ _UNBEGIN = _Script(
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner, reply channel. The first answer stays, and
-# what another owner began in the meantime, that one answers.
+# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner, reply channel. The first
+# answer stays, and what another owner began in the meantime, that one answers.
 _ANSWER = _Script(
     """
     local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner')
