@@ -3,20 +3,26 @@
 Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules and a clean-up can be read off one page.
 """
 
+from urllib.parse import quote
+
 __all__ = [
+    "AGENT_AUDIT",
     "ALERTS",
+    "AUDIT",
     "CANCELLATIONS",
     "HEALTH_WORKERS",
+    "IDEMPOTENCY",
     "IDEMPOTENCY_TTL_S",
     "LEASES",
     "MEASURED_SERVERS",
     "MEASURING_WORKERS",
     "POISONED",
+    "QUEUES",
     "REPLIES",
     "SWEEPS",
     "TASK_ID_PREFIX_LENGTH",
+    "TRIAL",
     "UNACKED",
-    "WAITING",
     "WORKERS",
     "alert_state_key",
     "approved_tools_key",
@@ -28,6 +34,7 @@ __all__ = [
     "in_flight_key",
     "is_check_queue",
     "metrics_key",
+    "minute_key",
     "poison_key",
     "queue",
     "recent_metrics_key",
@@ -36,9 +43,15 @@ __all__ = [
     "server_of_queue",
     "serving_key",
     "tools_key",
+    "waiting_key",
+    "without_priority",
     "worker_health_key",
 ]
 
+AUDIT = "tarsy:audit"
+"""Stream of what became of calls, a JSON object in the field `AUDIT_FIELD` of each entry. Only workers write it."""
+AGENT_AUDIT = "tarsy:audit:agents"
+"""The same for calls that never reached a worker. Agents write it."""
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
 CANCELLATIONS = "tarsy.cancel"
@@ -53,21 +66,26 @@ TASK_ID_PREFIX_LENGTH = 19
 """So much of the id of a task, three groups of a random UUID, is the same for all tasks of one process."""
 UNACKED = "tarsy:unacked"
 """Hash, tag → queue, when it is garbage, and the message itself: all messages between publication and answer."""
-WAITING = "tarsy:waiting"
-"""Sorted set of the tags that lie in queues, by when they were last seen there."""
+QUEUES = "tarsy:queues"
+"""Sorted set of the queues that messages wait in, by when somebody last looked for lost ones there."""
+IDEMPOTENCY = "tarsy:idempotency:"
+"""Beginning of the names of the keys that stand for idempotency keys."""
 LEASES = "tarsy:leases"
-"""Sorted set of the tags that workers hold, by when their leases were renewed."""
+"""Sorted set of what workers hold, queue and tag with a line break between, by when the leases were renewed."""
 SWEEPS = "tarsy:sweeps"
 """Hash: when somebody last looked for lost messages, and until when nobody shall."""
 POISONED = "tarsy:poisoned"
 """Sorted set of the tags that were set aside, by when."""
 WORKERS = "tarsy:workers"
 """Sorted set of the live workers' instances, by when they last said so."""
+TRIAL = "tarsy:doctor"
+"""What `tarsy-tasks doctor` writes for a moment, to see whether it can."""
 HEALTH_WORKERS = "tarsy:health-workers"
 """The workers that report health, a sorted set by the time of their last report."""
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
+_PRIORITY = "\x06\x16"
 
 IDEMPOTENCY_TTL_S = 3500
 """How long an idempotency key stands for its call: a little less than results are kept."""
@@ -95,6 +113,16 @@ def server_of_queue(name: str) -> str | None:
     return name.removeprefix(_QUEUE_PREFIX).removesuffix(_CHECK_SUFFIX)
 
 
+def without_priority(queue: str) -> str:
+    """The queue as it is configured: kombu keeps messages of a priority in one of a longer name."""
+    return queue.partition(_PRIORITY)[0]
+
+
+def waiting_key(queue: str) -> str:
+    """Sorted set of the tags that lie in a queue, by when they were last seen there."""
+    return f"tarsy:waiting:{queue}"
+
+
 def health_key(server: str) -> str:
     """How the last check that came through a server's queue went, a JSON string with a TTL."""
     return f"tarsy:health:{server}"
@@ -108,6 +136,11 @@ def metrics_key(server: str) -> str:
 def recent_metrics_key(server: str, minute: int) -> str:
     """The same numbers of one minute, counted since the epoch by Redis; they expire a few minutes later."""
     return f"tarsy:metrics:{server}:{minute}"
+
+
+def minute_key(minute: int | str) -> str:
+    """What one minute, counted since the epoch by Redis, brought all servers: a hash that expires after the hour."""
+    return f"tarsy:minute:{minute}"
 
 
 def in_flight_key(worker: str) -> str:
@@ -147,9 +180,9 @@ def reply_channel(task_id: str) -> str:
     return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
-def idempotency_key(digest: str) -> str:
-    """Which call an idempotency key stands for, a string with a TTL."""
-    return f"tarsy:idempotency:{digest}"
+def idempotency_key(agent_id: str | None, digest: str) -> str:
+    """Which call an agent's idempotency key stands for, a string with a TTL."""
+    return f"{IDEMPOTENCY}{quote(agent_id or '', safe='', errors='surrogatepass')}:{digest}"
 
 
 def worker_health_key(worker: str) -> str:

@@ -25,7 +25,8 @@ _SHOWN_LIMIT = 200
 _NO_STRING = "it is no string in Redis"
 _CALLER = ("call_id", "agent_id", "run_id")
 
-# KEYS: poison, poisoned, unacked, waiting, queue, marker, result. ARGV: tag, digest of the books, message.
+# KEYS: poison, poisoned, unacked, waiting, queue, marker, result, queues. ARGV: tag, digest of the books, message,
+# name in `queues`.
 # Its marker goes, and with it the count of its deliveries and what had begun; so does what its caller was told.
 _RETRY = """
 local books = redis.call('GET', KEYS[1])
@@ -35,6 +36,7 @@ redis.call('DEL', KEYS[1], KEYS[6], KEYS[7])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HSET', KEYS[3], ARGV[1], KEYS[5] .. '\\n\\n' .. ARGV[3])
 redis.call('ZADD', KEYS[4], t[1] + t[2] / 1000000, ARGV[1])
+redis.call('ZADD', KEYS[8], 'NX', t[1] + t[2] / 1000000, ARGV[4])
 redis.call('LPUSH', KEYS[5], ARGV[3])
 return 1
 """
@@ -150,17 +152,19 @@ def retry(redis: Any, tag: str) -> bool:
     if text is None:
         return False
     books = _read(text)
+    home = keys.without_priority(books.queue)
     names = (
         keys.poison_key(tag),
         keys.POISONED,
         keys.UNACKED,
-        keys.WAITING,
+        keys.waiting_key(home),
         books.queue,
         keys.call_marker(tag),
         keys.result_key(tag),
+        keys.QUEUES,
     )
     digest = sha1(text, usedforsecurity=False).hexdigest()
-    return bool(redis.eval(_RETRY, len(names), *names, tag, digest, _without_deadline(books)))
+    return bool(redis.eval(_RETRY, len(names), *names, tag, digest, _without_deadline(books), home))
 
 
 def drop(redis: Any, tag: str) -> bool:

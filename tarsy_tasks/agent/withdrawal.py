@@ -57,7 +57,7 @@ def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = Fals
             channel.deliveries = Deliveries(lambda: exchange)
         if is_shared and not channel.deliveries.is_forgotten(task_id):
             return Withdrawal(channel.deliveries.mark_of(task_id), is_shared=True)
-        mark = channel.deliveries.withdraw(task_id)
+        mark = channel.deliveries.withdraw(task_id, keys.queue(server))
         if mark is not Mark.NONE:
             return Withdrawal(mark)
         with channel.conn_or_acquire() as client:

@@ -11,11 +11,14 @@ workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transpor
         └────────────────┘                              withdrawn: nobody waits any more, and it had not begun
 
 A message is on the books from its publication: what was popped for a connection that broke is found missing in its
-queue and put back. Its books are a field of `tarsy:unacked`, its place in `tarsy:waiting` or `tarsy:leases`, and its
-marker `tarsy:call:<tag>`. The tag of a call is its task id.
+queue and put back. Its books are a field of `tarsy:unacked`, its place in `tarsy:waiting:<queue>` or `tarsy:leases`,
+and its marker `tarsy:call:<tag>`. The tag of a call is its task id.
+
+Agents write books, too, and each may have some of the queues only. So what the books say of a queue is never where a
+message is put back: it goes where it waited, by the name of that key, or where it was taken, by its lease.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha1
@@ -58,7 +61,7 @@ class Delivery:
 
     Attributes:
         tag: Its name in the books; of a call the task id.
-        queue: Where it was taken from.
+        queue: Where it was taken from, whatever its priority.
         count: The how manieth delivery it is; those that a shutting down worker gave back do not count.
         mark: What the marker said when it was taken.
         owner: Who began it, if anybody did.
@@ -75,6 +78,11 @@ class Delivery:
     runs: bool = False
     answered: bool = False
     kept: bool = False
+
+    @property
+    def lease(self) -> str:
+        """Its name among the leases."""
+        return f"{self.queue}\n{self.tag}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +103,23 @@ class _Script:
 
 
 _NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
-_DROP = "redis.call('HDEL', KEYS[1], ARGV[1]) redis.call('ZREM', KEYS[2], ARGV[1]) "
+# KEYS: unacked, leases. ARGV: tag first, lease last.
+_DROP = "redis.call('HDEL', KEYS[1], ARGV[1]) redis.call('ZREM', KEYS[2], ARGV[#ARGV]) "
 
-# KEYS: unacked, waiting, queue. ARGV: tag, message, when it is garbage.
+# KEYS: unacked, waiting, queue, queues. ARGV: tag, message, when it is garbage, name in `queues`.
 _PUBLISH = _Script(
     _NOW
     + """
     if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
     redis.call('ZADD', KEYS[2], now, ARGV[1])
+    redis.call('ZADD', KEYS[4], 'NX', now, ARGV[4])
     return redis.call('LPUSH', KEYS[3], ARGV[2])
     """,
     grows=True,
 )
 
 # KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or '',
-# whether it is a suspect from the beginning.
+# whether it is a suspect from the beginning, lease.
 _TAKE = _Script(
     _NOW
     + """
@@ -118,9 +128,13 @@ _TAKE = _Script(
         if ARGV[3] == '' then return {0, '', ''} end
         redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
     end
-    redis.call('ZADD', KEYS[3], now, ARGV[1])
+    redis.call('ZADD', KEYS[3], now, ARGV[5])
     redis.call('ZREM', KEYS[2], ARGV[1])
-    local count = redis.call('HINCRBY', KEYS[4], 'deliveries', 1)
+    local count = redis.pcall('HINCRBY', KEYS[4], 'deliveries', 1)
+    if type(count) == 'table' then  -- agents can write markers, too
+        count = 1
+        redis.call('HSET', KEYS[4], 'deliveries', count)
+    end
     if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
     redis.call('EXPIRE', KEYS[4], ARGV[2])
     return {count, mark[1] or '', mark[2] or ''}
@@ -147,8 +161,8 @@ _UNBEGIN = _Script(
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner, reply channel. The first
-# answer stays, and what another owner began in the meantime, that one answers.
+# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner, reply channel, lease.
+# The first answer stays, and what another owner began in the meantime, that one answers.
 _ANSWER = _Script(
     """
     local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner')
@@ -165,7 +179,7 @@ _ANSWER = _Script(
     + _DROP
 )
 
-# KEYS: unacked, leases, marker. ARGV: tag, marker's ttl.
+# KEYS: unacked, leases, marker. ARGV: tag, marker's ttl, lease.
 _ACKNOWLEDGE = _Script(
     _DROP
     + """
@@ -174,28 +188,29 @@ _ACKNOWLEDGE = _Script(
     """
 )
 
-# KEYS: unacked, leases, waiting, marker. ARGV: tag, marker's ttl.
+# KEYS: unacked, leases, waiting, marker, queue, queues. ARGV: tag, marker's ttl, lease.
 _REQUEUE = _Script(
     _NOW
     + """
-    if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return 0 end
+    if redis.call('ZREM', KEYS[2], ARGV[3]) == 0 then return 0 end
     local books = redis.call('HGET', KEYS[1], ARGV[1])
-    if not books then return 0 end
-    local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-    redis.call('RPUSH', queue, message)
+    local message = books and string.match(books, '^[^\\n]*\\n[^\\n]*\\n(.*)$')
+    if not message then return 0 end
+    redis.call('RPUSH', KEYS[5], message)
     redis.call('ZADD', KEYS[3], now, ARGV[1])
-    redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
+    redis.call('ZADD', KEYS[6], 'NX', now, KEYS[5])
+    redis.pcall('HINCRBY', KEYS[4], 'deliveries', -1)
     redis.call('HDEL', KEYS[4], 'suspect')
     redis.call('EXPIRE', KEYS[4], ARGV[2])
     return 1
     """
 )
 
-# KEYS: leases. ARGV: tags.
+# KEYS: leases. ARGV: leases.
 _RENEW = _Script(
     _NOW
     + """
-    for _, tag in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, tag) end
+    for _, lease in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, lease) end
     """
 )
 
@@ -221,21 +236,16 @@ _WITHDRAW = _Script(
 # KEYS: unacked, waiting, queue.
 _PURGE = _Script(
     """
-    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-        local books = redis.call('HGET', KEYS[1], tag)
-        if not books or string.sub(books, 1, #KEYS[3] + 1) == KEYS[3] .. '\\n' then
-            redis.call('ZREM', KEYS[2], tag)
-            redis.call('HDEL', KEYS[1], tag)
-        end
-    end
+    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('HDEL', KEYS[1], tag) end
     local size = redis.call('LLEN', KEYS[3])
-    redis.call('DEL', KEYS[3])
+    redis.call('DEL', KEYS[2], KEYS[3])
     return size
     """
 )
 
-# KEYS: unacked, waiting, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
-# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most, for how long poison is told.
+# KEYS: unacked, queues, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
+# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most, for how long poison is told,
+# prefix of waiting keys.
 _SWEEP = _Script(
     _NOW
     + """
@@ -251,53 +261,65 @@ _SWEEP = _Script(
     end
     if last[2] and now < tonumber(last[2]) then return {{}, {}} end
     local restored = {}
-    local function put_back(tag, books, is_blamed)
-        local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-        redis.call('ZREM', KEYS[3], tag)
-        redis.call('ZREM', KEYS[2], tag)
-        if is_blamed or not queue then  -- without a queue the books are damaged, and must not stop the sweep
+    local function put_back(tag, books, queue, is_blamed)
+        local rest, message = string.match(books, '^[^\\n]*(\\n[^\\n]*\\n(.*))$')
+        if is_blamed or not message then  -- damaged books must not stop the sweep
+            redis.call('ZREM', ARGV[12] .. queue, tag)
             redis.call('HDEL', KEYS[1], tag)
-            redis.call('SET', ARGV[8] .. tag, books, 'EX', ARGV[6])
+            redis.call('SET', ARGV[8] .. tag, message and queue .. rest or books, 'EX', ARGV[6])
             redis.call('ZADD', KEYS[5], now, tag)
             redis.call('EXPIRE', KEYS[5], ARGV[6])
             redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - ARGV[6])
         else
             redis.call('RPUSH', queue, message)
-            redis.call('ZADD', KEYS[2], now, tag)
+            redis.call('ZADD', ARGV[12] .. queue, now, tag)
+            redis.call('ZADD', KEYS[2], 'NX', now, queue)
             redis.call('EXPIRE', ARGV[7] .. tag, ARGV[6])  -- it may wait long, and what had begun must stay known
             restored[#restored + 1] = tag
         end
     end
-    for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)) do
-        local books = redis.call('HGET', KEYS[1], tag)
+    for _, held in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)) do
+        redis.call('ZREM', KEYS[3], held)
+        local home, tag = string.match(held, '^([^\\n]*)\\n(.*)$')
+        local books = tag and redis.call('HGET', KEYS[1], tag)
         if books then
             local marker = redis.call('HMGET', ARGV[7] .. tag, 'deliveries', 'suspect')
-            local count = tonumber(marker[1] or '0')
-            put_back(tag, books, (marker[2] and count >= allowed) or count >= tonumber(ARGV[10]))
-        else redis.call('ZREM', KEYS[3], tag) end
+            local count = tonumber(marker[1]) or 0
+            put_back(tag, books, home, (marker[2] and count >= allowed) or count >= tonumber(ARGV[10]))
+        end
     end
-    for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - lease, 'LIMIT', 0, limit)) do
+    local function look(tag, home, waiting)
         local books = redis.call('HGET', KEYS[1], tag)
         local queue, garbage, message
         if books then queue, garbage, message = string.match(books, '^([^\\n]*)\\n([^\\n]*)\\n(.*)$') end
         if not books then
-            redis.call('ZREM', KEYS[2], tag)
+            redis.call('ZREM', waiting, tag)
         elseif not queue then
-            put_back(tag, books, true)
-        elseif garbage ~= '' and now > tonumber(garbage) then
+            put_back(tag, books, home, true)
+        elseif garbage ~= '' and now > (tonumber(garbage) or 0) then
             redis.call('LREM', queue, -1, message)
-            redis.call('ZREM', KEYS[2], tag)
+            redis.call('ZREM', waiting, tag)
             redis.call('HDEL', KEYS[1], tag)
         elseif redis.call('LLEN', queue) > tonumber(ARGV[5])
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
-            redis.call('ZADD', KEYS[2], now, tag)  -- it waits: the next look is a lease later
+            redis.call('ZADD', waiting, now, tag)  -- it waits: the next look is a lease later
         else
             -- Popped for a connection that broke; or it ended its worker before that could take it.
-            local pops = redis.call('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
+            local pops = redis.pcall('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
             redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
-            put_back(tag, books, pops >= allowed * 5)
+            put_back(tag, books, home, type(pops) == 'table' or pops >= allowed * 5)
         end
     end
+    for _, home in ipairs(redis.call('ZRANGE', KEYS[2], 0, ARGV[5])) do
+        local waiting = ARGV[12] .. home
+        for _, tag in ipairs(redis.call('ZRANGEBYSCORE', waiting, '-inf', now - lease, 'LIMIT', 0, limit)) do
+            look(tag, home, waiting)
+        end
+        -- Of many queues the next sweep begins with others.
+        if redis.call('EXISTS', waiting) == 0 then redis.call('ZREM', KEYS[2], home)
+        else redis.call('ZADD', KEYS[2], now, home) end
+    end
+    redis.call('EXPIRE', KEYS[2], ARGV[9])
     return {restored, redis.call('ZRANGEBYSCORE', KEYS[5], now - ARGV[11], '+inf')}
     """
 )
@@ -323,7 +345,9 @@ class Deliveries:
             garbage_at: When nobody can want it any more, in seconds of the clock of Redis; None: never.
         """
         when = "" if garbage_at is None else f"{garbage_at:.3f}"
-        self._run(_PUBLISH, (keys.UNACKED, keys.WAITING, queue), tag, message, when)
+        home = keys.without_priority(queue)
+        names = (keys.UNACKED, keys.waiting_key(home), queue, keys.QUEUES)
+        self._run(_PUBLISH, names, tag, message, when, home)
 
     def take(self, queue: str, tag: str, message: Callable[[], str], *, is_suspect: bool = True) -> Delivery:
         """A message was popped from its queue: lease it.
@@ -332,12 +356,15 @@ class Deliveries:
             message: Gives its text, for the books of a message whose producer kept none.
             is_suspect: Should this worker die, the message may be to blame. Of a call `suspect` says so.
         """
-        names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.call_marker(tag))
+        delivery = Delivery(tag, keys.without_priority(queue))
+        names = (keys.UNACKED, keys.waiting_key(delivery.queue), keys.LEASES, keys.call_marker(tag))
         suspect = "1" if is_suspect else ""
-        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "", suspect)
+        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "", suspect, delivery.lease)
         if not count:
-            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}", suspect)
-        return Delivery(tag, queue, int(count), Mark(_text(mark)), _text(owner))
+            books = f"{queue}\n\n{message()}"
+            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, books, suspect, delivery.lease)
+        delivery.count, delivery.mark, delivery.owner = int(count), Mark(_text(mark)), _text(owner)
+        return delivery
 
     def begin(self, delivery: Delivery, owner: str, *, after: str = "") -> None:
         """Note that a call begins, just before it is sent; `delivery.mark` is `Mark.NONE` afterwards if it may be, and
@@ -365,20 +392,23 @@ class Deliveries:
         somebody else than `delivery.owner` has begun it.
         """
         names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key)
-        channel = keys.reply_channel(delivery.tag)
-        self._run(_ANSWER, names, delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner, channel)
+        arguments = (delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
+        self._run(_ANSWER, names, *arguments, keys.reply_channel(delivery.tag), delivery.lease)
 
-    def acknowledge(self, tag: str) -> None:
+    def acknowledge(self, delivery: Delivery) -> None:
         """Take a message off the books."""
-        self._run(_ACKNOWLEDGE, (keys.UNACKED, keys.LEASES, keys.call_marker(tag)), tag, ENDED_TTL_S)
+        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag))
+        self._run(_ACKNOWLEDGE, names, delivery.tag, ENDED_TTL_S, delivery.lease)
 
-    def requeue(self, tag: str) -> None:
+    def requeue(self, delivery: Delivery) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
-        self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag, MARKER_TTL_S)
+        waiting, marker = keys.waiting_key(delivery.queue), keys.call_marker(delivery.tag)
+        names = (keys.UNACKED, keys.LEASES, waiting, marker, delivery.queue, keys.QUEUES)
+        self._run(_REQUEUE, names, delivery.tag, MARKER_TTL_S, delivery.lease)
 
-    def renew(self, tags: Collection[str]) -> None:
+    def renew(self, deliveries: Iterable[Delivery]) -> None:
         """Renew the leases of messages that are still held."""
-        self._run(_RENEW, (keys.LEASES,), *tags)
+        self._run(_RENEW, (keys.LEASES,), *{delivery.lease for delivery in deliveries})
 
     def mark_of(self, tag: str) -> Mark:
         """What the marker of a call says now."""
@@ -389,18 +419,21 @@ class Deliveries:
         known = self.exchange.execute(("HEXISTS", keys.UNACKED, tag), ("EXISTS", keys.call_marker(tag)))
         return not any(known)
 
-    def withdraw(self, tag: str) -> Mark:
+    def withdraw(self, tag: str, queue: str) -> Mark:
         """Nobody waits for a call any more: unless it has begun, it never will.
+
+        Args:
+            queue: Where it was published.
 
         Returns:
             `Mark.NONE` if it was withdrawn, else what has become of it.
         """
-        names = (keys.UNACKED, keys.WAITING, keys.call_marker(tag))
+        names = (keys.UNACKED, keys.waiting_key(queue), keys.call_marker(tag))
         return Mark(_text(self._run(_WITHDRAW, names, tag, MARKER_TTL_S)))
 
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
-        return int(self._run(_PURGE, (keys.UNACKED, keys.WAITING, queue)))
+        return int(self._run(_PURGE, (keys.UNACKED, keys.waiting_key(queue), queue)))
 
     def sweep(self, lease_s: float, quiet_s: float) -> Swept:
         """Put back what was lost on its way, or by a worker that renews no lease.
@@ -409,7 +442,7 @@ class Deliveries:
             lease_s: How long a lease holds.
             quiet_s: When nobody swept for so long Redis was away, and the owners get as long to renew their leases.
         """
-        names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.SWEEPS, keys.POISONED)
+        names = (keys.UNACKED, keys.QUEUES, keys.LEASES, keys.SWEEPS, keys.POISONED)
         restored, aside = self._run(
             _SWEEP,
             names,
@@ -424,6 +457,7 @@ class Deliveries:
             MARKER_TTL_S,
             _MOST_DELIVERIES,
             _TOLD_S,
+            keys.waiting_key(""),
         )
         return Swept(tuple(map(_text, restored)), tuple(map(_text, aside)))
 

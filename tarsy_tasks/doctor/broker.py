@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import redis as redis_py
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
+from tarsy_tasks import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tarsy_tasks.doctor.finding import Finding
 
@@ -19,7 +20,6 @@ _SLOW_S = 0.05
 _SKEW_S = 2.0
 _FULL = 0.8
 _OLDEST = (6, 2)
-_TRIAL_KEY = "tarsy:doctor"
 
 
 class Unreachable(Exception):
@@ -90,7 +90,7 @@ def check_broker(redis: Any) -> Iterator[Finding]:
 
 def _check_writes(redis: Any) -> Iterator[Finding]:
     try:
-        redis.set(_TRIAL_KEY, "", ex=5)
+        redis.set(keys.TRIAL, "", ex=5)
     except ResponseError as error:
         yield Finding.error(
             "redis writes",

