@@ -45,6 +45,7 @@ _NUMBERS = (
     keys.minute_key("*"),
 )
 _STREAMS = (keys.ALERTS, keys.AUDIT, keys.AGENT_AUDIT)
+_GROUPS = "celery-taskset-meta-*"
 _BINDINGS = "_kombu.*"
 _REMOTE_CONTROL = "*.celery.pidbox"
 _EVENT_QUEUES = "celeryev.*"
@@ -59,7 +60,7 @@ _WORKERS_OWN = (
     keys.poison_key("*"),
     keys.call_marker("*"),
     keys.result_key("*"),
-    "celery-taskset-meta-*",
+    _GROUPS,
     keys.WORKERS,
     *_HEALTH_AND_TOOLS,
     *_NUMBERS,
@@ -67,6 +68,7 @@ _WORKERS_OWN = (
     keys.alert_state_key("*"),
     "tarsy",  # the default queue, where Celery's own tasks would lie
     _BINDINGS,
+    f"*.{keys.CANCELLATIONS}",
     _REMOTE_CONTROL,
     _EVENT_QUEUES,
 )
@@ -74,7 +76,7 @@ _WORKER_COMMANDS = (
     *("get", "set", "mget", "del", "exists", "expire", "ttl", "type", "incr", "strlen", "getrange"),
     *("hget", "hset", "hsetnx", "hdel", "hexists", "hgetall", "hincrby", "hlen", "hmget"),
     *("lpush", "rpush", "brpop", "lrem", "llen", "lpos", "lrange"),
-    *("sadd", "srem", "smembers"),
+    *("sadd", "srem", "smembers", "sismember"),
     *("zadd", "zrem", "zcard", "zcount", "zscore", "zrange", "zrevrange", "zrangebyscore", "zremrangebyscore"),
     *("xadd", "watch", "unwatch", "publish", "subscribe", "psubscribe", "client|id", "client|unblock"),
     *("script|load", "script|exists"),
@@ -189,6 +191,7 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select(("hget", "hset", "exists", "expire"), [keys.call_marker("*")]),
         _select(("set", "get", "del"), [claims]),
         _select_writing(("sadd",), _bindings(queues)),
+        _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To hear answers: who knows the id of a task may ask for its result. No patterns, so nobody hears them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
@@ -244,7 +247,9 @@ def _operator(database: int) -> list[str]:
     """All that workers and agents may, what the audit says, how Redis is."""
     names = [*_WORKERS_OWN, f"{keys.IDEMPOTENCY}*", keys.check_sent_key("*"), keys.TRIAL]
     return [
-        _allow((*_CONNECT, *_LEAVE_CHANNELS, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info"), names, _channels(database)),
+        _allow(
+            (*_CONNECT, *_LEAVE_CHANNELS, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)
+        ),
         _select_reading(_READ_STREAMS, _STREAMS),
         _select_writing(("xadd",), [keys.AGENT_AUDIT]),
     ]

