@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tarsy_tasks import keys
+from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.errors import ConfigError
 
 __all__ = ["ALL_SERVERS", "PARTS", "AgentUser", "build_users", "render_users"]
@@ -24,8 +25,10 @@ _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _Names = Iterable[str]
 
-_CONNECT = ("hello", "ping", "select", "time", "client|setinfo", "client|setname", "multi", "exec", "discard")
-_LEAVE_CHANNELS = ("unsubscribe", "punsubscribe")
+_COMMON = (
+    *("hello", "ping", "time", "client|setinfo", "client|setname", "multi", "exec", "discard"),
+    *("unsubscribe", "punsubscribe"),
+)
 _RUN_SCRIPTS = ("eval", "evalsha")
 _READ_STREAMS = ("xrange", "xrevrange", "xread", "xlen")
 
@@ -93,13 +96,15 @@ class AgentUser:
             checked, for their queues have names that begin alike.
 
     Raises:
-        ConfigError: The name can be none, or is that of another part.
+        ConfigError: The name can be none, or is that of another part; or a server's id can be none.
     """
 
     name: str
     servers: tuple[str, ...] = (ALL_SERVERS,)
 
     def __post_init__(self) -> None:
+        if wrong := [each for each in self.servers if each != ALL_SERVERS and not re.match(SERVER_ID_PATTERN, each)]:
+            raise ConfigError(f"{wrong[0]!r} is no id of an MCP server: letters, digits, _ and -")
         if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default"):
             raise ConfigError(
                 f"{self.name!r} is no name for a Redis user of agents: letters, digits, _ and -, and none of "
@@ -118,15 +123,16 @@ def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str
     Args:
         database: Number of the Redis database: kombu writes it into the names of its channels.
     """
-    return {
-        "default": "",
-        **{agent.name: " ".join(_agent(agent, database)) for agent in agents},
-        "worker": " ".join(_worker(database)),
-        "beat": " ".join(_beat()),
-        "flower": " ".join(_flower(database)),
-        "operator": " ".join(_operator(database)),
-        "admin": "+@all ~* &*",
+    parts = {
+        **{agent.name: _agent(agent, database) for agent in agents},
+        "worker": _worker(database),
+        "beat": _beat(),
+        "flower": _flower(database),
+        "operator": _operator(database),
     }
+    # Keys are those of every database, so nobody may leave his own.
+    rules = {name: " ".join((f"+select|{database}", *rules)) for name, rules in parts.items()}
+    return {"default": "", **rules, "admin": "+@all ~* &*"}
 
 
 def render_users(users: Mapping[str, str], passwords: Mapping[str, str]) -> str:
@@ -181,7 +187,7 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
     waiting = [keys.waiting_key(queue) for queue in queues]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
     return [
-        _allow((*_CONNECT, *_LEAVE_CHANNELS)),
+        _allow(_COMMON),
         # To send calls, and to take back those that have not begun.
         _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, *queues, *waiting, keys.call_marker("*"), claims]),
         _select(("hsetnx", "hget", "hdel", "hexists"), [keys.UNACKED]),
@@ -204,7 +210,7 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
 
 def _worker(database: int) -> list[str]:
     return [
-        _allow((*_CONNECT, *_LEAVE_CHANNELS, *_RUN_SCRIPTS, *_WORKER_COMMANDS), _WORKERS_OWN, _channels(database)),
+        _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS), _WORKERS_OWN, _channels(database)),
         # An answer and its entry in the audit are one step. None of them reads there.
         _select(_RUN_SCRIPTS, [*_WORKERS_OWN, keys.AUDIT]),
         _select_writing(("xadd", "xdel", "expire"), [keys.AUDIT]),
@@ -214,7 +220,7 @@ def _worker(database: int) -> list[str]:
 def _beat() -> list[str]:
     queue = keys.check_queue("*")
     return [
-        _allow(_CONNECT),
+        _allow(_COMMON),
         _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, queue, keys.waiting_key(queue)]),
         _select_writing(("hsetnx",), [keys.UNACKED]),
         _select_writing(("zadd",), [keys.QUEUES, keys.waiting_key(queue)]),
@@ -227,7 +233,7 @@ def _beat() -> list[str]:
 
 def _flower(database: int) -> list[str]:
     return [
-        _allow((*_CONNECT, *_LEAVE_CHANNELS)),
+        _allow(_COMMON),
         _read_health_and_tools(),
         _select_reading(("get", "mget", "hgetall", "hmget", "zrange", "zrangebyscore"), _NUMBERS),
         _select_reading(_READ_STREAMS, _STREAMS),
@@ -247,9 +253,7 @@ def _operator(database: int) -> list[str]:
     """All that workers and agents may, what the audit says, how Redis is."""
     names = [*_WORKERS_OWN, f"{keys.IDEMPOTENCY}*", keys.check_sent_key("*"), keys.TRIAL]
     return [
-        _allow(
-            (*_CONNECT, *_LEAVE_CHANNELS, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)
-        ),
+        _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)),
         _select_reading(_READ_STREAMS, _STREAMS),
         _select_writing(("xadd",), [keys.AGENT_AUDIT]),
     ]

@@ -4,6 +4,7 @@ Owns when checks are sent. A check that still waits in its queue is not sent aga
 serves; and of several beats one sends.
 """
 
+import logging
 from typing import Any
 
 from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
@@ -12,10 +13,15 @@ from celery.schedules import schedule
 from tarsy_tasks import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.celery_app import CHECK_SERVER
+from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.health import CHECK_INTERVAL_S
 
 __all__ = ["CheckScheduler"]
 
+logger = logging.getLogger(__name__)
+
+_USAGE = 2
+"""Exit code, the one that the command line has for a wrong configuration."""
 _TAKEN_S = CHECK_INTERVAL_S - 1
 """For so long a check that was sent keeps others from being sent; a little less than until the same beat's next one."""
 
@@ -32,7 +38,12 @@ class CheckScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         super().setup_schedule()
-        for server in self.app.mcp_config.enabled_servers:
+        try:
+            servers = self.app.mcp_config.enabled_servers
+        except ConfigError as error:
+            logger.critical("%s", error)
+            raise SystemExit(_USAGE) from None
+        for server in servers:
             entry = self.Entry(
                 name=f"check {server}",
                 task=CHECK_SERVER,

@@ -5,8 +5,10 @@ Owns the shapes in Redis, reading them and `ToolCatalogue`, the lookups. Workers
 """
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -32,6 +34,8 @@ __all__ = [
     "parse_listing",
     "read_catalogue",
 ]
+
+logger = logging.getLogger(__name__)
 
 CATALOGUE_TTL_S = 30 * 24 * 3600
 """Renewed by every check: a server that nobody has served for a month is forgotten, and trusted anew."""
@@ -92,6 +96,7 @@ class ListedServer(BaseModel):
         worker: Name of the worker that found it.
         diff: How it differs from what was approved.
         counts: How many tools were ever added, removed and changed after the first listing.
+        approvals: As they lie in Redis, by tool. Most who look up a tool never read them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -99,30 +104,43 @@ class ListedServer(BaseModel):
     listing: ToolListing
     listed_at: float
     worker: str
-    diff: ToolDiff
     counts: dict[str, int]
+    approvals: dict[bytes, bytes] = Field(exclude=True, repr=False)
+
+    @cached_property
+    def diff(self) -> ToolDiff:
+        return build_diff(self.listing, parse_approved(self.approvals))
 
 
 class ToolCatalogue:
     """Tools of MCP servers, looked up without asking the servers: checks, and servers that tell, keep them current.
 
-    It reads Redis when it is first asked, and again when what it knows is older than a check's interval.
+    It reads Redis when it is first asked, and again when what it knows is too old. While Redis is away it goes by what
+    it knows, and says so in the log.
 
     Args:
         servers: Ids of the servers; None for all that are configured and enabled.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
+        max_age_s: How old what it knows may be; by default as long as there is between two checks of a server.
 
     Raises:
         ConfigError: `servers` is None, and the configuration is missing or wrong.
     """
 
-    def __init__(self, servers: Iterable[str] | None = None, *, app: "Celery | None" = None) -> None:
+    def __init__(
+        self,
+        servers: Iterable[str] | None = None,
+        *,
+        app: "Celery | None" = None,
+        max_age_s: float = CHECK_INTERVAL_S,
+    ) -> None:
         from tarsy_tasks.celery_app import agent_app
 
         self._servers = list(agent_app().mcp_config.enabled_servers if servers is None else servers)
         self._app = app or agent_app()
         self._listed: Mapping[str, ListedServer] = {}
-        self._read_at = float("-inf")
+        self._max_age_s = max_age_s
+        self._read_at: float | None = None
 
     def refresh(self) -> None:
         """Read Redis now.
@@ -139,9 +157,17 @@ class ToolCatalogue:
         self._read_at = time.monotonic()
 
     def servers(self) -> dict[str, ListedServer]:
-        """The servers that were ever listed, by id. Raises as `refresh` does, like all that follow."""
-        if time.monotonic() - self._read_at > CHECK_INTERVAL_S:
+        """The servers that were ever listed, by id. Raises as `refresh` does when Redis was never read; so do all that
+        follow.
+        """
+        if self._read_at is None:
             self.refresh()
+        elif time.monotonic() - self._read_at > self._max_age_s:
+            try:
+                self.refresh()
+            except BrokerUnavailable as error:
+                logger.warning("the tools are those that were read before: %s", error)
+                self._read_at = time.monotonic()
         return dict(self._listed)
 
     def tools(self, server: str | None = None) -> list[ToolDefinition]:
@@ -174,17 +200,22 @@ class ToolCatalogue:
 
 
 def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer]:
-    """What is known of servers, from a redis-py client; without those that were never listed, or that another version
-    wrote.
+    """What is known of servers, from a redis-py client; without those that were never listed, or that cannot be read:
+    they are damaged, or another version wrote them.
     """
+    from tarsy_tasks.broker.pipelines import execute_reading
+
     names = list(servers)
     pipeline = redis.pipeline(transaction=False)
     for name in names:
         pipeline.hmget(keys.tools_key(name), ("listing", *COUNTERS))
         pipeline.hgetall(keys.approved_tools_key(name))
-    replies: list[Any] = pipeline.execute() if names else []
+    replies = execute_reading(pipeline) if names else []
     found: dict[str, ListedServer] = {}
-    for name, (text, *counts), approved in zip(names, replies[::2], replies[1::2], strict=True):
+    for name, fields, approved in zip(names, replies[::2], replies[1::2], strict=True):
+        if fields is None or approved is None:
+            continue
+        text, *counts = fields
         parsed = parse_listing(text, name)
         if parsed is not None:
             listing, listed_at, worker = parsed
@@ -192,8 +223,8 @@ def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer
                 listing=listing,
                 listed_at=listed_at,
                 worker=worker,
-                diff=build_diff(listing, parse_approved(approved)),
                 counts={what: _parse_count(count) for what, count in zip(COUNTERS, counts, strict=True)},
+                approvals=approved,
             )
     return found
 

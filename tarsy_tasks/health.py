@@ -48,7 +48,7 @@ class HealthStatus(StrEnum):
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
-    """Some of its workers cannot use it, or its checks pass and its calls fail."""
+    """Some of its workers cannot use it, it is busy, or its checks pass and its calls fail."""
     UNHEALTHY = "unhealthy"
     UNKNOWN = "unknown"
     """Nothing fresh says that it can be used: no worker serves it, or beat sends no checks."""
@@ -59,8 +59,12 @@ class HealthRecord(BaseModel):
 
     Attributes:
         error: Why it is not healthy, with the server's last words; None when it is.
+        is_busy: It ran calls and did not list its tools meanwhile, as does a server that does one thing at a time.
+        is_restarting: Its process was lost and is being started again, for which it is given time: it is not healthy,
+            but that is no reason for an alert yet.
         latency_s: Seconds that the check took in the worker; None when a call that was answered made it needless.
-        queue_wait_s: Seconds that the check waited in its queue, by the clock of Redis; None for a worker's own checks.
+        queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
+            the clock of Redis; None for a worker's own checks.
         tool_count: How many tools the server lists; None when it did not answer.
         checked_at: When the server last answered, or last failed to: seconds since the epoch, by the clock of Redis.
         since: Since when it is as healthy, or as ill, for this worker; by the same clock.
@@ -78,6 +82,8 @@ class HealthRecord(BaseModel):
     server: str
     healthy: bool
     error: str | None = None
+    is_busy: bool = False
+    is_restarting: bool = False
     latency_s: float | None = None
     queue_wait_s: float | None = None
     tool_count: int | None = None
@@ -185,6 +191,8 @@ def cached_tools(server: str, *, app: "Celery | None" = None) -> "list[ToolDefin
 
 def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     """The health of each server, from a redis-py client of the database that workers write to."""
+    from tarsy_tasks.broker.pipelines import execute_reading
+
     names = list(servers)
     if not names:
         return {}
@@ -192,18 +200,21 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     pipeline.time()
     pipeline.zrange(keys.HEALTH_WORKERS, 0, -1)
     pipeline.mget([keys.health_key(name) for name in names])
-    (seconds, microseconds), members, checks = pipeline.execute()
-    workers = [member.decode("utf-8", "replace") if isinstance(member, bytes) else str(member) for member in members]
+    (seconds, microseconds), members, checks = execute_reading(pipeline)
+    unlisted = ["the list of workers cannot be read: the key is of another type"] if members is None else []
+    workers = [
+        member.decode("utf-8", "replace") if isinstance(member, bytes) else str(member) for member in members or ()
+    ]
     pipeline = redis.pipeline(transaction=False)
     for worker in workers:
         pipeline.hmget(keys.worker_health_key(worker), names)
-    reports: list[list[bytes | None]] = pipeline.execute() if workers else []
+    reports: list[list[bytes | None] | None] = execute_reading(pipeline) if workers else []
     now = seconds + microseconds / 1e6
     found: dict[str, ServerHealth] = {}
     for position, (name, check) in enumerate(zip(names, checks, strict=True)):
-        skipped: list[str] = []
+        skipped = list(unlisted)
         own = (
-            _parse_record(each[position], name, f"the record of worker {worker}", skipped)
+            _parse_record(b"" if each is None else each[position], name, f"the record of worker {worker}", skipped)
             for worker, each in zip(workers, reports, strict=True)
         )
         found[name] = judge_health(
@@ -269,6 +280,8 @@ def _verdict(
         return HealthStatus.DEGRADED, f"{len(ill)} of {len(reports)} workers cannot use it: {why}"
     if check is None:
         return HealthStatus.UNKNOWN, f"no check has come through its queue for {RECORD_TTL_S:g} s; is beat running?"
+    if any(report.is_busy for report in reports):
+        return HealthStatus.DEGRADED, "it is busy with calls, and did not list its tools meanwhile."
     if recent >= _FEWEST_CALLS and failed >= _FAILING_SHARE * recent:
         return HealthStatus.DEGRADED, f"its checks pass, but {failed} of its last {recent} calls failed."
     return HealthStatus.HEALTHY, ""

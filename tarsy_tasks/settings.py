@@ -4,15 +4,19 @@ Owns their names and defaults, each written once. Nothing is read at import: bui
 needed.
 """
 
+import base64
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarsy_tasks.errors import ConfigError
 
-__all__ = ["Settings", "load_settings"]
+__all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
+
+WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 
 
 class Settings(BaseSettings):
@@ -29,7 +33,7 @@ class Settings(BaseSettings):
         metrics_host: `TARSY_METRICS_HOST`, on which address.
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that is told of servers that fall ill or recover. It may hold a
             token.
-        alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there.
+        alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there: `whsec_` and base64, or any text.
         shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
             after 30 s.
     """
@@ -49,6 +53,30 @@ class Settings(BaseSettings):
     alert_webhook_secret: SecretStr | None = None
     shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, url: str) -> str:
+        """A password with a `/`, `?` or `#` in it ends there for kombu and redis-py, and what they take for port or
+        database then is part of it, and in their errors.
+        """
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:
+            raise ValueError("it has no host, or no port that can be")
+        if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+            raise ValueError("its password is cut off")
+        if not (database := parts.path.strip("/")).isdecimal() and database:
+            raise ValueError("its database is no number")
+        return url
+
+    @field_validator("alert_webhook_secret")
+    @classmethod
+    def _check_secret(cls, secret: SecretStr | None) -> SecretStr | None:
+        text = secret.get_secret_value() if secret is not None else ""
+        encoded = text.removeprefix(WEBHOOK_SECRET_PREFIX)
+        if encoded != text and not base64.b64decode(encoded, validate=True):
+            raise ValueError("it is empty")
+        return secret
+
 
 def load_settings() -> Settings:
     """The variables of now.
@@ -61,8 +89,10 @@ def load_settings() -> Settings:
     except ValidationError as error:
         names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
         raise ConfigError(
-            f"{names}: not understood; TARSY_REDIS_URL is like redis://127.0.0.1:6379/0 (or rediss://…), "
+            f"{names}: not understood; TARSY_REDIS_URL is like redis://user:password@127.0.0.1:6379/0 (or rediss://…), "
+            "with %2F %3F %23 %40 in place of / ? # @ in a password, "
             "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
             "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
-            "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook"
+            "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook, "
+            "TARSY_ALERT_WEBHOOK_SECRET whsec_ and base64, or another text"
         ) from None

@@ -15,7 +15,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.agent import endings
 from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
-from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
+from tarsy_tasks.agent.replies import Meta, ReplyReader, is_refusal, reader_of
 from tarsy_tasks.agent.withdrawal import Withdrawal, cancel_running, withdraw, withdraw_later
 from tarsy_tasks.broker.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
@@ -289,12 +289,18 @@ class Calls:
         try:
             return claim(reader.redis, what, agent_id=self._agent_id, key=call.idempotency_key, task_id=task_id)
         except _connection_errors() as error:
+            if is_refusal(error):
+                raise BrokerUnavailable(
+                    f"Redis lets this user have no idempotency keys of the agent `{self._agent_id}` ({error}). The call "
+                    "was not enqueued and the tool did not run. They are for the `agent_id` that is the name of the "
+                    "user (docs/security.md)."
+                ) from error
             raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
 
     def _publish(
         self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
     ) -> None:
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
         # Not `send_task`: it subscribes to each task a second time, synchronously.
         amqp: Any = self.app.amqp
@@ -316,7 +322,7 @@ class Calls:
 
         errors = _connection_errors()
         retrying = Retrying(
-            retry=retry_if_exception_type(errors),
+            retry=retry_if_exception(lambda error: isinstance(error, errors) and not is_refusal(error)),
             stop=stop_after_delay(max(0.0, deadline - time.monotonic() - _PUBLISH_WAIT_S)),
             wait=wait_fixed(_PUBLISH_WAIT_S),
             reraise=True,
@@ -324,6 +330,11 @@ class Calls:
         try:
             retrying(publish)
         except errors as error:
+            if is_refusal(error):
+                raise BrokerUnavailable(
+                    f"Redis lets this user send nothing to the MCP server `{server}` ({error}). The call was not "
+                    "enqueued and the tool did not run. An operator has to allow it (docs/security.md)."
+                ) from error
             raise BrokerUnavailable(
                 f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued, "
                 "unless the connection broke just as Redis took it; then it is taken back if it has not begun."

@@ -25,7 +25,7 @@ from tarsy_tasks.errors import BrokerUnavailable
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["ReplyReader", "reader_of"]
+__all__ = ["ReplyReader", "is_refusal", "reader_of"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -61,8 +61,9 @@ class ReplyReader:
         self._lock = threading.Lock()
         self._pending: dict[str, list[_Wait]] = {}
         self._strangers: set[str] = set()
-        self._subscribed = threading.Event()
+        self._settled = threading.Event()
         self._failure: Exception | None = None
+        self._refusal: Exception | None = None
         threading.Thread(target=self._run, name="tarsy-replies", daemon=True).start()
 
     def new_id(self) -> str:
@@ -109,12 +110,17 @@ class ReplyReader:
         """Return once answers can arrive.
 
         Raises:
-            BrokerUnavailable: Redis did not take the subscription in time.
+            BrokerUnavailable: Redis did not take the subscription in time, or never will of this user.
         """
-        if not self._subscribed.wait(timeout_s):
+        if not self._settled.wait(timeout_s):
             raise BrokerUnavailable(
                 f"Redis did not answer within {timeout_s:g} s ({self._failure or 'no connection'}). "
                 "The call was not enqueued and the tool did not run. Check TARSY_REDIS_URL and that Redis is up."
+            )
+        if self._refusal is not None:
+            raise BrokerUnavailable(
+                f"Redis refuses this user ({self._refusal}). The call was not enqueued and the tool did not run. Check "
+                "user and password in TARSY_REDIS_URL, and the rules of that user (docs/security.md)."
             )
 
     def _run(self) -> None:
@@ -127,7 +133,11 @@ class ReplyReader:
                 if self._pending:
                     logger.warning("lost Redis, reconnecting: %s", error)
                 self._failure = error
-                self._subscribed.clear()
+                self._refusal = error if is_refusal(error) else None
+                if self._refusal is None:
+                    self._settled.clear()
+                else:
+                    self._settled.set()
                 time.sleep(_RECONNECT_S)
             finally:
                 pubsub.close()
@@ -141,7 +151,8 @@ class ReplyReader:
             elif message is not None and message["type"] == "subscribe":
                 # The first subscription, or one that redis-py renewed by itself after a lost connection.
                 self.clock.sync(self.redis)
-                self._subscribed.set()
+                self._refusal = None
+                self._settled.set()
                 self._catch_up()
             if time.monotonic() >= next_poll:
                 self.clock.sync(self.redis)
@@ -193,6 +204,13 @@ class ReplyReader:
             self._keep(task_id, [])
         for wait in waits:
             wait.resolve(meta)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether Redis knows who asks, or who does not say so, and will not do it."""
+    from redis.exceptions import AuthenticationError, NoPermissionError
+
+    return isinstance(error, (AuthenticationError, NoPermissionError))
 
 
 @dataclass(slots=True)

@@ -74,6 +74,12 @@ class QoS(kombu_redis.QoS):
 
     restore_at_shutdown = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # What kombu has done at the exit of the process keeps every channel that was never closed, with its
+        # connections: Celery leaves one behind whenever it cannot connect anew at once.
+        self._on_collect.cancel()
+
     def append(self, message: Any, delivery_tag: str) -> None:
         tag = _call_id(message.headers) or str(delivery_tag)
         if not isinstance(message.headers.get("id", tag), str):
@@ -112,7 +118,6 @@ class QoS(kombu_redis.QoS):
 
     def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
         """Called when a channel closes: what runs goes on, all else this process lets go of, and its lease lapses."""
-        self._on_collect.cancel()
         self._flush()
         for message in self._delivered.values():
             if not message.delivery.runs:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError, TarsyTasksError
+from tarsy_tasks.hidden_characters import make_visible
 
 __all__ = ["FAILED", "OK", "UNAVAILABLE", "USAGE", "main"]
 
@@ -17,6 +18,7 @@ OK, FAILED, USAGE, UNAVAILABLE = range(4)
 """Exit codes: fine; the tool or a check said no; usage or configuration; unavailable."""
 
 _COMMANDS = {
+    "acl": ("tarsy_tasks.cli.acl", "acl"),
     "alive": ("tarsy_tasks.cli.probes", "alive"),
     "call": ("tarsy_tasks.cli.call", "call"),
     "config": ("tarsy_tasks.cli.config", "config"),
@@ -47,8 +49,10 @@ class _LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except TarsyTasksError as error:
-            click.echo(f"tarsy-tasks: {error}", err=True)
+            click.echo(make_visible(f"tarsy-tasks: {error}", keep="\n"), err=True)
             ctx.exit(_exit_code(error))
+        except click.UsageError as error:
+            raise click.UsageError(make_visible(error.format_message(), keep="\n"), error.ctx) from error
 
 
 def _exit_code(error: TarsyTasksError) -> int:

@@ -11,6 +11,7 @@ import tarsy_tasks
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
+from tarsy_tasks.hidden_characters import make_visible
 
 __all__ = ["call"]
 
@@ -67,7 +68,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _print_result(result: ToolResult) -> None:
-    click.echo(result.content)
+    click.echo(make_visible(result.content, keep="\n\t") if console.is_terminal else result.content)
     if result.is_error:
         notes.print(f"{result.outcome} {result.error_code}", style="red", markup=False)
     if console.is_terminal:

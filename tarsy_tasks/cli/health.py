@@ -1,22 +1,27 @@
 """`tarsy-tasks health`: which MCP servers work, and how that is known."""
 
-import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
+from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
 import tarsy_tasks
 from tarsy_tasks.cli import FAILED
-from tarsy_tasks.cli.output import build_table, console, json_option, notes, print_json, print_table
+from tarsy_tasks.cli.output import build_table, console, dump_json, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import ServerHealth, statuses
+from tarsy_tasks.hidden_characters import make_visible
 
 __all__ = ["health", "selected_servers"]
 
 _WATCH_S = 2.0
+_SILENT_S = 3 * _WATCH_S
+"""When a read takes longer, what was read before is shown no more."""
 _COLUMNS = ("server", "health", "since", "checked", "latency", "queue", "tools", "failed calls", "workers", "why")
 
 
@@ -35,8 +40,11 @@ def health(ctx: click.Context, servers: tuple[str, ...], *, watch: bool, as_json
     def read() -> dict[str, ServerHealth]:
         return statuses(names, app=tarsy_tasks.app)
 
+    if watch and console.is_terminal and not as_json:
+        _watch(read)
+        return
     if watch:
-        _watch(read, as_json=as_json)
+        _follow(read, as_json=as_json)
         return
     found = read()
     if as_json:
@@ -63,24 +71,54 @@ def selected_servers(servers: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(servers)) or list(known)
 
 
-def _watch(read: Callable[[], dict[str, ServerHealth]], *, as_json: bool) -> None:
+class _Screen:
+    """What `--watch` shows on a terminal. It is drawn every second, also while Redis keeps a read waiting."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, ServerHealth] = {}
+        self._asked_at = time.monotonic()
+        self._error = ""
+
+    def show(self, found: dict[str, ServerHealth]) -> None:
+        self._found, self._asked_at, self._error = found, time.monotonic(), ""
+
+    def show_error(self, error: BrokerUnavailable) -> None:
+        self._error = str(error)
+
+    def __rich__(self) -> RenderableType:
+        silent_s = time.monotonic() - self._asked_at
+        if self._error or silent_s > _SILENT_S:
+            why = self._error or "Redis does not answer, so no health is known."
+            return Text(f"{why} For {silent_s:.0f} s now.", style="red")
+        return build_table(_COLUMNS, [_row(each, silent_s) for each in self._found.values()])
+
+
+def _watch(read: Callable[[], dict[str, ServerHealth]]) -> None:
+    screen = _Screen()
+    with suppress(KeyboardInterrupt), Live(screen, console=console, refresh_per_second=1):
+        while True:
+            try:
+                screen.show(read())
+            except BrokerUnavailable as error:
+                screen.show_error(error)
+            time.sleep(_WATCH_S)
+
+
+def _follow(read: Callable[[], dict[str, ServerHealth]], *, as_json: bool) -> None:
+    """A line for each server, and for each change."""
     told: dict[str, str] = {}
-    live = None if as_json or not console.is_terminal else Live(console=console, auto_refresh=False)
-    try:
-        with live or notes.capture():
-            while True:
-                try:
-                    found = read()
-                except BrokerUnavailable as error:
-                    click.echo(f"tarsy-tasks: {error}", err=True)
-                    found = {}
-                if live is not None and found:
-                    live.update(build_table(_COLUMNS, [_row(each) for each in found.values()]), refresh=True)
-                elif live is None:
-                    _print_changes(found, told, as_json=as_json)
-                time.sleep(_WATCH_S)
-    except KeyboardInterrupt:
-        return
+    said = ""
+    with suppress(KeyboardInterrupt):
+        while True:
+            try:
+                _print_changes(read(), told, as_json=as_json)
+                said = ""
+            except BrokerUnavailable as error:
+                if not said:
+                    said = str(error)
+                    click.echo(f"tarsy-tasks: {said}", err=True)
+                told.clear()  # nothing of it is known to hold any more
+            time.sleep(_WATCH_S)
 
 
 def _print_changes(found: dict[str, ServerHealth], told: dict[str, str], *, as_json: bool) -> None:
@@ -89,17 +127,18 @@ def _print_changes(found: dict[str, ServerHealth], told: dict[str, str], *, as_j
             continue
         told[name] = each.status
         if as_json:
-            click.echo(json.dumps(each.model_dump(mode="json"), ensure_ascii=False))
+            click.echo(dump_json(each.model_dump(mode="json")))
         else:
-            click.echo("\t".join((_clock(time.time()), name, each.status, " ".join(each.reason.split()))))
+            reason = make_visible(" ".join(each.reason.split()))
+            click.echo("\t".join((_clock(time.time()), name, each.status, reason)))
 
 
-def _row(each: ServerHealth) -> tuple[str, ...]:
+def _row(each: ServerHealth, since_read_s: float = 0.0) -> tuple[str, ...]:
     return (
         each.server,
         each.status,
         _clock(each.since) if each.since is not None else "",
-        f"{each.age_s:.0f} s ago" if each.age_s is not None else "",
+        f"{each.age_s + since_read_s:.0f} s ago" if each.age_s is not None else "",
         _duration(each.latency_s),
         _duration(each.queue_wait_s),
         str(each.tool_count) if each.tool_count is not None else "",
@@ -114,4 +153,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _clock(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%H:%M:%S")
+    """The time of day, with the date where that is not today."""
+    at = datetime.fromtimestamp(seconds, UTC).astimezone()
+    is_today = at.date() == datetime.now(UTC).astimezone().date()
+    return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

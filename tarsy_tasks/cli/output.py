@@ -1,6 +1,7 @@
 """How commands print: rich tables on a terminal, plain lines elsewhere, JSON when asked.
 
-Owns the `--json` option and the consoles. Results go to stdout, everything about how it went to stderr.
+Owns the `--json` option and the consoles. Results go to stdout, everything about how it went to stderr. Texts may come
+from MCP servers: a terminal gets no control character out of them.
 """
 
 import json
@@ -12,24 +13,40 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["build_table", "console", "json_option", "notes", "print_json", "print_table"]
+from tarsy_tasks.hidden_characters import HIDDEN, make_visible
 
-console = Console(highlight=False, soft_wrap=True)
-notes = Console(stderr=True, highlight=False, soft_wrap=True)
+__all__ = ["build_table", "console", "dump_json", "json_option", "notes", "print_json", "print_table"]
+
+_LAYOUT = "\n\t"
+
+
+class _Console(Console):
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(make_visible(text, keep=_LAYOUT), **options)
+
+
+console = _Console(highlight=False, soft_wrap=True, emoji=False)
+notes = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def dump_json(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON, readable in any script; hidden characters are escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return HIDDEN.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(dump_json(value, indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows: a table on a terminal, one line of tab-separated cells a row elsewhere."""
     if not console.is_terminal:
         for row in rows:
-            click.echo("\t".join(" ".join(cell.split()) for cell in row))
+            click.echo("\t".join(make_visible(" ".join(cell.split())) for cell in row))
         return
     console.print(build_table(columns, rows))
 
@@ -39,5 +56,5 @@ def build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
         # Text, not markup: a tool's description may hold square brackets.
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(make_visible(cell, keep=_LAYOUT)) for cell in row))
     return table

@@ -7,13 +7,14 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.output import json_option, notes, print_json
+from tarsy_tasks.hidden_characters import make_visible
 from tarsy_tasks.probes import STALE_S, ProbeFiles, find_workers, run_dir
 
 __all__ = ["alive", "ready"]
 
 _REDIS_S = 2.0
 
-name_option = click.option("-n", "--name", help="Node name of the worker; without it, every worker on this machine.")
+name_option = click.option("-n", "--name", help="Node name of the worker; without it, all of this deployment here.")
 
 
 @click.command()
@@ -55,10 +56,11 @@ def _answer(ctx: click.Context, problems: dict[str, str | None], *, as_json: boo
     if as_json:
         print_json({"ok": fine, "problems": problems})
     elif not problems and not fine:
-        notes.print(f"no worker runs here (none has left its files in {run_dir()})", style="red", markup=False)
+        where = f"none on the Redis of TARSY_REDIS_URL has left its files in {run_dir()}"
+        notes.print(f"no worker runs here ({where})", style="red", markup=False)
     else:
         for each, problem in problems.items():
-            click.echo(f"{each}: {problem or 'ok'}")
+            click.echo(make_visible(f"{each}: {problem or 'ok'}"))
         if not problems:
             click.echo(nothing)
     if not fine:

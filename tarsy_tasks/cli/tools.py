@@ -15,6 +15,7 @@ from tarsy_tasks.cli.health import selected_servers
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import statuses
+from tarsy_tasks.hidden_characters import make_visible
 
 __all__ = ["tools"]
 
@@ -122,22 +123,26 @@ def approve(names: tuple[str, ...], *, as_json: bool) -> None:
         return
     for server, diff in approved.items():
         _print_diff(server, diff)
-        click.echo(f"{server}: approved {diff}" if diff else f"{server}: there was nothing to approve")
+        click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: there was nothing to approve"))
 
 
 def _print_diff(server: str, diff: ToolDiff) -> None:
     for tool in diff.added:
-        console.print(Text(f"+ {server}.{tool}: added", style="green"))
+        console.print(_line(f"+ {server}.{tool}: added", "green"))
     for tool in diff.removed:
-        console.print(Text(f"- {server}.{tool}: removed", style="red"))
+        console.print(_line(f"- {server}.{tool}: removed", "red"))
     for tool, (before, now) in diff.changed.items():
-        console.print(Text(f"~ {server}.{tool}: changed", style="yellow"))
+        console.print(_line(f"~ {server}.{tool}: changed", "yellow"))
         if before is None:
-            console.print(Text("  what was approved cannot be read", style="dim"))
+            console.print(_line("  what was approved cannot be read", "dim"))
             continue
         for line in difflib.unified_diff(list(_lines(before)), list(_lines(now)), lineterm="", n=2):
             if not line.startswith(("---", "+++", "@@")):
-                console.print(Text(f"  {line}", style=_COLOURS.get(line[:1], "")))
+                console.print(_line(f"  {line}", _COLOURS.get(line[:1], "")))
+
+
+def _line(text: str, style: str) -> Text:
+    return Text(make_visible(text), style=style)
 
 
 def _lines(tool: ToolDefinition) -> Iterator[str]:

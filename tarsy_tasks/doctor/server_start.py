@@ -15,6 +15,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
+from tarsy_tasks.worker.start_places import StartPlaces
 from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["check_starts"]
@@ -26,13 +27,13 @@ _NO_CALL = " The tool did not run."
 
 
 def check_starts(servers: Collection[ServerConfig]) -> Iterator[Finding]:
-    """Start all of them at once, and tell how each start went."""
+    """Start all of them, as many at a time as a worker would, and tell how each start went."""
     masker = build_masker()
     connections = build_connections(servers, masker)
-    loop = SessionLoop()
+    loop, places = SessionLoop(), StartPlaces()
     loop.start()
     try:
-        trying = [loop.submit(_try(connection)) for connection in connections.values()]
+        trying = [loop.submit(_try_in_turn(connection, places)) for connection in connections.values()]
         for attempt in trying:
             finding = attempt.result()
             yield Finding(finding.check, finding.severity, masker.mask(finding.text), finding.remedy)
@@ -40,6 +41,14 @@ def check_starts(servers: Collection[ServerConfig]) -> Iterator[Finding]:
         wait_for([loop.submit(connection.close()) for connection in connections.values()], _CLOSE_S)
         loop.stop()
         child_watch.close()
+
+
+async def _try_in_turn(connection: ServerConnection, places: StartPlaces) -> Finding:
+    if connection.server.transport != "stdio":
+        return await _try(connection)
+    # The wait is no part of the time that is told, nor of the time that the server is given.
+    async with places.taken():
+        return await _try(connection)
 
 
 async def _try(connection: ServerConnection) -> Finding:

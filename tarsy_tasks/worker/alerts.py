@@ -1,9 +1,10 @@
 """Alerts: a server has fallen ill, or is well again; said once, whichever worker saw it.
 
 Owns when that is said. What every worker saw of a server lies in Redis, and one script decides there: a server is ill
-when no worker finds it healthy, and well again when one has found it so, without a break, for a while that doubles with
-every relapse of the last hour. So a flapping server is reported ill and stays it, and nothing storms. An alert is in
-the stream `tarsy:alerts` before this process tells anybody else; who is told, it leaves to those who subscribe.
+when two checks, one soon after the other, left no worker that finds it healthy, and well again when one has found it
+so, without a break, for a while that doubles with every relapse of the last hour. So a single failure is no alert, a
+flapping server is reported ill and stays it, and nothing storms. An alert is in the stream `tarsy:alerts` before this
+process tells anybody else; who is told, it leaves to those who subscribe.
 """
 
 import json
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 _STATE_TTL_S = 24 * 3600
 _STREAM_TTL_S = 30 * 24 * 3600
 _STREAM_LENGTH = 1000
+_CONFIRMED_S = 4
+"""A worker repeats a check that fails after 5 s; what it told of the first one a moment later is no second one."""
 _RECOVERY_S = 25
 """With checks every 15 s: the second good one in a row."""
 _LONGEST_RECOVERY_S = 900
@@ -34,7 +37,7 @@ _RELAPSES_S = 3600
 _NOTE = """
 -- Notes what one worker saw; returns the alert that this gives, or false.
 -- KEYS state, stream; ARGV worker, healthy, alert as JSON, seconds: observation, recovery, longest recovery, relapses,
--- state, stream; length of the stream, id of the alert
+-- state, stream; length of the stream, id of the alert, seconds until an illness is confirmed
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 local time = redis.call('TIME')
@@ -81,14 +84,18 @@ if healthy then
     local wanted = math.min(ARGV[5] * 2 ^ math.min(math.max(0, relapses - 1), 16), tonumber(ARGV[6]))
     if now - well < wanted then return false end
     verdict = 'healthy'
-elseif now - (tonumber(known.relapsed) or 0) > tonumber(ARGV[7]) then
-    relapses = 1
 else
-    relapses = relapses + 1
+    local ill = tonumber(known.ill)
+    if not ill or now - ill > tonumber(ARGV[4]) then
+        redis.call('HSET', KEYS[1], 'ill', now)
+        return false
+    end
+    if now - ill < tonumber(ARGV[12]) then return false end
+    relapses = now - (tonumber(known.relapsed) or 0) > tonumber(ARGV[7]) and 1 or relapses + 1
+    redis.call('HSET', KEYS[1], 'relapsed', now)
 end
-redis.call('HDEL', KEYS[1], 'well')
+redis.call('HDEL', KEYS[1], 'well', 'ill')
 redis.call('HSET', KEYS[1], 'said', verdict, 'since', now, 'relapses', relapses)
-if verdict == 'unhealthy' then redis.call('HSET', KEYS[1], 'relapsed', now) end
 local alert = cjson.decode(ARGV[3])
 alert.status, alert.at, alert.lasted_s, alert.relapses = verdict, now, now - since, math.max(0, relapses - 1)
 local text = cjson.encode(alert)
@@ -182,6 +189,7 @@ def note_command(record: HealthRecord) -> tuple[Any, ...]:
         _STREAM_TTL_S,
         _STREAM_LENGTH,
         draft["id"],
+        _CONFIRMED_S,
     )
 
 

@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import Any
 
@@ -31,6 +32,7 @@ from tarsy_tasks.worker.masking import Masker
 from tarsy_tasks.worker.outage import Outage
 from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_out_of_reach, is_transient
 from tarsy_tasks.worker.session import Mode, Session
+from tarsy_tasks.worker.start_places import StartPlaces
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ServerConnection", "State", "build_connections"]
@@ -60,23 +62,29 @@ class ServerConnection:
         error: Why there is no session, None when there is one or none was wanted yet.
         last_error: Why there was none when one was last wanted in vain; it stays.
         is_held: An operator wants the server left alone until `reconnect`.
+        is_starting: No attempt to open the first session has ended yet, so nothing is known of the server.
         trouble: What stood in the way of the last session that could not be opened: a sentence for operators.
         sessions_opened: How many shared sessions there have been; all but the first replaced one that was lost.
         answered_at: Monotonic time at which the server last gave a result, listed its tools, or was connected.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
+
+    Args:
+        places: Where the process of a stdio server waits for its first start.
     """
 
-    def __init__(self, server: ServerConfig, masker: Masker) -> None:
+    def __init__(self, server: ServerConfig, masker: Masker, places: StartPlaces | None = None) -> None:
         self.server = server
         self.error: CallError | None = None
         self.last_error: CallError | None = None
         self.is_held = False
+        self.is_starting = True
         self.trouble = ""
         self.sessions_opened = 0
         self.answered_at = float("-inf")
         self.on_change: Callable[[], None] = lambda: None
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
         self._told = ""
+        self._places = places or StartPlaces()
         self._output = ServerOutput(server.name, masker)
         self._mode: Mode = "auto"
         self._session: Session | None = None
@@ -122,6 +130,13 @@ class ServerConnection:
         if session is not None and not session.lost:
             return State.CONNECTED
         return State.DISCONNECTED if self.error is None else State.ERROR
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether the process of a stdio server that was lost is being started again, and nothing has gone wrong with
+        that yet. Safe to read from any thread.
+        """
+        return self.server.transport == "stdio" and self._opening is not None and self.error is None
 
     async def connected(self) -> Session:
         """The live session; connects if there is none.
@@ -224,7 +239,10 @@ class ServerConnection:
     async def _open(self) -> Session:
         self._swap_out()
         try:
-            session = await self._open_patiently()
+            # Later on a server that was well must not wait for others that never come up.
+            is_crowd = self.is_starting and self.server.transport == "stdio"
+            async with self._places.taken() if is_crowd else nullcontext():
+                session = await self._open_patiently()
         except CallError as error:
             self.error = self.last_error = error
             if error.text != self._told:
@@ -237,7 +255,7 @@ class ServerConnection:
             self.sessions_opened += 1
             return session
         finally:
-            self._opening = None
+            self._opening, self.is_starting = None, False
             self.on_change()
 
     async def _open_patiently(self) -> Session:
@@ -273,7 +291,7 @@ class ServerConnection:
                 session = Session(self.server, self._output, "legacy", lambda: self.on_change())
                 await session.open()
         except Exception as error:
-            self._mode = "auto"
+            self._mode, self.is_starting = "auto", False
             self.note_failure(error, session.ending, began)
             failure = FailedAttempt(error, session.ending)
             self.error = self.last_error = self._unavailable(failure)
@@ -297,11 +315,14 @@ class ServerConnection:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def check(self, list_s: float, connect_s: float) -> None:
+    async def check(self, list_s: float, connect_s: float) -> bool:
         """List the tools past every cache; without a session, or on failure, connect and list again.
 
         Args:
             connect_s: How long to wait for a connection. What is not there by then goes on connecting.
+
+        Returns:
+            Whether it listed them. If not, it is busy with calls, which may go on as long as they are given.
 
         Raises:
             CallError: The server does not answer.
@@ -310,23 +331,47 @@ class ServerConnection:
         session = self.session
         if session is None:
             await self._connected_within(connect_s)
-            return
+            return True
         try:
             async with asyncio.timeout(list_s):
                 await session.list_tools()
         except Exception as error:
-            logger.warning("MCP server %s failed its check: %s", self.server.name, describe_error(error))
             if isinstance(error, TimeoutError | ListingError) and self._is_busy(session):
                 # Perhaps it does one thing at a time: a new session would cost the calls that it is busy with.
-                raise CallError(
-                    ErrorCode.SERVER_UNAVAILABLE,
-                    f"MCP server `{self.server.name}` did not list its tools within {list_s:g} s while "
-                    f"{session.in_flight} calls were running; its session was kept.",
-                ) from None
+                logger.info(
+                    "MCP server %s did not list its tools within %g s: it is busy with %d calls",
+                    self.server.name,
+                    list_s,
+                    session.in_flight,
+                )
+                return False
+            logger.warning("MCP server %s failed its check: %s", self.server.name, describe_error(error))
             session.lose("it failed its check")
             await self._connected_within(connect_s)
         else:
             self.note_answer()
+        return True
+
+    async def refresh(self) -> tuple[Mapping[str, ToolDefinition], Mapping[str, ToolDefinition]]:
+        """List the tools because an operator wants it; those of before, and those of now.
+
+        Raises:
+            CallError: They could not be listed. It is `last_error`, too, and in the log, for whoever does not wait.
+        """
+        session = await self.connected()
+        before = session.tools
+        try:
+            await session.list_tools()
+        except Exception as error:
+            self.last_error = CallError(
+                ErrorCode.SERVER_UNAVAILABLE,
+                f"MCP server `{self.server.name}` could not be asked for its tools: "
+                f"{self._what_failed(error, session.ending)}.",
+            )
+            logger.warning("%s", self.last_error)
+            raise self.last_error from error
+        self.on_change()
+        return before, session.tools
 
     async def _connected_within(self, connect_s: float) -> None:
         try:
@@ -344,7 +389,7 @@ class ServerConnection:
 
     async def disconnect(self) -> None:
         """Close the session once its calls are through, and open no other one until `reconnect`."""
-        self.is_held = True
+        self.is_held, self.is_starting = True, False
         if self._opening is not None:
             await asyncio.wait({self._opening})
         self._swap_out()
@@ -413,7 +458,9 @@ class ServerConnection:
 
 
 def build_connections(servers: Iterable[ServerConfig], masker: Masker) -> dict[str, ServerConnection]:
-    return {server.name: ServerConnection(server, masker) for server in servers}
+    """The ways to servers that start together, by id."""
+    places = StartPlaces()
+    return {server.name: ServerConnection(server, masker, places) for server in servers}
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:

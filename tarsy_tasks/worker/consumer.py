@@ -1,23 +1,38 @@
 """Celery's consumer, with what it says of messages that it cannot take.
 
 Owns the answers to messages that are no calls. Stock prints their whole bodies, and arguments must not lie in logs; and
-it leaves whoever waits for such a task without an answer.
+it leaves whoever waits for such a task without an answer. Owns also since when messages are taken.
 """
 
 import logging
+import time
 from typing import Any
 
 from celery import signals
 from celery.exceptions import NotRegistered
 from celery.worker import consumer
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "taking_for_s"]
 
 logger = logging.getLogger(__name__)
 
 
+_taking_since = 0.0
+"""There is one consumer a process, and tasks do not see it."""
+
+
+def taking_for_s() -> float:
+    """For how many seconds this worker has been taking messages, since it was ready or Redis came back."""
+    return time.monotonic() - _taking_since
+
+
 class Consumer(consumer.Consumer):
     """Set as `worker_consumer`."""
+
+    def on_ready(self) -> None:
+        global _taking_since
+        _taking_since = time.monotonic()
+        super().on_ready()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         self._refuse(message, exc, "its body cannot be decoded")

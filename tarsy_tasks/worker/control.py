@@ -2,10 +2,12 @@
 
 Owns the commands and the shape of their answers. The command line must know them, too, so this module is imported there
 and imports nothing of the sessions. The consumer's thread, which takes every message of the worker, runs them: none
-waits for a server longer than half a second. What takes longer goes on, and `mcp_sessions` shows what came of it.
+waits for a server longer than half a second, and for the same command again, while that goes on, not at all. What takes
+longer goes on, and `mcp_sessions` shows what came of it.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
@@ -61,11 +63,7 @@ def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
     """Ask an MCP server for its tools now."""
 
     async def refresh(connection: "ServerConnection") -> Reply:
-        session = await connection.connected()
-        before = session.tools
-        await session.list_tools()
-        connection.on_change()
-        now = session.tools
+        before, now = await connection.refresh()
         return {
             "added": sorted(now.keys() - before.keys()),
             "removed": sorted(before.keys() - now.keys()),
@@ -75,14 +73,22 @@ def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
     return _run(state, server, refresh)
 
 
-def _run(state: Any, server: str, act: Callable[["ServerConnection"], Coroutine[Any, Any, Reply]]) -> Reply:
+_latest: dict[str, tuple[str, "Future[Reply]"]] = {}
+"""The last command for each server, by name, and how it goes. There is one worker a process."""
+
+
+def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[Any, Any, Reply]]) -> Reply:
     connections = _connections(state)
-    connection = connections.get(server)
+    connection = connections.get(server) if isinstance(server, str) else None
     if connection is None:
         served = ", ".join(connections) or "none"
-        what = f"this worker has no MCP server `{server}`" if server else "name an MCP server"
+        what = f"this worker has no MCP server `{server!s:.100}`" if server else "name an MCP server"
         return {"error": f"{what}; it serves: {served}"}
+    latest = _latest.get(server)
+    if latest is not None and latest[0] == act.__name__ and not latest[1].done():
+        return {"ok": {"done": False, **_describe(connection)}}
     future = state.consumer.pool.loop.submit(act(connection))
+    _latest[server] = act.__name__, future
     try:
         found = future.result(_WAIT_S)
     except TimeoutError:

@@ -15,11 +15,14 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from celery import bootsteps
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.key_types import delete_strangers, is_wrong_type
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S
 from tarsy_tasks.celery_app import CHECK_SERVER
 from tarsy_tasks.errors import CallError
@@ -43,6 +46,12 @@ _SLACK_S = 0.5
 """Checks of beat come every 15 s, too; a worker that gets them all makes none of its own."""
 _FIRST_S = 2.0
 """The first checks of all servers are spread over so many seconds."""
+_STARTING_S = 1.0
+"""How often one looks after a server that is started for the first time."""
+_BUSY_S = RECORD_TTL_S - CHECK_INTERVAL_S
+"""A server that is busy with calls, and answered one so lately, is as well as it was then."""
+_AGAIN_S = 5.0
+"""A check that finds a server ill is soon followed by another one, which may give the alert."""
 _PAUSE_S = 0.5
 _STOP_S = 5.0
 
@@ -86,6 +95,8 @@ class _Checked:
     server: str
     error: str | None
     latency_s: float
+    is_busy: bool
+    is_restarting: bool
 
 
 @dataclass(frozen=True)
@@ -195,10 +206,14 @@ class HealthChecks:
                 case _Asked(server, queue_wait_s):
                     watched.is_asked, watched.queue_wait_s = True, queue_wait_s
                     self._begin_check(server, watched)
-                case _Checked(server, error, latency_s):
+                case _Checked(server, error, latency_s, is_busy, is_restarting):
                     watched.checking = False
                     watched.due = time.monotonic() + CHECK_INTERVAL_S + _SLACK_S
-                    records[server] = self._record(watched, error, time.monotonic(), latency_s)
+                    if is_busy and time.monotonic() - watched.connection.answered_at < _BUSY_S:
+                        records[server] = self._record(watched, None, watched.connection.answered_at, None)
+                        continue
+                    record = self._record(watched, error, time.monotonic(), latency_s)
+                    records[server] = record.model_copy(update={"is_busy": is_busy, "is_restarting": is_restarting})
                 case _Changed(server):
                     if watched.connection.session is not None:
                         records[server] = self._record(watched, None, watched.connection.answered_at, None)
@@ -218,7 +233,10 @@ class HealthChecks:
         return records
 
     def _begin_check(self, server: str, watched: _Watched) -> None:
-        if not watched.checking:
+        if watched.connection.is_starting:
+            # That its first start takes a while says nothing. How it goes, the connection tells.
+            watched.due = time.monotonic() + _STARTING_S
+        elif not watched.checking:
             watched.checking = True
             self._loop.submit(self._check(server, watched.connection))
 
@@ -227,14 +245,16 @@ class HealthChecks:
         list_s = timeouts.list_s if "list_s" in timeouts.model_fields_set else _LIST_S
         started = time.monotonic()
         error: str | None = None
+        is_busy = is_restarting = False
         try:
-            await connection.check(list_s, min(_CONNECT_S, timeouts.recreate_s))
+            is_busy = not await connection.check(list_s, min(_CONNECT_S, timeouts.recreate_s))
         except CallError as failure:
             error = connection.trouble if failure is connection.error else failure.text
+            is_restarting = connection.is_restarting
         except Exception as failure:
             logger.exception("the check of MCP server %s failed", server)
             error = f"the check itself failed: {failure!r:.200}"
-        self._events.put(_Checked(server, error, time.monotonic() - started))
+        self._events.put(_Checked(server, error, time.monotonic() - started, is_busy, is_restarting))
 
     def _record(self, watched: _Watched, error: str | None, checked_at: float, latency_s: float | None) -> HealthRecord:
         """A record for what was found at a monotonic time."""
@@ -243,6 +263,8 @@ class HealthChecks:
         healthy = error is None
         if watched.healthy is not healthy:
             watched.healthy, watched.since = healthy, now
+            if not healthy:
+                watched.due = min(watched.due, time.monotonic() + _AGAIN_S)
         recent, failed = connection.recent_calls
         return HealthRecord(
             server=connection.server.name,
@@ -286,15 +308,16 @@ class HealthChecks:
             if self._watched[server].connection.session is not None
             for key in (keys.tools_key(server), keys.approved_tools_key(server))
         ]
-        first = len(commands)
         commands += [("EXPIRE", key, CATALOGUE_TTL_S) for _, key in catalogues]
-        commands += [alerts.note_command(record) for record in records.values()]
+        first = len(commands)
+        commands += [("TYPE", key) for _, key in catalogues]
+        commands += [alerts.note_command(record) for record in records.values() if not record.is_restarting]
         try:
-            replies = self._exchange.execute(*commands)[first:]
+            replies = self._execute(commands)[first:]
             for reply in replies[len(catalogues) :]:
                 alerts.pass_on(reply)
-            for (server, _), is_there in zip(catalogues, replies[: len(catalogues)], strict=True):
-                if not is_there:
+            for (server, _), kind in zip(catalogues, replies[: len(catalogues)], strict=True):
+                if kind != b"hash":
                     self._watched[server].listed = None
             for server in records:
                 self._write_tools(self._watched[server])
@@ -303,14 +326,31 @@ class HealthChecks:
         else:
             self._can_write = True
 
+    def _execute(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """The replies, also where somebody has put something else in the place of the records. May send twice."""
+        try:
+            return self._exchange.execute(*commands)
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            delete_strangers(self._redis, {keys.worker_health_key(self._worker): "hash", keys.HEALTH_WORKERS: "zset"})
+            return self._exchange.execute(*commands)
+
     def _write_tools(self, watched: _Watched) -> None:
         session = watched.connection.session
-        if session is None:
+        if session is None or session.tools is watched.listed:
             return
         tools = session.tools
-        if tools is not watched.listed:
-            listing = build_listing(watched.connection.server, session, self._masker)
-            record_listing(self._redis, listing, worker=self._worker)
+        try:
+            record_listing(
+                self._redis, build_listing(watched.connection.server, session, self._masker), worker=self._worker
+            )
+        except (RedisConnectionError, RedisTimeoutError, OSError):
+            raise
+        except Exception:
+            # Of one server only; the next check tries again.
+            logger.exception("the tools of MCP server %s were not written down", watched.connection.server.name)
+        else:
             watched.listed = tools
 
     def _withdraw(self) -> None:

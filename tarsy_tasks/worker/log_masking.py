@@ -1,4 +1,4 @@
-"""The worker's log carries no secret, whoever writes to it.
+"""The worker's log carries no secret, and nothing that a terminal would obey, whoever writes to it.
 
 Owns the filter on the log's handlers. The SDK quotes what it could not parse, our own modules quote why a server is
 unavailable, and a traceback quotes its exception: all of that is a server's words. It knows no patterns; `masking`
@@ -7,6 +7,7 @@ does.
 
 import logging
 
+from tarsy_tasks.hidden_characters import make_visible
 from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["mask_log"]
@@ -31,10 +32,14 @@ class _MaskingFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno <= logging.INFO and record.name.startswith("celery."):
-            # One line a call, of names, numbers and our own short form of the result: nothing that a server said.
+            # One line a call, of names, numbers and our own short form of the result: nothing that is not masked yet.
+            record.msg, record.args = make_visible(record.getMessage()), ()
             return True
-        record.msg, record.args = self._masker.mask(record.getMessage()), ()
+        record.msg, record.args = self._shown(record.getMessage()), ()
         if record.exc_info:
-            record.exc_text = self._masker.mask(_FORMATTER.formatException(record.exc_info))
+            record.exc_text = self._shown(_FORMATTER.formatException(record.exc_info))
             record.exc_info = None
         return True
+
+    def _shown(self, text: str) -> str:
+        return make_visible(self._masker.mask(text), keep="\n\t")

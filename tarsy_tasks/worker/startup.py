@@ -6,7 +6,6 @@ knows.
 
 import asyncio
 import logging
-import os
 import sys
 import uuid
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from kombu import Queue
 from tarsy_tasks import keys
 from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.probes import remove_leftovers
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.bulkhead import QUEUE_ORDER
 from tarsy_tasks.worker.cancellation import CancellationStep
@@ -35,16 +35,15 @@ logger = logging.getLogger(__name__)
 _UNAVAILABLE = 3
 """Exit code, the one that the command line has for this too."""
 _RETRY_S = 1.0
-_PLACE_S = 5.0
-"""A process that takes longer to start waits for something else than the processor, and gives way to the next one."""
 _SIGNAL_S = 0.1
 """How often a start that waits for servers looks whether the worker was told to stop."""
 
 
 def configure(worker: Any) -> None:
     """Give the worker its name among all workers that ever were, and the queues of all configured servers; `-Q` picks
-    from them afterwards.
+    from them afterwards. What was ready under its name is not, until this worker is.
     """
+    remove_leftovers(worker.hostname)
     worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
     try:
         servers = worker.app.mcp_config.enabled_servers
@@ -87,7 +86,7 @@ def served_servers(app: Any) -> list[str]:
 
 
 def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) -> None:
-    """Connect all servers, as many at once as is good; a strict start waits here for the required ones, everything else
+    """Connect all servers, the required ones first; a strict start waits here for the required ones, everything else
     goes on behind it.
 
     Raises:
@@ -98,10 +97,8 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
     strict = settings.startup == "strict"
     required = [connection for connection in connections if strict and connection.server.required]
     optional = [connection for connection in connections if connection not in required]
-    # As many as there are cores, and one that just waits for something else.
-    places = asyncio.Semaphore(1 + (os.cpu_count() or 1))
-    connecting = loop.submit(_connect_required(required, places, settings.startup_timeout_s))
-    loop.submit(_connect_optional(optional, places))
+    connecting = loop.submit(_connect_required(required, settings.startup_timeout_s))
+    loop.submit(_connect_optional(optional))
     if not required:
         return
     logger.info("waiting for MCP servers: %s", _names(required))
@@ -120,24 +117,7 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
         raise SystemExit(_UNAVAILABLE)
 
 
-async def _connect(connection: ServerConnection, places: asyncio.Semaphore) -> None:
-    """Connect one server. Processes that all start at once each take as long as all of them together, some too long."""
-    if connection.server.transport != "stdio":
-        await connection.connected()
-        return
-    async with places:
-        connecting = asyncio.create_task(connection.connected())
-        try:
-            await asyncio.wait({connecting}, timeout=_PLACE_S)
-        except asyncio.CancelledError:
-            connecting.cancel()
-            raise
-    await connecting
-
-
-async def _connect_required(
-    connections: list[ServerConnection], places: asyncio.Semaphore, timeout_s: float
-) -> list[str]:
+async def _connect_required(connections: list[ServerConnection], timeout_s: float) -> list[str]:
     """Connect, trying again until the time is over; why some could not be connected, a line each."""
     deadline = asyncio.get_running_loop().time() + timeout_s
 
@@ -147,7 +127,7 @@ async def _connect_required(
             async with asyncio.timeout_at(deadline):
                 while True:
                     try:
-                        await _connect(connection, places)
+                        await connection.connected()
                     except CallError as error:
                         failure = str(error)
                         if error.code in (ErrorCode.SERVER_MISCONFIGURED, ErrorCode.SERVER_REFUSED):
@@ -161,8 +141,8 @@ async def _connect_required(
     return [failure for failure in await asyncio.gather(*map(connect, connections)) if failure is not None]
 
 
-async def _connect_optional(connections: list[ServerConnection], places: asyncio.Semaphore) -> None:
-    outcomes = await asyncio.gather(*(_connect(each, places) for each in connections), return_exceptions=True)
+async def _connect_optional(connections: list[ServerConnection]) -> None:
+    outcomes = await asyncio.gather(*(each.connected() for each in connections), return_exceptions=True)
     failed = [each for each, outcome in zip(connections, outcomes, strict=True) if isinstance(outcome, CallError)]
     if failed:
         # Why, each has said for itself; a call tries again.

@@ -22,6 +22,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
+from tarsy_tasks.worker.consumer import taking_for_s
 from tarsy_tasks.worker.content import build_result
 from tarsy_tasks.worker.guard import Guard, require_queue
 from tarsy_tasks.worker.health import request_check
@@ -168,7 +169,8 @@ def check_server(self: Any, server: str, sent_at: Any = None) -> None:
     waited_s: float | None = None
     if isinstance(sent_at, int | float):
         _clock.sync(current_app.backend.client)
-        waited_s = round(max(0.0, _clock.now() - sent_at), 6)
+        # While no worker was there to take it, it was not this one that was too busy.
+        waited_s = round(min(max(0.0, _clock.now() - sent_at), taking_for_s()), 6)
     request_check(server, waited_s)
 
 

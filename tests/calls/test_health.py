@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, health, keys
 from tarsy_tasks.beat import CheckScheduler
-from tarsy_tasks.celery_app import CHECK_SERVER, build_app
+from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_health
 from tests.conftest import StartWorker
@@ -93,13 +94,17 @@ def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.
     assert "tarsy.check_server" not in worker.log.partition(" ready.")[2], "a check that passes has no line in the log"
 
 
-def test_a_killed_server_is_told_and_its_return_too(
-    worker: Worker, client: redis.Redis, port: int, tmp_path: Path
+def test_a_killed_server_is_told_without_beat_and_calls_and_its_return_too(
+    worker: Worker, client: redis.Redis, redis_url: str, port: int, tmp_path: Path
 ) -> None:
-    beat = start_beat(worker, tmp_path)
+    def is_well() -> bool:
+        return [report.healthy for report in read_health(client, ["http"])["http"].workers.values()] == [True]
+
     with ExitStack() as stack:
+        wait_until(lambda: status_of(client, "http") is HealthStatus.UNHEALTHY, "it is not there yet", TOLD_S)
         server = stack.enter_context(listening(http_server(port), port, tmp_path))
-        wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy", TOLD_S)
+        build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("http",))
+        wait_until(is_well, "it is checked")
         since = read_health(client, ["http"])["http"].since
         server.process.kill()
         server.process.wait()
@@ -110,6 +115,7 @@ def test_a_killed_server_is_told_and_its_return_too(
         )
         assert "is not available" in ill.reason
         assert (ill.since or 0) > (since or 0)
+        beat = start_beat(worker, tmp_path)
         stack.enter_context(listening(http_server(port), port, tmp_path))
         wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy again", TOLD_S)
     assert beat.stop() == 0
@@ -157,6 +163,35 @@ def test_a_record_that_cannot_be_read_is_skipped_and_said(worker: Worker, client
     strange = read_health(client, ["strange"])["strange"]
     assert strange.status is HealthStatus.UNKNOWN
     assert strange.skipped
+
+
+@pytest.mark.parametrize("key", ["worker", keys.HEALTH_WORKERS])
+def test_a_key_of_another_type_blinds_nobody_and_is_written_anew(
+    worker: Worker, client: redis.Redis, redis_url: str, key: str
+) -> None:
+    own = wait_until(lambda: [*read_health(client, ["desk"])["desk"].workers], "the worker has reported")
+    key = keys.worker_health_key(own[0]) if key == "worker" else key
+    client.delete(key)
+    client.set(key, "somebody else's", ex=60)
+    blind = read_health(client, ["desk"])["desk"]
+    assert (blind.status, [*blind.workers]) == (HealthStatus.UNKNOWN, [])
+    assert "cannot be read" in blind.skipped[0]
+    build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("desk",))
+    worker.wait_for_log(f"the key {key} in Redis was a string")
+    wait_until(lambda: reported(client, "desk"), "it is written anew")
+    assert 0 < client.ttl(key) <= health.RECORD_TTL_S
+    assert not read_health(client, ["desk"])["desk"].skipped
+
+
+def test_tools_that_cannot_be_written_down_concern_no_other_server(
+    worker: Worker, client: redis.Redis, redis_url: str
+) -> None:
+    key = keys.tools_key("desk")
+    client.delete(key)
+    client.set(key, "somebody else's", ex=60)
+    build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("desk",))
+    worker.wait_for_log(f"the key {key} in Redis was a string")
+    wait_until(lambda: health.cached_tools("desk"), "they are written anew")
 
 
 def test_two_deployments_on_one_redis_have_databases_of_their_own(
@@ -208,17 +243,49 @@ def test_without_redis_nobody_is_told_that_all_is_well(monkeypatch: pytest.Monke
         health.is_healthy("desk")
 
 
+def test_beat_without_a_configuration_says_so_and_ends(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "damaged.json").write_text('{"mcpServers": {"desk": {"comand": "x"}}}')
+    worker.environment["TARSY_MCP_CONFIG"] = str(tmp_path / "damaged.json")
+    try:
+        beat = start_beat(worker, tmp_path)
+    finally:
+        worker.environment["TARSY_MCP_CONFIG"] = str(worker.config_path)
+    assert beat.process.wait(30) == 2
+    assert "did you mean `command`" in beat.log
+    assert "Traceback" not in beat.log
+
+
+@pytest.fixture(scope="module")
+def app(redis_url: str) -> Iterator[TarsyApp]:
+    with build_app(dict.fromkeys(("broker_url", "result_backend"), redis_url)) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def late_worker(start_worker: StartWorker, app: TarsyApp) -> Worker:
+    """For whom a check has waited for two days."""
+    app.send_task(CHECK_SERVER, ("busy", time.time() - 172800))
+    return start_worker({"busy": DEMO_SERVER}, arguments=["-c", "4"])
+
+
+@pytest.mark.usefixtures("late_worker")
+def test_that_checks_waited_while_no_worker_ran_does_not_make_it_overloaded(client: redis.Redis) -> None:
+    found = wait_until(lambda: (each := read_health(client, ["busy"])["busy"]).check and each, "it is checked")
+    assert found.check is not None
+    assert found.check.queue_wait_s is not None
+    assert (found.status, found.warning) == (HealthStatus.HEALTHY, "")
+
+
 def test_checks_are_answered_while_every_slot_is_taken(
-    start_worker: StartWorker, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    late_worker: Worker, app: TarsyApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = start_worker({"busy": DEMO_SERVER}, arguments=["-c", "4"])
-    app = build_app(dict.fromkeys(("broker_url", "result_backend"), worker.environment["TARSY_REDIS_URL"]))
-    monkeypatch.setenv("TARSY_MCP_CONFIG", worker.environment["TARSY_MCP_CONFIG"])
+    monkeypatch.setenv("TARSY_MCP_CONFIG", late_worker.environment["TARSY_MCP_CONFIG"])
     with ToolExecutor(["busy"], timeout_s=30) as tools:
         pending = [
             tools.submit(ToolCall(id=str(number), name="busy.wait", arguments={"seconds": 5})) for number in range(8)
         ]
         wait_until(lambda: client.llen(keys.queue("busy")) == 4, "every slot is taken, and calls wait")
+        client.delete(keys.health_key("busy"))
         seconds, microseconds = client.time()
         app.send_task(CHECK_SERVER, ("busy", seconds + microseconds / 1e6))
         try:
@@ -229,5 +296,5 @@ def test_checks_are_answered_while_every_slot_is_taken(
                 each.cancel()
             for each in pending:
                 each.result()
-            worker.stop()
+            late_worker.stop()
             client.delete(keys.queue("busy"), keys.check_queue("busy"))

@@ -1,6 +1,7 @@
 """What operators see of a running worker: metrics, control commands, events, alerts, Flower."""
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -143,7 +144,8 @@ def test_the_numbers_reach_redis_and_flower(
     assert found["tarsy_redis_up",] == 1
     assert found["tarsy_calls_total", "ok", "desk", "echo"] == own
     assert found["tarsy_calls_total", "ok", "elsewhere", "get"] == 3
-    assert "NaN" in str(found["tarsy_server_healthy", "elsewhere"]).replace("nan", "NaN")
+    assert ("tarsy_server_healthy", "elsewhere") not in found, "nobody here has a server of this name any more"
+    assert math.isnan(found["tarsy_server_healthy", "desk"]), "it is configured, and no check came through its queue"
 
 
 def samples_or_none(url: str) -> Samples | None:
@@ -229,6 +231,8 @@ def test_mcp_refresh_lists_the_tools_and_says_what_changed(worker: Worker, app: 
 def test_a_command_for_no_server_lists_what_there_is(worker: Worker, app: TarsyApp, command: str) -> None:
     assert "serves: desk, witness, shop" in ask(app, command, server="nowhere")["error"]
     assert "name an MCP server" in ask(app, command)["error"]
+    assert "serves: desk, witness, shop" in ask(app, command, server=["desk"])["error"]
+    assert "Traceback" not in worker.log
 
 
 def test_celerys_command_line_knows_the_commands(worker: Worker) -> None:

@@ -14,6 +14,7 @@ import redis
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.catalogue import ToolCatalogue
 from tarsy_tasks.celery_app import CHECK_SERVER, agent_app
+from tarsy_tasks.hidden_characters import HIDDEN
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 from tests.servers import listing_file
@@ -56,6 +57,7 @@ def worker(start_worker: StartWorker, lists: Lists) -> Worker:
         "pinned": lists.server("pinned", pin="block"),
         "loose": lists.server("loose", instructions=CONFIGURED),
         "shown": lists.server("shown"),
+        "sly": lists.server("sly"),
     }
     worker = start_worker(servers)
     wait_until(lambda: ToolCatalogue(servers).servers().keys() == servers.keys(), "all servers were listed")
@@ -105,6 +107,23 @@ def test_a_changed_tool_of_a_server_that_is_not_pinned_goes_on(worker: Worker, l
     found = json.loads(run(worker, "tools", "diff", "loose", "--json").stdout)["loose"]
     assert (found["added"], [*found["removed"]], [*found["changed"]]) == ({}, ["look"], ["act"])
     assert found["counts"] == {"added": 0, "removed": 1, "changed": 1}
+
+
+def test_what_a_server_writes_reaches_the_terminal_and_the_log_harmless(worker: Worker, lists: Lists) -> None:
+    """Names and descriptions that clear the screen, set its title, write backwards, or look like lines of ours."""
+    name = "act\x1b[2J\n+ sly.good: added\u202e"
+    lists.change("sly", tool("look", "looks\x1b]0;t\x07 \x9b2J\u200b\U000e0041"), tool(name, "\x1b[8mhidden"))
+    worker.wait_for_log(
+        r"MCP server sly changed its tools: added act\x1b[2J\n+ sly.good: added\u202e; removed act; changed"
+    )
+    for words in (["diff"], ["list"], ["list", "--live"], ["list", "--json"], ["diff", "--json"], ["approve"]):
+        done = run(worker, "tools", words[0], "sly", *words[1:])
+        assert not HIDDEN.search((done.stdout + done.stderr).replace("\n", "").replace("\t", "")), done
+        if words == ["diff"]:
+            assert [line for line in done.stdout.splitlines() if line.startswith("+")] == [
+                r"+ sly.act\x1b[2J\n+ sly.good: added\u202e: added"
+            ]
+    assert "\x1b" not in worker.log
 
 
 def test_instructions_are_in_the_prompt_quoted() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tests.processes import DEMO_SERVER, free_port
 from tests.redis_users import password_of, url_of
+from tests.servers import listing_file
 from tests.valkey import Valkey
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
@@ -159,6 +161,29 @@ def test_6_servers_do_not_start(diagnose: Any) -> None:
     assert not left, "what was started on trial is gone"
 
 
+def test_6_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path) -> None:
+    """Each tells how many are on their way while it is."""
+    (tmp_path / "tools").write_text("[]")
+    server = [sys.executable, "-S", "-E", listing_file.__file__, str(tmp_path / "tools")]
+    code = (
+        "import os, pathlib, sys, time; here = pathlib.Path(sys.argv[1]); mine = here / f'{os.getpid()}.starting';"
+        "mine.touch(); begin = time.time(); time.sleep(0.3); count = len(list(here.glob('*.starting')));"
+        "mine.with_suffix('.told').write_text(f'{count} {begin} {time.time()}'); mine.unlink();"
+        f"os.execv(sys.executable, {server!r})"
+    )
+    slow = {"command": sys.executable, "args": ["-S", "-E", "-c", code, str(tmp_path)]}
+    found = diagnose({f"s{number}": slow for number in range(12)})
+    assert all(found.of(f"start of s{number}", "warning") for number in range(12)), "they have no tools"
+    told = [[float(word) for word in file.read_text().split()] for file in tmp_path.glob("*.told")]
+    counts, begins, ends = zip(*told, strict=True)
+    places = 1 + (os.cpu_count() or 1)
+    assert len(counts) == 12
+    assert max(counts) <= places
+    times_s = [int(text) / 1000 for text in re.findall(r"(\d+) ms: stdio", found.output)]
+    # Some of a start comes after what is told here.
+    assert sum(times_s) < 2 * places * (max(ends) - min(begins)), "the wait for its turn is no part of its time"
+
+
 def test_7_celeryconfig_changes_what_must_stay(diagnose: Any, tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text(
         "worker_pool = 'solo'\ntask_serializer = 'pickle'\nbroker_url = 'redis://127.0.0.1:1/0'\n"
@@ -252,6 +277,10 @@ def test_14_a_variable_is_wrong(diagnose: Any) -> None:
     found = diagnose({}, TARSY_METRICS_PORT="many")
     assert found.code == 2
     assert "TARSY_METRICS_PORT" in found.of("environment", "error")
+    found = diagnose({}, TARSY_REDIS_URL=f"redis://:{SECRET}/{SECRET}@127.0.0.1:6379/0")
+    assert found.code == 2
+    assert "%2F" in found.of("environment", "error")
+    assert SECRET not in found.output
 
 
 def test_it_reads_well_without_json_too(tmp_path: Path, url: str) -> None:

@@ -15,9 +15,11 @@ import redis
 
 from tarsy_tasks import ToolCall, ToolExecutor, keys
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.probes import STALE_S
+from tarsy_tasks.probes import BEAT_S, STALE_S, ProbeFiles
+from tests.cli import blocking_command
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
+from tests.servers import misbehaving_stdio
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 
@@ -30,7 +32,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, run_dir: Path) -> Worker:
     servers = {"desk": DEMO_SERVER, "spare": {**DEMO_SERVER, "required": False}}
-    worker = start_worker(servers, environment={"TARSY_RUN_DIR": str(run_dir)})
+    environment = {"TARSY_RUN_DIR": str(run_dir), "PYTHONPATH": str(Path(__file__).parents[2])}
+    worker = start_worker(servers, environment=environment, arguments=["-I", blocking_command.__name__])
     wait_until(lambda: len(list(run_dir.iterdir())) == 3, "the files of the probes are there")
     return worker
 
@@ -41,10 +44,9 @@ def client(redis_url: str) -> Iterator[Any]:
         yield client
 
 
-def probe(worker: Worker, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [TARSY_TASKS, *words], capture_output=True, text=True, env={**worker.environment, **environment}, timeout=30
-    )
+def probe(worker: Worker, *words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**worker.environment, **environment}
+    return subprocess.run([TARSY_TASKS, *words], capture_output=True, text=True, env=env, cwd=cwd, timeout=30)
 
 
 def make_old(*files: Path) -> None:
@@ -71,20 +73,66 @@ def test_where_no_worker_runs_nothing_is_ready_or_alive(worker: Worker, tmp_path
 def test_what_a_killed_worker_left_behind_is_not_taken_for_one(worker: Worker, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    for kind in ("ready", "consumer", "sessions"):
-        (tmp_path / f"w@gone.{kind}").write_text(str(gone.pid))
-        (tmp_path / f"w@odd.{kind}").write_bytes(b"\xff no number")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARSY_REDIS_URL", worker.environment["TARSY_REDIS_URL"])
+        gone_files, odd_files = ProbeFiles(tmp_path, "w@gone"), ProbeFiles(tmp_path, "w@odd")
+    for name in ("ready", "consumer", "sessions"):
+        getattr(gone_files, name).write_text(str(gone.pid))
+        getattr(odd_files, name).write_bytes(b"\xff no number")
     assert probe(worker, "alive", TARSY_RUN_DIR=str(tmp_path)).returncode == 1
 
 
-def test_a_thread_that_hangs_makes_a_worker_dead(worker: Worker, run_dir: Path) -> None:
+def test_a_worker_that_starts_where_one_was_killed_is_not_ready_before_it_is(redis_url: str, tmp_path: Path) -> None:
+    """As in a container that is started anew: same name, same process id, same directory."""
+    strict = {"TARSY_STARTUP": "strict", "TARSY_RUN_DIR": str(tmp_path / "run")}
+    killed = Worker(tmp_path, {}, redis_url, environment=strict)
+    try:
+        wait_until(lambda: len(list((tmp_path / "run").glob("*.*"))) == 3, "the files of the probes are there")
+    finally:
+        killed.process.kill()
+        killed.process.wait()
+    for file in list((tmp_path / "run").iterdir()):
+        file.write_text(str(os.getpid()))  # a process that runs
+        file.with_name(file.name.replace("worker@", "other@")).write_text(str(killed.pid))
+    make_old(*(tmp_path / "run").glob("other@*"))
+    hanging = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs-in-handshake"]}
+    worker = Worker(tmp_path, {"mute": hanging}, redis_url, environment=strict)
+    try:
+        worker.wait_for_log("waiting for MCP servers")
+        assert not list((tmp_path / "run").iterdir()), "neither its own, nor what another one left that was killed"
+        assert probe(worker, "ready").returncode == 1
+    finally:
+        worker.stop()
+
+
+def test_of_two_deployments_on_one_machine_each_has_probes_of_its_own(
+    worker: Worker, redis_url: str, run_dir: Path, tmp_path: Path
+) -> None:
+    elsewhere = f"{redis_url.rpartition('/')[0]}/9"
+    other = Worker(tmp_path, {}, elsewhere, environment={"TARSY_RUN_DIR": str(run_dir)}, name="w0")
+    try:
+        wait_until(lambda: len(list(run_dir.iterdir())) == 6, "both have their files")
+        for each in (worker, other):
+            done = probe(each, "ready")
+            assert (done.returncode, done.stdout.count(": ok\n")) == (0, 1), done
+    finally:
+        other.stop()
+        with redis.Redis.from_url(elsewhere) as client:
+            client.flushdb()
+    for command in ("ready", "alive"):
+        assert probe(other, command).returncode == 1
+        assert probe(worker, command).returncode == 0
+
+
+def test_a_thread_that_hangs_makes_a_worker_dead(worker: Worker, run_dir: Path, tmp_path: Path) -> None:
     (consumer,), (sessions,) = run_dir.glob("*.consumer"), run_dir.glob("*.sessions")
     worker.process.send_signal(signal.SIGSTOP)  # so that nothing is touched anew while the probe looks
     try:
         make_old(consumer)
         done = probe(worker, "alive")
         assert (done.returncode, "has not taken messages" in done.stdout) == (1, True), done
-        done = probe(worker, "alive", TARSY_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
+        (tmp_path / "celeryconfig.py").write_text(f"result_backend = 'redis://127.0.0.1:{free_port()}/0'")
+        done = probe(worker, "alive", cwd=tmp_path)
         assert done.returncode == 0, "without Redis the consumer is excused"
         make_old(sessions)
         done = probe(worker, "alive")
@@ -93,6 +141,25 @@ def test_a_thread_that_hangs_makes_a_worker_dead(worker: Worker, run_dir: Path) 
         worker.process.send_signal(signal.SIGCONT)
     wait_until(lambda: time.time() - min(consumer.stat().st_mtime, sessions.stat().st_mtime) < 30, "both beat again")
     assert probe(worker, "alive").returncode == 0
+
+
+def test_a_session_loop_that_turns_no_more_makes_a_worker_dead_though_it_takes_messages(
+    worker: Worker, run_dir: Path, tmp_path: Path
+) -> None:
+    (consumer,), (sessions,) = run_dir.glob("*.consumer"), run_dir.glob("*.sessions")
+    (tmp_path / "blocked").touch()
+    app = build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]})
+    app.control.broadcast("block_sessions", {"file": str(tmp_path / "blocked")})
+    wait_until(lambda: consumer.stat().st_mtime - sessions.stat().st_mtime > 3 * BEAT_S, "only one of them beats")
+    make_old(sessions)
+    done = probe(worker, "alive", "--json")
+    assert done.returncode == 1, done
+    assert "its session loop has not turned" in done.stdout
+    assert "has not taken messages" not in done.stdout
+    assert app.control.ping(timeout=5, limit=1)
+    app.close()
+    (tmp_path / "blocked").unlink()
+    wait_until(lambda: probe(worker, "alive").returncode == 0, "it turns again")
 
 
 def test_the_fleet_is_ready_when_every_required_server_has_a_worker_and_is_healthy(worker: Worker, client: Any) -> None:
@@ -112,9 +179,12 @@ def test_the_fleet_is_ready_when_every_required_server_has_a_worker_and_is_healt
     wait_until(lambda: fleet()[1].startswith("unhealthy: "), "the check of a server that was disconnected")
     app.control.broadcast("mcp_reconnect", {"server": "desk"}, reply=True, timeout=10, limit=1)
     app.close()
-    client.rename(keys.serving_key("desk"), "elsewhere")
-    client.expire("elsewhere", 5)
-    assert fleet() == (1, "no worker serves it")
+
+    def fleet_without_worker() -> tuple[int, str]:
+        client.delete(keys.serving_key("desk"))  # until the worker says again that it serves it
+        return fleet()
+
+    wait_until(lambda: fleet_without_worker() == (1, "no worker serves it"), "it has no worker")
 
 
 def test_without_redis_nothing_is_known_of_the_fleet(worker: Worker) -> None:

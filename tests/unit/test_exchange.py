@@ -45,18 +45,22 @@ def test_threads_never_get_each_others_replies(client: redis.Redis) -> None:
     assert replies == [[str(number).encode()] for number in range(500)]
 
 
-def test_after_a_rush_only_a_few_connections_are_kept(client: redis.Redis) -> None:
-    exchange = RedisExchange(client.connection_pool)
-    before = len(client.client_list())
+def test_after_a_rush_only_a_few_connections_are_kept(client: redis.Redis, redis_url: str) -> None:
+    exchange = RedisExchange(redis.ConnectionPool.from_url(redis_url, client_name="rush"))
+
+    def connections() -> int:
+        return sum(each["name"] == "rush" for each in client.client_list())
+
     with ThreadPoolExecutor(40) as threads:
         # They all wait in Redis at once, so each needs a connection of its own.
         rush = [threads.submit(exchange.execute, ("BLPOP", f"nothing {number}", 0)) for number in range(40)]
-        wait_until(lambda: len(client.client_list()) >= before + 40, "all have a connection")
+        wait_until(lambda: connections() == 40, "all have a connection")
         for number in range(40):
             client.lpush(f"nothing {number}", "now")
         assert len([each.result() for each in rush]) == 40
-    wait_until(lambda: len(client.client_list()) <= before + 16, "most are closed")
+    wait_until(lambda: connections() <= 16, "most are closed")
     assert exchange.execute(("PING",)) in ([b"PONG"], [True])
+    exchange.close_idle()
 
 
 def test_without_redis_it_is_a_connection_error() -> None:

@@ -44,6 +44,7 @@ WELL, ILL, OLD = record("w1"), record("w1", healthy=False), record("w1", age_s=R
         (WELL, [record("w1", recent_calls=5, failed_calls=5)], DEGRADED, "5 of its last 5 calls failed"),
         (WELL, [record("w1", recent_calls=20, failed_calls=17)], HEALTHY, ""),
         (WELL, [record("w1", recent_calls=4, failed_calls=4)], HEALTHY, ""),
+        (WELL, [WELL, record("w2", is_busy=True)], DEGRADED, "it is busy with calls"),
     ],
 )
 def test_fresh_records_give_one_verdict(

@@ -1,5 +1,7 @@
 """The transport's bookkeeping of what a worker holds."""
 
+import gc
+import weakref
 from typing import Any
 
 from kombu.utils.json import dumps
@@ -30,3 +32,14 @@ def test_a_call_that_one_worker_took_twice_is_ended_once(redis_url: str) -> None
         other.reject()
         assert not kombu_transport.held.keys() & {"one", "other"}
         assert channel.deliveries.exchange.execute(("HLEN", "tarsy:unacked")) == [0]
+
+
+def test_a_channel_that_was_never_closed_leaves_nothing_behind(redis_url: str) -> None:
+    app = build_app({"broker_url": redis_url, "result_backend": redis_url})
+    connection = app.connection_for_read()
+    channel = connection.channel()
+    assert channel.qos.can_consume()  # as a consumer does, whose connection is then lost
+    gone = weakref.ref(channel)
+    del channel, connection
+    gc.collect()
+    assert gone() is None

