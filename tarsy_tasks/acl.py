@@ -103,7 +103,9 @@ class AgentUser:
     servers: tuple[str, ...] = (ALL_SERVERS,)
 
     def __post_init__(self) -> None:
-        if wrong := [each for each in self.servers if each != ALL_SERVERS and not re.match(SERVER_ID_PATTERN, each)]:
+        if wrong := [
+            each for each in self.servers if each != ALL_SERVERS and not re.fullmatch(SERVER_ID_PATTERN, each)
+        ]:
             raise ConfigError(f"{wrong[0]!r} is no id of an MCP server: letters, digits, _ and -")
         if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default"):
             raise ConfigError(

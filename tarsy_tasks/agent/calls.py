@@ -291,9 +291,9 @@ class Calls:
         except _connection_errors() as error:
             if is_refusal(error):
                 raise BrokerUnavailable(
-                    f"Redis lets this user have no idempotency keys of the agent `{self._agent_id}` ({error}). The call "
-                    "was not enqueued and the tool did not run. They are for the `agent_id` that is the name of the "
-                    "user (docs/security.md)."
+                    f"Redis lets this user have no idempotency keys of the agent `{self._agent_id}` ({error}). The "
+                    "call was not enqueued and the tool did not run. They are for the `agent_id` that is the name of "
+                    "the user (docs/security.md)."
                 ) from error
             raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
 

@@ -16,7 +16,7 @@ __all__ = ["acl"]
     "agents",
     metavar="NAME=SERVER,…",
     multiple=True,
-    help=f"A user of agents and the servers that they may call, {ALL_SERVERS} for all. By default: agent={ALL_SERVERS}.",
+    help=f"A user of agents and the servers they may call, {ALL_SERVERS} for all. By default: agent={ALL_SERVERS}.",
 )
 @click.option("--database", default=0, show_default=True, type=click.IntRange(0), help="Number of the Redis database.")
 def acl(agents: tuple[str, ...], database: int) -> None:
