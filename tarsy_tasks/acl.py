@@ -103,10 +103,9 @@ class AgentUser:
     servers: tuple[str, ...] = (ALL_SERVERS,)
 
     def __post_init__(self) -> None:
-        if wrong := [
-            each for each in self.servers if each != ALL_SERVERS and not re.fullmatch(SERVER_ID_PATTERN, each)
-        ]:
-            raise ConfigError(f"{wrong[0]!r} is no id of an MCP server: letters, digits, _ and -")
+        for server in self.servers:
+            if server != ALL_SERVERS and not re.fullmatch(SERVER_ID_PATTERN, server):
+                raise ConfigError(f"{server!r} is no id of an MCP server: letters, digits, _ and -")
         if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default"):
             raise ConfigError(
                 f"{self.name!r} is no name for a Redis user of agents: letters, digits, _ and -, and none of "
