@@ -34,6 +34,10 @@ class Settings(BaseSettings):
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that is told of servers that fall ill or recover. It may hold a
             token.
         alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there: `whsec_` and base64, or any text.
+        signing_key: `TARSY_SIGNING_KEY`, the file of the private key that this process signs its messages with.
+        signing_certificate: `TARSY_SIGNING_CERTIFICATE`, the file of its certificate.
+        signing_trusted: `TARSY_SIGNING_TRUSTED`, the directory of the certificates whose messages this process takes;
+            others it refuses.
         shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
             after 30 s.
     """
@@ -51,6 +55,9 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     alert_webhook: str | None = Field(default=None, repr=False, pattern=r"^https?://[^\s/]\S*$")
     alert_webhook_secret: SecretStr | None = None
+    signing_key: Path | None = None
+    signing_certificate: Path | None = None
+    signing_trusted: Path | None = None
     shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
     @field_validator("redis_url")

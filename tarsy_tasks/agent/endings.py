@@ -15,6 +15,10 @@ from tarsy_tasks.outcomes import ErrorCode
 __all__ = ["cancelled", "no_answer", "not_started", "read_listing", "read_result"]
 
 
+_REFUSED = frozenset({"ContentDisallowed", "DecodeError", "InvalidTaskError", "NotRegistered"})
+"""What a worker says of a message that is no task for it."""
+
+
 def no_answer(call: ToolCall, timeout_s: float) -> CallError:
     """Nothing came back, and nothing is known."""
     return CallError(
@@ -90,6 +94,12 @@ def _task_failure(meta: Meta, what: str, then: str) -> CallError:
     """What a task that failed in Celery's sense means to the agent; `then` ends the text."""
     result: Any = meta.get("result")
     kind = str(cast("dict[str, Any]", result).get("exc_type")) if isinstance(result, dict) else "no result"
+    if kind in _REFUSED:
+        return CallError(
+            ErrorCode.INVALID_MESSAGE,
+            f"The worker refused the message of {what} ({kind}); its log says why. The tool did not run. An operator "
+            "has to see whether both are of one version and, if messages are signed, this one by somebody trusted.",
+        )
     if kind == "TimeLimitExceeded":
         return CallError(ErrorCode.TIME_LIMIT, f"Celery's hard time limit ended {what}.{then}")
     if kind == "PoisonMessage":

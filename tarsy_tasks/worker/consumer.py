@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 from celery import signals
-from celery.exceptions import NotRegistered
+from celery.exceptions import NotRegistered, SecurityError
 from celery.worker import consumer
+from kombu.exceptions import ContentDisallowed
 
 __all__ = ["Consumer", "taking_for_s"]
 
@@ -35,13 +36,16 @@ class Consumer(consumer.Consumer):
         super().on_ready()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        self._refuse(message, exc, "its body cannot be decoded")
+        # Of other errors the text may quote the body.
+        cause = next((each for each in exc.args if isinstance(each, SecurityError)), None)
+        self._refuse(message, exc, f"its signature: {cause}" if cause else "its body cannot be decoded")
 
     def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
         self._refuse(message, None, "it is no task of Celery")
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
-        self._refuse(message, exc, "it is no valid task")
+        is_other = isinstance(exc, ContentDisallowed)
+        self._refuse(message, exc, "it is not signed, or no JSON" if is_other else "it is no valid task")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
         name = str(_header(message, "task"))
@@ -58,7 +62,8 @@ class Consumer(consumer.Consumer):
             task_id,
             len(message.body or ""),
         )
-        message.reject_log_error(logger, self.connection_errors)
+        if hasattr(message, "delivery"):  # else it came by remote control, which takes no acknowledgement
+            message.reject_log_error(logger, self.connection_errors)
         if isinstance(task_id, str) and task_id and error is not None:
             # Its own text may quote the body.
             self.app.backend.mark_as_failure(task_id, type(error)(why))

@@ -1,0 +1,6 @@
+# Untyped upstream. Only what the package uses is declared, and all of it as Any.
+from typing import Any
+
+registry: Any
+
+def loads(data: Any, content_type: str, content_encoding: str, *, force: bool) -> Any: ...
