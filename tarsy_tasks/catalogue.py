@@ -4,6 +4,7 @@ Owns the shapes in Redis, reading them and `ToolCatalogue`, the lookups. Workers
 (`tarsy_tasks.worker.tool_changes`). A definition is approved when it is first seen, and after that by an operator.
 """
 
+import hashlib
 import json
 import logging
 import time
@@ -106,6 +107,12 @@ class ListedServer(BaseModel):
     worker: str
     counts: dict[str, int]
     approvals: dict[bytes, bytes] = Field(exclude=True, repr=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """Stands for exactly these definitions: 12 hexadecimal digits."""
+        listed = sorted((tool.tool, tool.fingerprint) for tool in self.listing.tools)
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:12]
 
     @cached_property
     def diff(self) -> ToolDiff:

@@ -9,7 +9,7 @@ import logging
 import socket
 from contextlib import suppress
 from queue import Empty
-from typing import Any
+from typing import Any, ClassVar
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
@@ -252,10 +252,21 @@ class Transport(kombu_redis.Transport):
     """The transport with that channel."""
 
     Channel = Channel
+    _ticks: ClassVar[frozenset[Any]] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = _Poller()
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """kombu leaves in the loop what polled for a connection that is gone, with its channels, and calls it at every
+        turn. A process has one consumer, and so one connection in its loop.
+        """
+        loop.on_tick -= Transport._ticks
+        before = frozenset(loop.on_tick)
+        stock: Any = super()
+        stock.register_with_event_loop(connection, loop)
+        Transport._ticks = frozenset(loop.on_tick - before)
 
 
 TRANSPORT_ALIASES[ALIAS] = f"{__name__}:Transport"

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 
 import click
@@ -80,13 +81,21 @@ def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -
     if as_json:
         print_json(
             {
-                name: {**each.diff.model_dump(mode="json"), "counts": each.counts, "listed_at": each.listed_at}
+                name: {
+                    **each.diff.model_dump(mode="json"),
+                    "listing": each.digest,
+                    "counts": each.counts,
+                    "listed_at": each.listed_at,
+                }
                 for name, each in listed.items()
             }
         )
     else:
         for name, each in listed.items():
             _print_diff(name, each.diff)
+            if each.diff:
+                hint = f"to approve exactly this: tarsy-tasks tools approve {name} --listing {each.digest}"
+                notes.print(hint, style="dim", markup=False)
         for name in names:
             if name not in listed:
                 notes.print(f"{name}: was never listed", style="yellow", markup=False)
@@ -96,9 +105,16 @@ def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -
 
 @tools.command("approve")
 @click.argument("names", metavar="SERVER[.TOOL]...", nargs=-1, required=True)
+@click.option("--listing", metavar="DIGEST", help="Only if the server still lists what `tools diff` showed with it.")
+@click.option("--yes", "-y", is_flag=True, help="Approve whatever is listed now, without being asked.")
 @json_option
-def approve(names: tuple[str, ...], *, as_json: bool) -> None:
-    """Approve tools as they are listed now: all of a server, or one. It counts from the next call on."""
+@click.pass_context
+def approve(ctx: click.Context, names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: bool) -> None:
+    """Approve tools: all of a server, or one. It counts from the next call on.
+
+    On a terminal it shows what is different, and asks. Exit code 1 when the answer is no, or the server lists something
+    else by now.
+    """
     wanted: dict[str, list[str] | None] = {}
     for name in names:
         server, dot, tool = name.partition(".")
@@ -114,6 +130,13 @@ def approve(names: tuple[str, ...], *, as_json: bool) -> None:
             raise click.UsageError(
                 f"server {server} has no tool {', '.join(strangers)}; tools: {', '.join(sorted(known)) or 'none'}"
             )
+    if listing is not None and len(wanted) != 1:
+        raise click.UsageError("--listing is of one server; approve the others by commands of their own")
+    if listing is not None and (changed := [server for server in wanted if listed[server].digest != listing]):
+        notes.print(f"{changed[0]} lists something else by now: look at `tools diff` again", style="red", markup=False)
+        ctx.exit(FAILED)
+    if listing is None and not yes and any(listed[server].diff for server in wanted):
+        _ask(ctx, {server: listed[server].diff for server in wanted})
     approved = {
         server: approve_tools(tarsy_tasks.app.backend.client, listed[server], chosen)
         for server, chosen in wanted.items()
@@ -124,6 +147,18 @@ def approve(names: tuple[str, ...], *, as_json: bool) -> None:
     for server, diff in approved.items():
         _print_diff(server, diff)
         click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: there was nothing to approve"))
+
+
+def _ask(ctx: click.Context, diffs: Mapping[str, ToolDiff]) -> None:
+    """Has the operator see what is approved; ends the command if they do not want it."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "nobody is there to look at what changed: give --listing with the digest that `tools diff` prints, or --yes"
+        )
+    for server, diff in diffs.items():
+        _print_diff(server, diff)
+    if not click.confirm("approve this?", err=True):
+        ctx.exit(FAILED)
 
 
 def _print_diff(server: str, diff: ToolDiff) -> None:

@@ -4,6 +4,7 @@ import gc
 import weakref
 from typing import Any
 
+from kombu.asynchronous import Hub
 from kombu.utils.json import dumps
 
 from tarsy_tasks.broker import kombu_transport
@@ -43,3 +44,19 @@ def test_a_channel_that_was_never_closed_leaves_nothing_behind(redis_url: str) -
     del channel, connection
     gc.collect()
     assert gone() is None
+
+
+def test_of_a_connection_that_is_gone_nothing_stays_in_the_event_loop(redis_url: str) -> None:
+    app = build_app({"broker_url": redis_url, "result_backend": redis_url})
+    hub = Hub()
+    try:
+        others = len(hub.on_tick)
+        connections = [app.connection_for_read() for _ in range(3)]
+        for connection in connections:
+            connection.connect()
+            connection.transport.register_with_event_loop(connection.connection, hub)
+        assert len(hub.on_tick) == others + 1
+        for connection in connections:
+            connection.close()
+    finally:
+        hub.close()
