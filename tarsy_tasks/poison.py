@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from redis.exceptions import ResponseError
 
 from tarsy_tasks import keys
+from tarsy_tasks.signing import SIGNED, read_signed, sign
 
 __all__ = ["DamagedMessage", "SetAside", "drop", "load", "load_arguments", "load_latest", "retry"]
 
@@ -81,6 +82,10 @@ class _Message(BaseModel):
     body: str
     headers: dict[str, Any]
     properties: dict[str, Any]
+
+    @property
+    def is_signed(self) -> bool:
+        return (self.model_extra or {}).get("content-type") == SIGNED
 
 
 _Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
@@ -214,7 +219,15 @@ def _read(text: bytes) -> _Books:
     try:
         message = _Message.model_validate_json(rest[1])
         body = base64.b64decode(message.body) if message.properties.get("body_encoding") == "base64" else message.body
-        return _Books(text, queue.decode(), message, *_Body.validate_json(body))
+    except ValueError as error:
+        raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
+    try:
+        said = read_signed(body) if message.is_signed else None
+    except ValueError as error:
+        raise DamagedMessage(str(error)) from None
+    try:
+        parts = _Body.validate_json(body) if said is None else _Body.validate_python(said)
+        return _Books(text, queue.decode(), message, *parts)
     except ValueError as error:
         # Its text may quote arguments.
         raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
@@ -222,7 +235,8 @@ def _read(text: bytes) -> _Books:
 
 def _without_deadline(books: _Books) -> str:
     books.call.pop("deadline", None)
-    body = json.dumps([books.args, books.kwargs, books.embed])
+    parts = [books.args, books.kwargs, books.embed]
+    body = sign(parts) if books.message.is_signed else json.dumps(parts)
     headers = {**books.message.headers, "expires": None}
     headers.pop("garbage_at", None)
     changed = {"headers": headers, "body": base64.b64encode(body.encode()).decode() if books.is_encoded else body}

@@ -14,8 +14,10 @@ from tarsy_tasks.errors import ConfigError
 if TYPE_CHECKING:
     from tarsy_tasks.settings import Settings
 
-__all__ = ["signing_settings"]
+__all__ = ["SIGNED", "explain", "read_signed", "sign", "signing_settings"]
 
+SIGNED = "application/data"
+"""Content type of a message that is signed."""
 _SERIALIZER = "auth"
 _JSON = "application/json"
 
@@ -37,6 +39,38 @@ def signing_settings(settings: "Settings") -> dict[str, Any]:
     _register(key, certificate, trusted)
     signing: dict[str, Any] = {"task_serializer": _SERIALIZER}
     return {**signing, "accept_content": [_SERIALIZER]} if trusted is not None else signing
+
+
+def read_signed(body: str | bytes) -> Any:
+    """What a signed body says.
+
+    Raises:
+        ValueError: Nobody trusted has signed it, or this process trusts nobody; the text says why.
+    """
+    from kombu.exceptions import DecodeError
+    from kombu.serialization import loads, registry
+
+    if _SERIALIZER not in registry.name_to_type:
+        raise ValueError("it is signed, and TARSY_SIGNING_KEY, _CERTIFICATE and _TRUSTED are not set here")
+    try:
+        return loads(body, SIGNED, "utf-8", force=True)
+    except DecodeError as error:
+        raise ValueError(f"its signature: {explain(error)}") from None
+
+
+def sign(body: Any) -> str:
+    """A body that this process signs; one that `read_signed` took."""
+    from kombu.serialization import dumps
+
+    signed: bytes | str = dumps(body, serializer=_SERIALIZER)[2]
+    return signed if isinstance(signed, str) else signed.decode()
+
+
+def explain(error: Exception) -> str | None:
+    """Why a signature was not accepted; None for another error, whose text may quote the body."""
+    from celery.exceptions import SecurityError
+
+    return next((str(each) for each in error.args if isinstance(each, SecurityError)), None)
 
 
 def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
@@ -90,6 +124,6 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
         _SERIALIZER,
         serializer.serialize,
         serializer.deserialize,
-        content_type="application/data",
+        content_type=SIGNED,
         content_encoding="utf-8",
     )

@@ -9,9 +9,11 @@ import time
 from typing import Any
 
 from celery import signals
-from celery.exceptions import NotRegistered, SecurityError
+from celery.exceptions import NotRegistered
 from celery.worker import consumer
 from kombu.exceptions import ContentDisallowed
+
+from tarsy_tasks.signing import explain
 
 __all__ = ["Consumer", "taking_for_s"]
 
@@ -36,9 +38,8 @@ class Consumer(consumer.Consumer):
         super().on_ready()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        # Of other errors the text may quote the body.
-        cause = next((each for each in exc.args if isinstance(each, SecurityError)), None)
-        self._refuse(message, exc, f"its signature: {cause}" if cause else "its body cannot be decoded")
+        why = explain(exc)
+        self._refuse(message, exc, f"its signature: {why}" if why else "its body cannot be decoded")
 
     def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
         self._refuse(message, None, "it is no task of Celery")

@@ -214,6 +214,37 @@ def test_workers_answer_operators_who_sign(
     assert worker.process.poll() is None
 
 
+def test_a_signed_message_that_was_set_aside_is_signed_again_by_the_operator(
+    worker: Worker, pairs: dict[str, Pair], agent: Pair, trusted: Path, redis_url: str
+) -> None:
+    body = base64.b64encode(serializer_of(agent).serialize(MESSAGE).encode()).decode()
+    headers = {"id": "aside", "task": "tarsy.call_tool", "lang": "py", "argsrepr": "", "kwargsrepr": ""}
+    properties = {"delivery_tag": "aside", "delivery_info": {"exchange": "", "routing_key": "mcp.desk"}}
+    message = {
+        "body": body,
+        "headers": headers,
+        "properties": {**properties, "body_encoding": "base64"},
+        "content-type": "application/data",
+        "content-encoding": "utf-8",
+    }
+
+    def poison(*words: str, **signing: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).parent / "tarsy-tasks"), "poison", *words]
+        environment = {**unsigned(worker.environment), **signing}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(keys.poison_key("aside"), f"mcp.desk\n\n{json.dumps(message)}", ex=600)
+        client.zadd(keys.POISONED, {"aside": client.time()[0]})
+        client.expire(keys.POISONED, 600)
+        assert "it is signed" in poison("list").stdout
+        assert poison("retry", "aside").returncode == 1
+        own = variables(pairs["operator"], trusted)
+        assert "desk.echo" in poison("list", **own).stdout
+        assert poison("retry", "aside", **own).returncode == 0
+    assert answer_to(redis_url, "aside")["result"]["content"] == "hello"
+
+
 def unsigned(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith("TARSY_SIGNING_")}
 
