@@ -40,6 +40,7 @@ def test_a_channel_that_was_never_closed_leaves_nothing_behind(redis_url: str) -
     connection = app.connection_for_read()
     channel = connection.channel()
     assert channel.qos.can_consume()  # as a consumer does, whose connection is then lost
+    channel.pool.disconnect()
     gone = weakref.ref(channel)
     del channel, connection
     gc.collect()
