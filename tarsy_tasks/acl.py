@@ -48,6 +48,7 @@ _NUMBERS = (
     keys.minute_key("*"),
 )
 _STREAMS = (keys.ALERTS, keys.AUDIT, keys.AGENT_AUDIT)
+_CALL = (keys.call_marker("*"), keys.withdrawn_key("*"))
 _GROUPS = "celery-taskset-meta-*"
 _BINDINGS = "_kombu.*"
 _REMOTE_CONTROL = "*.celery.pidbox"
@@ -61,7 +62,7 @@ _WORKERS_OWN = (
     keys.SWEEPS,
     keys.POISONED,
     keys.poison_key("*"),
-    keys.call_marker("*"),
+    *_CALL,
     keys.result_key("*"),
     _GROUPS,
     keys.WORKERS,
@@ -190,12 +191,13 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
     return [
         _allow(_COMMON),
         # To send calls, and to take back those that have not begun.
-        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, *queues, *waiting, keys.call_marker("*"), claims]),
+        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, *queues, *waiting, *_CALL, claims]),
         _select(("hsetnx", "hget", "hdel", "hexists"), [keys.UNACKED]),
         _select_writing(("zadd",), [keys.QUEUES]),
         _select_writing(("zadd", "zrem"), waiting),
         _select(("lpush", "lrem", "llen"), queues),
-        _select(("hget", "hset", "exists", "expire"), [keys.call_marker("*")]),
+        _select_reading(("hget", "hexists", "exists"), _CALL),
+        _select_writing(("set",), [keys.withdrawn_key("*")]),
         _select(("set", "get", "del"), [claims]),
         _select_writing(("sadd",), _bindings(queues)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),

@@ -55,12 +55,16 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     recreations = CounterMetricFamily(
         "tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"]
     )
+    unaudited = CounterMetricFamily(
+        "tarsy_calls_unaudited", "Calls whose entry the audit did not take.", labels=["server"]
+    )
     for each in metrics:
         labels = [each.server, each.tool]
         for outcome, count in each.calls.items():
             calls.add_metric([*labels, outcome], count)
         if each.tool == NO_TOOL:
             recreations.add_metric([each.server], each.recreations)
+            unaudited.add_metric([each.server], each.unaudited)
         running.add_metric(labels, each.in_flight)
         if each.calls:
             retries.add_metric(labels, each.retries)
@@ -72,7 +76,7 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             failing.add_metric(labels, each.failure_rate)
         if each.last_error is not None:
             error.add_metric([*labels, each.last_error.code], each.last_error.at)
-    return [calls, retries, duration, wait, running, average, failing, error, recreations]
+    return [calls, retries, duration, wait, running, average, failing, error, recreations, unaudited]
 
 
 def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:

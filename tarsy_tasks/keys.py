@@ -9,6 +9,8 @@ __all__ = [
     "AGENT_AUDIT",
     "ALERTS",
     "AUDIT",
+    "AUDIT_FIELD",
+    "AUDIT_TTL_S",
     "CANCELLATIONS",
     "HEALTH_WORKERS",
     "IDEMPOTENCY",
@@ -44,6 +46,7 @@ __all__ = [
     "serving_key",
     "tools_key",
     "waiting_key",
+    "withdrawn_key",
     "without_priority",
     "worker_health_key",
 ]
@@ -87,6 +90,9 @@ _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
 _PRIORITY = "\x06\x16"
 
+AUDIT_FIELD = "entry"
+AUDIT_TTL_S = 366 * 24 * 3600
+"""How long the audit of a deployment is kept that makes no calls any more."""
 IDEMPOTENCY_TTL_S = 3500
 """How long an idempotency key stands for its call: a little less than results are kept."""
 
@@ -154,8 +160,13 @@ def alert_state_key(server: str) -> str:
 
 
 def call_marker(tag: str) -> str:
-    """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL."""
+    """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL; workers write it."""
     return f"tarsy:call:{tag}"
+
+
+def withdrawn_key(tag: str) -> str:
+    """There when nobody waits for a call any more, and it shall not begin. It has a TTL; agents write it."""
+    return f"tarsy:withdrawn:{tag}"
 
 
 def poison_key(tag: str) -> str:

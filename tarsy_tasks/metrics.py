@@ -9,6 +9,7 @@ these names; times are sums of microseconds, so that adding them up anywhere is 
     took:BUCKET  took:us          calls that were sent: how many took up to so many seconds; the sum
     waited:BUCKET  waited:us      the same of the time in the queue
     recreations                   sessions that replaced a lost one; of a server, not of a tool
+    unaudited                     calls whose entry the audit did not take; of a server, not of a tool
 """
 
 import json
@@ -118,6 +119,10 @@ class ToolMetrics:
     @property
     def recreations(self) -> int:
         return self.numbers.get("recreations", 0)
+
+    @property
+    def unaudited(self) -> int:
+        return self.numbers.get("unaudited", 0)
 
     @property
     def duration(self) -> Distribution:

@@ -9,13 +9,13 @@ import base64
 import json
 from dataclasses import dataclass
 from hashlib import sha1
-from typing import Any, cast
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
 from redis.exceptions import ResponseError
 
 from tarsy_tasks import keys
-from tarsy_tasks.signing import SIGNED, read_signed, sign
+from tarsy_tasks.broker.messages import Books, DamagedMessage, read_books
+from tarsy_tasks.signing import sign
 
 __all__ = ["DamagedMessage", "SetAside", "drop", "load", "load_arguments", "load_latest", "retry"]
 
@@ -26,14 +26,14 @@ _SHOWN_LIMIT = 200
 _NO_STRING = "it is no string in Redis"
 _CALLER = ("call_id", "agent_id", "run_id")
 
-# KEYS: poison, poisoned, unacked, waiting, queue, marker, result, queues. ARGV: tag, digest of the books, message,
-# name in `queues`.
+# KEYS: poison, poisoned, unacked, waiting, queue, marker, result, queues, withdrawn. ARGV: tag, digest of the books,
+# message, name in `queues`.
 # Its marker goes, and with it the count of its deliveries and what had begun; so does what its caller was told.
 _RETRY = """
 local books = redis.call('GET', KEYS[1])
 if not books or redis.sha1hex(books) ~= ARGV[2] or redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then return 0 end
 local t = redis.call('TIME')
-redis.call('DEL', KEYS[1], KEYS[6], KEYS[7])
+redis.call('DEL', KEYS[1], KEYS[6], KEYS[7], KEYS[9])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HSET', KEYS[3], ARGV[1], KEYS[5] .. '\\n\\n' .. ARGV[3])
 redis.call('ZADD', KEYS[4], t[1] + t[2] / 1000000, ARGV[1])
@@ -41,10 +41,6 @@ redis.call('ZADD', KEYS[8], 'NX', t[1] + t[2] / 1000000, ARGV[4])
 redis.call('LPUSH', KEYS[5], ARGV[3])
 return 1
 """
-
-
-class DamagedMessage(ValueError):
-    """A message that was set aside and cannot be read; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -74,49 +70,6 @@ class SetAside:
     damage: str | None = None
 
 
-class _Message(BaseModel):
-    """kombu's form of a message."""
-
-    model_config = ConfigDict(extra="allow")
-
-    body: str
-    headers: dict[str, Any]
-    properties: dict[str, Any]
-
-    @property
-    def is_signed(self) -> bool:
-        return (self.model_extra or {}).get("content-type") == SIGNED
-
-
-_Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
-"""Celery's: positional arguments, keyword arguments, and how the task hangs together with others."""
-
-
-@dataclass(frozen=True)
-class _Books:
-    """The books of a message that can be read, and what it says."""
-
-    text: bytes
-    queue: str
-    message: _Message
-    args: list[Any]
-    kwargs: dict[str, Any]
-    embed: Any
-
-    @property
-    def is_encoded(self) -> bool:
-        return self.message.properties.get("body_encoding") == "base64"
-
-    @property
-    def call(self) -> dict[str, Any]:
-        """The fourth argument of a call, which says who asks."""
-        found: Any = self.argument(3, "call")
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-    def argument(self, position: int, name: str) -> Any:
-        return self.args[position] if len(self.args) > position else self.kwargs.get(name)
-
-
 def load_latest(redis: Any, limit: int) -> tuple[list[SetAside], int]:
     """The messages that were set aside last, newest first, and how many there are in all.
 
@@ -140,7 +93,7 @@ def load_arguments(redis: Any, tag: str) -> Any:
     Raises:
         DamagedMessage: It cannot be read.
     """
-    return _read(_text_of(redis, tag) or b"").argument(2, "arguments")
+    return read_books(_text_of(redis, tag) or b"").call.arguments
 
 
 def retry(redis: Any, tag: str) -> bool:
@@ -156,7 +109,7 @@ def retry(redis: Any, tag: str) -> bool:
     text = _text_of(redis, tag)
     if text is None:
         return False
-    books = _read(text)
+    books = read_books(text)
     home = keys.without_priority(books.queue)
     names = (
         keys.poison_key(tag),
@@ -167,6 +120,7 @@ def retry(redis: Any, tag: str) -> bool:
         keys.call_marker(tag),
         keys.result_key(tag),
         keys.QUEUES,
+        keys.withdrawn_key(tag),
     )
     digest = sha1(text, usedforsecurity=False).hexdigest()
     return bool(redis.eval(_RETRY, len(names), *names, tag, digest, _without_deadline(books), home))
@@ -196,12 +150,12 @@ def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | 
     if not is_read:
         return SetAside(tag, queue, at, kept_s, size_bytes)
     try:
-        books = _read(text)
+        books = read_books(text)
     except DamagedMessage as damage:
         return SetAside(tag, queue, at, kept_s, size_bytes, damage=str(damage))
-    tool = f"{books.argument(0, 'server')}.{books.argument(1, 'tool')}"[:_SHOWN_LIMIT]
-    caller = {name: str(books.call[name])[:_SHOWN_LIMIT] for name in _CALLER if books.call.get(name)}
-    task = str(books.message.headers.get("task"))[:_SHOWN_LIMIT]
+    tool = f"{books.call.server}.{books.call.tool}"[:_SHOWN_LIMIT]
+    caller = {name: str(books.call.info[name])[:_SHOWN_LIMIT] for name in _CALLER if books.call.info.get(name)}
+    task = books.task[:_SHOWN_LIMIT]
     return SetAside(tag, queue, at, kept_s, size_bytes, task, tool, caller)
 
 
@@ -212,30 +166,9 @@ def _text_of(redis: Any, tag: str) -> bytes | None:
         raise DamagedMessage(_NO_STRING) from None
 
 
-def _read(text: bytes) -> _Books:
-    queue, *rest = text.split(b"\n", 2)
-    if len(rest) < 2:
-        raise DamagedMessage("it does not begin with the name of its queue")
-    try:
-        message = _Message.model_validate_json(rest[1])
-        body = base64.b64decode(message.body) if message.properties.get("body_encoding") == "base64" else message.body
-    except ValueError as error:
-        raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
-    try:
-        said = read_signed(body) if message.is_signed else None
-    except ValueError as error:
-        raise DamagedMessage(str(error)) from None
-    try:
-        parts = _Body.validate_json(body) if said is None else _Body.validate_python(said)
-        return _Books(text, queue.decode(), message, *parts)
-    except ValueError as error:
-        # Its text may quote arguments.
-        raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
-
-
-def _without_deadline(books: _Books) -> str:
-    books.call.pop("deadline", None)
-    parts = [books.args, books.kwargs, books.embed]
+def _without_deadline(books: Books) -> str:
+    books.call.info.pop("deadline", None)
+    parts = [books.call.args, books.call.kwargs, books.embed]
     body = sign(parts) if books.message.is_signed else json.dumps(parts)
     headers = {**books.message.headers, "expires": None}
     headers.pop("garbage_at", None)

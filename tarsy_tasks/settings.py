@@ -40,6 +40,9 @@ class Settings(BaseSettings):
         signing_certificate: `TARSY_SIGNING_CERTIFICATE`, the file of its certificate.
         signing_trusted: `TARSY_SIGNING_TRUSTED`, the directory of the certificates whose messages this process takes;
             others it refuses.
+        audit_entries: `TARSY_AUDIT_ENTRIES`, about how many entries the audit keeps in Redis; 0: none.
+        audit_file: `TARSY_AUDIT_FILE`, to which workers append entries as lines of JSON.
+        audit_required: `TARSY_AUDIT_REQUIRED`, whether a call that cannot be written to the audit is not made.
         shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
             after 30 s.
     """
@@ -61,6 +64,9 @@ class Settings(BaseSettings):
     signing_key: Path | None = None
     signing_certificate: Path | None = None
     signing_trusted: Path | None = None
+    audit_entries: int = Field(default=100_000, ge=0)
+    audit_file: Path | None = None
+    audit_required: bool = False
     shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
 
     @field_validator("redis_url")
@@ -95,7 +101,7 @@ def load_settings() -> Settings:
         ConfigError: One of them cannot be right.
     """
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as error:
         names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
         raise ConfigError(
@@ -105,5 +111,12 @@ def load_settings() -> Settings:
             "TARSY_CANVAS any or same_queue, "
             "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
             "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook, "
-            "TARSY_ALERT_WEBHOOK_SECRET whsec_ and base64, or another text"
+            "TARSY_ALERT_WEBHOOK_SECRET whsec_ and base64, or another text, TARSY_AUDIT_ENTRIES a number from 0, "
+            "TARSY_AUDIT_REQUIRED true or false, TARSY_AUDIT_FILE the path of a file"
         ) from None
+    if settings.audit_required and not settings.audit_entries and settings.audit_file is None:
+        raise ConfigError(
+            "TARSY_AUDIT_REQUIRED: no audit is written, so no call could ever be made: set TARSY_AUDIT_ENTRIES to more "
+            "than 0, or TARSY_AUDIT_FILE"
+        )
+    return settings

@@ -135,14 +135,14 @@ class AsyncToolExecutor:
     async def submit(self, call: ToolCall) -> AsyncPendingCall:
         """As `ToolExecutor.submit`."""
         deadline = self._calls.deadline()
-        return AsyncPendingCall(self._calls, await self._send(lambda calls: calls.send(call, deadline), deadline))
+        return AsyncPendingCall(self._calls, await self._send(lambda calls: calls.send(call, deadline), deadline, call))
 
     async def execute(self, call: ToolCall) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
         deadline = self._calls.deadline()
         sending = self._start_sending(lambda calls: calls.send(call, deadline))
         try:
-            pending = AsyncPendingCall(self._calls, await self._sent(sending, deadline))
+            pending = AsyncPendingCall(self._calls, await self._sent(sending, deadline, call))
             return await pending.result()
         except asyncio.CancelledError:
             # Nobody waits for this, neither for a send that is under way nor for the cancel.
@@ -158,25 +158,27 @@ class AsyncToolExecutor:
             await self.list_tools()
         return self._catalogue
 
-    async def _send(self, send: Callable[[Calls], T], deadline: float) -> T:
-        return await self._sent(self._start_sending(send), deadline)
+    async def _send(self, send: Callable[[Calls], T], deadline: float, call: ToolCall | None = None) -> T:
+        return await self._sent(self._start_sending(send), deadline, call)
 
     def _start_sending(self, send: Callable[[Calls], T]) -> "Future[T]":
         return self._senders.submit(send, self._calls)
 
-    async def _sent(self, sending: "Future[T]", deadline: float) -> T:
+    async def _sent(self, sending: "Future[T]", deadline: float, call: ToolCall | None = None) -> T:
         """Wait for a send, at most until the deadline: with Redis gone, those before it hold all the senders."""
         try:
             return await _wait(sending, max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            sending.cancel()
-            raise BrokerUnavailable(
+            error = BrokerUnavailable(
                 f"Redis could not be reached within {self._calls.timeout_s:g} s. The call was not enqueued in time."
-            ) from None
+            )
+            if sending.cancel() and call is not None:
+                self._calls.tell_unsent(call, error)
+            raise error from None
 
     def _cancel_when_sent(self, sending: "Future[SentCall]") -> None:
         if not sending.cancelled() and sending.exception() is None:
-            self._calls.withdraw_later(sending.result())
+            self._calls.withdraw_later(sending.result(), is_cancelled=True)
 
 
 async def _wait(future: "Future[T]", timeout_s: float) -> T:

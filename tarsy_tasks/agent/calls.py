@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks import keys
 from tarsy_tasks.agent import endings
+from tarsy_tasks.agent.audit import audit_of
 from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
 from tarsy_tasks.agent.replies import Meta, ReplyReader, is_refusal, reader_of
@@ -44,7 +45,10 @@ class SentCall:
         deadline: Monotonic time after which nobody waits.
         future: Resolves to the `ToolResult`.
         server: Id of the server; empty for a call that was not sent.
+        tool: Name of the tool, as far as it is known here.
         claim: Of the call's idempotency key, if it has one.
+        sent_at: When it was sent, by the clock of Redis; None for a call that was not.
+        is_told: The audit knows how it ended.
     """
 
     def __init__(
@@ -54,14 +58,19 @@ class SentCall:
         deadline: float,
         future: "Future[ToolResult]",
         server: str = "",
+        tool: str = "",
         claim: Claim | None = None,
+        sent_at: float | None = None,
     ) -> None:
         self.id = task_id
         self.call = call
         self.deadline = deadline
         self.future = future
         self.server = server
+        self.tool = tool
         self.claim = claim
+        self.sent_at = sent_at
+        self.is_told = False
 
     @property
     def is_shared(self) -> bool:
@@ -137,25 +146,31 @@ class Calls:
         except CallError as error:
             answered: Future[ToolResult] = Future()
             answered.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
-            return SentCall("", call, deadline, answered)
+            rejected = SentCall("", call, deadline, answered, *_split(call.name))
+            self._tell_audit(rejected, error)
+            return rejected
+        except BrokerUnavailable as error:
+            self.tell_unsent(call, error)
+            raise
         if claimed is not None and not claimed.is_new:
             future = reader.expect(claimed.task_id, lambda meta: _settle(meta, call, claimed), deadline)
             with suppress(*_connection_errors()):
                 # The reader looks again.
                 reader.look(claimed.task_id)
-            return SentCall(claimed.task_id, call, deadline, future, server, claimed)
+            return SentCall(claimed.task_id, call, deadline, future, server, tool, claimed)
         future = reader.expect(task_id, lambda meta: _settle(meta, call, claimed), deadline)
         left_s = max(0.0, deadline - time.monotonic())
+        sent_at = reader.clock.now()
         info = CallInfo(
             call_id=call.id,
             name=call.name,
             agent_id=self._agent_id,
             run_id=self._run_id,
             # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
-            deadline=reader.clock.now() + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
-            sent_at=reader.clock.now(),
+            deadline=sent_at + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
+            sent_at=sent_at,
         )
-        sent = SentCall(task_id, call, deadline, future, server, claimed)
+        sent = SentCall(task_id, call, deadline, future, server, tool, claimed, sent_at)
         try:
             message = (server, tool, arguments, info.model_dump(exclude_none=True))
             self._publish(reader, task_id, "tarsy.call_tool", message, deadline)
@@ -187,8 +202,11 @@ class Calls:
         reader_of(self.app).forget(listing.id, listing.future)
         withdraw_later(self.app, listing.id, listing.server)
 
-    def withdraw_later(self, sent: SentCall) -> "Future[ToolResult]":
+    def withdraw_later(self, sent: SentCall, *, is_cancelled: bool = False) -> "Future[ToolResult]":
         """The deadline has passed: take the call back if it has not begun, else cancel it.
+
+        Args:
+            is_cancelled: Its caller does not want it any more.
 
         Returns:
             How it ended; Redis may hang, so whoever waits for this bounds it, and then takes `no_answer`.
@@ -199,14 +217,14 @@ class Calls:
 
         def conclude(found: "Future[Withdrawal]") -> None:
             try:
-                ended.set_result(self._conclude(sent, found.result()))
+                ended.set_result(self._conclude(sent, found.result(), is_cancelled=is_cancelled))
             except Exception:
                 ended.set_result(self.no_answer(sent))
 
         asked.add_done_callback(conclude)
         return ended
 
-    def _conclude(self, sent: SentCall, found: Withdrawal) -> ToolResult:
+    def _conclude(self, sent: SentCall, found: Withdrawal, *, is_cancelled: bool) -> ToolResult:
         if found.mark is Mark.ANSWERED:
             # It was stored just now, or while Redis was away from this process.
             reader_of(self.app).look(sent.id)
@@ -219,7 +237,12 @@ class Calls:
         else:
             if sent.claim is not None:
                 sent.claim.release()
-            error = endings.not_started(sent.call, sent.server, self.timeout_s, is_served=found.is_served)
+            if is_cancelled:
+                error = endings.cancelled(sent.call, goes_on=False)
+            else:
+                error = endings.not_started(sent.call, sent.server, self.timeout_s, is_served=found.is_served)
+            if not found.is_taken:
+                self._tell_audit(sent, error)
             return self._ended_here(sent, error)
         return self.no_answer(sent)
 
@@ -250,7 +273,29 @@ class Calls:
             if sent.claim is not None and not found.is_shared:
                 sent.claim.release()
             error = endings.cancelled(sent.call, goes_on=found.is_shared)
+            if not found.is_taken:
+                self._tell_audit(sent, error)
             sent.future.set_result(ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name))
+
+    def tell_unsent(self, call: ToolCall, error: BrokerUnavailable) -> None:
+        """Tell the audit of a call that could not be sent, for Redis was not there."""
+        self._tell_audit(SentCall("", call, 0.0, Future(), *_split(call.name)), error)
+
+    def _tell_audit(self, sent: SentCall, error: CallError | BrokerUnavailable) -> None:
+        """No worker had it, or will ever have it."""
+        if sent.is_told:
+            return
+        sent.is_told = True
+        audit_of(self.app).tell(
+            sent.call,
+            error,
+            server=sent.server,
+            tool=sent.tool,
+            task_id=sent.id,
+            sent_at=sent.sent_at,
+            agent_id=self._agent_id,
+            run_id=self._run_id,
+        )
 
     def is_selected(self, server: str, tool: str) -> bool:
         """Whether the filter lets a tool through."""
@@ -358,6 +403,12 @@ def _encode(call: ToolCall) -> str | None:
         return json.dumps(call.arguments, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"the arguments of {call.name} hold something that is not JSON: {error}") from error
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Server and tool of a name that was not understood, as well as that can be."""
+    server, dot, tool = name.partition(".")
+    return (server, tool) if dot else ("", name)
 
 
 def _connection_errors() -> tuple[type[Exception], ...]:

@@ -32,11 +32,13 @@ class Withdrawal:
         mark: What had become of it. `Mark.NONE`: it had not begun, and never will.
         is_served: Whether a live worker serves its server; known only for a call that had not begun.
         is_shared: It goes on for others.
+        is_taken: A worker has or had it, and tells the audit what became of it.
     """
 
     mark: Mark
     is_served: bool = True
     is_shared: bool = False
+    is_taken: bool = True
 
 
 def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = False) -> Withdrawal:
@@ -57,11 +59,12 @@ def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = Fals
             channel.deliveries = Deliveries(lambda: exchange)
         if is_shared and not channel.deliveries.is_forgotten(task_id):
             return Withdrawal(channel.deliveries.mark_of(task_id), is_shared=True)
-        mark = channel.deliveries.withdraw(task_id, keys.queue(server))
+        mark, is_taken = channel.deliveries.withdraw(task_id, keys.queue(server))
         if mark is not Mark.NONE:
             return Withdrawal(mark)
         with channel.conn_or_acquire() as client:
-            return Withdrawal(mark, bool(fleet.serving_workers(client, [server])[server]))
+            is_served = bool(fleet.serving_workers(client, [server])[server])
+        return Withdrawal(mark, is_served, is_taken=is_taken)
 
 
 def cancel_running(app: "Celery", task_id: str) -> None:

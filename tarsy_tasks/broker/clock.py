@@ -62,6 +62,10 @@ class RedisClock:
         Raises:
             RuntimeError: It was never synced.
         """
+        return self.at(time.monotonic())
+
+    def at(self, monotonic_s: float) -> float:
+        """The same of a moment of this machine's monotonic clock. Raises as `now`."""
         if self._synced_at == float("-inf"):
             raise RuntimeError("this clock was never set: call sync first")
-        return time.monotonic() + self._offset
+        return monotonic_s + self._offset

@@ -15,21 +15,21 @@ queue and put back. Its books are a field of `tarsy:unacked`, its place in `tars
 and its marker `tarsy:call:<tag>`. The tag of a call is its task id.
 
 Agents write books, too, and each may have some of the queues only. So what the books say of a queue is never where a
-message is put back: it goes where it waited, by the name of that key, or where it was taken, by its lease.
+message is put back: it goes where it waited, by the name of that key, or where it was taken, by its lease. Markers only
+workers write, so that no agent can have its call forgotten by the audit; that a call is withdrawn has a key of its own.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha1
-from typing import Any
-
-from redis.exceptions import NoScriptError
+from typing import Any, Protocol
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.script import Script
+from tarsy_tasks.broker.sweep import SWEEP, Swept
 
-__all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Mark", "Swept"]
+__all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Entry", "Mark", "Trail"]
 
 MAX_DELIVERIES = 3
 """A message whose workers died so often is set aside, if the last time it was the suspect: a call has to run alone."""
@@ -47,12 +47,42 @@ _SEARCH_LIMIT = 1000
 
 
 class Mark(StrEnum):
-    """What a call's marker says of it."""
+    """What is known of a call."""
 
     NONE = ""
     BEGUN = "begun"
     ANSWERED = "answered"
     WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the audit gets in the step that ends a call: then it has one entry for each, whoever dies when.
+
+    Attributes:
+        text: For the stream; empty: it gets none.
+        limit: About how many entries the stream keeps.
+        told: Called when it was this step that ended the call, with why the stream did not take the entry, or with
+            nothing.
+    """
+
+    text: str
+    limit: int
+    told: Callable[[str], None]
+
+
+class Trail(Protocol):
+    """What a worker knows of a call in its hands."""
+
+    def entry(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> Entry:
+        """The entry of the call, which ends now.
+
+        Args:
+            status: Celery's state, None if nothing is stored.
+            result: What is stored.
+            size_bytes: Its size.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -68,6 +98,7 @@ class Delivery:
         runs: The pool has it: it goes on when the connection to Redis is made anew.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
+        trail: For the audit; None for what is no call.
     """
 
     tag: str
@@ -78,6 +109,7 @@ class Delivery:
     runs: bool = False
     answered: bool = False
     kept: bool = False
+    trail: Trail | None = None
 
     @property
     def lease(self) -> str:
@@ -85,29 +117,19 @@ class Delivery:
         return f"{self.queue}\n{self.tag}"
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep found: tags of messages that went back to their queues, and of those that were set aside within the
-    last minute, by whomever: whoever did may have died before it said so.
+_NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
+_RECORD = f"""
+    local function record(key, text, limit)
+        if text == '' then return '' end
+        local id = redis.pcall('XADD', key, 'MAXLEN', '~', limit, '*', '{keys.AUDIT_FIELD}', text)
+        if type(id) == 'table' then return id.err end  -- an answer is worth more than its entry
+        redis.call('EXPIRE', key, {keys.AUDIT_TTL_S})
+        return ''
+    end
     """
 
-    restored: tuple[str, ...]
-    set_aside: tuple[str, ...]
-
-
-class _Script:
-    def __init__(self, text: str, *, grows: bool = False) -> None:
-        # A Redis that is full takes nothing new, and everything that brings calls to their end.
-        self.text = text if grows else f"#!lua flags=allow-oom\n{text}"
-        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
-_NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
-# KEYS: unacked, leases. ARGV: tag first, lease last.
-_DROP = "redis.call('HDEL', KEYS[1], ARGV[1]) redis.call('ZREM', KEYS[2], ARGV[#ARGV]) "
-
 # KEYS: unacked, waiting, queue, queues. ARGV: tag, message, when it is garbage, name in `queues`.
-_PUBLISH = _Script(
+_PUBLISH = Script(
     _NOW
     + """
     if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
@@ -118,78 +140,122 @@ _PUBLISH = _Script(
     grows=True,
 )
 
-# KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or '',
-# whether it is a suspect from the beginning, lease.
-_TAKE = _Script(
+# KEYS: unacked, waiting, leases, marker, withdrawn. ARGV: tag, marker's ttl, books of a message that a stock producer
+# sent or '', whether it is a suspect from the beginning, lease.
+_TAKE = Script(
     _NOW
     + """
     local mark = redis.call('HMGET', KEYS[4], 'mark', 'owner')
-    if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 and not mark[1] then
+    local is_withdrawn = not mark[1] and redis.call('EXISTS', KEYS[5]) == 1
+    local has_books = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
+    if not (has_books or mark[1] or is_withdrawn) then
         if ARGV[3] == '' then return {0, '', ''} end
         redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+        has_books = true
     end
+    if has_books then redis.call('HSET', KEYS[4], 'taken', 1) end
     redis.call('ZADD', KEYS[3], now, ARGV[5])
     redis.call('ZREM', KEYS[2], ARGV[1])
-    local count = redis.pcall('HINCRBY', KEYS[4], 'deliveries', 1)
-    if type(count) == 'table' then  -- agents can write markers, too
-        count = 1
-        redis.call('HSET', KEYS[4], 'deliveries', count)
-    end
+    local count = redis.call('HINCRBY', KEYS[4], 'deliveries', 1)
     if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
     redis.call('EXPIRE', KEYS[4], ARGV[2])
-    return {count, mark[1] or '', mark[2] or ''}
+    return {count, is_withdrawn and 'withdrawn' or mark[1] or '', mark[2] or ''}
     """
 )
 
-# KEYS: marker. ARGV: owner, who may have begun it before, marker's ttl.
-_BEGIN = _Script(
-    """
+# KEYS: marker, audit, withdrawn. ARGV: owner, who may have begun it before, marker's ttl, whether the audit has to be
+# there.
+_BEGIN = Script(
+    f"""
     local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return {mark[1], ''} end
+    if mark[1] == 'answered' then return {{mark[1], ''}} end
+    if not mark[1] and redis.call('EXISTS', KEYS[3]) == 1 then return {{'withdrawn', ''}} end
     if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end
+    if ARGV[4] ~= '' then
+        local probe = redis.pcall('XADD', KEYS[2], '*', '{keys.AUDIT_FIELD}', '')
+        if type(probe) == 'table' then return {{'', '', probe.err}} end
+        redis.call('XDEL', KEYS[2], probe)
+        redis.call('EXPIRE', KEYS[2], {keys.AUDIT_TTL_S})
+    end
     redis.call('HSET', KEYS[1], 'mark', 'begun', 'owner', ARGV[1])
     redis.call('EXPIRE', KEYS[1], ARGV[3])
-    return {'', ''}
+    return {{'', ''}}
     """
 )
 
 # KEYS: marker. ARGV: owner.
-_UNBEGIN = _Script(
+_UNBEGIN = Script(
     """
     local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
     if mark[1] == 'begun' and mark[2] == ARGV[1] then redis.call('HDEL', KEYS[1], 'mark', 'owner') end
     """
 )
 
-# KEYS: unacked, leases, marker, result. ARGV: tag, marker's ttl, result, its ttl, owner, reply channel, lease.
-# The first answer stays, and what another owner began in the meantime, that one answers.
-_ANSWER = _Script(
+# KEYS: unacked, leases, marker, result, audit, withdrawn. ARGV: tag, marker's ttl, result, its ttl, owner, reply
+# channel, lease, audit entry, how many are kept. The first answer stays, and what another owner began in the meantime, that one
+# answers. Of what an agent withdrew from its queue the agent tells the audit.
+_ANSWER = Script(
+    _RECORD
+    + """
+    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner', 'taken')
+    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return {0, ''} end
+    local is_mine = mark[1] or mark[3] or redis.call('EXISTS', KEYS[6]) == 0
+    redis.call('HDEL', KEYS[1], ARGV[1])
+    redis.call('ZREM', KEYS[2], ARGV[7])
+    if mark[1] == 'answered' then return {0, ''} end
+    if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
+    else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
+    redis.call('PUBLISH', KEYS[4], ARGV[3])
+    redis.call('PUBLISH', ARGV[6], ARGV[3])
+    redis.call('HSET', KEYS[3], 'mark', 'answered')
+    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    if not is_mine then return {0, ''} end
+    return {1, record(KEYS[5], ARGV[8], ARGV[9])}
     """
-    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner')
-    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return 0 end
-    if mark[1] ~= 'answered' then
-        if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
-        else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
-        redis.call('PUBLISH', KEYS[4], ARGV[3])
-        redis.call('PUBLISH', ARGV[6], ARGV[3])
-        redis.call('HSET', KEYS[3], 'mark', 'answered')
-        redis.call('EXPIRE', KEYS[3], ARGV[2])
-    end
-    """
-    + _DROP
 )
 
-# KEYS: unacked, leases, marker. ARGV: tag, marker's ttl, lease.
-_ACKNOWLEDGE = _Script(
-    _DROP
+# KEYS: unacked, leases, marker, audit, withdrawn. ARGV: tag, marker's ttl, lease, audit entry, how many are kept.
+_ACKNOWLEDGE = Script(
+    _RECORD
     + """
-    if redis.call('HGET', KEYS[3], 'mark') ~= 'withdrawn' then redis.call('HSET', KEYS[3], 'mark', 'answered') end
+    local found = redis.call('HMGET', KEYS[3], 'mark', 'taken')
+    local mark, is_withdrawn = found[1], not found[1] and redis.call('EXISTS', KEYS[5]) == 1
+    local is_mine = found[2] or not is_withdrawn
+    redis.call('HDEL', KEYS[1], ARGV[1])
+    redis.call('ZREM', KEYS[2], ARGV[3])
+    if not is_withdrawn then redis.call('HSET', KEYS[3], 'mark', 'answered') end
     redis.call('EXPIRE', KEYS[3], ARGV[2])
+    if mark == 'answered' or not is_mine then return {0, ''} end
+    return {1, record(KEYS[4], ARGV[4], ARGV[5])}
+    """
+)
+
+# KEYS: unacked, waiting, audit. ARGV: tag, audit entry, how many are kept.
+_DISCARD = Script(
+    _RECORD
+    + """
+    if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return {0, ''} end
+    local books = redis.call('HGET', KEYS[1], ARGV[1])
+    if not books then return {0, ''} end
+    redis.call('HDEL', KEYS[1], ARGV[1])
+    local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
+    if queue then redis.call('LREM', queue, -1, message) end
+    return {1, record(KEYS[3], ARGV[2], ARGV[3])}
+    """
+)
+
+# KEYS: marker, audit. ARGV: audit entry, how many are kept, marker's ttl.
+_TELL = Script(
+    _RECORD
+    + """
+    if redis.call('HSETNX', KEYS[1], 'told', 1) == 0 then return {0, ''} end
+    redis.call('EXPIRE', KEYS[1], ARGV[3])
+    return {1, record(KEYS[2], ARGV[1], ARGV[2])}
     """
 )
 
 # KEYS: unacked, leases, waiting, marker, queue, queues. ARGV: tag, marker's ttl, lease.
-_REQUEUE = _Script(
+_REQUEUE = Script(
     _NOW
     + """
     if redis.call('ZREM', KEYS[2], ARGV[3]) == 0 then return 0 end
@@ -199,7 +265,7 @@ _REQUEUE = _Script(
     redis.call('RPUSH', KEYS[5], message)
     redis.call('ZADD', KEYS[3], now, ARGV[1])
     redis.call('ZADD', KEYS[6], 'NX', now, KEYS[5])
-    redis.pcall('HINCRBY', KEYS[4], 'deliveries', -1)
+    redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
     redis.call('HDEL', KEYS[4], 'suspect')
     redis.call('EXPIRE', KEYS[4], ARGV[2])
     return 1
@@ -207,20 +273,19 @@ _REQUEUE = _Script(
 )
 
 # KEYS: leases. ARGV: leases.
-_RENEW = _Script(
+_RENEW = Script(
     _NOW
     + """
     for _, lease in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, lease) end
     """
 )
 
-# KEYS: unacked, waiting, marker. ARGV: tag, marker's ttl.
-_WITHDRAW = _Script(
+# KEYS: unacked, waiting, marker, withdrawn. ARGV: tag, ttl.
+_WITHDRAW = Script(
     """
     local mark = redis.call('HGET', KEYS[3], 'mark')
-    if mark and mark ~= 'withdrawn' then return mark end
-    redis.call('HSET', KEYS[3], 'mark', 'withdrawn')
-    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    if mark then return {mark, 1} end
+    redis.call('SET', KEYS[4], 1, 'EX', ARGV[2])
     if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
         local books = redis.call('HGET', KEYS[1], ARGV[1])
         redis.call('HDEL', KEYS[1], ARGV[1])
@@ -229,98 +294,17 @@ _WITHDRAW = _Script(
             redis.call('LREM', queue, -1, message)
         end
     end
-    return ''
+    return {'', redis.call('HEXISTS', KEYS[3], 'taken')}
     """
 )
 
 # KEYS: unacked, waiting, queue.
-_PURGE = _Script(
+_PURGE = Script(
     """
     for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('HDEL', KEYS[1], tag) end
     local size = redis.call('LLEN', KEYS[3])
     redis.call('DEL', KEYS[2], KEYS[3])
     return size
-    """
-)
-
-# KEYS: unacked, queues, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
-# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most, for how long poison is told,
-# prefix of waiting keys.
-_SWEEP = _Script(
-    _NOW
-    + """
-    local lease, quiet, allowed, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-    local last = redis.call('HMGET', KEYS[4], 'last', 'quiet_until')
-    redis.call('HSET', KEYS[4], 'last', now)
-    redis.call('EXPIRE', KEYS[4], 3600)
-    local swept = tonumber(last[1] or '0')
-    if now - swept > quiet or swept > now + 1 then
-        -- Redis was away or frozen, or nobody looked: leases could not be renewed, and their owners may be well.
-        redis.call('HSET', KEYS[4], 'quiet_until', now + quiet)
-        return {{}, {}}
-    end
-    if last[2] and now < tonumber(last[2]) then return {{}, {}} end
-    local restored = {}
-    local function put_back(tag, books, queue, is_blamed)
-        local rest, message = string.match(books, '^[^\\n]*(\\n[^\\n]*\\n(.*))$')
-        if is_blamed or not message then  -- damaged books must not stop the sweep
-            redis.call('ZREM', ARGV[12] .. queue, tag)
-            redis.call('HDEL', KEYS[1], tag)
-            redis.call('SET', ARGV[8] .. tag, message and queue .. rest or books, 'EX', ARGV[6])
-            redis.call('ZADD', KEYS[5], now, tag)
-            redis.call('EXPIRE', KEYS[5], ARGV[6])
-            redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - ARGV[6])
-        else
-            redis.call('RPUSH', queue, message)
-            redis.call('ZADD', ARGV[12] .. queue, now, tag)
-            redis.call('ZADD', KEYS[2], 'NX', now, queue)
-            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[6])  -- it may wait long, and what had begun must stay known
-            restored[#restored + 1] = tag
-        end
-    end
-    for _, held in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)) do
-        redis.call('ZREM', KEYS[3], held)
-        local home, tag = string.match(held, '^([^\\n]*)\\n(.*)$')
-        local books = tag and redis.call('HGET', KEYS[1], tag)
-        if books then
-            local marker = redis.call('HMGET', ARGV[7] .. tag, 'deliveries', 'suspect')
-            local count = tonumber(marker[1]) or 0
-            put_back(tag, books, home, (marker[2] and count >= allowed) or count >= tonumber(ARGV[10]))
-        end
-    end
-    local function look(tag, home, waiting)
-        local books = redis.call('HGET', KEYS[1], tag)
-        local queue, garbage, message
-        if books then queue, garbage, message = string.match(books, '^([^\\n]*)\\n([^\\n]*)\\n(.*)$') end
-        if not books then
-            redis.call('ZREM', waiting, tag)
-        elseif not queue then
-            put_back(tag, books, home, true)
-        elseif garbage ~= '' and now > (tonumber(garbage) or 0) then
-            redis.call('LREM', queue, -1, message)
-            redis.call('ZREM', waiting, tag)
-            redis.call('HDEL', KEYS[1], tag)
-        elseif redis.call('LLEN', queue) > tonumber(ARGV[5])
-            or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
-            redis.call('ZADD', waiting, now, tag)  -- it waits: the next look is a lease later
-        else
-            -- Popped for a connection that broke; or it ended its worker before that could take it.
-            local pops = redis.pcall('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
-            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
-            put_back(tag, books, home, type(pops) == 'table' or pops >= allowed * 5)
-        end
-    end
-    for _, home in ipairs(redis.call('ZRANGE', KEYS[2], 0, ARGV[5])) do
-        local waiting = ARGV[12] .. home
-        for _, tag in ipairs(redis.call('ZRANGEBYSCORE', waiting, '-inf', now - lease, 'LIMIT', 0, limit)) do
-            look(tag, home, waiting)
-        end
-        -- Of many queues the next sweep begins with others.
-        if redis.call('EXISTS', waiting) == 0 then redis.call('ZREM', KEYS[2], home)
-        else redis.call('ZADD', KEYS[2], now, home) end
-    end
-    redis.call('EXPIRE', KEYS[2], ARGV[9])
-    return {restored, redis.call('ZRANGEBYSCORE', KEYS[5], now - ARGV[11], '+inf')}
     """
 )
 
@@ -357,7 +341,8 @@ class Deliveries:
             is_suspect: Should this worker die, the message may be to blame. Of a call `suspect` says so.
         """
         delivery = Delivery(tag, keys.without_priority(queue))
-        names = (keys.UNACKED, keys.waiting_key(delivery.queue), keys.LEASES, keys.call_marker(tag))
+        waiting, withdrawn = keys.waiting_key(delivery.queue), keys.withdrawn_key(tag)
+        names = (keys.UNACKED, waiting, keys.LEASES, keys.call_marker(tag), withdrawn)
         suspect = "1" if is_suspect else ""
         count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "", suspect, delivery.lease)
         if not count:
@@ -366,17 +351,25 @@ class Deliveries:
         delivery.count, delivery.mark, delivery.owner = int(count), Mark(_text(mark)), _text(owner)
         return delivery
 
-    def begin(self, delivery: Delivery, owner: str, *, after: str = "") -> None:
+    def begin(self, delivery: Delivery, owner: str, *, after: str = "", is_audited: bool = False) -> str:
         """Note that a call begins, just before it is sent; `delivery.mark` is `Mark.NONE` afterwards if it may be, and
         else says why not. `delivery.owner` is whoever began it.
 
         Args:
             owner: Who begins it; each delivery has another.
             after: It may run although this owner began it before.
+            is_audited: It may only begin if the audit takes an entry.
+
+        Returns:
+            Why the audit takes none, and then it has not begun; or nothing.
         """
-        mark, other = self._run(_BEGIN, (keys.call_marker(delivery.tag),), owner, after or owner, MARKER_TTL_S)
+        names = (keys.call_marker(delivery.tag), keys.AUDIT, keys.withdrawn_key(delivery.tag))
+        mark, other, *trouble = self._run(_BEGIN, names, owner, after or owner, MARKER_TTL_S, "1" if is_audited else "")
+        if trouble:
+            return _text(trouble[0])
         delivery.mark = Mark(_text(mark))
         delivery.owner = owner if delivery.mark is Mark.NONE else _text(other)
+        return ""
 
     def unbegin(self, tag: str, owner: str) -> None:
         """It was not sent after all."""
@@ -387,18 +380,54 @@ class Deliveries:
         marker = keys.call_marker(tag)
         self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
 
-    def answer(self, delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
+    def answer(
+        self,
+        delivery: Delivery,
+        result_key: str,
+        result: str | bytes,
+        lifetime_s: int | None,
+        entry: Entry | None = None,
+    ) -> None:
         """Store and announce a call's result and take the call off the books, unless it was answered before, or
         somebody else than `delivery.owner` has begun it.
         """
-        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key)
+        marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
+        names = (keys.UNACKED, keys.LEASES, marker, result_key, keys.AUDIT, withdrawn)
         arguments = (delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
-        self._run(_ANSWER, names, *arguments, keys.reply_channel(delivery.tag), delivery.lease)
+        self._end(_ANSWER, names, (*arguments, keys.reply_channel(delivery.tag), delivery.lease), entry)
 
-    def acknowledge(self, delivery: Delivery) -> None:
+    def acknowledge(self, delivery: Delivery, entry: Entry | None = None) -> None:
         """Take a message off the books."""
-        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag))
-        self._run(_ACKNOWLEDGE, names, delivery.tag, ENDED_TTL_S, delivery.lease)
+        marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
+        names = (keys.UNACKED, keys.LEASES, marker, keys.AUDIT, withdrawn)
+        self._end(_ACKNOWLEDGE, names, (delivery.tag, ENDED_TTL_S, delivery.lease), entry)
+
+    def discard(self, tag: str, queue: str, entry: Entry | None = None) -> None:
+        """Throw a message away that waits in its queue."""
+        self._end(_DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag,), entry)
+
+    def tell(self, tag: str, entry: Entry) -> None:
+        """Tell the audit of a message that was set aside, if nobody has done so."""
+        names = (keys.call_marker(tag), keys.AUDIT)
+        is_first, trouble = self._run(_TELL, names, entry.text, entry.limit, MARKER_TTL_S)
+        if is_first:
+            entry.told(_text(trouble))
+
+    def _end(self, step: Script, names: tuple[str, ...], arguments: tuple[Any, ...], entry: Entry | None) -> None:
+        audit = ("", 0) if entry is None else (entry.text, entry.limit)
+        is_first, trouble = self._run(step, names, *arguments, *audit)
+        if is_first and entry is not None:
+            entry.told(_text(trouble))
+
+    def books_of(self, tag: str, queue: str) -> bytes:
+        """The books of a message that waits in a queue, empty if there are none."""
+        found: bytes = self.exchange.execute(("HGET", keys.UNACKED, tag))[0] or b""
+        _, line_break, rest = found.partition(b"\n")
+        return queue.encode() + line_break + rest if line_break else found
+
+    def books_set_aside(self, tag: str) -> bytes:
+        """The books of a message that was set aside, empty if there are none."""
+        return self.exchange.execute(("GET", keys.poison_key(tag)))[0] or b""
 
     def requeue(self, delivery: Delivery) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
@@ -412,24 +441,33 @@ class Deliveries:
 
     def mark_of(self, tag: str) -> Mark:
         """What the marker of a call says now."""
-        return Mark(_text(self.exchange.execute(("HGET", keys.call_marker(tag), "mark"))[0] or b""))
+        mark, is_withdrawn = self.exchange.execute(
+            ("HGET", keys.call_marker(tag), "mark"), ("EXISTS", keys.withdrawn_key(tag))
+        )
+        return Mark.WITHDRAWN if is_withdrawn and not mark else Mark(_text(mark or b""))
 
     def is_forgotten(self, tag: str) -> bool:
         """Whether nothing is known of a call: it never reached the books, or was answered long ago."""
-        known = self.exchange.execute(("HEXISTS", keys.UNACKED, tag), ("EXISTS", keys.call_marker(tag)))
+        known = self.exchange.execute(
+            ("HEXISTS", keys.UNACKED, tag),
+            ("EXISTS", keys.call_marker(tag)),
+            ("EXISTS", keys.withdrawn_key(tag)),
+        )
         return not any(known)
 
-    def withdraw(self, tag: str, queue: str) -> Mark:
+    def withdraw(self, tag: str, queue: str) -> tuple[Mark, bool]:
         """Nobody waits for a call any more: unless it has begun, it never will.
 
         Args:
             queue: Where it was published.
 
         Returns:
-            `Mark.NONE` if it was withdrawn, else what has become of it.
+            `Mark.NONE` if it was withdrawn, else what has become of it; and whether a worker has or had it, which
+            tells the audit.
         """
-        names = (keys.UNACKED, keys.waiting_key(queue), keys.call_marker(tag))
-        return Mark(_text(self._run(_WITHDRAW, names, tag, MARKER_TTL_S)))
+        names = (keys.UNACKED, keys.waiting_key(queue), keys.call_marker(tag), keys.withdrawn_key(tag))
+        mark, is_taken = self._run(_WITHDRAW, names, tag, MARKER_TTL_S)
+        return Mark(_text(mark)), bool(is_taken)
 
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
@@ -443,8 +481,8 @@ class Deliveries:
             quiet_s: When nobody swept for so long Redis was away, and the owners get as long to renew their leases.
         """
         names = (keys.UNACKED, keys.QUEUES, keys.LEASES, keys.SWEEPS, keys.POISONED)
-        restored, aside = self._run(
-            _SWEEP,
+        found = self._run(
+            SWEEP,
             names,
             lease_s,
             quiet_s,
@@ -459,15 +497,11 @@ class Deliveries:
             _TOLD_S,
             keys.waiting_key(""),
         )
-        return Swept(tuple(map(_text, restored)), tuple(map(_text, aside)))
+        restored, aside, unwanted, homes = (tuple(map(_text, each)) for each in found)
+        return Swept(restored, aside, tuple(zip(unwanted, homes, strict=True)))
 
-    def _run(self, script: _Script, names: tuple[str, ...], *arguments: Any) -> Any:
-        exchange = self.exchange
-        try:
-            return exchange.execute(("EVALSHA", script.digest, len(names), *names, *arguments))[0]
-        except NoScriptError:
-            # The first time, and after each restart of Redis.
-            return exchange.execute(("EVAL", script.text, len(names), *names, *arguments))[0]
+    def _run(self, script: Script, names: tuple[str, ...], *arguments: Any) -> Any:
+        return script.run(self.exchange, names, *arguments)
 
     @property
     def exchange(self) -> RedisExchange:

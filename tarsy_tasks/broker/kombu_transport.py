@@ -101,14 +101,18 @@ class QoS(kombu_redis.QoS):
     def ack(self, delivery_tag: str) -> None:
         delivery = self._let_go(delivery_tag)
         if not (delivery.answered or delivery.kept):
-            self.channel.deliveries.acknowledge(delivery)
+            self._acknowledge(delivery)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         delivery = self._let_go(delivery_tag)
         if requeue:
             self.channel.deliveries.requeue(delivery)
         else:
-            self.channel.deliveries.acknowledge(delivery)
+            self._acknowledge(delivery)
+
+    def _acknowledge(self, delivery: Delivery) -> None:
+        entry = delivery.trail.entry() if delivery.trail is not None else None
+        self.channel.deliveries.acknowledge(delivery, entry)
 
     def _let_go(self, delivery_tag: str) -> Delivery:
         delivery: Delivery = self._delivered[delivery_tag].delivery

@@ -1,4 +1,5 @@
-"""Celery's Redis result backend: an answer and the acknowledgement of its call go out together, also after an outage.
+"""Celery's Redis result backend: an answer, the acknowledgement of its call and its entry in the audit go out together,
+also after an outage.
 
 Owns what the project changes in the result backend; every application of the package uses it for `redis://` URLs.
 """
@@ -23,7 +24,7 @@ from tenacity import (
 )
 
 from tarsy_tasks import keys
-from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -35,13 +36,14 @@ logger = logging.getLogger(__name__)
 _RETRY_LIMIT_S = 2.0
 _REFUSALS = 4
 _IMPATIENT_RETRIES = 2
+_ENDINGS = (states.SUCCESS, states.FAILURE, states.REVOKED)
 
 
 class ResultBackend(RedisBackend):
-    """Stores a success without first reading what is stored, and does not give up while Redis is away.
+    """Stores how a call ended without first reading what is stored, and does not give up while Redis is away.
 
-    Stock reads so that a failure never overwrites a success; a success needs no such care. It saves a round trip a
-    call. Stock also gives up after 20 attempts, and the result is lost.
+    Stock reads so that a failure never overwrites a success; the books see to it that the first answer stays. It saves
+    a round trip a call. Stock also gives up after 20 attempts, and the result is lost.
 
     Attributes:
         stopping: Set by a worker that will not wait for Redis any longer. None in other processes, which wait as stock
@@ -71,18 +73,20 @@ class ResultBackend(RedisBackend):
             return result
 
     def _store(self, task_id: str, result: Any, state: str, traceback: Any, request: Any, **kwargs: Any) -> Any:
-        delivery = getattr(request, "delivery", None)
+        delivery: Delivery | None = getattr(request, "delivery", None)
+        on_books = delivery if delivery is not None and delivery.tag == task_id and self._is_the_broker else None
         try:
-            if state != states.SUCCESS:
+            if state != states.SUCCESS and (on_books is None or state not in _ENDINGS):
                 return super()._store_result(task_id, result, state, traceback, request, **kwargs)
             meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
             meta["task_id"] = task_id
             key, value = self.get_key_for_task(task_id), self.encode(meta)
-            if delivery is None or delivery.tag != task_id or not self._is_the_broker:
+            if on_books is None:
                 self._set_with_state(key, value, state)
             else:
-                self.ensure(self._deliveries.answer, (delivery, key, value, self.expires))
-                delivery.answered = True
+                entry = on_books.trail.entry(state, result, len(value)) if on_books.trail is not None else None
+                self.ensure(self._deliveries.answer, (on_books, key, value, self.expires, entry))
+                on_books.answered = True
         except BaseException:
             if delivery is not None:
                 # The call comes back when its lease has lapsed, rather than being lost.

@@ -20,6 +20,7 @@ OK, FAILED, USAGE, UNAVAILABLE = range(4)
 _COMMANDS = {
     "acl": ("tarsy_tasks.cli.acl", "acl"),
     "alive": ("tarsy_tasks.cli.probes", "alive"),
+    "audit": ("tarsy_tasks.cli.audit", "audit"),
     "call": ("tarsy_tasks.cli.call", "call"),
     "config": ("tarsy_tasks.cli.config", "config"),
     "demo": ("tarsy_tasks.cli.demo", "demo"),

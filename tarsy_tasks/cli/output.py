@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tarsy_tasks.hidden_characters import HIDDEN, make_visible
 
-__all__ = ["build_table", "console", "dump_json", "json_option", "notes", "print_json", "print_table"]
+__all__ = ["build_table", "console", "dump_json", "json_option", "notes", "print_json", "print_line", "print_table"]
 
 _LAYOUT = "\n\t"
 
@@ -46,9 +46,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows: a table on a terminal, one line of tab-separated cells a row elsewhere."""
     if not console.is_terminal:
         for row in rows:
-            click.echo("\t".join(make_visible(" ".join(cell.split())) for cell in row))
+            print_line(row)
         return
     console.print(build_table(columns, rows))
+
+
+def print_line(row: Sequence[str]) -> None:
+    """Print one row as a line of tab-separated cells."""
+    click.echo("\t".join(make_visible(" ".join(cell.split())) for cell in row))
 
 
 def build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -1,20 +1,15 @@
 """`tarsy-tasks poison`: messages that were set aside because each worker that had them was lost."""
 
 import json
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import click
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
-import tarsy_tasks
 from tarsy_tasks import poison as poisoned
 from tarsy_tasks.cli import FAILED
+from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
-from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.poison import DamagedMessage, SetAside
 
 __all__ = ["poison"]
@@ -32,7 +27,7 @@ def poison() -> None:
 @json_option
 def list_poison(limit: int, *, as_json: bool) -> None:
     """List them, newest first."""
-    with _broker() as redis:
+    with broker() as redis:
         messages, total = poisoned.load_latest(redis, limit)
     if as_json:
         print_json({"messages": [_as_json(message) for message in messages], "total": total})
@@ -49,7 +44,7 @@ def list_poison(limit: int, *, as_json: bool) -> None:
 @click.pass_context
 def show(ctx: click.Context, message_id: str, *, with_arguments: bool, as_json: bool) -> None:
     """Show what is known of one. Exit code 1 when there is none of that ID."""
-    with _broker() as redis:
+    with broker() as redis:
         message = poisoned.load(redis, message_id)
         if message is None:
             notes.print(_missing(message_id), style="red", markup=False)
@@ -76,7 +71,7 @@ def retry(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
     of them is not there, or is damaged.
     """
     ended: dict[str, str] = {}
-    with _broker() as redis:
+    with broker() as redis:
         for message_id in ids:
             try:
                 ended[message_id] = "in its queue" if poisoned.retry(redis, message_id) else "not found"
@@ -91,23 +86,9 @@ def retry(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
 @click.pass_context
 def drop(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
     """Forget them. Exit code 1 when one of them is not there."""
-    with _broker() as redis:
+    with broker() as redis:
         ended = {message_id: "dropped" if poisoned.drop(redis, message_id) else "not found" for message_id in ids}
     _report(ctx, ended, "dropped", as_json=as_json)
-
-
-@contextmanager
-def _broker() -> Generator[Any]:
-    """A client of the broker's database."""
-    try:
-        with (
-            tarsy_tasks.app.connection_for_write() as connection,
-            connection.channel() as channel,
-            channel.conn_or_acquire() as client,
-        ):
-            yield client
-    except (RedisError, OperationalError, OSError) as error:
-        raise BrokerUnavailable(f"Redis could not be reached: {error}") from None
 
 
 def _report(ctx: click.Context, ended: dict[str, str], success: str, *, as_json: bool) -> None:

@@ -81,6 +81,7 @@ def check_broker(redis: Any) -> Iterator[Finding]:
         info = {}
         yield Finding.note("redis", f"it does not tell how it is set up: {error}", "look at its settings where it runs")
     yield from _check_writes(redis)
+    yield from _check_audit(redis)
     yield from _check_latency_and_clock(redis)
     if info:
         yield from _check_kind(info)
@@ -97,6 +98,20 @@ def _check_writes(redis: Any) -> Iterator[Finding]:
             f"it takes none: {error}",
             "free memory or disk where it runs, or point TARSY_REDIS_URL to the primary, with a user that may write",
         )
+
+
+def _check_audit(redis: Any) -> Iterator[Finding]:
+    for key in (keys.AUDIT, keys.AGENT_AUDIT):
+        try:
+            kind = redis.type(key).decode()
+        except ResponseError:
+            continue  # a user with few rights cannot say
+        if kind not in ("stream", "none"):
+            yield Finding.error(
+                "audit",
+                f"{key} is a {kind} and no stream: calls leave no trace",
+                "find out who wrote it, then delete the key; workers and agents make it anew",
+            )
 
 
 def _check_latency_and_clock(redis: Any) -> Iterator[Finding]:

@@ -68,7 +68,11 @@ redis.call('EXPIRE', KEYS[2], ARGV[3])
 
 
 class CallMetrics:
-    """The numbers of this process. Safe to share between threads."""
+    """The numbers of this process. Safe to share between threads.
+
+    Attributes:
+        clock: That of Redis, kept right by `flush`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +83,7 @@ class CallMetrics:
         self._errors: dict[Label, LastError] = {}
         self._pending_errors: set[Label] = set()
         self._recreations: dict[str, int] = {}
-        self._clock = RedisClock()
+        self.clock = RedisClock()
 
     def add(self, server: str, tool: str, numbers: Mapping[str, int]) -> None:
         """Count."""
@@ -136,14 +140,14 @@ class CallMetrics:
     def waited_s(self, sent_at: float) -> float | None:
         """Seconds since a call was sent, by the clock of Redis; None when nobody knows."""
         try:
-            waited_s = self._clock.now() - sent_at
+            waited_s = self.clock.now() - sent_at
         except RuntimeError:
             return None
         return max(0.0, waited_s) if waited_s < _LONGEST_WAIT_S else None
 
     def _now(self) -> float:
         try:
-            return self._clock.now()
+            return self.clock.now()
         except RuntimeError:
             return time.time()
 
@@ -173,8 +177,8 @@ class CallMetrics:
             RedisError: Redis is not there, or takes no writes. Nothing is lost: the next flush tries again. Only when
                 the connection breaks after Redis has read it, some seconds are counted twice.
         """
-        self._clock.sync(redis)
-        now = self._clock.now()
+        self.clock.sync(redis)
+        now = self.clock.now()
         minute = int(now) // 60
         self._count_recreations(connections)
         with self._lock:

@@ -13,7 +13,12 @@ from celery.exceptions import NotRegistered
 from celery.worker import consumer
 from kombu.exceptions import ContentDisallowed
 
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.signing import explain
+from tarsy_tasks.worker.audit import audit
 
 __all__ = ["Consumer", "taking_for_s"]
 
@@ -63,8 +68,14 @@ class Consumer(consumer.Consumer):
             task_id,
             len(message.body or ""),
         )
-        if hasattr(message, "delivery"):  # else it came by remote control, which takes no acknowledgement
-            message.reject_log_error(logger, self.connection_errors)
+        delivery: Delivery | None = getattr(message, "delivery", None)
+        if delivery is not None:
+            name = task_id if isinstance(task_id, str) and task_id else delivery.tag
+            delivery.trail = audit.trail(name, CallMessage((), {}), delivery.queue)
+            if delivery.trail is not None:
+                text = f"A message was refused: {why} ({kind}). No tool ran."
+                delivery.trail.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
+            message.reject_log_error(logger, self.connection_errors)  # what came by remote control takes none
         if isinstance(task_id, str) and task_id and error is not None:
             # Its own text may quote the body.
             self.app.backend.mark_as_failure(task_id, type(error)(why))

@@ -21,6 +21,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.worker.audit import audit
 from tarsy_tasks.worker.invocation import may_replay
 from tarsy_tasks.worker.job import Job
 
@@ -112,10 +113,15 @@ class Guard:
         Raises:
             Ignore: It must not: it was answered or withdrawn meanwhile; or nobody can be asked in time, and it comes
                 back later.
-            CallError: Another worker began it and was lost, and it may not be repeated.
+            CallError: Another worker began it and was lost, and it may not be repeated; or it has to be written to the
+                audit, and cannot.
         """
         delivery, deliveries = self._delivery, self._deliveries
+        if not audit.may_begin():
+            raise _unaudited(f"`{tool.name}`")
         if delivery is None or deliveries is None:
+            if audit.is_required:
+                raise _unaudited(f"`{tool.name}`")
             return
         owner = self._owner = f"{self._job.context.instance} {delivery.count}"
         gone = ""
@@ -123,7 +129,10 @@ class Guard:
         owner_ends_at = time.monotonic() + server.timeouts.call_timeout_s(tool.tool) + self._job.context.lease_s
         while True:
             try:
-                deliveries.begin(delivery, owner, after=gone)
+                trouble = deliveries.begin(delivery, owner, after=gone, is_audited=audit.is_stream_required)
+                if trouble:
+                    audit.note_refusal(trouble)
+                    raise _unaudited(f"`{tool.name}`")
                 if delivery.mark is Mark.NONE:
                     return
                 if delivery.mark is not Mark.BEGUN:
@@ -155,6 +164,14 @@ class Guard:
         if self.may_have_run and error.outcome in (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.CANCELLED):
             return _lost(f"`{name}`")
         return error
+
+
+def _unaudited(what: str) -> CallError:
+    return CallError(
+        ErrorCode.AUDIT_UNAVAILABLE,
+        f"{what} did not run: every call has to be written to the audit here, and the audit takes no entries now. "
+        "An operator has to look; try again later.",
+    )
 
 
 def _lost(what: str) -> CallError:

@@ -12,6 +12,7 @@ from typing import Any
 from mcp_types import CallToolResult
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
+from tarsy_tasks.audit import StepName
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
@@ -22,6 +23,8 @@ from tarsy_tasks.worker.recovery import Action, Executed, Recovery, classify_err
 from tarsy_tasks.worker.session import Session
 
 __all__ = ["Invocation", "may_replay"]
+
+_STEPS_NOTED = 40
 
 
 def may_replay(tool: ToolDefinition, server: ServerConfig) -> bool:
@@ -58,6 +61,7 @@ class Invocation:
     Attributes:
         attempts: How often the call was sent. Safe to read from any thread.
         may_have_run: Nobody can say that the tool did not run. Safe to read from any thread.
+        steps: When it was sent, and when there was a new session in place of one that was lost; monotonic times.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Invocation:
     ) -> None:
         self.attempts = 0
         self.may_have_run = lost_attempts > 0
+        self.steps: list[tuple[StepName, float]] = []
         self._connection = connection
         self._tool = tool
         self._arguments = arguments
@@ -78,6 +83,7 @@ class Invocation:
         self._timeout_s = self.seconds_left
         self._lost_attempts = lost_attempts
         self._forgotten = 0
+        self._failed_session: Session | None = None
         self._closed = False
 
     @property
@@ -166,6 +172,7 @@ class Invocation:
             raise connection.not_connected_within(self._timeout_s)
         timeout_s = self.seconds_left
         began = time.monotonic()
+        self._note_sending(session, began)
         self.attempts += 1
         self.may_have_run = True  # before the look at what `close` sets: whoever closes looks at this afterwards
         if self._closed:
@@ -181,7 +188,15 @@ class Invocation:
         finally:
             connection.release(session)
 
+    def _note_sending(self, session: Session, now: float) -> None:
+        if len(self.steps) > _STEPS_NOTED:
+            return
+        if self._failed_session not in (None, session):
+            self.steps.append((StepName.RECOVERED, now))
+        self.steps.append((StepName.SENT, now))
+
     def _failed(self, error: Exception, session: Session, timeout_s: float, began: float) -> _FailedCall:
+        self._failed_session = session
         recovery = classify_error(error)
         if recovery.executed is Executed.MAYBE:
             self._lost_attempts += 1

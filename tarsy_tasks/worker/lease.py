@@ -11,12 +11,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from celery import states
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.kombu_transport import held
-from tarsy_tasks.errors import PoisonMessage
+from tarsy_tasks.errors import CallError, PoisonMessage
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.task_failures import build_task_failure
+from tarsy_tasks.worker.audit import audit
 
 __all__ = ["LeaseKeeper"]
 
@@ -102,9 +107,24 @@ class LeaseKeeper:
                 logger.warning("put back %d calls whose worker was lost: %s", len(swept.restored), swept.restored)
             for tag in set(swept.set_aside) - self._told:
                 logger.critical("set aside after it was lost with its worker too often: %s", tag)
+                self._tell_audit(deliveries, tag)
                 self._app.backend.refuse(tag, PoisonMessage(tag))
                 self._told.add(tag)
             self._told &= set(swept.set_aside)
+            for tag, queue in swept.unwanted:
+                deliveries.discard(
+                    tag, queue, audit.entry_of_books(tag, deliveries.books_of(tag, queue), _never_started)
+                )
+                if time.monotonic() >= self._renew_at:
+                    break  # the next sweep finds the rest
+
+    def _tell_audit(self, deliveries: Deliveries, tag: str) -> None:
+        def failure(what: str) -> CallError:
+            return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
+
+        entry = audit.entry_of_books(tag, deliveries.books_set_aside(tag), failure)
+        if entry is not None:
+            deliveries.tell(tag, entry)
 
     def _let_go(self) -> None:
         channel, self._channel = self._channel, None
@@ -113,3 +133,9 @@ class LeaseKeeper:
         if channel is not None:
             with suppress(Exception):
                 channel.connection.client.release()
+
+
+def _never_started(what: str) -> CallError:
+    return CallError(
+        ErrorCode.NOT_STARTED, f"No worker came to {what} until long after its deadline. The tool did not run."
+    )

@@ -21,7 +21,9 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.kombu_transport import let_go
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.audit import audit
 from tarsy_tasks.worker.bulkhead import bulkhead
+from tarsy_tasks.worker.call_metrics import call_metrics
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.job import Job, JobContext
 from tarsy_tasks.worker.lease import LeaseKeeper
@@ -71,7 +73,9 @@ class TaskPool(ThreadsTaskPool):
         lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])
         self._context = JobContext(instance, lease_s, self._loop, connections)
         self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
-        self._grace_s = load_settings().shutdown_grace_s
+        settings = load_settings()
+        audit.open(instance.partition("#")[0], servers, settings, call_metrics.clock)
+        self._grace_s = settings.shutdown_grace_s
         self._shutdown = ShutdownWatch(self._grace_s, self._end_jobs)
         # From here on a result waits for a Redis that is away, until the worker stops.
         self.app.backend.stopping = threading.Event()
@@ -111,6 +115,7 @@ class TaskPool(ThreadsTaskPool):
         self.executor.shutdown(wait=False, cancel_futures=True)
         self._leases.stop()
         self._close_sessions()
+        audit.close()
 
     def _end_jobs(self) -> None:
         for job in list(self._jobs.values()):

@@ -10,7 +10,10 @@ from typing import Any, cast
 from celery.worker.request import Request
 
 from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.celery_app import CALL_TOOL
 from tarsy_tasks.worker import canvas
+from tarsy_tasks.worker.audit import audit
 
 __all__ = ["CallRequest"]
 
@@ -34,6 +37,8 @@ class CallRequest(Request):
         # What the transport knows of this delivery, for the guard and the result backend.
         message = self._message
         delivery: Delivery | None = getattr(message, "delivery", None)
+        if delivery is not None and self._type == CALL_TOOL:
+            delivery.trail = audit.trail(self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue)
         self._request_dict["delivery"] = delivery
         if delivery is not None and canvas.is_bound():
             canvas.require_own_queue(self._payload[2], delivery.queue)

@@ -20,6 +20,7 @@ from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_tool_name
+from tarsy_tasks.worker.audit import audit, audited
 from tarsy_tasks.worker.call_metrics import counted
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.consumer import taking_for_s
@@ -52,6 +53,7 @@ class ServerTask(Task):
 
 @shared_task(name=celery_app.CALL_TOOL, base=ServerTask, bind=True)
 @counted
+@audited
 def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None, call: Any = None) -> ToolResult:
     """Call one tool of one MCP server.
 
@@ -67,6 +69,7 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
     invocation: Invocation | None = None
     job = current_job()
     guard = Guard(job, self.request)
+    trail = audit.trail_of(self.request)
     try:
         info = _parse_message(server, tool, call)
         deadline = started + _time_left(info)
@@ -74,14 +77,16 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
             connection = _connection(job, server)
             require_queue(self.request, keys.queue(server))
             definition = _listed_tool(job, connection, tool, deadline)
+            trail.tool = definition.tool
             if connection.server.pin == "block":
                 _approvals.require(definition, current_app.backend.client)
             parsed = read_arguments(arguments, definition.input_schema)
-            repairs = parsed.reported
+            repairs, trail.arguments = parsed.reported, parsed.arguments
             guard.begin(definition, connection.server, deadline)
             invocation = Invocation(
                 connection, definition, parsed.arguments, deadline, lost_attempts=int(guard.may_have_run)
             )
+            trail.invocation = invocation
             result = _invoke(job, invocation)
         return build_result(
             result,

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, keys
+from tarsy_tasks.audit import read_audit
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES
 from tarsy_tasks.celery_app import agent_app
 from tests.faults.ledger import Ledger, submit_calls, wait_for_runs, witness
@@ -88,6 +89,29 @@ def test_a_call_that_kills_its_workers_is_set_aside_and_no_other_is_lost(
     assert "may have run" in result.content
     assert {each.outcome for each in beside} == {Outcome.OK}
     assert ledger.runs()["deadly"] == MAX_DELIVERIES
+
+
+def test_the_audit_has_one_entry_for_it_and_for_each_beside_it(
+    deadly: tuple[str, ToolResult, list[ToolResult]], redis_url: str
+) -> None:
+    call_id, *_ = deadly
+    with redis.Redis.from_url(redis_url) as client:
+        entries = wait_until(
+            lambda: by_outcome(client) if len(by_outcome(client)) > len(INNOCENT) else None, "all have one"
+        )
+    assert entries.pop("d") == (call_id, Outcome.UNKNOWN, ErrorCode.SET_ASIDE, "sre", "desk.look")
+    assert {each[1] for each in entries.values()} == {Outcome.OK}
+    assert set(entries) == set(INNOCENT)
+
+
+def by_outcome(client: redis.Redis) -> dict[str, tuple[object, ...]]:
+    """What the entries say, by the ids of the calls; fails when a call has two."""
+    entries = read_audit(client, limit=1000).entries
+    assert len({entry.call_id for entry in entries}) == len(entries)
+    assert not any("hunter" in entry.arguments for entry in entries)
+    return {
+        entry.call_id: (entry.task_id, entry.outcome, entry.error_code, entry.agent_id, entry.name) for entry in entries
+    }
 
 
 def test_an_operator_sees_it_without_its_secrets_and_gives_it_back(

