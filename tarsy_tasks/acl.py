@@ -207,7 +207,7 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select(("publish",), channels=[keys.reply_channel("*"), _exchange(database, keys.CANCELLATIONS)]),
         _read_health_and_tools(),
         # To tell of calls that no worker ever had.
-        _select_writing(("xadd",), [keys.AGENT_AUDIT]),
+        _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
 
 
@@ -258,7 +258,7 @@ def _operator(database: int) -> list[str]:
     return [
         _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)),
         _select_reading(_READ_STREAMS, _STREAMS),
-        _select_writing(("xadd",), [keys.AGENT_AUDIT]),
+        _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
 
 

@@ -156,7 +156,11 @@ _TAKE = Script(
     if has_books then redis.call('HSET', KEYS[4], 'taken', 1) end
     redis.call('ZADD', KEYS[3], now, ARGV[5])
     redis.call('ZREM', KEYS[2], ARGV[1])
-    local count = redis.call('HINCRBY', KEYS[4], 'deliveries', 1)
+    local count = redis.pcall('HINCRBY', KEYS[4], 'deliveries', 1)
+    if type(count) == 'table' then  -- a damaged marker must not stop the worker
+        count = 1
+        redis.call('HSET', KEYS[4], 'deliveries', count)
+    end
     if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
     redis.call('EXPIRE', KEYS[4], ARGV[2])
     return {count, is_withdrawn and 'withdrawn' or mark[1] or '', mark[2] or ''}
@@ -192,8 +196,8 @@ _UNBEGIN = Script(
 )
 
 # KEYS: unacked, leases, marker, result, audit, withdrawn. ARGV: tag, marker's ttl, result, its ttl, owner, reply
-# channel, lease, audit entry, how many are kept. The first answer stays, and what another owner began in the meantime, that one
-# answers. Of what an agent withdrew from its queue the agent tells the audit.
+# channel, lease, audit entry, how many are kept. The first answer stays, and what another owner began in the meantime,
+# that one answers. Of what an agent withdrew from its queue the agent tells the audit.
 _ANSWER = Script(
     _RECORD
     + """
@@ -223,7 +227,8 @@ _ACKNOWLEDGE = Script(
     local is_mine = found[2] or not is_withdrawn
     redis.call('HDEL', KEYS[1], ARGV[1])
     redis.call('ZREM', KEYS[2], ARGV[3])
-    if not is_withdrawn then redis.call('HSET', KEYS[3], 'mark', 'answered') end
+    if is_withdrawn then redis.call('HDEL', KEYS[3], 'taken')  -- when this is sent twice it is not told again
+    else redis.call('HSET', KEYS[3], 'mark', 'answered') end
     redis.call('EXPIRE', KEYS[3], ARGV[2])
     if mark == 'answered' or not is_mine then return {0, ''} end
     return {1, record(KEYS[4], ARGV[4], ARGV[5])}

@@ -112,9 +112,8 @@ class LeaseKeeper:
                 self._told.add(tag)
             self._told &= set(swept.set_aside)
             for tag, queue in swept.unwanted:
-                deliveries.discard(
-                    tag, queue, audit.entry_of_books(tag, deliveries.books_of(tag, queue), _never_started)
-                )
+                entry = audit.entry_of_books(tag, deliveries.books_of(tag, queue), _never_started)
+                deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
                     break  # the next sweep finds the rest
 

@@ -320,7 +320,7 @@ def test_the_first_answer_takes_its_entry_along_and_no_other_does(books: Deliver
     begin(books, delivery, "me 1")
     for text in ("first", "second"):
         books.answer(delivery, RESULT, text, 60, told.entry(text))
-    books.acknowledge("a", told.entry("third"))
+    books.acknowledge(delivery, told.entry("third"))
     assert (audit(client), told) == (["first"], [""])
     assert client.ttl(keys.AUDIT) > 0
 
@@ -329,9 +329,9 @@ def test_what_is_dropped_without_an_answer_has_one_entry(books: Deliveries, clie
     told = Told()
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
-    books.take(QUEUE, "a", lambda: "")
+    delivery = books.take(QUEUE, "a", lambda: "")
     for _ in range(2):
-        books.acknowledge("a", told.entry("dropped"))
+        books.acknowledge(delivery, told.entry("dropped"))
     assert (audit(client), told) == (["dropped"], [""])
 
 
@@ -354,15 +354,15 @@ def test_of_a_call_that_was_withdrawn_one_side_tells_the_audit(books: Deliveries
         pop(client)
         if is_taken:
             delivery = books.take(QUEUE, tag, lambda: "")
-            assert books.withdraw(tag) == (Mark.NONE, True)
+            assert books.withdraw(tag, QUEUE) == (Mark.NONE, True)
         else:
             # It was popped, and nobody knows of that yet.
-            assert books.withdraw(tag) == (Mark.NONE, False)
+            assert books.withdraw(tag, QUEUE) == (Mark.NONE, False)
             delivery = books.take(QUEUE, tag, lambda: "")
         assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
         for _ in range(2):
-            books.acknowledge(tag, told.entry(tag))
-        assert books.withdraw(tag) == (Mark.NONE, False)
+            books.acknowledge(delivery, told.entry(tag))
+        assert books.withdraw(tag, QUEUE) == (Mark.NONE, False)
     assert (audit(client), told) == (["worker"], [""])
 
 
@@ -372,10 +372,29 @@ def test_a_withdrawn_call_that_is_answered_has_one_entry_too(books: Deliveries, 
     books.publish(QUEUE, tag, MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, tag, lambda: "") if tag == "worker" else Delivery(tag, QUEUE)
-    books.withdraw(tag)
+    books.withdraw(tag, QUEUE)
     delivery = delivery if tag == "worker" else books.take(QUEUE, tag, lambda: "")
     books.answer(delivery, RESULT, "too late", 60, told.entry(tag))
     assert audit(client) == (["worker"] if tag == "worker" else [])
+
+
+def test_an_agent_cannot_have_a_call_that_ran_forgotten(books: Deliveries, client: redis.Redis) -> None:
+    """It may write its books, and that the call is withdrawn."""
+    told = Told()
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    begin(books, delivery, "me 1")
+    client.set(keys.withdrawn_key("a"), 1, ex=60)
+    client.hdel(keys.UNACKED, "a")
+    books.answer(delivery, RESULT, "answer", 60, told.entry("it ran"))
+    assert (audit(client), told) == (["it ran"], [""])
+    assert client.get(RESULT) == b"answer"
+
+
+def test_a_message_that_nobody_wants_is_told_with_its_true_queue(books: Deliveries, client: redis.Redis) -> None:
+    client.hset(keys.UNACKED, "a", f"mcp.vault\n1\n{MESSAGE}")
+    assert books.books_of("a", QUEUE) == f"{QUEUE}\n1\n{MESSAGE}".encode()
 
 
 def test_a_redis_that_lost_its_books_still_gets_the_entry(books: Deliveries, client: redis.Redis) -> None:
@@ -406,7 +425,7 @@ def test_what_is_thrown_away_while_a_worker_takes_it_is_not(books: Deliveries, c
     books.publish(QUEUE, "a", MESSAGE, garbage_at=1.0)
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
-    books.discard("a", told.entry("thrown away"))
+    books.discard("a", QUEUE, told.entry("thrown away"))
     assert (audit(client), told) == ([], [])
     books.answer(delivery, RESULT, "answer", 60, told.entry("answered"))
     assert (audit(client), told) == (["answered"], [""])
@@ -428,7 +447,7 @@ def test_a_call_does_not_begin_whose_entry_would_not_be_taken(books: Deliveries,
 
 def test_the_stream_keeps_about_so_many_entries(books: Deliveries, client: redis.Redis) -> None:
     for number in range(1000):
-        books.acknowledge(str(number), Entry("x" * 100, 200, lambda _: None))
+        books.acknowledge(Delivery(str(number), QUEUE), Entry("x" * 100, 200, lambda _: None))
     assert 200 <= client.xlen(keys.AUDIT) < 400
 
 
@@ -437,11 +456,11 @@ def test_what_nobody_can_want_any_more_is_thrown_away(books: Deliveries, client:
     books.sweep(LEASE_S, LEASE_S / 2)
 
     def is_found() -> bool:
-        return books.sweep(LEASE_S, LEASE_S / 2).unwanted == ("old",)
+        return books.sweep(LEASE_S, LEASE_S / 2).unwanted == (("old", QUEUE),)
 
     wait_until(is_found, "it is found", 5)
     assert is_found(), "again, until somebody throws it away: whoever found it may have died"
-    books.discard("old")
+    books.discard("old", QUEUE)
     assert is_clean(client)
 
 
