@@ -24,7 +24,8 @@ time.sleep(1)
 for task_id in task_ids:
     body = json.dumps({"status": "SUCCESS", "result": "x" * 200, "traceback": None, "task_id": task_id})
     key = f"celery-task-meta-{task_id}"
-    client.pipeline(transaction=False).set(key, body, ex=60).publish(key, body).execute()
+    pipeline = client.pipeline(transaction=False).set(key, body, ex=60).publish(key, body)
+    pipeline.publish(f"tarsy:replies:{task_id[:19]}", body).execute()
 """
 
 

@@ -29,6 +29,7 @@ from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.signing import signing_settings
 
 __all__ = [
     "CALL_TOOL",
@@ -119,10 +120,12 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     One merged dict, because a second `config_from_object` would replace the first and `conf.update` beat the user's
     file.
     """
-    redis_url = load_settings().redis_url.get_secret_value()
+    environment = load_settings()
+    redis_url = environment.redis_url.get_secret_value()
     app = TarsyApp("tarsy_tasks", set_as_current=False)
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.broker.result_backend:ResultBackend")
     settings: dict[str, Any] = {"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})}
+    settings |= signing_settings(environment)
     # Whoever changes one option means to keep the others.
     options = {**DEFAULTS["broker_transport_options"], **settings["broker_transport_options"]}
     app.config_from_object({**settings, "broker_transport_options": options})

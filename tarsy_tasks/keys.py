@@ -3,23 +3,30 @@
 Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules and a clean-up can be read off one page.
 """
 
+from urllib.parse import quote
+
 __all__ = [
     "AGENT_AUDIT",
     "ALERTS",
     "AUDIT",
     "AUDIT_FIELD",
     "AUDIT_TTL_S",
+    "CANCELLATIONS",
     "HEALTH_WORKERS",
+    "IDEMPOTENCY",
     "IDEMPOTENCY_TTL_S",
     "LAST_FAILURES",
     "LEASES",
     "MEASURED_SERVERS",
     "MEASURING_WORKERS",
     "POISONED",
+    "QUEUES",
+    "REPLIES",
     "SWEEPS",
+    "TASK_ID_PREFIX_LENGTH",
     "TOOL_REVISIONS",
+    "TRIAL",
     "UNACKED",
-    "WAITING",
     "WORKERS",
     "alert_state_key",
     "approved_tools_key",
@@ -35,10 +42,14 @@ __all__ = [
     "poison_key",
     "queue",
     "recent_metrics_key",
+    "reply_channel",
     "result_key",
     "server_of_queue",
     "serving_key",
     "tools_key",
+    "waiting_key",
+    "withdrawn_key",
+    "without_priority",
     "worker_health_key",
 ]
 
@@ -48,6 +59,8 @@ AGENT_AUDIT = "tarsy:audit:agents"
 """The same for calls that never reached a worker. Agents write it."""
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
+CANCELLATIONS = "tarsy.cancel"
+"""Exchange, in kombu's sense, of the ids of calls that are to be cancelled although they run."""
 LAST_FAILURES = "tarsy:last-failures"
 """Hash with a TTL, by server: its last call that failed through no fault of its caller."""
 TOOL_REVISIONS = "tarsy:tool-revisions"
@@ -56,23 +69,32 @@ MEASURED_SERVERS = "tarsy:metrics"
 """Sorted set of the servers that have metrics, by the Redis time of the last ones."""
 MEASURING_WORKERS = "tarsy:metrics-workers"
 """Sorted set of the worker processes that say what they have in flight, by the Redis time when they last did."""
+REPLIES = "tarsy:replies:"
+"""Beginning of the names of the channels that answers are announced in."""
+TASK_ID_PREFIX_LENGTH = 19
+"""So much of the id of a task, three groups of a random UUID, is the same for all tasks of one process."""
 UNACKED = "tarsy:unacked"
 """Hash, tag → queue, when it is garbage, and the message itself: all messages between publication and answer."""
-WAITING = "tarsy:waiting"
-"""Sorted set of the tags that lie in queues, by when they were last seen there."""
+QUEUES = "tarsy:queues"
+"""Sorted set of the queues that messages wait in, by when somebody last looked for lost ones there."""
+IDEMPOTENCY = "tarsy:idempotency:"
+"""Beginning of the names of the keys that stand for idempotency keys."""
 LEASES = "tarsy:leases"
-"""Sorted set of the tags that workers hold, by when their leases were renewed."""
+"""Sorted set of what workers hold, queue and tag with a line break between, by when the leases were renewed."""
 SWEEPS = "tarsy:sweeps"
 """Hash: when somebody last looked for lost messages, and until when nobody shall."""
 POISONED = "tarsy:poisoned"
 """Sorted set of the tags that were set aside, by when."""
 WORKERS = "tarsy:workers"
 """Sorted set of the live workers' instances, by when they last said so."""
+TRIAL = "tarsy:doctor"
+"""What `tarsy-tasks doctor` writes for a moment, to see whether it can."""
 HEALTH_WORKERS = "tarsy:health-workers"
 """The workers that report health, a sorted set by the time of their last report."""
 
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
+_PRIORITY = "\x06\x16"
 
 AUDIT_FIELD = "entry"
 AUDIT_TTL_S = 366 * 24 * 3600
@@ -103,6 +125,16 @@ def server_of_queue(name: str) -> str | None:
     return name.removeprefix(_QUEUE_PREFIX).removesuffix(_CHECK_SUFFIX)
 
 
+def without_priority(queue: str) -> str:
+    """The queue as it is configured: kombu keeps messages of a priority in one of a longer name."""
+    return queue.partition(_PRIORITY)[0]
+
+
+def waiting_key(queue: str) -> str:
+    """Sorted set of the tags that lie in a queue, by when they were last seen there."""
+    return f"tarsy:waiting:{queue}"
+
+
 def health_key(server: str) -> str:
     """How the last check that came through a server's queue went, a JSON string with a TTL."""
     return f"tarsy:health:{server}"
@@ -118,7 +150,7 @@ def recent_metrics_key(server: str, minute: int) -> str:
     return f"tarsy:metrics:{server}:{minute}"
 
 
-def minute_key(minute: int) -> str:
+def minute_key(minute: int | str) -> str:
     """What one minute, counted since the epoch by Redis, brought all servers: a hash that expires after the hour."""
     return f"tarsy:minute:{minute}"
 
@@ -134,8 +166,13 @@ def alert_state_key(server: str) -> str:
 
 
 def call_marker(tag: str) -> str:
-    """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL."""
+    """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL; workers write it."""
     return f"tarsy:call:{tag}"
+
+
+def withdrawn_key(tag: str) -> str:
+    """There when nobody waits for a call any more, and it shall not begin. It has a TTL; agents write it."""
+    return f"tarsy:withdrawn:{tag}"
 
 
 def poison_key(tag: str) -> str:
@@ -153,9 +190,16 @@ def result_key(task_id: str) -> str:
     return f"celery-task-meta-{task_id}"
 
 
-def idempotency_key(digest: str) -> str:
-    """Which call an idempotency key stands for, a string with a TTL."""
-    return f"tarsy:idempotency:{digest}"
+def reply_channel(task_id: str) -> str:
+    """Where the answers to all tasks are announced whose ids begin alike, as those of one process do. Who knows no such
+    id can listen nowhere.
+    """
+    return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
+
+
+def idempotency_key(agent_id: str | None, digest: str) -> str:
+    """Which call an agent's idempotency key stands for, a string with a TTL."""
+    return f"{IDEMPOTENCY}{quote(agent_id or '', safe='', errors='surrogatepass')}:{digest}"
 
 
 def worker_health_key(worker: str) -> str:

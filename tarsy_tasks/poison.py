@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.messages import Books, DamagedMessage, read_books
+from tarsy_tasks.signing import sign
 
 __all__ = ["DamagedMessage", "SetAside", "drop", "load", "load_arguments", "load_latest", "retry"]
 
@@ -25,16 +26,18 @@ _SHOWN_LIMIT = 200
 _NO_STRING = "it is no string in Redis"
 _CALLER = ("call_id", "agent_id", "run_id")
 
-# KEYS: poison, poisoned, unacked, waiting, queue, marker, result. ARGV: tag, digest of the books, message.
+# KEYS: poison, poisoned, unacked, waiting, queue, marker, result, queues, withdrawn. ARGV: tag, digest of the books,
+# message, name in `queues`.
 # Its marker goes, and with it the count of its deliveries and what had begun; so does what its caller was told.
 _RETRY = """
 local books = redis.call('GET', KEYS[1])
 if not books or redis.sha1hex(books) ~= ARGV[2] or redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then return 0 end
 local t = redis.call('TIME')
-redis.call('DEL', KEYS[1], KEYS[6], KEYS[7])
+redis.call('DEL', KEYS[1], KEYS[6], KEYS[7], KEYS[9])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HSET', KEYS[3], ARGV[1], KEYS[5] .. '\\n\\n' .. ARGV[3])
 redis.call('ZADD', KEYS[4], t[1] + t[2] / 1000000, ARGV[1])
+redis.call('ZADD', KEYS[8], 'NX', t[1] + t[2] / 1000000, ARGV[4])
 redis.call('LPUSH', KEYS[5], ARGV[3])
 return 1
 """
@@ -107,17 +110,20 @@ def retry(redis: Any, tag: str) -> bool:
     if text is None:
         return False
     books = read_books(text)
+    home = keys.without_priority(books.queue)
     names = (
         keys.poison_key(tag),
         keys.POISONED,
         keys.UNACKED,
-        keys.WAITING,
+        keys.waiting_key(home),
         books.queue,
         keys.call_marker(tag),
         keys.result_key(tag),
+        keys.QUEUES,
+        keys.withdrawn_key(tag),
     )
     digest = sha1(text, usedforsecurity=False).hexdigest()
-    return bool(redis.eval(_RETRY, len(names), *names, tag, digest, _without_deadline(books)))
+    return bool(redis.eval(_RETRY, len(names), *names, tag, digest, _without_deadline(books), home))
 
 
 def drop(redis: Any, tag: str) -> bool:
@@ -162,7 +168,8 @@ def _text_of(redis: Any, tag: str) -> bytes | None:
 
 def _without_deadline(books: Books) -> str:
     books.call.info.pop("deadline", None)
-    body = json.dumps([books.call.args, books.call.kwargs, books.embed])
+    parts = [books.call.args, books.call.kwargs, books.embed]
+    body = sign(parts) if books.message.is_signed else json.dumps(parts)
     headers = {**books.message.headers, "expires": None}
     headers.pop("garbage_at", None)
     changed = {"headers": headers, "body": base64.b64encode(body.encode()).decode() if books.is_encoded else body}

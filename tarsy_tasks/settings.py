@@ -38,6 +38,12 @@ class Settings(BaseSettings):
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that is told of servers that fall ill or recover. It may hold a
             token.
         alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there: `whsec_` and base64, or any text.
+        canvas: `TARSY_CANVAS`, what a worker sends when a task is done: `any` chain, chord or callback, or only calls
+            for the `same_queue`.
+        signing_key: `TARSY_SIGNING_KEY`, the file of the private key that this process signs its messages with.
+        signing_certificate: `TARSY_SIGNING_CERTIFICATE`, the file of its certificate.
+        signing_trusted: `TARSY_SIGNING_TRUSTED`, the directory of the certificates whose messages this process takes;
+            others it refuses.
         audit_entries: `TARSY_AUDIT_ENTRIES`, about how many entries the audit keeps in Redis; 0: none.
         audit_file: `TARSY_AUDIT_FILE`, to which workers append entries as lines of JSON.
         audit_required: `TARSY_AUDIT_REQUIRED`, whether a call that cannot be written to the audit is not made.
@@ -56,6 +62,10 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     alert_webhook: SecretStr | None = None
     alert_webhook_secret: SecretStr | None = None
+    canvas: Literal["any", "same_queue"] = "any"
+    signing_key: Path | None = None
+    signing_certificate: Path | None = None
+    signing_trusted: Path | None = None
     audit_entries: int = Field(default=100_000, ge=0)
     audit_file: Path | None = None
     audit_required: bool = False
@@ -111,6 +121,7 @@ def load_settings() -> Settings:
             f"{names}: not understood; TARSY_REDIS_URL is like redis://user:password@127.0.0.1:6379/0 (or rediss://…), "
             "with %2F %3F %23 %40 in place of / ? # @ in a password, "
             "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
+            "TARSY_CANVAS any or same_queue, "
             "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
             "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook, "
             "TARSY_ALERT_WEBHOOK_SECRET whsec_ and base64, or another text, TARSY_AUDIT_ENTRIES a number from 0, "

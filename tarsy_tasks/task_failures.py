@@ -10,6 +10,8 @@ from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = ["LOOK_FIRST", "build_task_failure"]
 
+_REFUSED = frozenset({"ContentDisallowed", "DecodeError", "InvalidTaskError", "NotRegistered"})
+"""What a worker says of a message that is no task for it."""
 LOOK_FIRST = " The tool may have run. Look at its effects before you call it again."
 
 
@@ -29,6 +31,12 @@ def build_task_failure(task_id: Any, status: str, result: Any, what: str, then: 
             "Look at its effects before you call it again.",
         )
     kind = str(cast("dict[str, Any]", result).get("exc_type")) if isinstance(result, dict) else "no result"
+    if kind in _REFUSED:
+        return CallError(
+            ErrorCode.INVALID_MESSAGE,
+            f"The worker refused the message of {what} ({kind}); its log says why. The tool did not run. An operator "
+            "has to see whether both are of one version and, if messages are signed, this one by somebody trusted.",
+        )
     if kind == "TimeLimitExceeded":
         return CallError(ErrorCode.TIME_LIMIT, f"Celery's hard time limit ended {what}.{then}")
     if kind == "PoisonMessage":

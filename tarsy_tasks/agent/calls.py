@@ -16,8 +16,8 @@ from tarsy_tasks.agent import endings
 from tarsy_tasks.agent.audit import audit_of
 from tarsy_tasks.agent.endings import read_listing, read_result
 from tarsy_tasks.agent.idempotency import Claim, claim
-from tarsy_tasks.agent.replies import Meta, ReplyReader, reader_of
-from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw, withdraw_later
+from tarsy_tasks.agent.replies import Meta, ReplyReader, is_refusal, reader_of
+from tarsy_tasks.agent.withdrawal import Withdrawal, cancel_running, withdraw, withdraw_later
 from tarsy_tasks.broker.deliveries import Mark
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
@@ -237,7 +237,7 @@ class Calls:
         elif found.is_shared and found.mark is not Mark.WITHDRAWN:
             pass
         elif found.mark is Mark.BEGUN:
-            self._revoke(sent)
+            cancel_running(self.app, sent.id)
         else:
             # Never begun. Whoever shared it, and had more time, may hear so only now.
             if sent.claim is not None:
@@ -270,7 +270,7 @@ class Calls:
         try:
             found = withdraw(self.app, sent.id, sent.server, is_shared=sent.is_shared)
             if found.mark is Mark.BEGUN and not found.is_shared:
-                self._revoke(sent)
+                cancel_running(self.app, sent.id)
         except _connection_errors() as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
         is_over = found.mark in (Mark.NONE, Mark.WITHDRAWN) or (found.is_shared and found.mark is Mark.BEGUN)
@@ -301,9 +301,6 @@ class Calls:
             agent_id=self._agent_id,
             run_id=self._run_id,
         )
-
-    def _revoke(self, sent: SentCall) -> None:
-        self.app.control.revoke(sent.id, terminate=True)
 
     def is_selected(self, server: str, tool: str) -> bool:
         """Whether the filter lets a tool through."""
@@ -346,6 +343,12 @@ class Calls:
                 claim, reader.redis, what, agent_id=self._agent_id, key=call.idempotency_key, task_id=task_id
             )
         except errors as error:
+            if is_refusal(error):
+                raise BrokerUnavailable(
+                    f"Redis lets this user have no idempotency keys of the agent `{self._agent_id}` ({error}). The "
+                    "call was not enqueued and the tool did not run. They are for the `agent_id` that is the name of "
+                    "the user (docs/security.md)."
+                ) from error
             raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
 
     def _publish(
@@ -373,6 +376,11 @@ class Calls:
         try:
             _retrying(errors, deadline)(publish)
         except errors as error:
+            if is_refusal(error):
+                raise BrokerUnavailable(
+                    f"Redis lets this user send nothing to the MCP server `{server}` ({error}). The call was not "
+                    "enqueued and the tool did not run. An operator has to allow it (docs/security.md)."
+                ) from error
             raise BrokerUnavailable(
                 f"Redis could not be reached within {self.timeout_s:g} s ({error}). The call was not enqueued, "
                 "unless the connection broke just as Redis took it; then it is taken back if it has not begun."
@@ -380,10 +388,10 @@ class Calls:
 
 
 def _retrying(errors: tuple[type[BaseException], ...], deadline: float) -> "Retrying":
-    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
     return Retrying(
-        retry=retry_if_exception_type(errors),
+        retry=retry_if_exception(lambda error: isinstance(error, errors) and not is_refusal(error)),
         stop=stop_after_delay(max(0.0, deadline - time.monotonic() - _PUBLISH_WAIT_S)),
         wait=wait_fixed(_PUBLISH_WAIT_S),
         reraise=True,

@@ -50,7 +50,7 @@ def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None
     Raises:
         CallError: The key was used for another call.
     """
-    name = keys.idempotency_key(hashlib.sha256(json.dumps([agent_id, key]).encode()).hexdigest())
+    name = keys.idempotency_key(agent_id, hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest())
     digest = hashlib.sha256(json.dumps(call).encode()).hexdigest()
     found = redis.set(name, f"{task_id} {digest}", nx=True, get=True, ex=keys.IDEMPOTENCY_TTL_S)
     if found is None:

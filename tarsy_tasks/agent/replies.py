@@ -1,8 +1,8 @@
 """One thread and one Redis subscription per process, through which all answers arrive.
 
-Owns the task ids and what waits for them. All ids of a process begin alike, so a single pattern subscription covers
-every call that will ever be made: no subscription, connection or thread per wait. Pub/sub may lose a message, so
-whatever is pending is also read from Redis after each reconnect and every few seconds.
+Owns the task ids and what waits for them. All ids of a process begin alike, and their answers are announced in one
+channel of that name: no subscription, connection or thread per wait, and none that would show the answers of others.
+Pub/sub may lose a message, so whatever is pending is also read from Redis after each reconnect and every few seconds.
 """
 
 import json
@@ -14,6 +14,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ from tarsy_tasks.errors import BrokerUnavailable
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["ReplyReader", "reader_of"]
+__all__ = ["ReplyReader", "is_refusal", "reader_of"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,7 +33,8 @@ T = TypeVar("T")
 Meta = Mapping[str, Any]
 """What Celery stores for a task: `status`, `result` and more."""
 
-_READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
+_DAMAGED = "DAMAGED"
+_READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED", _DAMAGED})
 _POLL_S = 5.0
 _RECONNECT_S = 0.25
 _STRANGER_POLL_S = 0.25
@@ -53,19 +55,20 @@ class ReplyReader:
     def __init__(self, redis: Any) -> None:
         self.clock = RedisClock()
         self.redis = redis
-        # The first three groups of a random UUID are this process's own, the other two a call's.
-        self._id_prefix = str(uuid.uuid4())[:19]
-        self._key_prefix = keys.result_key(self._id_prefix)
+        # The beginning of a random UUID is this process's own, the rest a call's.
+        self._id_prefix = str(uuid.uuid4())[: keys.TASK_ID_PREFIX_LENGTH]
+        self._channel = keys.reply_channel(self._id_prefix)
         self._lock = threading.Lock()
         self._pending: dict[str, list[_Wait]] = {}
         self._strangers: set[str] = set()
-        self._subscribed = threading.Event()
+        self._settled = threading.Event()
         self._failure: Exception | None = None
+        self._refusal: Exception | None = None
         threading.Thread(target=self._run, name="tarsy-replies", daemon=True).start()
 
     def new_id(self) -> str:
         """A new task id, a UUID whose answer this reader will see."""
-        return self._id_prefix + str(uuid.uuid4())[19:]
+        return self._id_prefix + str(uuid.uuid4())[keys.TASK_ID_PREFIX_LENGTH :]
 
     def expect(self, task_id: str, convert: Callable[[Meta], T], deadline: float = float("inf")) -> "Future[T]":
         """A future for the answer of a task. Call it before publishing.
@@ -101,31 +104,40 @@ class ReplyReader:
         if body is not None:
             self._resolve(task_id, body)
         elif not task_id.startswith(self._id_prefix):
-            self.redis.publish(self._key_prefix, b"")  # wakes the reader, which has to poll from now on
+            self.redis.publish(self._channel, b"")  # wakes the reader, which has to poll from now on
 
     def wait_until_subscribed(self, timeout_s: float) -> None:
         """Return once answers can arrive.
 
         Raises:
-            BrokerUnavailable: Redis did not take the subscription in time.
+            BrokerUnavailable: Redis did not take the subscription in time, or never will of this user.
         """
-        if not self._subscribed.wait(timeout_s):
+        if not self._settled.wait(timeout_s):
             raise BrokerUnavailable(
                 f"Redis did not answer within {timeout_s:g} s ({self._failure or 'no connection'}). "
                 "The call was not enqueued and the tool did not run. Check TARSY_REDIS_URL and that Redis is up."
+            )
+        if self._refusal is not None:
+            raise BrokerUnavailable(
+                f"Redis refuses this user ({self._refusal}). The call was not enqueued and the tool did not run. Check "
+                "user and password in TARSY_REDIS_URL, and the rules of that user (docs/security.md)."
             )
 
     def _run(self) -> None:
         while True:
             pubsub = self.redis.pubsub()
             try:
-                pubsub.psubscribe(self._key_prefix + "*")
+                pubsub.subscribe(self._channel)
                 self._receive(pubsub)
             except Exception as error:
                 if self._pending:
                     logger.warning("lost Redis, reconnecting: %s", error)
                 self._failure = error
-                self._subscribed.clear()
+                self._refusal = error if is_refusal(error) else None
+                if self._refusal is None:
+                    self._settled.clear()
+                else:
+                    self._settled.set()
                 time.sleep(_RECONNECT_S)
             finally:
                 pubsub.close()
@@ -134,13 +146,13 @@ class ReplyReader:
         next_poll = time.monotonic() + _POLL_S
         while True:
             message = pubsub.get_message(timeout=max(0.0, next_poll - time.monotonic()))
-            if message is not None and message["type"] == "pmessage":
-                key = message["channel"].decode()
-                self._resolve(self._id_prefix + key.removeprefix(self._key_prefix), message["data"])
-            elif message is not None and message["type"] == "psubscribe":
+            if message is not None and message["type"] == "message":
+                self._hear(message["data"])
+            elif message is not None and message["type"] == "subscribe":
                 # The first subscription, or one that redis-py renewed by itself after a lost connection.
                 self.clock.sync(self.redis)
-                self._subscribed.set()
+                self._refusal = None
+                self._settled.set()
                 self._catch_up()
             if time.monotonic() >= next_poll:
                 self.clock.sync(self.redis)
@@ -169,21 +181,36 @@ class ReplyReader:
             self._pending.pop(task_id, None)
             self._strangers.discard(task_id)
 
+    def _hear(self, body: bytes) -> None:
+        """What was announced; what cannot be read is read again where it is stored."""
+        with suppress(ValueError, TypeError, KeyError):
+            meta = json.loads(body)
+            self._end(str(meta["task_id"]), meta, str(meta["status"]))
+
     def _resolve(self, task_id: str, body: bytes) -> None:
-        if task_id not in self._pending:
-            return
+        """What is stored."""
         try:
             meta = json.loads(body)
-            ready = meta["status"] in _READY_STATES
+            status = str(meta["status"])
         except (ValueError, TypeError, KeyError):
-            meta, ready = {"status": "DAMAGED", "result": None}, True
-        if not ready:
+            meta, status = {"status": _DAMAGED, "result": None}, _DAMAGED
+        self._end(task_id, meta, status)
+
+    def _end(self, task_id: str, meta: Meta, status: str) -> None:
+        if status not in _READY_STATES:
             return
         with self._lock:
             waits = self._pending.get(task_id, [])
             self._keep(task_id, [])
         for wait in waits:
             wait.resolve(meta)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether Redis knows who asks, or who does not say so, and will not do it."""
+    from redis.exceptions import AuthenticationError, NoPermissionError
+
+    return isinstance(error, (AuthenticationError, NoPermissionError))
 
 
 @dataclass(slots=True)

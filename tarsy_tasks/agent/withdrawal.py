@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tarsy_tasks import keys
 from tarsy_tasks.broker import fleet
 from tarsy_tasks.broker.deliveries import Deliveries, Mark
 from tarsy_tasks.broker.exchange import RedisExchange
@@ -17,9 +18,10 @@ from tarsy_tasks.broker.exchange import RedisExchange
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["Withdrawal", "withdraw", "withdraw_later"]
+__all__ = ["Withdrawal", "cancel_running", "withdraw", "withdraw_later"]
 
 _THREADS = 2
+_POOL_WAIT_S = 1.0
 _PATIENCE_S = 60.0
 _PATIENCE_WAIT_S = 1.0
 
@@ -51,7 +53,7 @@ def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = Fals
         Exception: As Celery and redis-py do when Redis cannot be reached.
     """
     pool: Any = app.producer_pool
-    with pool.acquire(block=True, timeout=1) as producer:
+    with pool.acquire(block=True, timeout=_POOL_WAIT_S) as producer:
         channel = producer.channel
         if not hasattr(channel, "deliveries"):
             # An application of the agent's own has the stock channel.
@@ -59,12 +61,22 @@ def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = Fals
             channel.deliveries = Deliveries(lambda: exchange)
         if is_shared and not channel.deliveries.is_forgotten(task_id):
             return Withdrawal(channel.deliveries.mark_of(task_id), is_shared=True)
-        mark, is_taken = channel.deliveries.withdraw(task_id)
+        mark, is_taken = channel.deliveries.withdraw(task_id, keys.queue(server))
         if mark is not Mark.NONE:
             return Withdrawal(mark)
         with channel.conn_or_acquire() as client:
             is_served = bool(fleet.serving_workers(client, [server])[server])
         return Withdrawal(mark, is_served, is_taken=is_taken)
+
+
+def cancel_running(app: "Celery", task_id: str) -> None:
+    """Have a call cancelled that has begun, by whichever worker runs it. Raises as `withdraw` does."""
+    from kombu import Exchange
+
+    exchange = Exchange(keys.CANCELLATIONS, type="fanout", durable=False)
+    pool: Any = app.producer_pool
+    with pool.acquire(block=True, timeout=_POOL_WAIT_S) as producer:
+        producer.publish({"id": task_id}, exchange=exchange, declare=[exchange], serializer="json", retry=False)
 
 
 def withdraw_later(

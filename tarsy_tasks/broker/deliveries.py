@@ -11,11 +11,15 @@ workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transpor
         └────────────────┘                              withdrawn: nobody waits any more, and it had not begun
 
 A message is on the books from its publication: what was popped for a connection that broke is found missing in its
-queue and put back. Its books are a field of `tarsy:unacked`, its place in `tarsy:waiting` or `tarsy:leases`, and its
-marker `tarsy:call:<tag>`. The tag of a call is its task id.
+queue and put back. Its books are a field of `tarsy:unacked`, its place in `tarsy:waiting:<queue>` or `tarsy:leases`,
+and its marker `tarsy:call:<tag>`. The tag of a call is its task id.
+
+Agents write books, too, and each may have some of the queues only. So what the books say of a queue is never where a
+message is put back: it goes where it waited, by the name of that key, or where it was taken, by its lease. Markers only
+workers write, so that no agent can have its call forgotten by the audit; that a call is withdrawn has a key of its own.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -43,7 +47,7 @@ _SEARCH_LIMIT = 1000
 
 
 class Mark(StrEnum):
-    """What a call's marker says of it."""
+    """What is known of a call."""
 
     NONE = ""
     BEGUN = "begun"
@@ -87,7 +91,7 @@ class Delivery:
 
     Attributes:
         tag: Its name in the books; of a call the task id.
-        queue: Where it was taken from.
+        queue: Where it was taken from, whatever its priority.
         count: The how manieth delivery it is; those that a shutting down worker gave back do not count.
         mark: What the marker said when it was taken.
         owner: Who began it, if anybody did.
@@ -107,6 +111,11 @@ class Delivery:
     kept: bool = False
     trail: Trail | None = None
 
+    @property
+    def lease(self) -> str:
+        """Its name among the leases."""
+        return f"{self.queue}\n{self.tag}"
+
 
 _NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
 _RECORD = f"""
@@ -119,41 +128,52 @@ _RECORD = f"""
     end
     """
 
-# KEYS: unacked, waiting, queue. ARGV: tag, message, when it is garbage.
+# KEYS: unacked, waiting, queue, queues. ARGV: tag, message, when it is garbage, name in `queues`.
 _PUBLISH = Script(
     _NOW
     + """
     if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
     redis.call('ZADD', KEYS[2], now, ARGV[1])
+    redis.call('ZADD', KEYS[4], 'NX', now, ARGV[4])
     return redis.call('LPUSH', KEYS[3], ARGV[2])
     """,
     grows=True,
 )
 
-# KEYS: unacked, waiting, leases, marker. ARGV: tag, marker's ttl, books of a message that a stock producer sent or '',
-# whether it is a suspect from the beginning.
+# KEYS: unacked, waiting, leases, marker, withdrawn. ARGV: tag, marker's ttl, books of a message that a stock producer
+# sent or '', whether it is a suspect from the beginning, lease.
 _TAKE = Script(
     _NOW
     + """
     local mark = redis.call('HMGET', KEYS[4], 'mark', 'owner')
-    if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 and not mark[1] then
+    local is_withdrawn = not mark[1] and redis.call('EXISTS', KEYS[5]) == 1
+    local has_books = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
+    if not (has_books or mark[1] or is_withdrawn) then
         if ARGV[3] == '' then return {0, '', ''} end
         redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+        has_books = true
     end
-    redis.call('ZADD', KEYS[3], now, ARGV[1])
+    if has_books then redis.call('HSET', KEYS[4], 'taken', 1) end
+    redis.call('ZADD', KEYS[3], now, ARGV[5])
     redis.call('ZREM', KEYS[2], ARGV[1])
-    local count = redis.call('HINCRBY', KEYS[4], 'deliveries', 1)
+    local count = redis.pcall('HINCRBY', KEYS[4], 'deliveries', 1)
+    if type(count) == 'table' then  -- a damaged marker must not stop the worker
+        count = 1
+        redis.call('HSET', KEYS[4], 'deliveries', count)
+    end
     if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
     redis.call('EXPIRE', KEYS[4], ARGV[2])
-    return {count, mark[1] or '', mark[2] or ''}
+    return {count, is_withdrawn and 'withdrawn' or mark[1] or '', mark[2] or ''}
     """
 )
 
-# KEYS: marker, audit. ARGV: owner, who may have begun it before, marker's ttl, whether the audit has to be there.
+# KEYS: marker, audit, withdrawn. ARGV: owner, who may have begun it before, marker's ttl, whether the audit has to be
+# there.
 _BEGIN = Script(
     f"""
     local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'answered' or mark[1] == 'withdrawn' then return {{mark[1], ''}} end
+    if mark[1] == 'answered' then return {{mark[1], ''}} end
+    if not mark[1] and redis.call('EXISTS', KEYS[3]) == 1 then return {{'withdrawn', ''}} end
     if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end
     if ARGV[4] ~= '' then
         local probe = redis.pcall('XADD', KEYS[2], '*', '{keys.AUDIT_FIELD}', '')
@@ -175,38 +195,43 @@ _UNBEGIN = Script(
     """
 )
 
-# KEYS: unacked, leases, marker, result, audit. ARGV: tag, marker's ttl, result, its ttl, owner, audit entry, how many
-# are kept. The first answer stays, and what another owner began in the meantime, that one answers. Of what an agent
-# withdrew from its queue the agent tells the audit.
+# KEYS: unacked, leases, marker, result, audit, withdrawn. ARGV: tag, marker's ttl, result, its ttl, owner, reply
+# channel, lease, audit entry, how many are kept. The first answer stays, and what another owner began in the meantime,
+# that one answers. Of what an agent withdrew from its queue the agent tells the audit.
 _ANSWER = Script(
     _RECORD
     + """
-    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner')
+    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner', 'taken')
     if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return {0, ''} end
-    local is_mine = redis.call('HDEL', KEYS[1], ARGV[1]) == 1 or mark[1] ~= 'withdrawn'
-    redis.call('ZREM', KEYS[2], ARGV[1])
+    local is_mine = mark[1] or mark[3] or redis.call('EXISTS', KEYS[6]) == 0
+    redis.call('HDEL', KEYS[1], ARGV[1])
+    redis.call('ZREM', KEYS[2], ARGV[7])
     if mark[1] == 'answered' then return {0, ''} end
     if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
     else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
     redis.call('PUBLISH', KEYS[4], ARGV[3])
+    redis.call('PUBLISH', ARGV[6], ARGV[3])
     redis.call('HSET', KEYS[3], 'mark', 'answered')
     redis.call('EXPIRE', KEYS[3], ARGV[2])
     if not is_mine then return {0, ''} end
-    return {1, record(KEYS[5], ARGV[6], ARGV[7])}
+    return {1, record(KEYS[5], ARGV[8], ARGV[9])}
     """
 )
 
-# KEYS: unacked, leases, marker, audit. ARGV: tag, marker's ttl, audit entry, how many are kept.
+# KEYS: unacked, leases, marker, audit, withdrawn. ARGV: tag, marker's ttl, lease, audit entry, how many are kept.
 _ACKNOWLEDGE = Script(
     _RECORD
     + """
-    local mark = redis.call('HGET', KEYS[3], 'mark')
-    local is_mine = redis.call('HDEL', KEYS[1], ARGV[1]) == 1 or mark ~= 'withdrawn'
-    redis.call('ZREM', KEYS[2], ARGV[1])
-    if mark ~= 'withdrawn' then redis.call('HSET', KEYS[3], 'mark', 'answered') end
+    local found = redis.call('HMGET', KEYS[3], 'mark', 'taken')
+    local mark, is_withdrawn = found[1], not found[1] and redis.call('EXISTS', KEYS[5]) == 1
+    local is_mine = found[2] or not is_withdrawn
+    redis.call('HDEL', KEYS[1], ARGV[1])
+    redis.call('ZREM', KEYS[2], ARGV[3])
+    if is_withdrawn then redis.call('HDEL', KEYS[3], 'taken')  -- when this is sent twice it is not told again
+    else redis.call('HSET', KEYS[3], 'mark', 'answered') end
     redis.call('EXPIRE', KEYS[3], ARGV[2])
     if mark == 'answered' or not is_mine then return {0, ''} end
-    return {1, record(KEYS[4], ARGV[3], ARGV[4])}
+    return {1, record(KEYS[4], ARGV[4], ARGV[5])}
     """
 )
 
@@ -234,16 +259,17 @@ _TELL = Script(
     """
 )
 
-# KEYS: unacked, leases, waiting, marker. ARGV: tag, marker's ttl.
+# KEYS: unacked, leases, waiting, marker, queue, queues. ARGV: tag, marker's ttl, lease.
 _REQUEUE = Script(
     _NOW
     + """
-    if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return 0 end
+    if redis.call('ZREM', KEYS[2], ARGV[3]) == 0 then return 0 end
     local books = redis.call('HGET', KEYS[1], ARGV[1])
-    if not books then return 0 end
-    local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-    redis.call('RPUSH', queue, message)
+    local message = books and string.match(books, '^[^\\n]*\\n[^\\n]*\\n(.*)$')
+    if not message then return 0 end
+    redis.call('RPUSH', KEYS[5], message)
     redis.call('ZADD', KEYS[3], now, ARGV[1])
+    redis.call('ZADD', KEYS[6], 'NX', now, KEYS[5])
     redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
     redis.call('HDEL', KEYS[4], 'suspect')
     redis.call('EXPIRE', KEYS[4], ARGV[2])
@@ -251,21 +277,20 @@ _REQUEUE = Script(
     """
 )
 
-# KEYS: leases. ARGV: tags.
+# KEYS: leases. ARGV: leases.
 _RENEW = Script(
     _NOW
     + """
-    for _, tag in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, tag) end
+    for _, lease in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, lease) end
     """
 )
 
-# KEYS: unacked, waiting, marker. ARGV: tag, marker's ttl.
+# KEYS: unacked, waiting, marker, withdrawn. ARGV: tag, ttl.
 _WITHDRAW = Script(
     """
     local mark = redis.call('HGET', KEYS[3], 'mark')
-    if mark and mark ~= 'withdrawn' then return {mark, 1} end
-    redis.call('HSET', KEYS[3], 'mark', 'withdrawn')
-    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    if mark then return {mark, 1} end
+    redis.call('SET', KEYS[4], 1, 'EX', ARGV[2])
     if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
         local books = redis.call('HGET', KEYS[1], ARGV[1])
         redis.call('HDEL', KEYS[1], ARGV[1])
@@ -274,22 +299,16 @@ _WITHDRAW = Script(
             redis.call('LREM', queue, -1, message)
         end
     end
-    return {'', redis.call('HEXISTS', KEYS[1], ARGV[1])}
+    return {'', redis.call('HEXISTS', KEYS[3], 'taken')}
     """
 )
 
 # KEYS: unacked, waiting, queue.
 _PURGE = Script(
     """
-    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-        local books = redis.call('HGET', KEYS[1], tag)
-        if not books or string.sub(books, 1, #KEYS[3] + 1) == KEYS[3] .. '\\n' then
-            redis.call('ZREM', KEYS[2], tag)
-            redis.call('HDEL', KEYS[1], tag)
-        end
-    end
+    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('HDEL', KEYS[1], tag) end
     local size = redis.call('LLEN', KEYS[3])
-    redis.call('DEL', KEYS[3])
+    redis.call('DEL', KEYS[2], KEYS[3])
     return size
     """
 )
@@ -315,7 +334,9 @@ class Deliveries:
             garbage_at: When nobody can want it any more, in seconds of the clock of Redis; None: never.
         """
         when = "" if garbage_at is None else f"{garbage_at:.3f}"
-        self._run(_PUBLISH, (keys.UNACKED, keys.WAITING, queue), tag, message, when)
+        home = keys.without_priority(queue)
+        names = (keys.UNACKED, keys.waiting_key(home), queue, keys.QUEUES)
+        self._run(_PUBLISH, names, tag, message, when, home)
 
     def take(self, queue: str, tag: str, message: Callable[[], str], *, is_suspect: bool = True) -> Delivery:
         """A message was popped from its queue: lease it.
@@ -324,12 +345,16 @@ class Deliveries:
             message: Gives its text, for the books of a message whose producer kept none.
             is_suspect: Should this worker die, the message may be to blame. Of a call `suspect` says so.
         """
-        names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.call_marker(tag))
+        delivery = Delivery(tag, keys.without_priority(queue))
+        waiting, withdrawn = keys.waiting_key(delivery.queue), keys.withdrawn_key(tag)
+        names = (keys.UNACKED, waiting, keys.LEASES, keys.call_marker(tag), withdrawn)
         suspect = "1" if is_suspect else ""
-        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "", suspect)
+        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "", suspect, delivery.lease)
         if not count:
-            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, f"{queue}\n\n{message()}", suspect)
-        return Delivery(tag, queue, int(count), Mark(_text(mark)), _text(owner))
+            books = f"{queue}\n\n{message()}"
+            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, books, suspect, delivery.lease)
+        delivery.count, delivery.mark, delivery.owner = int(count), Mark(_text(mark)), _text(owner)
+        return delivery
 
     def begin(self, delivery: Delivery, owner: str, *, after: str = "", is_audited: bool = False) -> str:
         """Note that a call begins, just before it is sent; `delivery.mark` is `Mark.NONE` afterwards if it may be, and
@@ -343,7 +368,7 @@ class Deliveries:
         Returns:
             Why the audit takes none, and then it has not begun; or nothing.
         """
-        names = (keys.call_marker(delivery.tag), keys.AUDIT)
+        names = (keys.call_marker(delivery.tag), keys.AUDIT, keys.withdrawn_key(delivery.tag))
         mark, other, *trouble = self._run(_BEGIN, names, owner, after or owner, MARKER_TTL_S, "1" if is_audited else "")
         if trouble:
             return _text(trouble[0])
@@ -371,18 +396,20 @@ class Deliveries:
         """Store and announce a call's result and take the call off the books, unless it was answered before, or
         somebody else than `delivery.owner` has begun it.
         """
-        names = (keys.UNACKED, keys.LEASES, keys.call_marker(delivery.tag), result_key, keys.AUDIT)
+        marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
+        names = (keys.UNACKED, keys.LEASES, marker, result_key, keys.AUDIT, withdrawn)
         arguments = (delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
-        self._end(_ANSWER, names, arguments, entry)
+        self._end(_ANSWER, names, (*arguments, keys.reply_channel(delivery.tag), delivery.lease), entry)
 
-    def acknowledge(self, tag: str, entry: Entry | None = None) -> None:
+    def acknowledge(self, delivery: Delivery, entry: Entry | None = None) -> None:
         """Take a message off the books."""
-        names = (keys.UNACKED, keys.LEASES, keys.call_marker(tag), keys.AUDIT)
-        self._end(_ACKNOWLEDGE, names, (tag, ENDED_TTL_S), entry)
+        marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
+        names = (keys.UNACKED, keys.LEASES, marker, keys.AUDIT, withdrawn)
+        self._end(_ACKNOWLEDGE, names, (delivery.tag, ENDED_TTL_S, delivery.lease), entry)
 
-    def discard(self, tag: str, entry: Entry | None = None) -> None:
+    def discard(self, tag: str, queue: str, entry: Entry | None = None) -> None:
         """Throw a message away that waits in its queue."""
-        self._end(_DISCARD, (keys.UNACKED, keys.WAITING, keys.AUDIT), (tag,), entry)
+        self._end(_DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag,), entry)
 
     def tell(self, tag: str, entry: Entry) -> None:
         """Tell the audit of a message that was set aside, if nobody has done so."""
@@ -397,45 +424,59 @@ class Deliveries:
         if is_first and entry is not None:
             entry.told(_text(trouble))
 
-    def books_of(self, tag: str) -> bytes:
-        """The books of a message, empty if there are none."""
-        return self.exchange.execute(("HGET", keys.UNACKED, tag))[0] or b""
+    def books_of(self, tag: str, queue: str) -> bytes:
+        """The books of a message that waits in a queue, empty if there are none."""
+        found: bytes = self.exchange.execute(("HGET", keys.UNACKED, tag))[0] or b""
+        _, line_break, rest = found.partition(b"\n")
+        return queue.encode() + line_break + rest if line_break else found
 
     def books_set_aside(self, tag: str) -> bytes:
         """The books of a message that was set aside, empty if there are none."""
         return self.exchange.execute(("GET", keys.poison_key(tag)))[0] or b""
 
-    def requeue(self, tag: str) -> None:
+    def requeue(self, delivery: Delivery) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
-        self._run(_REQUEUE, (keys.UNACKED, keys.LEASES, keys.WAITING, keys.call_marker(tag)), tag, MARKER_TTL_S)
+        waiting, marker = keys.waiting_key(delivery.queue), keys.call_marker(delivery.tag)
+        names = (keys.UNACKED, keys.LEASES, waiting, marker, delivery.queue, keys.QUEUES)
+        self._run(_REQUEUE, names, delivery.tag, MARKER_TTL_S, delivery.lease)
 
-    def renew(self, tags: Collection[str]) -> None:
+    def renew(self, deliveries: Iterable[Delivery]) -> None:
         """Renew the leases of messages that are still held."""
-        self._run(_RENEW, (keys.LEASES,), *tags)
+        self._run(_RENEW, (keys.LEASES,), *{delivery.lease for delivery in deliveries})
 
     def mark_of(self, tag: str) -> Mark:
         """What the marker of a call says now."""
-        return Mark(_text(self.exchange.execute(("HGET", keys.call_marker(tag), "mark"))[0] or b""))
+        mark, is_withdrawn = self.exchange.execute(
+            ("HGET", keys.call_marker(tag), "mark"), ("EXISTS", keys.withdrawn_key(tag))
+        )
+        return Mark.WITHDRAWN if is_withdrawn and not mark else Mark(_text(mark or b""))
 
     def is_forgotten(self, tag: str) -> bool:
         """Whether nothing is known of a call: it never reached the books, or was answered long ago."""
-        known = self.exchange.execute(("HEXISTS", keys.UNACKED, tag), ("EXISTS", keys.call_marker(tag)))
+        known = self.exchange.execute(
+            ("HEXISTS", keys.UNACKED, tag),
+            ("EXISTS", keys.call_marker(tag)),
+            ("EXISTS", keys.withdrawn_key(tag)),
+        )
         return not any(known)
 
-    def withdraw(self, tag: str) -> tuple[Mark, bool]:
+    def withdraw(self, tag: str, queue: str) -> tuple[Mark, bool]:
         """Nobody waits for a call any more: unless it has begun, it never will.
+
+        Args:
+            queue: Where it was published.
 
         Returns:
             `Mark.NONE` if it was withdrawn, else what has become of it; and whether a worker has or had it, which
             tells the audit.
         """
-        names = (keys.UNACKED, keys.WAITING, keys.call_marker(tag))
+        names = (keys.UNACKED, keys.waiting_key(queue), keys.call_marker(tag), keys.withdrawn_key(tag))
         mark, is_taken = self._run(_WITHDRAW, names, tag, MARKER_TTL_S)
         return Mark(_text(mark)), bool(is_taken)
 
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
-        return int(self._run(_PURGE, (keys.UNACKED, keys.WAITING, queue)))
+        return int(self._run(_PURGE, (keys.UNACKED, keys.waiting_key(queue), queue)))
 
     def sweep(self, lease_s: float, quiet_s: float) -> Swept:
         """Put back what was lost on its way, or by a worker that renews no lease.
@@ -444,7 +485,7 @@ class Deliveries:
             lease_s: How long a lease holds.
             quiet_s: When nobody swept for so long Redis was away, and the owners get as long to renew their leases.
         """
-        names = (keys.UNACKED, keys.WAITING, keys.LEASES, keys.SWEEPS, keys.POISONED)
+        names = (keys.UNACKED, keys.QUEUES, keys.LEASES, keys.SWEEPS, keys.POISONED)
         found = self._run(
             SWEEP,
             names,
@@ -459,8 +500,10 @@ class Deliveries:
             MARKER_TTL_S,
             _MOST_DELIVERIES,
             _TOLD_S,
+            keys.waiting_key(""),
         )
-        return Swept(*(tuple(map(_text, tags)) for tags in found))
+        restored, aside, unwanted, homes = (tuple(map(_text, each)) for each in found)
+        return Swept(restored, aside, tuple(zip(unwanted, homes, strict=True)))
 
     def _run(self, script: Script, names: tuple[str, ...], *arguments: Any) -> Any:
         return script.run(self.exchange, names, *arguments)

@@ -106,13 +106,13 @@ class QoS(kombu_redis.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         delivery = self._let_go(delivery_tag)
         if requeue:
-            self.channel.deliveries.requeue(delivery.tag)
+            self.channel.deliveries.requeue(delivery)
         else:
             self._acknowledge(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
         entry = delivery.trail.entry() if delivery.trail is not None else None
-        self.channel.deliveries.acknowledge(delivery.tag, entry)
+        self.channel.deliveries.acknowledge(delivery, entry)
 
     def _let_go(self, delivery_tag: str) -> Delivery:
         delivery: Delivery = self._delivered[delivery_tag].delivery

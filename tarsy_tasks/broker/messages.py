@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from tarsy_tasks.signing import SIGNED, read_signed
+
 __all__ = ["Books", "CallMessage", "DamagedMessage", "read_books"]
 
 _LONGEST_NAME = 200
@@ -27,6 +29,10 @@ class _Message(BaseModel):
     body: str
     headers: dict[str, Any]
     properties: dict[str, Any]
+
+    @property
+    def is_signed(self) -> bool:
+        return (self.model_extra or {}).get("content-type") == SIGNED
 
 
 _Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
@@ -107,7 +113,14 @@ def read_books(text: bytes) -> Books:
     try:
         message = _Message.model_validate_json(rest[1])
         body = base64.b64decode(message.body) if message.properties.get("body_encoding") == "base64" else message.body
-        args, kwargs, embed = _Body.validate_json(body)
+    except ValueError as error:
+        raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
+    try:
+        said = read_signed(body) if message.is_signed else None
+    except ValueError as error:
+        raise DamagedMessage(str(error)) from None
+    try:
+        args, kwargs, embed = _Body.validate_json(body) if said is None else _Body.validate_python(said)
         return Books(text, queue.decode(), message, CallMessage(args, kwargs), embed)
     except ValueError as error:
         # Its text may quote arguments.

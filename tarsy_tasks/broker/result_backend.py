@@ -24,6 +24,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from tarsy_tasks import keys
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.models import ToolResult
@@ -106,7 +107,7 @@ class ResultBackend(RedisBackend):
         key, value = self.get_key_for_task(task_id), self.encode(meta)
         lifetime = ("EX", self.expires) if self.expires else ()
         if self._exchange.execute(("SET", key, value, "NX", *lifetime))[0] is not None:
-            self._exchange.execute(("PUBLISH", key, value))
+            self._exchange.execute(*_announcements(key, value))
 
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:
@@ -150,7 +151,7 @@ class ResultBackend(RedisBackend):
         """Store and announce. Stock wraps the two in MULTI, and uses SETEX, of which redis-py warns on every call."""
         lifetime_s = self.expires if expires is None else expires
         store = ("SET", key, value, "EX", lifetime_s) if lifetime_s else ("SET", key, value)
-        self._exchange.execute(store, ("PUBLISH", key, value))
+        self._exchange.execute(store, *_announcements(key, value))
 
     @cached_property
     def _exchange(self) -> RedisExchange:
@@ -168,6 +169,15 @@ class ResultBackend(RedisBackend):
     def _passing_errors(self) -> tuple[type[Exception], ...]:
         """What Redis says while it is away, fails over or is full."""
         return (*self.connection_errors, OutOfMemoryError, ReadOnlyError)
+
+
+def _announcements(key: str | bytes, value: str | bytes) -> list[tuple[Any, ...]]:
+    """To Celery's own waits, which know the key; and of a task to the agents of this package."""
+    name = key if isinstance(key, str) else key.decode()
+    announcements: list[tuple[Any, ...]] = [("PUBLISH", name, value)]
+    if name.startswith(keys.result_key("")):
+        announcements.append(("PUBLISH", keys.reply_channel(name.removeprefix(keys.result_key(""))), value))
+    return announcements
 
 
 def _log_failure(state: RetryCallState) -> None:

@@ -18,6 +18,7 @@ OK, FAILED, USAGE, UNAVAILABLE = range(4)
 """Exit codes: fine; the tool or a check said no; usage or configuration; unavailable."""
 
 _COMMANDS = {
+    "acl": ("tarsy_tasks.cli.acl", "acl"),
     "alive": ("tarsy_tasks.cli.probes", "alive"),
     "audit": ("tarsy_tasks.cli.audit", "audit"),
     "call": ("tarsy_tasks.cli.call", "call"),

@@ -20,7 +20,6 @@ _SLOW_S = 0.05
 _SKEW_S = 2.0
 _FULL = 0.8
 _OLDEST = (7, 0)
-_TRIAL_KEY = "tarsy:doctor"
 
 
 class Unreachable(Exception):
@@ -92,7 +91,7 @@ def check_broker(redis: Any) -> Iterator[Finding]:
 
 def _check_writes(redis: Any) -> Iterator[Finding]:
     try:
-        redis.set(_TRIAL_KEY, "", ex=5)
+        redis.set(keys.TRIAL, "", ex=5)
     except ResponseError as error:
         yield Finding.error(
             "redis writes",

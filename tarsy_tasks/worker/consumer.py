@@ -11,11 +11,13 @@ from typing import Any
 from celery import signals
 from celery.exceptions import NotRegistered
 from celery.worker import consumer
+from kombu.exceptions import ContentDisallowed
 
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.signing import explain
 from tarsy_tasks.worker.audit import audit
 
 __all__ = ["Consumer", "taking_for_s"]
@@ -41,13 +43,15 @@ class Consumer(consumer.Consumer):
         super().on_ready()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        self._refuse(message, exc, "its body cannot be decoded")
+        why = explain(exc)
+        self._refuse(message, exc, f"its signature: {why}" if why else "its body cannot be decoded")
 
     def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
         self._refuse(message, None, "it is no task of Celery")
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
-        self._refuse(message, exc, "it is no valid task")
+        is_other = isinstance(exc, ContentDisallowed)
+        self._refuse(message, exc, "it is not signed, or no JSON" if is_other else "it is no valid task")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
         name = str(_header(message, "task"))
@@ -71,7 +75,7 @@ class Consumer(consumer.Consumer):
             if delivery.trail is not None:
                 text = f"A message was refused: {why} ({kind}). No tool ran."
                 delivery.trail.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
-        message.reject_log_error(logger, self.connection_errors)
+            message.reject_log_error(logger, self.connection_errors)  # what came by remote control takes none
         if isinstance(task_id, str) and task_id and error is not None:
             # Its own text may quote the body.
             self.app.backend.mark_as_failure(task_id, type(error)(why))

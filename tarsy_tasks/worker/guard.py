@@ -14,6 +14,7 @@ from typing import Any
 from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
+from tarsy_tasks import keys
 from tarsy_tasks.broker import fleet
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark
 from tarsy_tasks.config import ServerConfig
@@ -24,9 +25,29 @@ from tarsy_tasks.worker.audit import audit
 from tarsy_tasks.worker.invocation import may_replay
 from tarsy_tasks.worker.job import Job
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "require_queue"]
 
 _POLL_S = 1.0
+
+
+def require_queue(request: Any, queue: str) -> None:
+    """Who may write into a queue is decided in Redis: what it holds counts only for the server that it belongs to.
+
+    Args:
+        request: Celery's context of a task.
+        queue: Where its message belongs. Queues of other names are the operator's own.
+
+    Raises:
+        CallError: It lay in the queue of another server, or among checks if it is none.
+    """
+    delivery: Delivery | None = getattr(request, "delivery", None)
+    if delivery is None or delivery.queue == queue or keys.server_of_queue(delivery.queue) is None:
+        return
+    raise CallError(
+        ErrorCode.WRONG_QUEUE,
+        f"The message belongs in the queue `{queue}`, and lay in `{delivery.queue}`. The tool did not run. "
+        "The program that sent it has to be mended (docs/protocol.md).",
+    )
 
 
 class Guard:

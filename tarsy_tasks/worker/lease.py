@@ -95,9 +95,8 @@ class LeaseKeeper:
             fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
             if self._is_departing:
                 fleet.depart(deliveries.exchange, self.instance, self._servers)
-            tags = {delivery.tag for delivery in held.copy().values()}
-            if tags:
-                deliveries.renew(tags)
+            if mine := held.copy():
+                deliveries.renew(mine.values())
             self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
         if now >= self._sweep_at:
             swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET)
@@ -110,8 +109,9 @@ class LeaseKeeper:
                 self._app.backend.refuse(tag, PoisonMessage(tag))
                 self._told.add(tag)
             self._told &= set(swept.set_aside)
-            for tag in swept.unwanted:
-                deliveries.discard(tag, audit.entry_of_books(tag, deliveries.books_of(tag), _never_started))
+            for tag, queue in swept.unwanted:
+                entry = audit.entry_of_books(tag, deliveries.books_of(tag, queue), _never_started)
+                deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
                     break  # the next sweep finds the rest
 

@@ -12,6 +12,7 @@ from celery.worker.request import Request
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.celery_app import CALL_TOOL
+from tarsy_tasks.worker import canvas
 from tarsy_tasks.worker.audit import audit
 
 __all__ = ["CallRequest"]
@@ -39,6 +40,8 @@ class CallRequest(Request):
         if delivery is not None and self._type == CALL_TOOL:
             delivery.trail = audit.trail(self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue)
         self._request_dict["delivery"] = delivery
+        if delivery is not None and canvas.is_bound():
+            canvas.require_own_queue(self._payload[2], delivery.queue)
         self._request_dict["deliveries"] = getattr(message.channel, "deliveries", None)
 
     def acknowledge(self) -> None:

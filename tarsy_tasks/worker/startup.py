@@ -22,7 +22,9 @@ from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.probes import remove_leftovers
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker import canvas
 from tarsy_tasks.worker.bulkhead import QUEUE_ORDER
+from tarsy_tasks.worker.cancellation import CancellationStep
 from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.health import HealthStep
 from tarsy_tasks.worker.pool import TaskPool
@@ -50,6 +52,7 @@ def configure(worker: Any) -> None:
     except ConfigError as error:
         _refuse(str(error))
     worker.app.steps["worker"].add(HealthStep)
+    worker.app.steps["consumer"].add(CancellationStep)
     names = [name for server in servers for name in (keys.queue(server), keys.check_queue(server))]
     # Here and not among the defaults, for agents have channels too and import nothing of the worker.
     worker.app.conf.broker_transport_options.setdefault("queue_order_strategy", QUEUE_ORDER)
@@ -67,6 +70,8 @@ def select_queues(worker: Any) -> None:
             "holds the MCP sessions and lets time limits and revoke reach the MCP server. Leave -P out; scale with -c, "
             "and with more workers."
         )
+    if canvas.is_bound():
+        canvas.forget_own_tasks_of_celery(worker.app)
     queues = worker.app.amqp.queues
     configured = worker.app.mcp_config.enabled_servers
     for name in list(queues.consume_from):

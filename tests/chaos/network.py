@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator
@@ -16,12 +17,17 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class Network:
     """A TCP proxy on a port of 127.0.0.1. While it is cut, connections stay open and nothing passes.
 
+    Args:
+        upstream_port: Where it leads.
+        tls: What it shows to whoever connects, and asks of them; None for plain TCP.
+
     Attributes:
         port: Where it listens.
     """
 
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(self, upstream_port: int, tls: ssl.SSLContext | None = None) -> None:
         self._upstream_port = upstream_port
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._serving = threading.Event()
@@ -63,7 +69,7 @@ class Network:
         self._loop = asyncio.get_running_loop()
         self._stopped, self._passable = asyncio.Event(), asyncio.Event()
         self._passable.set()
-        async with await asyncio.start_server(self._connect, sock=self._listener):
+        async with await asyncio.start_server(self._connect, sock=self._listener, ssl=self._tls):
             self._serving.set()
             await self._stopped.wait()
             self._heal(reset=True)

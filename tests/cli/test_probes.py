@@ -19,7 +19,9 @@ from tarsy_tasks.probes import BEAT_S, STALE_S, ProbeFiles
 from tests.cli import blocking_command
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
+from tests.redis_users import url_of
 from tests.servers import misbehaving_stdio
+from tests.valkey import Valkey
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 
@@ -106,19 +108,18 @@ def test_a_worker_that_starts_where_one_was_killed_is_not_ready_before_it_is(red
 
 
 def test_of_two_deployments_on_one_machine_each_has_probes_of_its_own(
-    worker: Worker, redis_url: str, run_dir: Path, tmp_path: Path
+    worker: Worker, run_dir: Path, tmp_path: Path
 ) -> None:
-    elsewhere = f"{redis_url.rpartition('/')[0]}/9"
-    other = Worker(tmp_path, {}, elsewhere, environment={"TARSY_RUN_DIR": str(run_dir)}, name="w0")
-    try:
-        wait_until(lambda: len(list(run_dir.iterdir())) == 6, "both have their files")
-        for each in (worker, other):
-            done = probe(each, "ready")
-            assert (done.returncode, done.stdout.count(": ok\n")) == (0, 1), done
-    finally:
-        other.stop()
-        with redis.Redis.from_url(elsewhere) as client:
-            client.flushdb()
+    with Valkey() as elsewhere:
+        environment = {"TARSY_RUN_DIR": str(run_dir)}
+        other = Worker(tmp_path, {}, url_of(elsewhere.port), environment=environment, name="w0")
+        try:
+            wait_until(lambda: len(list(run_dir.iterdir())) == 6, "both have their files")
+            for each in (worker, other):
+                done = probe(each, "ready")
+                assert (done.returncode, done.stdout.count(": ok\n")) == (0, 1), done
+        finally:
+            other.stop()
     for command in ("ready", "alive"):
         assert probe(other, command).returncode == 1
         assert probe(worker, command).returncode == 0

@@ -64,7 +64,7 @@ def sweep(books: Deliveries, *, until: str) -> Swept:
 
 
 def is_clean(client: redis.Redis) -> bool:
-    return not client.exists(QUEUE, keys.UNACKED, keys.WAITING, keys.LEASES)
+    return not client.exists(QUEUE, keys.UNACKED, keys.waiting_key(QUEUE), keys.LEASES)
 
 
 def test_a_message_that_is_published_twice_lies_in_the_queue_once(books: Deliveries, client: redis.Redis) -> None:
@@ -104,14 +104,15 @@ def test_what_waits_in_its_queue_is_left_there(books: Deliveries, client: redis.
 
 
 def test_a_lease_that_is_renewed_keeps_the_message(books: Deliveries, client: redis.Redis) -> None:
+    kept: list[Delivery] = []
     for tag in "ab":
         books.publish(QUEUE, tag, MESSAGE + tag)
         pop(client)
-        books.take(QUEUE, tag, lambda: "")
+        kept.append(books.take(QUEUE, tag, lambda: ""))
     books.sweep(LEASE_S, LEASE_S / 2)
 
     def lapsed() -> Swept | None:
-        books.renew(["a"])
+        books.renew(kept[:1])
         swept = books.sweep(LEASE_S, LEASE_S / 2)
         return swept if swept.restored else None
 
@@ -123,8 +124,8 @@ def test_a_lease_that_is_renewed_keeps_the_message(books: Deliveries, client: re
 def test_after_a_silence_owners_get_time_to_renew(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
-    books.take(QUEUE, "a", lambda: "")
-    client.zadd(keys.LEASES, {"a": 1.0})  # as old as after a long outage
+    delivery = books.take(QUEUE, "a", lambda: "")
+    client.zadd(keys.LEASES, {delivery.lease: 1.0})  # as old as after a long outage
     assert books.sweep(LEASE_S, 5.0) == Swept(), "nobody swept before"
     assert books.sweep(LEASE_S, 5.0) == Swept()
     assert client.llen(QUEUE) == 0
@@ -144,10 +145,15 @@ def test_a_message_whose_workers_died_too_often_is_set_aside(books: Deliveries, 
     assert client.zscore(keys.POISONED, "a")
 
 
-@pytest.mark.parametrize("state", [keys.WAITING, keys.LEASES])
-def test_damaged_books_are_set_aside_and_hold_up_no_other(books: Deliveries, client: redis.Redis, state: str) -> None:
+@pytest.mark.parametrize(
+    "place", [(keys.waiting_key(QUEUE), "damaged"), (keys.LEASES, Delivery("damaged", QUEUE).lease)]
+)
+def test_damaged_books_are_set_aside_and_hold_up_no_other(
+    books: Deliveries, client: redis.Redis, place: tuple[str, str]
+) -> None:
     client.hset(keys.UNACKED, "damaged", "no line breaks")
-    client.zadd(state, {"damaged": 1.0})
+    client.zadd(place[0], {place[1]: 1.0})
+    client.zadd(keys.QUEUES, {QUEUE: 1.0})
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
     books.take(QUEUE, "a", lambda: "")
@@ -193,17 +199,19 @@ def test_giving_back_is_no_failed_delivery(books: Deliveries, client: redis.Redi
     books.publish(QUEUE, "a", MESSAGE)
     for _ in range(MAX_DELIVERIES * 2):
         assert pop(client) == MESSAGE
-        assert books.take(QUEUE, "a", lambda: "").count == 1
-        books.requeue("a")
-        books.requeue("a")
+        delivery = books.take(QUEUE, "a", lambda: "")
+        assert delivery.count == 1
+        books.requeue(delivery)
+        books.requeue(delivery)
     assert client.llen(QUEUE) == 1
 
 
 def test_what_another_began_is_begun_again_only_on_purpose(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
-    begin(books, books.take(QUEUE, "a", lambda: ""), "dead 1")
-    books.requeue("a")
+    first = books.take(QUEUE, "a", lambda: "")
+    begin(books, first, "dead 1")
+    books.requeue(first)
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
     assert (delivery.mark, delivery.owner) == (Mark.BEGUN, "dead 1")
@@ -253,7 +261,7 @@ def test_a_redis_that_is_full_takes_nothing_new_and_lets_calls_come_to_their_end
             books.publish(QUEUE, "b", MESSAGE)
         delivery = books.take(QUEUE, "a", lambda: "")
         begin(books, delivery, "me 1")
-        books.renew(["a"])
+        books.renew([delivery])
         books.sweep(LEASE_S, LEASE_S / 2)
         fleet.announce(books.exchange, "w1", ["desk"])
         books.answer(delivery, RESULT, "ok", 60)
@@ -264,31 +272,31 @@ def test_a_redis_that_is_full_takes_nothing_new_and_lets_calls_come_to_their_end
 
 def test_a_call_that_waits_can_be_withdrawn_and_one_that_began_cannot(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "waits", MESSAGE)
-    assert books.withdraw("waits") == (Mark.NONE, False)
+    assert books.withdraw("waits", QUEUE) == (Mark.NONE, False)
     assert is_clean(client)
     books.publish(QUEUE, "begun", MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, "begun", lambda: "")
     begin(books, delivery, "me 1")
-    assert books.withdraw("begun")[0] is Mark.BEGUN
+    assert books.withdraw("begun", QUEUE)[0] is Mark.BEGUN
     books.answer(delivery, RESULT, "answer", 60)
-    assert books.withdraw("begun")[0] is Mark.ANSWERED
+    assert books.withdraw("begun", QUEUE)[0] is Mark.ANSWERED
 
 
 def test_what_was_withdrawn_in_the_hands_of_a_worker_never_begins(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
-    assert books.withdraw("a") == (Mark.NONE, True)
+    assert books.withdraw("a", QUEUE) == (Mark.NONE, True)
     assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
 
 
 def test_that_a_call_was_withdrawn_stays_known_when_its_worker_drops_it(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
-    books.take(QUEUE, "a", lambda: "")
-    books.withdraw("a")
-    books.acknowledge("a")
+    delivery = books.take(QUEUE, "a", lambda: "")
+    books.withdraw("a", QUEUE)
+    books.acknowledge(delivery)
     assert is_clean(client)
     assert books.mark_of("a") is Mark.WITHDRAWN, "whoever else waits for it must not hear that it may have run"
 
@@ -312,7 +320,7 @@ def test_the_first_answer_takes_its_entry_along_and_no_other_does(books: Deliver
     begin(books, delivery, "me 1")
     for text in ("first", "second"):
         books.answer(delivery, RESULT, text, 60, told.entry(text))
-    books.acknowledge("a", told.entry("third"))
+    books.acknowledge(delivery, told.entry("third"))
     assert (audit(client), told) == (["first"], [""])
     assert client.ttl(keys.AUDIT) > 0
 
@@ -321,9 +329,9 @@ def test_what_is_dropped_without_an_answer_has_one_entry(books: Deliveries, clie
     told = Told()
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
-    books.take(QUEUE, "a", lambda: "")
+    delivery = books.take(QUEUE, "a", lambda: "")
     for _ in range(2):
-        books.acknowledge("a", told.entry("dropped"))
+        books.acknowledge(delivery, told.entry("dropped"))
     assert (audit(client), told) == (["dropped"], [""])
 
 
@@ -346,15 +354,15 @@ def test_of_a_call_that_was_withdrawn_one_side_tells_the_audit(books: Deliveries
         pop(client)
         if is_taken:
             delivery = books.take(QUEUE, tag, lambda: "")
-            assert books.withdraw(tag) == (Mark.NONE, True)
+            assert books.withdraw(tag, QUEUE) == (Mark.NONE, True)
         else:
             # It was popped, and nobody knows of that yet.
-            assert books.withdraw(tag) == (Mark.NONE, False)
+            assert books.withdraw(tag, QUEUE) == (Mark.NONE, False)
             delivery = books.take(QUEUE, tag, lambda: "")
         assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
         for _ in range(2):
-            books.acknowledge(tag, told.entry(tag))
-        assert books.withdraw(tag) == (Mark.NONE, False)
+            books.acknowledge(delivery, told.entry(tag))
+        assert books.withdraw(tag, QUEUE) == (Mark.NONE, False)
     assert (audit(client), told) == (["worker"], [""])
 
 
@@ -364,10 +372,29 @@ def test_a_withdrawn_call_that_is_answered_has_one_entry_too(books: Deliveries, 
     books.publish(QUEUE, tag, MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, tag, lambda: "") if tag == "worker" else Delivery(tag, QUEUE)
-    books.withdraw(tag)
+    books.withdraw(tag, QUEUE)
     delivery = delivery if tag == "worker" else books.take(QUEUE, tag, lambda: "")
     books.answer(delivery, RESULT, "too late", 60, told.entry(tag))
     assert audit(client) == (["worker"] if tag == "worker" else [])
+
+
+def test_an_agent_cannot_have_a_call_that_ran_forgotten(books: Deliveries, client: redis.Redis) -> None:
+    """It may write its books, and that the call is withdrawn."""
+    told = Told()
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    begin(books, delivery, "me 1")
+    client.set(keys.withdrawn_key("a"), 1, ex=60)
+    client.hdel(keys.UNACKED, "a")
+    books.answer(delivery, RESULT, "answer", 60, told.entry("it ran"))
+    assert (audit(client), told) == (["it ran"], [""])
+    assert client.get(RESULT) == b"answer"
+
+
+def test_a_message_that_nobody_wants_is_told_with_its_true_queue(books: Deliveries, client: redis.Redis) -> None:
+    client.hset(keys.UNACKED, "a", f"mcp.vault\n1\n{MESSAGE}")
+    assert books.books_of("a", QUEUE) == f"{QUEUE}\n1\n{MESSAGE}".encode()
 
 
 def test_a_redis_that_lost_its_books_still_gets_the_entry(books: Deliveries, client: redis.Redis) -> None:
@@ -398,7 +425,7 @@ def test_what_is_thrown_away_while_a_worker_takes_it_is_not(books: Deliveries, c
     books.publish(QUEUE, "a", MESSAGE, garbage_at=1.0)
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
-    books.discard("a", told.entry("thrown away"))
+    books.discard("a", QUEUE, told.entry("thrown away"))
     assert (audit(client), told) == ([], [])
     books.answer(delivery, RESULT, "answer", 60, told.entry("answered"))
     assert (audit(client), told) == (["answered"], [""])
@@ -420,7 +447,7 @@ def test_a_call_does_not_begin_whose_entry_would_not_be_taken(books: Deliveries,
 
 def test_the_stream_keeps_about_so_many_entries(books: Deliveries, client: redis.Redis) -> None:
     for number in range(1000):
-        books.acknowledge(str(number), Entry("x" * 100, 200, lambda _: None))
+        books.acknowledge(Delivery(str(number), QUEUE), Entry("x" * 100, 200, lambda _: None))
     assert 200 <= client.xlen(keys.AUDIT) < 400
 
 
@@ -429,11 +456,11 @@ def test_what_nobody_can_want_any_more_is_thrown_away(books: Deliveries, client:
     books.sweep(LEASE_S, LEASE_S / 2)
 
     def is_found() -> bool:
-        return books.sweep(LEASE_S, LEASE_S / 2).unwanted == ("old",)
+        return books.sweep(LEASE_S, LEASE_S / 2).unwanted == (("old", QUEUE),)
 
     wait_until(is_found, "it is found", 5)
     assert is_found(), "again, until somebody throws it away: whoever found it may have died"
-    books.discard("old")
+    books.discard("old", QUEUE)
     assert is_clean(client)
 
 
@@ -445,6 +472,77 @@ def test_a_message_that_a_stock_producer_sent_gets_on_the_books_when_it_is_taken
     assert books.take(QUEUE, "foreign", lambda: popped).count == 1
     assert sweep(books, until="its lease lapses").restored == ("foreign",)
     assert pop(client) == MESSAGE
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_books_that_name_another_queue_bring_no_message_there(
+    books: Deliveries, client: redis.Redis, is_taken: bool
+) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    if is_taken:
+        books.take(QUEUE, "a", lambda: "")
+    client.hset(keys.UNACKED, "a", f"mcp.vault\n\n{MESSAGE}")
+    assert sweep(books, until="it is put back").restored == ("a",)
+    assert not client.exists("mcp.vault")
+    assert pop(client) == MESSAGE
+
+
+def test_what_is_given_back_goes_where_it_was_taken(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    client.hset(keys.UNACKED, "a", f"mcp.vault\n\n{MESSAGE}")
+    books.requeue(delivery)
+    assert not client.exists("mcp.vault")
+    assert pop(client) == MESSAGE
+
+
+def test_a_forged_message_is_set_aside_under_its_true_queue(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    client.hset(keys.UNACKED, "a", f"mcp.vault\n\n{MESSAGE}")
+    client.hset(keys.call_marker("a"), "lost_pops", "many")
+    pop(client)
+    assert sweep(books, until="it is set aside").set_aside == ("a",)
+    assert client.get(keys.poison_key("a")) == f"{QUEUE}\n\n{MESSAGE}".encode()
+
+
+@pytest.mark.parametrize("garbage_at", ["soon", "nan"])
+def test_a_forged_time_holds_up_no_sweep(books: Deliveries, client: redis.Redis, garbage_at: str) -> None:
+    books.publish(QUEUE, "forged", MESSAGE)
+    client.hset(keys.UNACKED, "forged", f"{QUEUE}\n{garbage_at}\n{MESSAGE}")
+    books.publish("mcp.other", "lost", MESSAGE)
+    client.delete("mcp.other")
+    assert "lost" in sweep(books, until="the other one comes back").restored
+
+
+def test_forged_counts_keep_no_message_from_being_taken(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    client.hset(keys.call_marker("a"), "deliveries", "many")
+    pop(client)
+    assert books.take(QUEUE, "a", lambda: "").count == 1
+
+
+def test_a_message_of_a_priority_is_known_by_the_name_of_its_queue(books: Deliveries, client: redis.Redis) -> None:
+    urgent = f"{QUEUE}\x06\x163"
+    books.publish(urgent, "a", MESSAGE)
+    client.rpop(urgent)
+    delivery = books.take(QUEUE, "a", lambda: "")
+    assert delivery.queue == QUEUE
+    books.acknowledge(delivery)
+    assert is_clean(client)
+
+
+def test_queues_that_are_empty_are_forgotten(books: Deliveries, client: redis.Redis) -> None:
+    books.publish(QUEUE, "a", MESSAGE)
+    books.withdraw("a", QUEUE)
+    books.sweep(LEASE_S, LEASE_S / 2)
+
+    def is_forgotten() -> bool:
+        books.sweep(LEASE_S, LEASE_S / 2)
+        return not client.exists(keys.QUEUES)
+
+    wait_until(is_forgotten, "nothing is left to look at", 5)
 
 
 def test_a_purged_queue_stays_empty(books: Deliveries, client: redis.Redis) -> None:

@@ -132,7 +132,7 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
     first, text = client.rpop(QUEUE), client.rpop(QUEUE)
     assert first == b"another"
     assert client.hget(keys.UNACKED, "a") == f"{QUEUE}\n\n".encode() + text
-    assert client.zscore(keys.WAITING, "a")
+    assert client.zscore(keys.waiting_key(QUEUE), "a")
     again = json.loads(text)
     args, kwargs, _ = json.loads(base64.b64decode(again["body"]))
     call = kwargs["call"] if by_name else args[3]

@@ -2,3 +2,5 @@
 from typing import Any
 
 Panel: Any
+
+def revoke(state: Any, task_id: str, *, terminate: bool) -> Any: ...

@@ -5,5 +5,6 @@ from typing import Any
 def maybe_shutdown() -> None: ...
 
 active_requests: Any
+requests: Any
 should_stop: Any
 should_terminate: Any

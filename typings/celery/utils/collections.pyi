@@ -1,0 +1,5 @@
+# Untyped upstream. Only what the package uses is declared, and all of it as Any.
+from typing import Any
+
+class AttributeDict:
+    def __init__(self, **kwargs: Any) -> None: ...
