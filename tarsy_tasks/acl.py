@@ -39,6 +39,7 @@ _HEALTH_AND_TOOLS = (
     keys.serving_key("*"),
     keys.tools_key("*"),
     keys.approved_tools_key("*"),
+    keys.TOOL_REVISIONS,
 )
 _NUMBERS = (
     keys.metrics_key("*"),
@@ -46,6 +47,7 @@ _NUMBERS = (
     keys.MEASURING_WORKERS,
     keys.in_flight_key("*"),
     keys.minute_key("*"),
+    keys.LAST_FAILURES,
 )
 _STREAMS = (keys.ALERTS, keys.AUDIT, keys.AGENT_AUDIT)
 _CALL = (keys.call_marker("*"), keys.withdrawn_key("*"))

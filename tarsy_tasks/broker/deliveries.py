@@ -1,9 +1,9 @@
 """Where every call stands, from its publication to its answer: the books that a Redis restart, a dead worker and a cut
 connection leave whole.
 
-Owns the scripts that move a message between its states, each in one step and each harmless when sent twice (a delivery
-may then be counted twice), for whoever loses the reply sends it again. All times are those of Redis: the clocks of
-workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes and takes, the worker's
+Owns what a message's states are and how it moves between them, each time in one of `steps`, which is harmless when sent
+twice (a delivery may then be counted twice), for whoever loses the reply sends it again. All times are those of Redis:
+the clocks of workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes and takes, the worker's
 `guard` begins, `result_backend` answers, agents withdraw.
 
     published ──take──► leased ──begin──► begun ──answer──► answered
@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker import steps
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.sweep import SWEEP, Swept
@@ -117,203 +118,6 @@ class Delivery:
         return f"{self.queue}\n{self.tag}"
 
 
-_NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
-_RECORD = f"""
-    local function record(key, text, limit)
-        if text == '' then return '' end
-        local id = redis.pcall('XADD', key, 'MAXLEN', '~', limit, '*', '{keys.AUDIT_FIELD}', text)
-        if type(id) == 'table' then return id.err end  -- an answer is worth more than its entry
-        redis.call('EXPIRE', key, {keys.AUDIT_TTL_S})
-        return ''
-    end
-    """
-
-# KEYS: unacked, waiting, queue, queues. ARGV: tag, message, when it is garbage, name in `queues`.
-_PUBLISH = Script(
-    _NOW
-    + """
-    if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
-    redis.call('ZADD', KEYS[2], now, ARGV[1])
-    redis.call('ZADD', KEYS[4], 'NX', now, ARGV[4])
-    return redis.call('LPUSH', KEYS[3], ARGV[2])
-    """,
-    grows=True,
-)
-
-# KEYS: unacked, waiting, leases, marker, withdrawn. ARGV: tag, marker's ttl, books of a message that a stock producer
-# sent or '', whether it is a suspect from the beginning, lease.
-_TAKE = Script(
-    _NOW
-    + """
-    local mark = redis.call('HMGET', KEYS[4], 'mark', 'owner')
-    local is_withdrawn = not mark[1] and redis.call('EXISTS', KEYS[5]) == 1
-    local has_books = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
-    if not (has_books or mark[1] or is_withdrawn) then
-        if ARGV[3] == '' then return {0, '', ''} end
-        redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-        has_books = true
-    end
-    if has_books then redis.call('HSET', KEYS[4], 'taken', 1) end
-    redis.call('ZADD', KEYS[3], now, ARGV[5])
-    redis.call('ZREM', KEYS[2], ARGV[1])
-    local count = redis.pcall('HINCRBY', KEYS[4], 'deliveries', 1)
-    if type(count) == 'table' then  -- a damaged marker must not stop the worker
-        count = 1
-        redis.call('HSET', KEYS[4], 'deliveries', count)
-    end
-    if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
-    redis.call('EXPIRE', KEYS[4], ARGV[2])
-    return {count, is_withdrawn and 'withdrawn' or mark[1] or '', mark[2] or ''}
-    """
-)
-
-# KEYS: marker, audit, withdrawn. ARGV: owner, who may have begun it before, marker's ttl, whether the audit has to be
-# there.
-_BEGIN = Script(
-    f"""
-    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'answered' then return {{mark[1], ''}} end
-    if not mark[1] and redis.call('EXISTS', KEYS[3]) == 1 then return {{'withdrawn', ''}} end
-    if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end
-    if ARGV[4] ~= '' then
-        local probe = redis.pcall('XADD', KEYS[2], '*', '{keys.AUDIT_FIELD}', '')
-        if type(probe) == 'table' then return {{'', '', probe.err}} end
-        redis.call('XDEL', KEYS[2], probe)
-        redis.call('EXPIRE', KEYS[2], {keys.AUDIT_TTL_S})
-    end
-    redis.call('HSET', KEYS[1], 'mark', 'begun', 'owner', ARGV[1])
-    redis.call('EXPIRE', KEYS[1], ARGV[3])
-    return {{'', ''}}
-    """
-)
-
-# KEYS: marker. ARGV: owner.
-_UNBEGIN = Script(
-    """
-    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'begun' and mark[2] == ARGV[1] then redis.call('HDEL', KEYS[1], 'mark', 'owner') end
-    """
-)
-
-# KEYS: unacked, leases, marker, result, audit, withdrawn. ARGV: tag, marker's ttl, result, its ttl, owner, reply
-# channel, lease, audit entry, how many are kept. The first answer stays, and what another owner began in the meantime,
-# that one answers. Of what an agent withdrew from its queue the agent tells the audit.
-_ANSWER = Script(
-    _RECORD
-    + """
-    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner', 'taken')
-    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return {0, ''} end
-    local is_mine = mark[1] or mark[3] or redis.call('EXISTS', KEYS[6]) == 0
-    redis.call('HDEL', KEYS[1], ARGV[1])
-    redis.call('ZREM', KEYS[2], ARGV[7])
-    if mark[1] == 'answered' then return {0, ''} end
-    if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
-    else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
-    redis.call('PUBLISH', KEYS[4], ARGV[3])
-    redis.call('PUBLISH', ARGV[6], ARGV[3])
-    redis.call('HSET', KEYS[3], 'mark', 'answered')
-    redis.call('EXPIRE', KEYS[3], ARGV[2])
-    if not is_mine then return {0, ''} end
-    return {1, record(KEYS[5], ARGV[8], ARGV[9])}
-    """
-)
-
-# KEYS: unacked, leases, marker, audit, withdrawn. ARGV: tag, marker's ttl, lease, audit entry, how many are kept.
-_ACKNOWLEDGE = Script(
-    _RECORD
-    + """
-    local found = redis.call('HMGET', KEYS[3], 'mark', 'taken')
-    local mark, is_withdrawn = found[1], not found[1] and redis.call('EXISTS', KEYS[5]) == 1
-    local is_mine = found[2] or not is_withdrawn
-    redis.call('HDEL', KEYS[1], ARGV[1])
-    redis.call('ZREM', KEYS[2], ARGV[3])
-    if is_withdrawn then redis.call('HDEL', KEYS[3], 'taken')  -- when this is sent twice it is not told again
-    else redis.call('HSET', KEYS[3], 'mark', 'answered') end
-    redis.call('EXPIRE', KEYS[3], ARGV[2])
-    if mark == 'answered' or not is_mine then return {0, ''} end
-    return {1, record(KEYS[4], ARGV[4], ARGV[5])}
-    """
-)
-
-# KEYS: unacked, waiting, audit. ARGV: tag, audit entry, how many are kept.
-_DISCARD = Script(
-    _RECORD
-    + """
-    if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return {0, ''} end
-    local books = redis.call('HGET', KEYS[1], ARGV[1])
-    if not books then return {0, ''} end
-    redis.call('HDEL', KEYS[1], ARGV[1])
-    local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-    if queue then redis.call('LREM', queue, -1, message) end
-    return {1, record(KEYS[3], ARGV[2], ARGV[3])}
-    """
-)
-
-# KEYS: marker, audit. ARGV: audit entry, how many are kept, marker's ttl.
-_TELL = Script(
-    _RECORD
-    + """
-    if redis.call('HSETNX', KEYS[1], 'told', 1) == 0 then return {0, ''} end
-    redis.call('EXPIRE', KEYS[1], ARGV[3])
-    return {1, record(KEYS[2], ARGV[1], ARGV[2])}
-    """
-)
-
-# KEYS: unacked, leases, waiting, marker, queue, queues. ARGV: tag, marker's ttl, lease.
-_REQUEUE = Script(
-    _NOW
-    + """
-    if redis.call('ZREM', KEYS[2], ARGV[3]) == 0 then return 0 end
-    local books = redis.call('HGET', KEYS[1], ARGV[1])
-    local message = books and string.match(books, '^[^\\n]*\\n[^\\n]*\\n(.*)$')
-    if not message then return 0 end
-    redis.call('RPUSH', KEYS[5], message)
-    redis.call('ZADD', KEYS[3], now, ARGV[1])
-    redis.call('ZADD', KEYS[6], 'NX', now, KEYS[5])
-    redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
-    redis.call('HDEL', KEYS[4], 'suspect')
-    redis.call('EXPIRE', KEYS[4], ARGV[2])
-    return 1
-    """
-)
-
-# KEYS: leases. ARGV: leases.
-_RENEW = Script(
-    _NOW
-    + """
-    for _, lease in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, lease) end
-    """
-)
-
-# KEYS: unacked, waiting, marker, withdrawn. ARGV: tag, ttl.
-_WITHDRAW = Script(
-    """
-    local mark = redis.call('HGET', KEYS[3], 'mark')
-    if mark then return {mark, 1} end
-    redis.call('SET', KEYS[4], 1, 'EX', ARGV[2])
-    if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
-        local books = redis.call('HGET', KEYS[1], ARGV[1])
-        redis.call('HDEL', KEYS[1], ARGV[1])
-        if books then
-            local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-            redis.call('LREM', queue, -1, message)
-        end
-    end
-    return {'', redis.call('HEXISTS', KEYS[3], 'taken')}
-    """
-)
-
-# KEYS: unacked, waiting, queue.
-_PURGE = Script(
-    """
-    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('HDEL', KEYS[1], tag) end
-    local size = redis.call('LLEN', KEYS[3])
-    redis.call('DEL', KEYS[2], KEYS[3])
-    return size
-    """
-)
-
-
 class Deliveries:
     """The books of one broker. Safe to share between threads.
 
@@ -336,7 +140,7 @@ class Deliveries:
         when = "" if garbage_at is None else f"{garbage_at:.3f}"
         home = keys.without_priority(queue)
         names = (keys.UNACKED, keys.waiting_key(home), queue, keys.QUEUES)
-        self._run(_PUBLISH, names, tag, message, when, home)
+        self._run(steps.PUBLISH, names, tag, message, when, home)
 
     def take(self, queue: str, tag: str, message: Callable[[], str], *, is_suspect: bool = True) -> Delivery:
         """A message was popped from its queue: lease it.
@@ -349,10 +153,10 @@ class Deliveries:
         waiting, withdrawn = keys.waiting_key(delivery.queue), keys.withdrawn_key(tag)
         names = (keys.UNACKED, waiting, keys.LEASES, keys.call_marker(tag), withdrawn)
         suspect = "1" if is_suspect else ""
-        count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, "", suspect, delivery.lease)
+        count, mark, owner = self._run(steps.TAKE, names, tag, MARKER_TTL_S, "", suspect, delivery.lease)
         if not count:
             books = f"{queue}\n\n{message()}"
-            count, mark, owner = self._run(_TAKE, names, tag, MARKER_TTL_S, books, suspect, delivery.lease)
+            count, mark, owner = self._run(steps.TAKE, names, tag, MARKER_TTL_S, books, suspect, delivery.lease)
         delivery.count, delivery.mark, delivery.owner = int(count), Mark(_text(mark)), _text(owner)
         return delivery
 
@@ -369,7 +173,9 @@ class Deliveries:
             Why the audit takes none, and then it has not begun; or nothing.
         """
         names = (keys.call_marker(delivery.tag), keys.AUDIT, keys.withdrawn_key(delivery.tag))
-        mark, other, *trouble = self._run(_BEGIN, names, owner, after or owner, MARKER_TTL_S, "1" if is_audited else "")
+        mark, other, *trouble = self._run(
+            steps.BEGIN, names, owner, after or owner, MARKER_TTL_S, "1" if is_audited else ""
+        )
         if trouble:
             return _text(trouble[0])
         delivery.mark = Mark(_text(mark))
@@ -378,7 +184,7 @@ class Deliveries:
 
     def unbegin(self, tag: str, owner: str) -> None:
         """It was not sent after all."""
-        self._run(_UNBEGIN, (keys.call_marker(tag),), owner)
+        self._run(steps.UNBEGIN, (keys.call_marker(tag),), owner)
 
     def suspect(self, tag: str) -> None:
         """A call whose workers died runs alone now: should this one die, too, the call is to blame."""
@@ -399,22 +205,22 @@ class Deliveries:
         marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
         names = (keys.UNACKED, keys.LEASES, marker, result_key, keys.AUDIT, withdrawn)
         arguments = (delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
-        self._end(_ANSWER, names, (*arguments, keys.reply_channel(delivery.tag), delivery.lease), entry)
+        self._end(steps.ANSWER, names, (*arguments, keys.reply_channel(delivery.tag), delivery.lease), entry)
 
     def acknowledge(self, delivery: Delivery, entry: Entry | None = None) -> None:
         """Take a message off the books."""
         marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
         names = (keys.UNACKED, keys.LEASES, marker, keys.AUDIT, withdrawn)
-        self._end(_ACKNOWLEDGE, names, (delivery.tag, ENDED_TTL_S, delivery.lease), entry)
+        self._end(steps.ACKNOWLEDGE, names, (delivery.tag, ENDED_TTL_S, delivery.lease), entry)
 
     def discard(self, tag: str, queue: str, entry: Entry | None = None) -> None:
         """Throw a message away that waits in its queue."""
-        self._end(_DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag,), entry)
+        self._end(steps.DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag,), entry)
 
     def tell(self, tag: str, entry: Entry) -> None:
         """Tell the audit of a message that was set aside, if nobody has done so."""
         names = (keys.call_marker(tag), keys.AUDIT)
-        is_first, trouble = self._run(_TELL, names, entry.text, entry.limit, MARKER_TTL_S)
+        is_first, trouble = self._run(steps.TELL, names, entry.text, entry.limit, MARKER_TTL_S)
         if is_first:
             entry.told(_text(trouble))
 
@@ -438,11 +244,11 @@ class Deliveries:
         """Give a message back to the head of its queue; that is no failed delivery."""
         waiting, marker = keys.waiting_key(delivery.queue), keys.call_marker(delivery.tag)
         names = (keys.UNACKED, keys.LEASES, waiting, marker, delivery.queue, keys.QUEUES)
-        self._run(_REQUEUE, names, delivery.tag, MARKER_TTL_S, delivery.lease)
+        self._run(steps.REQUEUE, names, delivery.tag, MARKER_TTL_S, delivery.lease)
 
     def renew(self, deliveries: Iterable[Delivery]) -> None:
         """Renew the leases of messages that are still held."""
-        self._run(_RENEW, (keys.LEASES,), *{delivery.lease for delivery in deliveries})
+        self._run(steps.RENEW, (keys.LEASES,), *{delivery.lease for delivery in deliveries})
 
     def mark_of(self, tag: str) -> Mark:
         """What the marker of a call says now."""
@@ -471,12 +277,12 @@ class Deliveries:
             tells the audit.
         """
         names = (keys.UNACKED, keys.waiting_key(queue), keys.call_marker(tag), keys.withdrawn_key(tag))
-        mark, is_taken = self._run(_WITHDRAW, names, tag, MARKER_TTL_S)
+        mark, is_taken = self._run(steps.WITHDRAW, names, tag, MARKER_TTL_S)
         return Mark(_text(mark)), bool(is_taken)
 
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
-        return int(self._run(_PURGE, (keys.UNACKED, keys.waiting_key(queue), queue)))
+        return int(self._run(steps.PURGE, (keys.UNACKED, keys.waiting_key(queue), queue)))
 
     def sweep(self, lease_s: float, quiet_s: float) -> Swept:
         """Put back what was lost on its way, or by a worker that renews no lease.

@@ -60,7 +60,7 @@ BREAKS = [
     Break(
         "killed",
         "what another worker began is not begun again",
-        "broker/deliveries.py",
+        "broker/steps.py",
         "if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end",
         "",
     ),
@@ -172,7 +172,7 @@ BREAKS = [
     Break(
         "nobody",
         "what nobody waits for is taken back",
-        "broker/deliveries.py",
+        "broker/steps.py",
         "    if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then\n        local books",
         "    if false then\n        local books",
     ),
