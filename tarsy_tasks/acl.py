@@ -242,7 +242,10 @@ def _flower(database: int) -> list[str]:
         _read_health_and_tools(),
         _select_reading(("get", "mget", "hgetall", "hmget", "zrange", "zrangebyscore"), _NUMBERS),
         _select_reading(_READ_STREAMS, _STREAMS),
-        _select_reading(("llen",), [keys.queue("*")]),
+        _select_reading(("llen", "eval_ro"), [keys.queue("*")]),
+        _select_reading(("type",), [keys.metrics_key("*")]),
+        # What a model read.
+        _select_reading(("get",), [keys.result_key("*")]),
         # Events; what Flower asks of workers, and tells them to do.
         _select(("brpop", "llen", "del"), [_REMOTE_CONTROL, _EVENT_QUEUES]),
         _select(("script|load", "script|exists")),

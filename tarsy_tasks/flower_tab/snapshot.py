@@ -188,7 +188,7 @@ class SnapshotReader:
         names = self._names(now)
         health = read_health(self._redis, names)
         in_flight = read_in_flight(self._redis)
-        queued: list[int] = self._broker.eval(_COUNT_QUEUED, len(names), *map(keys.queue, names)) if names else []
+        queued: list[int] = self._broker.eval_ro(_COUNT_QUEUED, len(names), *map(keys.queue, names)) if names else []
         with self._redis.pipeline(transaction=False) as pipeline:
             pipeline.hgetall(keys.LAST_FAILURES)
             pipeline.hgetall(keys.TOOL_REVISIONS)
