@@ -3,8 +3,8 @@ connection leave whole.
 
 Owns what a message's states are and how it moves between them, each time in one of `steps`, which is harmless when sent
 twice (a delivery may then be counted twice), for whoever loses the reply sends it again. All times are those of Redis:
-the clocks of workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes and takes, the
-worker's `guard` begins, `result_backend` answers, agents withdraw.
+the clocks of workers may be minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes and takes,
+the worker's `guard` begins, `result_backend` answers, agents withdraw.
 
     published ──take──► leased ──begin──► begun ──answer──► answered
         ▲                 │ lease lapsed, or requeued
