@@ -191,6 +191,10 @@ class Deliveries:
         marker = keys.call_marker(tag)
         self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
 
+    def acquit(self, tag: str) -> None:
+        """Such a call runs alone no more: should its worker die, another one may be to blame."""
+        self.exchange.execute(("HDEL", keys.call_marker(tag), "suspect"))
+
     def answer(
         self,
         delivery: Delivery,

@@ -24,6 +24,7 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.worker.audit import audit
 from tarsy_tasks.worker.invocation import may_replay
 from tarsy_tasks.worker.job import Job
+from tarsy_tasks.worker.quarantine import Quarantine
 
 __all__ = ["Guard", "require_queue"]
 
@@ -58,6 +59,7 @@ class Guard:
         request: Celery's context of the task.
 
     Attributes:
+        tag: The delivery's name in the books; empty if there is none.
         may_have_run: An earlier delivery began it, and nobody can say whether the tool ran.
     """
 
@@ -67,14 +69,14 @@ class Guard:
         self._delivery: Delivery | None = getattr(request, "delivery", None)
         self._deliveries: Deliveries | None = getattr(request, "deliveries", None)
         self._owner = ""
+        self.tag = "" if self._delivery is None else self._delivery.tag
         self.may_have_run = self._delivery is not None and self._delivery.mark is Mark.BEGUN
 
     @contextmanager
     def admitted(self, deadline: float) -> Generator[None]:
         """Around all that is done for the call.
 
-        A call whose workers died twice runs alone among its like the third time: if it is what killed them, none of the
-        others is blamed.
+        A call whose workers died twice runs alone the third time: if it is what killed them, no other is blamed.
 
         Raises:
             Ignore: It was answered or withdrawn meanwhile.
@@ -86,26 +88,51 @@ class Guard:
             return
         if delivery.mark in (Mark.ANSWERED, Mark.WITHDRAWN):
             raise Ignore(delivery.mark)
+        quarantine, loop = self._job.context.quarantine, self._job.context.loop
         if delivery.count == 1:
-            yield
-            return
-        quarantine = self._job.context.quarantine
-        alone = delivery.count >= MAX_DELIVERIES
-        try:
+            is_in = quarantine.join(self)
             try:
-                self._job.run(quarantine.enter(self, max(0.001, deadline - time.monotonic()), alone=alone))
-            except TimeoutError:
-                raise CallError(
-                    ErrorCode.DEADLINE_PASSED,
-                    "The call was lost with its worker before it began, and had no time left when its turn to run "
-                    "again came. The tool did not run. Call again later, or allow more time.",
-                ) from None
-            if alone:
-                with suppress(RedisError):
-                    deliveries.suspect(delivery.tag)
+                if not is_in:
+                    self._wait_for_suspect(quarantine, deliveries, deadline)
+                yield
+            finally:
+                if not (is_in and quarantine.part(self)):
+                    loop.submit(quarantine.leave(self))
+            return
+        try:
+            self._enter_as_suspect(quarantine, delivery, deliveries, deadline)
             yield
         finally:
-            self._job.context.loop.submit(quarantine.leave(self))
+            loop.submit(quarantine.leave(self))
+
+    def _wait_for_suspect(self, quarantine: Quarantine, deliveries: Deliveries, deadline: float) -> None:
+        try:
+            suspect = self._job.run(quarantine.wait(self, max(0.001, deadline - time.monotonic())))
+        except TimeoutError:
+            raise CallError(
+                ErrorCode.DEADLINE_PASSED,
+                "The call had no time left when its turn came, after another one that workers were lost with. The tool "
+                "did not run. Call again later, or allow more time.",
+            ) from None
+        if isinstance(suspect, Guard):
+            with suppress(RedisError):
+                deliveries.acquit(suspect.tag)
+
+    def _enter_as_suspect(
+        self, quarantine: Quarantine, delivery: Delivery, deliveries: Deliveries, deadline: float
+    ) -> None:
+        alone = delivery.count >= MAX_DELIVERIES
+        try:
+            is_alone = self._job.run(quarantine.enter(self, max(0.001, deadline - time.monotonic()), alone=alone))
+        except TimeoutError:
+            raise CallError(
+                ErrorCode.DEADLINE_PASSED,
+                "The call was lost with its worker before it began, and had no time left when its turn to run "
+                "again came. The tool did not run. Call again later, or allow more time.",
+            ) from None
+        if is_alone:
+            with suppress(RedisError):
+                deliveries.suspect(delivery.tag)
 
     def begin(self, tool: ToolDefinition, server: ServerConfig, deadline: float) -> None:
         """Just before the call is sent: note that it begins.

@@ -59,3 +59,77 @@ def test_who_leaves_without_having_entered_frees_no_place() -> None:
         await quarantine.enter("two", LONG_S, alone=True)
 
     asyncio.run(run())
+
+
+def test_all_others_wait_for_one_alone() -> None:
+    async def run() -> None:
+        quarantine = Quarantine()
+        assert await quarantine.enter("one", LONG_S, alone=True)
+        assert not quarantine.join("other")
+        waiting = [asyncio.create_task(quarantine.wait(each, LONG_S)) for each in ("two", "three")]
+        await asyncio.sleep(0)
+        await quarantine.leave("one")
+        assert [await each for each in waiting] == [None, None]
+        assert quarantine.join("other")
+
+    asyncio.run(run())
+
+
+def test_one_alone_waits_for_those_that_run() -> None:
+    async def run() -> None:
+        quarantine = Quarantine()
+        assert quarantine.join("other")
+        entering = asyncio.create_task(quarantine.enter("one", LONG_S, alone=True))
+        await asyncio.sleep(0)
+        assert not quarantine.part("other")
+        await quarantine.leave("other")
+        assert await entering
+
+    asyncio.run(run())
+
+
+def test_one_alone_is_no_suspect_beside_others_that_go_on() -> None:
+    async def run() -> None:
+        quarantine = Quarantine(drain_s=0.01)
+        assert quarantine.join("other")
+        assert not await quarantine.enter("one", LONG_S, alone=True)
+        assert quarantine.join("other")
+
+    asyncio.run(run())
+
+
+def test_others_do_not_wait_for_long_and_then_no_one_is_alone() -> None:
+    async def run() -> None:
+        quarantine = Quarantine(hold_s=0.01)
+        assert await quarantine.enter("one", LONG_S, alone=True)
+        assert await quarantine.wait("other", LONG_S) == "one"
+        assert quarantine.join("other")
+
+    asyncio.run(run())
+
+
+def test_others_that_waited_come_before_the_next_one_alone() -> None:
+    async def run() -> None:
+        quarantine = Quarantine(drain_s=0.01)
+        assert await quarantine.enter("one", LONG_S, alone=True)
+        waiting = asyncio.create_task(quarantine.wait("other", LONG_S))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(quarantine.enter("two", LONG_S, alone=True))
+        await asyncio.sleep(0)
+        await quarantine.leave("one")
+        assert await waiting is None
+        assert not await second
+
+    asyncio.run(run())
+
+
+def test_whoever_has_no_time_to_wait_does_not_come_in() -> None:
+    async def run() -> None:
+        quarantine = Quarantine()
+        assert await quarantine.enter("one", LONG_S, alone=True)
+        with pytest.raises(TimeoutError):
+            await quarantine.wait("other", 0.01)
+        await quarantine.leave("one")
+        assert await quarantine.enter("two", LONG_S, alone=True)
+
+    asyncio.run(run())
