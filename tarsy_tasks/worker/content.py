@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -42,6 +43,8 @@ slack.
 _EDGE = 8 * 1024
 """A secret that the end of the slack halves is shorter."""
 _BORDER_CHARS = 512
+_FIRST_WORD = re.compile(rf"\S{{1,{_BORDER_CHARS}}}[\w+/=.~%\-]*")
+"""A longer one only as far as a token may go on: JSON without blanks is no single secret."""
 _NOT_BEFORE_REST = "\r\n)]}>"
 
 
@@ -82,8 +85,8 @@ def _masked_borders(texts: list[str], masker: Masker) -> list[str]:
     for index, text in enumerate(texts):
         head = text[:_BORDER_CHARS]
         if _may_go_on(tail, head) and masker.mask(tail + head) != masker.mask(tail) + masker.mask(head):
-            _mask_end(masked, texts[:index], 0 if tail[-1].isspace() else len(tail.split()[-1]))
-            masked[index] = MASK + text[len(head.split()[0]) :]
+            _mask_end(masked, texts, index, 0 if tail[-1].isspace() else len(tail.split()[-1]))
+            masked[index] = _FIRST_WORD.sub(MASK, text, count=1)
         tail = (tail + text[-_BORDER_CHARS:])[-_BORDER_CHARS:]
     return masked
 
@@ -95,9 +98,9 @@ def _may_go_on(tail: str, head: str) -> bool:
     return bool(head) and not head[0].isspace() and head[0] not in "{[(<"
 
 
-def _mask_end(masked: list[str], texts: list[str], length: int) -> None:
-    """Mask so many characters at the end of the texts."""
-    for index in reversed(range(len(texts))):
+def _mask_end(masked: list[str], texts: list[str], stop: int, length: int) -> None:
+    """Mask so many characters at the end of the texts before the one at `stop`."""
+    for index in reversed(range(stop)):
         if length <= 0:
             return
         within = length < len(texts[index])

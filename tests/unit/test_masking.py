@@ -16,6 +16,8 @@ from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.groups import GROUPS, OPTIONAL
 
 masker = build_masker()
+SECRET = "Zx81kQ7vLm02"  # noqa: S105
+WINDOW = 16 * 1024
 ENCODED = base64.b64encode(b"open sesame").decode()
 
 
@@ -277,3 +279,23 @@ def test_a_secret_is_found_in_texts_in_texts(depth: int) -> None:
 def test_a_masker_that_is_off_masks_nothing_but_known_values() -> None:
     off = build_masker(is_enabled=False, known=KnownSecrets(["s3cr3t-value"]))
     assert off.mask("password: hunter2, s3cr3t-value") == f"password: hunter2, {MASK}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f' password: "{SECRET}" ',
+        f" DB_PASSWORD={SECRET} ",
+        f' {{"kind": "Secret", "data": {{"a": "{SECRET}"}}}} ',
+        f" ghp_{SECRET * 3} ",
+        f" postgres://app:{SECRET}@db/orders ",
+        f"\n-----BEGIN PRIVATE KEY-----\n{SECRET * 4}\n-----END PRIVATE KEY-----\n",
+        f" mysql -u root -p{SECRET} ",
+        f" {base64.b64encode(f'password: {SECRET}'.encode()).decode()} ",
+    ],
+)
+def test_a_secret_is_found_wherever_a_window_of_the_search_ends(text: str) -> None:
+    hidden = (SECRET[:4], SECRET[-4:], base64.b64encode(f"password: {SECRET}".encode()).decode()[16:])
+    for place in range(WINDOW - len(text) - 2, WINDOW + 2):
+        masked = masker.mask(f"{'word ' * (place // 5)}{'-' * (place % 5)}{text}{'word ' * 2000}")
+        assert not any(each in masked for each in hidden), place
