@@ -41,6 +41,7 @@ _KINDS = (
     r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
     rf"(?i:name|key|id|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
     rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
+    rf"\"-[\w\-]*{STEMS}[\w.\-]*\"\s*,\s*\"",  # each item in a line of its own
 )
 
 _escapes = Places([r"\\"])

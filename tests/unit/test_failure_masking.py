@@ -10,13 +10,15 @@ from celery.exceptions import Ignore, Reject
 from tarsy_tasks.masking import MASK
 from tarsy_tasks.worker.failure_masking import masked_failures
 
-SECRET = "hunter2hunter2"  # noqa: S105
+SECRET = "hunter2hunter2"
 LOGS = f"""
 import logging
 from tarsy_tasks.worker.log_masking import mask_log
 from tarsy_tasks.worker.masking import build_masker
 
-logging.basicConfig(level=logging.INFO, format="%(message)s %(data)s", defaults={{"data": ""}})
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("%(message)s %(data)s", defaults={{"data": ""}}))
+logging.basicConfig(level=logging.INFO, handlers=[handler])
 mask_log(build_masker())
 logging.info("connecting with password: %s", "{SECRET}")
 try:
@@ -28,11 +30,12 @@ logging.error("task failed", extra={{"data": {{"exc": "password: {SECRET}", "run
 """
 
 
-def fail(error: BaseException) -> None:
+def fail(error: Exception) -> None:
+    """With a context that tells it."""
     try:
-        raise KeyError(f"password: {SECRET}")
+        {}[f"password: {SECRET}"]
     except KeyError:
-        raise error  # noqa: B904 - so that it has a context
+        raise error  # noqa: B904
 
 
 def test_a_failure_that_tells_a_secret_is_replaced() -> None:

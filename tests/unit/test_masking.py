@@ -16,7 +16,7 @@ from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.groups import GROUPS, OPTIONAL
 
 masker = build_masker()
-SECRET = "Zx81kQ7vLm02"  # noqa: S105
+SECRET = "Zx81kQ7vLm02"
 WINDOW = 16 * 1024
 ENCODED = base64.b64encode(b"open sesame").decode()
 
@@ -126,6 +126,35 @@ def test_values_under_secret_names_are_masked_whole() -> None:
         "headers": {"Authorization": [f"Bearer {MASK}"]},
         "args": ["--token", MASK, "--verbose"],
     }
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"args": ["--token", SECRET]},
+        {"env": [{"name": "DB_PASSWORD", "value": SECRET}]},
+        {"passwords": {"root": SECRET}},
+        {"passwords": [[SECRET]]},
+        {"password": {"value": SECRET}},
+        {"kind": "Secret", "data": {"a": {"b": [SECRET]}}},
+        {"items": [{"data": {"a": SECRET}}], "kind": "SecretList"},
+        {"note": f"password: {SECRET}"},
+    ],
+)
+def test_a_secret_is_found_between_long_stretches_that_have_none(value: Any, indent: int | None) -> None:
+    """Which are not read, but skipped."""
+    innocent = {"status": {"phase": "Running", "hosts": [{"ip": "10.0.0.1", "ports": [80, 443]}] * 50}}
+    inside = {
+        "before": innocent,
+        "it": [innocent, {"a": innocent, **value, "z": innocent}, innocent],
+        "after": innocent,
+    }
+    masked = masker.mask(json.dumps(inside, indent=indent))
+    assert SECRET not in masked
+    assert masked.count(MASK) == 1
+    assert _keys(json.loads(masked)) == _keys(inside)
+    assert json.loads(masked)["after"] == innocent
 
 
 def test_numbers_of_any_size_and_half_characters_survive() -> None:

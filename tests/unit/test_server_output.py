@@ -22,7 +22,13 @@ def test_lines_and_last_words_are_masked(output: ServerOutput, caplog: pytest.Lo
 
 
 def test_of_a_private_key_only_its_borders_are_seen(output: ServerOutput, caplog: pytest.LogCaptureFixture) -> None:
-    lines = ["bad key:", "-----BEGIN PRIVATE KEY-----", *["MIIEvQIBADANBgkqhkiG9w"] * 3, "-----END PRIVATE KEY-----", "bye"]
+    lines = [
+        "bad key:",
+        "-----BEGIN PRIVATE KEY-----",
+        *["MIIEvQIBADANBgkqhkiG9w"] * 3,
+        "-----END PRIVATE KEY-----",
+        "bye",
+    ]
     for line in lines:
         output.record_line(line.encode())
     assert caplog.messages == [f"stderr: {MASK if line.startswith('MII') else line}" for line in lines]
