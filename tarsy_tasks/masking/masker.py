@@ -177,25 +177,30 @@ class Masker:
         return draft.text
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
-        text, mask_string = draft.text, self._mask_inner(depth)
+        mask_string = self._mask_inner(depth)
         hits = self._hits(draft.projection)
         if hits:
-            draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-            draft.apply(find_in_yaml(draft.text, draft.projection))
-            projections = {draft.projection, unescape(draft.projection)}
-            draft.apply(
-                (
-                    *find_inline(draft.text, draft.projection),
-                    *find_private_keys(draft.text),
-                    *find_in_tables(draft.text, draft.projection),
-                    *find_in_commands(draft.text, draft.projection),
-                    *chain.from_iterable(find_forms(draft.text, each) for each in projections),
-                )
-            )
-            draft.apply(find_assigned(draft.text, draft.projection))
-            if "Secret" in text:
-                self._mask_behind_prefixes(draft, mask_string)
+            stretches = list(find_json(draft.text, draft.projection, hits, mask_string))
+            draft.apply_json(stretches)
+            if not stretches or _is_anything_in(draft.projection):
+                self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
+
+    def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
+        draft.apply(find_in_yaml(draft.text, draft.projection))
+        projections = {draft.projection, unescape(draft.projection)}
+        draft.apply(
+            (
+                *find_inline(draft.text, draft.projection),
+                *find_private_keys(draft.text),
+                *find_in_tables(draft.text, draft.projection),
+                *find_in_commands(draft.text, draft.projection),
+                *chain.from_iterable(find_forms(draft.text, each) for each in projections),
+            )
+        )
+        draft.apply(find_assigned(draft.text, draft.projection))
+        if "Secret" in draft.text:
+            self._mask_behind_prefixes(draft, mask_string)
 
     def _mask_behind_prefixes(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         """The Secrets of a diff, of quoted lines, and of the like."""
@@ -268,6 +273,10 @@ def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Itera
 @lru_cache(maxsize=32)
 def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) -> Masker:
     return build_masker(groups, patterns=patterns)
+
+
+def _is_anything_in(projection: bytes) -> bool:
+    return _anything.are_in(projection) or _anything.are_in(unescape(projection))
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:

@@ -328,3 +328,10 @@ def test_a_secret_is_found_wherever_a_window_of_the_search_ends(text: str) -> No
     for place in range(WINDOW - len(text) - 2, WINDOW + 2):
         masked = masker.mask(f"{'word ' * (place // 5)}{'-' * (place % 5)}{text}{'word ' * 2000}")
         assert not any(each in masked for each in hidden), place
+
+
+@pytest.mark.parametrize("text", ["x,api_key={},y=1", 'x,password="{}', "token={}"])
+@pytest.mark.parametrize("length", [4000, 4096, 5000, 100_000])
+def test_a_value_of_any_length_is_masked_up_to_its_end(text: str, length: int) -> None:
+    value = "Zx81kQ7v" * (length // 8)
+    assert masker.mask(text.format(value)) == text.format(MASK)
