@@ -21,7 +21,7 @@ from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
 
-__all__ = ["JsonText", "confine", "find_json"]
+__all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
 
 _starts = Search(
     [
@@ -115,6 +115,11 @@ class _Frame:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
         self.data: list[Token] = []
         self.undecided: list[Token] = []
+
+
+def may_hold_json(text: str, projection: bytes) -> bool:
+    """Whether it is worth while to look for any."""
+    return _starts.next(projection) is not None or _STRING_ALONE.match(text) is not None
 
 
 def find_json(
@@ -266,7 +271,8 @@ class _Reader:
         frame = self._frames[-1]
         frame.key = self._said(token)
         frame.rating = _rate(frame.key)
-        self._search(token)
+        if self._hit < token.end:
+            self._search(token)
 
     def _read_scalar(self, token: Token) -> None:
         is_masked = False
@@ -286,7 +292,7 @@ class _Reader:
                     is_masked = self._mask_below(token, frame)
             elif token.kind is _STRING:
                 is_masked = self._mask_item(token, frame)
-        if not is_masked and token.kind is _STRING:
+        if not is_masked and token.kind is _STRING and self._hit < token.end:
             self._search(token)
 
     def _mask_below(self, token: Token, frame: _Frame) -> bool:

@@ -19,7 +19,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, find_forms
 from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
-from tarsy_tasks.masking.json_text import JsonText, confine, find_json
+from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
@@ -178,12 +178,10 @@ class Masker:
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
         mask_string = self._mask_inner(depth)
-        hits = self._hits(draft.projection)
-        if hits:
-            stretches = list(find_json(draft.text, draft.projection, hits, mask_string))
-            draft.apply_json(stretches)
-            if not stretches or _is_anything_in(draft.projection):
-                self._mask_outside_json(draft, mask_string)
+        if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.projection)):
+            draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
+        if _is_anything_in(draft.projection):
+            self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
     def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
