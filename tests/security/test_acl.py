@@ -175,7 +175,7 @@ DENIED = {
         "LPUSH mcp.desk x",
         "LRANGE mcp.desk 0 -1",
         "HGETALL tarsy:unacked",
-        "GET celery-task-meta-x",
+        "SET celery-task-meta-x 1",
         "PSUBSCRIBE celery-task-meta-*",
         "SUBSCRIBE celery-task-meta-x",
         "SET tarsy:health:desk 1",
