@@ -2,13 +2,14 @@
 elsewhere.
 """
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +32,13 @@ def wait_until(found: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
             return value
         assert time.monotonic() < deadline, f"did not happen within {timeout_s:g} s: {what}"
         time.sleep(0.02)
+
+
+async def turns() -> AsyncGenerator[None]:
+    """For a look at each turn of an event loop, again and again; whoever looks bounds it."""
+    while True:
+        yield
+        await asyncio.sleep(0.01)
 
 
 def free_port() -> int:
