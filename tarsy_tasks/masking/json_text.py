@@ -20,7 +20,7 @@ from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, ar
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
+from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
 __all__ = ["JsonText", "confine", "find_json"]
 
@@ -182,7 +182,8 @@ class _Reader:
         outer = self._frames[-1] if self._frames else None
         frame = _Frame(is_object)
         if outer is not None:
-            frame.name, frame.is_item = outer.key if outer.is_object else outer.name, not outer.is_object
+            is_named = outer.is_object and not (outer.name and outer.key in VALUES_LISTED)
+            frame.name, frame.is_item = outer.key if is_named else outer.name, not outer.is_object
             frame.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
         else:
             frame.name = self._name
