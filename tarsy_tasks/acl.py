@@ -262,7 +262,7 @@ def _operator(database: int) -> list[str]:
     names = [*_WORKERS_OWN, f"{keys.IDEMPOTENCY}*", keys.check_sent_key("*"), keys.TRIAL]
     return [
         _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)),
-        _select_reading(_READ_STREAMS, _STREAMS),
+        _select_reading((*_READ_STREAMS, "type"), _STREAMS),
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
 
