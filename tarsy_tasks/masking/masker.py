@@ -162,11 +162,14 @@ class Masker:
             return _NOTICE
 
     def mask_base64(self, data: str) -> str:
-        """Base64, masked if it is that of a text."""
+        """Base64, masked if it is that of a text. Of anything else that holds a known secret nothing is left."""
         try:
-            return mask_encoded(data, self._mask_inner(0))
+            masked = mask_encoded(data, self._mask_inner(0))
+            if masked == data and any(self.known.find(data, project(data))):
+                return ""
         except Exception:
             return ""
+        return masked
 
     def _mask(self, text: str, depth: int) -> str:
         draft = _Draft(text)

@@ -217,7 +217,7 @@ def _masked(attachment: Attachment, masker: Masker) -> Attachment:
             "mime_type": attachment.mime_type and masker.mask(attachment.mime_type),
             "uri": attachment.uri and masker.mask(attachment.uri),
             "text": attachment.text and _mask_and_cut(attachment.text, masker),
-            "data": attachment.data and masker.mask_base64(attachment.data),
+            "data": attachment.data and (masker.mask_base64(attachment.data) or None),
         }
     )
 
