@@ -25,9 +25,9 @@ from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, Step, read_aud
 from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.flower_tab.tools import ToolView, build_tools
+from tarsy_tasks.masking import build_masker
 from tarsy_tasks.metrics import ToolMetrics, is_known, read_metrics
 from tarsy_tasks.models import ToolResult
-from tarsy_tasks.worker.masking import build_masker
 
 __all__ = ["Call", "Dashboard", "Look", "ServerDetails"]
 

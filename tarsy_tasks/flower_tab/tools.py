@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from tarsy_tasks.catalogue import ListedServer
+from tarsy_tasks.masking import Masker
 from tarsy_tasks.metrics import NO_TOOL, ToolMetrics
 from tarsy_tasks.models import ToolDefinition
-from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["Parameter", "ToolView", "build_tools"]
 

@@ -204,7 +204,7 @@ def test_what_has_not_changed_is_not_sent_again(closed_flower: Flower, path: str
         ("/mcp/calls?after=%3Cscript%3E", 400),
         ("/mcp/calls/x?at=now", 400),
         ("/mcp/calls/x?at=99999999999999999999", 400),
-        ("/mcp/static/../site.py", 403),
+        ("/mcp/static/../tools.py", 403),
         ("/mcp/static/nothing.js", 404),
         ("/mcp?order=%00&status=%F0%9F%92%A9", 200),
     ],
