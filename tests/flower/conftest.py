@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.chromium import Browser, Page, open_browser
 from tests.processes import ServiceProcess, free_port, wait_until
+from tests.redis_users import as_user
 
 StartFlower = Callable[..., "Flower"]
 
@@ -32,7 +34,7 @@ class Flower(ServiceProcess):
         command = [str(Path(sys.executable).parent / "tarsy-tasks"), "flower", "--address=127.0.0.1", f"--port={port}"]
         surroundings = {
             **os.environ,
-            "TARSY_REDIS_URL": redis_url,
+            "TARSY_REDIS_URL": as_user(redis_url, "flower"),
             "TARSY_MCP_CONFIG": str(directory / "no-configuration.json"),
             **environment,
         }
@@ -75,16 +77,19 @@ def start_flower(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
             return flower
 
         yield start
+    with redis.Redis.from_url(redis_url) as client:
+        denied = client.acl_log()
+    assert not denied, f"Flower was denied what it needs: {denied}"
 
 
 class Watch:
     """What went wrong on a page beside what it shows: errors, violations of its policy, other hosts."""
 
-    def __init__(self, page: Page, host: str) -> None:
+    def __init__(self, page: Page, origin: str) -> None:
         self.troubles: list[str] = []
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
         page.on("console", lambda message: message.type == "error" and self.troubles.append(message.text))
-        page.on("request", lambda request: host in request.url or self.troubles.append(request.url))
+        page.on("request", lambda request: request.url.startswith(f"{origin}/") or self.troubles.append(request.url))
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             stack.callback(context.close)
             context.set_default_timeout(15_000)
             page = context.new_page()
-            watches.append(Watch(page, url.split("/")[2]))
+            watches.append(Watch(page, "/".join(url.split("/")[:3])))
             page.goto(url)
             return page
 
