@@ -25,7 +25,7 @@ _REMEMBERED = 200
 
 @dataclass(frozen=True)
 class _Older:
-    """What was found in Redis behind the entries in memory.
+    """What was found, where it was not all in memory.
 
     Attributes:
         newest: The newest entry in memory then; what came since is known while that is in memory.
@@ -78,14 +78,14 @@ class RecentCalls:
         if known is None or _written_at(known.newest) <= _written_at(entries[0]):
             older = read_audit(self._redis, wanted, limit=limit, after=found.cursor, scan_limit=scan_limit)
             page = AuditPage([*found.entries, *older.entries], older.cursor)
-            self._remember(wanted, limit, _Older(page, entries[-1]))
         else:
             seen = {entry.cursor for entry in found.entries}
             rest = [entry for entry in known.page.entries if entry.cursor not in seen]
             page = AuditPage([*found.entries, *rest], known.page.cursor)
-        if len(page.entries) <= limit:
-            return page
-        return AuditPage(page.entries[:limit], page.entries[limit - 1].cursor)
+        if len(page.entries) > limit:
+            page = AuditPage(page.entries[:limit], page.entries[limit - 1].cursor)
+        self._remember(wanted, limit, _Older(page, entries[-1]))
+        return page
 
     def _remember(self, wanted: AuditFilter, limit: int, older: _Older) -> None:
         with self._lock:

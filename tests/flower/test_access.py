@@ -114,7 +114,7 @@ def test_without_authentication_nobody_acts(open_flower: Flower, path: str) -> N
     assert "data-action" not in ask(f"{open_flower.url}/mcp/servers/desk")[1]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *DATA, "/tasks/datatable", "/broker", "/api/queues/length"])
+@pytest.mark.parametrize("path", [*PAGES, *DATA, "/tasks/datatable", "/broker"])
 @pytest.mark.parametrize("headers", [{}, basic("sam:guessed"), {"Authorization": "Basic nonsense"}])
 def test_with_a_password_nothing_is_seen_without_it(closed_flower: Flower, path: str, headers: dict[str, str]) -> None:
     status, text, found = ask(closed_flower.url + path, headers)
@@ -126,6 +126,10 @@ def test_with_a_password_nothing_is_seen_without_it(closed_flower: Flower, path:
 def test_with_a_password_and_below_a_prefix_everything_is_seen(closed_flower: Flower, path: str) -> None:
     assert ask(closed_flower.url + path, PASSWORD)[0] == 200
     assert ask(closed_flower.url.removesuffix("/ops/flower") + path, PASSWORD)[0] == 404
+
+
+def test_how_long_queues_are_is_told_to_those_with_the_password(closed_flower: Flower) -> None:
+    assert ask(f"{closed_flower.url}/api/queues/length")[0] == 401
 
 
 @pytest.mark.parametrize("path", ACTIONS)

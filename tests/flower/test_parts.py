@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from flower import urls
 from flower.utils.search import TaskSearchEngine
+from redis.exceptions import RedisError
 from tornado.escape import utf8
 
 from tarsy_tasks.audit import AuditEntry, Step, StepName
 from tarsy_tasks.catalogue import ApprovedTool, ListedServer
+from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.flower_tab import installation, page_templates, plots, wording
-from tarsy_tasks.flower_tab.dashboard import Call
+from tarsy_tasks.flower_tab.dashboard import Call, Dashboard
 from tarsy_tasks.flower_tab.page_templates import PageTemplates, escape_visibly
 from tarsy_tasks.flower_tab.task_events import without_arguments
 from tarsy_tasks.flower_tab.task_list import format_task, widen_search
@@ -243,3 +245,9 @@ def test_a_search_for_a_name_finds_tools_and_breaks_nothing(query: str, found: b
     engine = TaskSearchEngine()
     engine.upsert(call)
     assert bool(engine.search({"1": call}, widen_search(query)).task_ids) == found
+
+
+def test_why_redis_could_not_be_read_is_told_without_secrets() -> None:
+    told = Dashboard(build_app()).describe_trouble(RedisError("no user for redis://flower:hunter2-hunter2@127.0.0.1"))
+    assert "127.0.0.1" in told
+    assert "hunter2" not in told
