@@ -10,6 +10,6 @@ buttons; what they show comes from Redis:
     server_list    which servers, in which order
 
 and becomes HTML with `page_templates`, `wording`, `plots` and `assets`, or JSON with `describe`. In Flower's own pages
-`task_list` and `task_events` change how tool calls are shown and what is taken in of them, `broker_tab` mends the tab of
-queues, and `metrics` adds the workers' numbers to `/metrics`.
+`task_list` and `task_events` change how tool calls are shown and what is taken in of them, `broker_tab` mends the tab
+of queues, and `metrics` adds the workers' numbers to `/metrics`.
 """

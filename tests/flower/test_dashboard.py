@@ -1,4 +1,4 @@
-"""What a page costs Redis when somebody looks at it again and again."""
+"""What looking again and again costs Redis, and what it costs the readers when there is none."""
 
 import asyncio
 from collections.abc import Iterator
@@ -42,3 +42,29 @@ def test_a_call_of_long_ago_is_searched_for_once(client: Any, redis_url: str, pl
     assert look() == 2, "its own place in both streams"
     client.delete(keys.AUDIT)
     assert asyncio.run(dashboard.call(first.task_id)).entry is None
+
+
+def test_nobody_waits_again_for_a_redis_that_hangs() -> None:
+    attempts = hanging = 0
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts, hanging
+        attempts += 1
+        hanging += 1
+        while await reader.read(1000):
+            pass
+        hanging -= 1
+        writer.close()
+
+    async def look_again() -> None:
+        async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+            url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+            dashboard = Dashboard(build_app({"broker_url": url, "result_backend": url}))
+            look = await dashboard.look()
+            before = attempts
+            while attempts == before:
+                look = await dashboard.look()
+                await asyncio.sleep(0.02)  # for the server, which is of the same loop
+            assert (bool(look.trouble), hanging) == (True, 1), "it answers while Redis is tried again"
+
+    asyncio.run(asyncio.wait_for(look_again(), 60))
