@@ -24,8 +24,8 @@ _NAME = re.compile(r'^("?)name:', re.IGNORECASE)
 
 def format_task(task: Any) -> Any:
     """How Flower shows a task. Workers put the name of the tool where its arguments would be."""
-    if task.name == CALL_TOOL:
-        found = _RESULT.match(task.result or "")
+    found = _RESULT.match(task.result or "") if task.name in (CALL_TOOL, None) else None
+    if task.name == CALL_TOOL or found:  # one that began before Flower did has no name
         task.is_mcp_call = True
         task.name = task.args or CALL_TOOL
         task.result = found["ending"] if found else task.result

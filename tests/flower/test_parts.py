@@ -193,6 +193,10 @@ def test_flowers_tasks_are_named_after_their_tools() -> None:
         "not shown",
     )
     assert format_task(task(name="tarsy.call_tool", args="k8s.get")).result is None
+    missed = format_task(task(name=None, result=repr(answer)))
+    assert (missed.name, missed.result, format_task(task(name=None)).name) == (
+        "tarsy.call_tool", "timeout CALL_TIMEOUT", None,
+    )  # fmt: skip
     assert format_task(task(name="tarsy.list_tools", args="k8s")).name == "k8s: list of tools"
     other = format_task(task(name="theirs", args="(1,)", result="2"))
     assert (other.name, other.args, other.result) == ("theirs", "(1,)", "2")
