@@ -221,7 +221,7 @@ class Deliveries:
 
     def discard(self, tag: str, queue: str, entry: Entry | None = None) -> None:
         """Throw a message away that waits in its queue."""
-        self._end(steps.DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag,), entry)
+        self._end(steps.DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag, queue), entry)
 
     def tell(self, tag: str, entry: Entry) -> None:
         """Tell the audit of a message that was set aside, if nobody has done so."""

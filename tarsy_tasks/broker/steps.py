@@ -6,6 +6,7 @@ Owns the scripts, each harmless when sent twice, and what each needs, in the com
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.script import Script
+from tarsy_tasks.broker.sweep import NAMED_QUEUE
 
 __all__ = [
     "ACKNOWLEDGE",
@@ -142,17 +143,18 @@ ACKNOWLEDGE = Script(
     """
 )
 
-# KEYS: unacked, waiting, audit. ARGV: tag, audit entry, how many are kept.
+# KEYS: unacked, waiting, audit. ARGV: tag, queue, audit entry, how many are kept.
 DISCARD = Script(
     _RECORD
+    + NAMED_QUEUE
     + """
     if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return {0, ''} end
     local books = redis.call('HGET', KEYS[1], ARGV[1])
     if not books then return {0, ''} end
     redis.call('HDEL', KEYS[1], ARGV[1])
     local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-    if queue then redis.call('LREM', queue, -1, message) end
-    return {1, record(KEYS[3], ARGV[2], ARGV[3])}
+    if queue then redis.pcall('LREM', named_queue(queue, ARGV[2]), -1, message) end
+    return {1, record(KEYS[3], ARGV[3], ARGV[4])}
     """
 )
 

@@ -1,7 +1,8 @@
 """The tools of a server, as its page shows them: what each is, what changed in it, how its calls fared.
 
-Owns bringing the catalogue and the numbers together. Descriptions and schemas are the MCP server's own words: they are
-masked here, and may be any JSON.
+Owns bringing the catalogue and the numbers together. Descriptions and schemas are the MCP server's own words, and may
+be any JSON. Workers have masked them with what they know of the server; here they are masked again, with less, because
+an approval may be older than that.
 """
 
 import json

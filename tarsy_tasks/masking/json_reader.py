@@ -5,18 +5,23 @@ and without recursion; nobody has to know beforehand whether it is JSON at all.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
 __all__ = ["Kind", "Token", "read_tokens"]
 
+_BLANKS = r"[ \t\r\n]*+"
 _TOKEN = re.compile(
-    r"[ \t\r\n]*+(?:\"((?:[^\"\\\x00-\x1f]++|\\[^\x00-\x1f])*+)(?:(\")|)|([{}\[\]:,])"
-    r"|(-?\d[\d.eE+\-]*+|true|false|null)|(\Z))"
+    rf"{_BLANKS}(?:\"((?:[^\"\\\x00-\x1f]++|\\[^\x00-\x1f])*+)(?:\"(?:{_BLANKS}(?:(:)|(,))|())|)"
+    rf"|(-?\d[\d.eE+\-]*+|true|false|null)(?:{_BLANKS}(,))?|([}}\]])(?:{_BLANKS}(,))?|([{{\[])|(,)|(\Z))"
 )
-_UNCLOSED, _STRING, _MARK, _WORD, _END = range(1, 6)
-"""The groups, of which each token has one; a string that is closed has two."""
+_UNCLOSED, _NAME, _STRING_AND_COMMA, _STRING, _WORD, _WORD_AND_COMMA, _CLOSE, _CLOSE_AND_COMMA, _OPEN, _COMMA, _END = (
+    range(1, 12)
+)
+"""The groups, of which the last tells what was found: a match takes in what separates it from the next."""
+_STRINGS = frozenset({_UNCLOSED, _NAME, _STRING_AND_COMMA, _STRING})
+_COMMAS = frozenset({_STRING_AND_COMMA, _WORD_AND_COMMA, _CLOSE_AND_COMMA})
 
 
 class Kind(Enum):
@@ -56,62 +61,74 @@ class _Expected(Enum):
     COMMA_OR_CLOSE = auto()
 
 
-_VALUES = (_Expected.VALUE, _Expected.VALUE_OR_CLOSE)
-_KEYS = (_Expected.KEY, _Expected.KEY_OR_CLOSE)
-_OPENING = {
-    "{": (Kind.OBJECT, "}", _Expected.KEY_OR_CLOSE),
-    "[": (Kind.ARRAY, "]", _Expected.VALUE_OR_CLOSE),
-}
-_CLOSING = {
-    "}": (_Expected.COMMA_OR_CLOSE, _Expected.KEY_OR_CLOSE),
-    "]": (_Expected.COMMA_OR_CLOSE, _Expected.VALUE_OR_CLOSE),
-}
+# To look up a member takes as long as the rest of a step.
+_OBJECT, _ARRAY, _CLOSED, _KEY, _TEXT, _SCALAR, _CUT, _ERROR = Kind
+_FOR_VALUE, _FOR_VALUE_OR_CLOSE, _FOR_KEY, _FOR_KEY_OR_CLOSE, _FOR_COLON, _FOR_COMMA_OR_CLOSE = _Expected
+_VALUES = (_FOR_VALUE, _FOR_VALUE_OR_CLOSE)
+_KEYS = (_FOR_KEY, _FOR_KEY_OR_CLOSE)
+_OPENING = {"{": (_OBJECT, "}", _FOR_KEY_OR_CLOSE), "[": (_ARRAY, "]", _FOR_VALUE_OR_CLOSE)}
+_CLOSING = {"}": (_FOR_COMMA_OR_CLOSE, _FOR_KEY_OR_CLOSE), "]": (_FOR_COMMA_OR_CLOSE, _FOR_VALUE_OR_CLOSE)}
 
 
-def read_tokens(text: str, position: int) -> Iterator[Token]:
-    """The tokens of the value that begins at a position, up to its end, a CUT or an ERROR."""
+def read_tokens(text: str, position: int, skip: Callable[[int], int] = lambda start: start) -> Iterator[Token]:
+    """The tokens of the value that begins at a position, up to its end, a CUT or an ERROR.
+
+    Args:
+        text: What it stands in.
+        position: Where.
+        skip: Asked of each object and array where it begins; says where to read on, behind it or there.
+    """
     closers: list[str] = []
-    expected = _Expected.VALUE
+    expected = _FOR_VALUE
     while (match := _TOKEN.match(text, position)) is not None:
         position = match.end()
         group = match.lastindex
-        if group is _STRING or group is _UNCLOSED:
+        if group in _STRINGS:
+            start, end = match.span(_UNCLOSED)
             if expected in _KEYS:
-                yield Token(Kind.KEY, *match.span(_UNCLOSED))
-                expected = _Expected.COLON
+                yield Token(_KEY, start, end)
+                if group is _NAME:
+                    expected = _FOR_VALUE
+                    continue
+                expected = _FOR_COLON
             elif expected in _VALUES:
-                yield Token(Kind.STRING, *match.span(_UNCLOSED))
-                expected = _Expected.COMMA_OR_CLOSE
+                yield Token(_TEXT, start, end)
+                expected = _FOR_COMMA_OR_CLOSE
             else:
                 break
             if group is _UNCLOSED:
                 is_cut = position >= len(text) - 1  # a backslash may be left
-                yield Token(Kind.CUT if is_cut else Kind.ERROR, position, position)
+                yield Token(_CUT if is_cut else _ERROR, position, position)
                 return
-        elif group is _MARK:
-            mark = text[position - 1]
-            if mark == ":" and expected is _Expected.COLON:
-                expected = _Expected.VALUE
-            elif mark == "," and closers and expected is _Expected.COMMA_OR_CLOSE:
-                expected = _Expected.KEY if closers[-1] == "}" else _Expected.VALUE
-            elif mark in _OPENING and expected in _VALUES:
-                kind, closer, expected = _OPENING[mark]
+        elif group is _OPEN and expected in _VALUES:
+            if (end := skip(position - 1)) >= position:
+                position, expected = end, _FOR_COMMA_OR_CLOSE
+            else:
+                kind, closer, expected = _OPENING[text[position - 1]]
                 closers.append(closer)
                 yield Token(kind, position - 1, position)
-            elif closers and mark == closers[-1] and expected in _CLOSING[mark]:
-                closers.pop()
-                yield Token(Kind.CLOSE, position - 1, position)
-                expected = _Expected.COMMA_OR_CLOSE
-            else:
+                continue
+        elif group is _CLOSE or group is _CLOSE_AND_COMMA:
+            start, end = match.span(_CLOSE)
+            if not closers or text[start] != closers[-1] or expected not in _CLOSING[closers[-1]]:
                 break
-        elif group is _WORD and expected in _VALUES:
-            yield Token(Kind.WORD, *match.span(_WORD))
-            expected = _Expected.COMMA_OR_CLOSE
+            closers.pop()
+            yield Token(_CLOSED, start, end)
+            expected = _FOR_COMMA_OR_CLOSE
+        elif (group is _WORD or group is _WORD_AND_COMMA) and expected in _VALUES:
+            yield Token(_SCALAR, *match.span(_WORD))
+            expected = _FOR_COMMA_OR_CLOSE
         elif group is _END:
-            yield Token(Kind.CUT, position, position)
+            yield Token(_CUT, position, position)
             return
-        else:
+        elif group is not _COMMA or expected is not _FOR_COMMA_OR_CLOSE:
             break
         if not closers:
             return
-    yield Token(Kind.ERROR, position, position)
+        if group is _COMMA or group in _COMMAS:
+            if expected is not _FOR_COMMA_OR_CLOSE:
+                break
+            expected = _FOR_KEY if closers[-1] == "}" else _FOR_VALUE
+        elif group is _NAME:
+            break
+    yield Token(_ERROR, position, position)

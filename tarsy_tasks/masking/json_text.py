@@ -8,7 +8,6 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -20,9 +19,9 @@ from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, ar
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
+from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
-__all__ = ["JsonText", "confine", "find_json"]
+__all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
 
 _starts = Search(
     [
@@ -31,6 +30,7 @@ _starts = Search(
         r"(\")\s*[{\[]\s*\\\"",  # in a string of something else
     ]
 )
+_OBJECT, _ARRAY, _CLOSE, _KEY, _STRING, _WORD = Kind.OBJECT, Kind.ARRAY, Kind.CLOSE, Kind.KEY, Kind.STRING, Kind.WORD
 _PLAIN = re.compile(r"[A-Za-z_.\-/]{0,30}")
 """A name."""
 
@@ -43,6 +43,10 @@ _SKIP_LIMIT = 2 * 1024 * 1024
 interpreter; in a longer one they are read, too."""
 _FAILURES_LIMIT = 50
 """What is no JSON costs more at that speed, for its error counts all lines before it."""
+_SHORTEST_SKIP, _LONGEST_SKIP = 128, 64 * 1024
+"""Shorter ones cost as much as they save."""
+_ATTEMPTS = 2
+"""Before each hit; what it lies in cannot be skipped."""
 
 
 _Rating: TypeAlias = Strength | Literal["header"] | None
@@ -51,6 +55,17 @@ _Rating: TypeAlias = Strength | Literal["header"] | None
 @lru_cache(maxsize=4096)
 def _rate(name: str) -> _Rating:
     return "header" if is_header(name) else rate_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _says_something(name: str) -> bool:
+    """Whether a name counts for values below it."""
+    return _rate(name) is not None or name.lower() in COLLECTIONS
+
+
+@lru_cache(maxsize=4096)
+def _is_pair_value(key: str) -> bool:
+    return key.lower() in PAIR_VALUES
 
 
 class JsonText(NamedTuple):
@@ -67,7 +82,6 @@ class JsonText(NamedTuple):
     edits: list[Edit]
 
 
-@dataclass(eq=False)
 class _Frame:
     """An object or array that is not closed yet.
 
@@ -75,25 +89,43 @@ class _Frame:
         is_object: Whether it is an object.
         is_item: Whether it stands in an array.
         name: The key that it stands under; of an array in an array, that of the outer one.
+        name_says_something: Whether that counts for its values.
         key: The key of its own that was read last.
         rating: What that says of its value.
         previous: The string that was read last, in an array.
         scalars: Its values that are no object and no array, by their keys.
+        has_pair_value: Whether one of these keys is that of a value whose name stands beside it.
         owner: The object under whose `data` or `stringData` it stands.
         data: What stands under its own.
         undecided: The same of objects in it that have no `kind`.
     """
 
-    is_object: bool
-    is_item: bool = False
-    name: str = ""
-    key: str = ""
-    rating: "_Rating" = None
-    previous: str = ""
-    scalars: dict[str, Token] = field(default_factory=dict[str, Token])
-    owner: "_Frame | None" = None
-    data: list[Token] = field(default_factory=list[Token])
-    undecided: list[Token] = field(default_factory=list[Token])
+    def __init__(self, *, is_object: bool, outer: "_Frame | None", name: str) -> None:
+        self.is_object = is_object
+        self.is_item = outer is not None and not outer.is_object
+        self.name = name if outer is None else outer.name_below
+        self.name_says_something = _says_something(self.name)
+        self.key = ""
+        self.rating: _Rating = None
+        self.previous = ""
+        self.scalars: dict[str, Token] = {}
+        self.has_pair_value = False
+        self.owner: _Frame | None = None
+        if outer is not None:
+            self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
+        self.data: list[Token] = []
+        self.undecided: list[Token] = []
+
+    @property
+    def name_below(self) -> str:
+        """The name that an object or array has which begins now."""
+        return self.name if not self.is_object or (self.name and self.key in VALUES_LISTED) else self.key
+
+
+def may_hold_json(text: str, projection: bytes) -> bool:
+    """Whether it is worth while to look for any."""
+    has_bracket = b"{" in projection or b"[" in projection
+    return (has_bracket and _starts.next(projection) is not None) or _STRING_ALONE.match(text) is not None
 
 
 def find_json(
@@ -148,11 +180,13 @@ class _Reader:
         self._text = text
         self._hits = hits
         self._next = next_hit
+        self._hit = hits[next_hit] if next_hit < len(hits) else len(text)
         self._name = name
         self._mask_string = mask_string
         self._frames: list[_Frame] = []
         self._is_json = True
         self._has_object = False
+        self._attempts = _ATTEMPTS
 
     @property
     def is_document(self) -> bool:
@@ -162,31 +196,53 @@ class _Reader:
     def read(self, position: int) -> int:
         """Read the value that begins there; returns where it ends, or where it stops to be JSON."""
         token = Token(Kind.ERROR, position, position)
-        for token in read_tokens(self._text, position):
-            match token.kind:
-                case Kind.OBJECT | Kind.ARRAY:
-                    self._open(is_object=token.kind is Kind.OBJECT)
-                case Kind.CLOSE:
-                    self._close(self._frames.pop())
-                case Kind.KEY:
-                    self._read_key(token)
-                case Kind.STRING | Kind.WORD:
-                    self._read_scalar(token)
-                case Kind.CUT:
-                    self._give_up(is_json=True)
-                case Kind.ERROR:
-                    self._is_json = self._give_up(is_json=False)
-        return token.end + (token.kind is Kind.STRING)
+        for token in read_tokens(self._text, position, self._skip):
+            kind = token.kind
+            if kind is _KEY:
+                self._read_key(token)
+            elif kind is _STRING or kind is _WORD:
+                self._read_scalar(token)
+            elif kind is _CLOSE:
+                self._close(self._frames.pop())
+            elif kind is _OBJECT or kind is _ARRAY:
+                self._open(is_object=kind is _OBJECT)
+            elif kind is Kind.CUT:
+                self._give_up(is_json=True)
+            else:
+                self._is_json = self._give_up(is_json=False)
+        return token.end + (token.kind is _STRING)
+
+    def _skip(self, start: int) -> int:
+        """Where an object or array ends, if nothing in it can be a secret; else where it begins."""
+        if self._hit < start:
+            self._pass_hits(start)
+        hit = self._hit
+        if hit - start < _SHORTEST_SKIP or not self._attempts or not self._frames or self._is_of_use():
+            return start
+        stretch = self._text[start : min(hit, start + _LONGEST_SKIP)]
+        try:
+            _, length = _scan_json(stretch, 0)
+        except (ValueError, StopIteration, RecursionError):
+            self._attempts -= 1
+            return start
+        self._has_object = self._has_object or "{" in stretch[:length]
+        return start + length
+
+    def _is_of_use(self) -> bool:
+        """Whether what begins now belongs to the data of a Secret, or stands under a name that says something."""
+        outer = self._frames[-1]
+        name = outer.name_below
+        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or _says_something(name)
+
+    def _pass_hits(self, position: int) -> None:
+        """Leave behind the hits before a position."""
+        self._next = bisect_left(self._hits, position, self._next)
+        self._hit = self._hits[self._next] if self._next < len(self._hits) else len(self._text)
+        self._attempts = _ATTEMPTS
 
     def _open(self, *, is_object: bool) -> None:
         outer = self._frames[-1] if self._frames else None
-        frame = _Frame(is_object)
-        if outer is not None:
-            frame.name, frame.is_item = outer.key if outer.is_object else outer.name, not outer.is_object
-            frame.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
-        else:
-            frame.name = self._name
-        self._frames.append(frame)
+        self._frames.append(_Frame(is_object=is_object, outer=outer, name=self._name))
         self._has_object = self._has_object or is_object
 
     def _close(self, frame: _Frame) -> None:
@@ -196,7 +252,8 @@ class _Reader:
             self._mask_all(frame.data)
         if kind == LIST_KIND:
             self._mask_all(frame.undecided)
-        self._mask_pair(frame)
+        if frame.has_pair_value:
+            self._mask_pair(frame)
         if outer is not None and not kind:
             outer.undecided += frame.data + frame.undecided
 
@@ -220,7 +277,8 @@ class _Reader:
         frame = self._frames[-1]
         frame.key = self._said(token)
         frame.rating = _rate(frame.key)
-        self._search(token)
+        if self._hit < token.end:
+            self._search(token)
 
     def _read_scalar(self, token: Token) -> None:
         is_masked = False
@@ -231,14 +289,16 @@ class _Reader:
             if frame.is_object:
                 name = frame.key
                 frame.scalars[name] = token
+                if _is_pair_value(name):
+                    frame.has_pair_value = True
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
                 is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
-                if not is_masked and frame.name:
+                if not is_masked and frame.name_says_something:
                     is_masked = self._mask_below(token, frame)
-            elif token.kind is Kind.STRING:
+            elif token.kind is _STRING:
                 is_masked = self._mask_item(token, frame)
-        if not is_masked and token.kind is Kind.STRING:
+        if not is_masked and token.kind is _STRING and self._hit < token.end:
             self._search(token)
 
     def _mask_below(self, token: Token, frame: _Frame) -> bool:
@@ -248,7 +308,7 @@ class _Reader:
         if frame.is_item or frame.name.lower() not in COLLECTIONS or frame.key.lower() in PAIR_NAMES:
             return False
         said = self._said(token)
-        return token.kind is Kind.STRING and (looks_random(said) or is_made_up(said)) and self._replace(token, MASK)
+        return token.kind is _STRING and (looks_random(said) or is_made_up(said)) and self._replace(token, MASK)
 
     def _mask_named(self, token: Token, name: str) -> bool:
         rating = _rate(name)
@@ -256,7 +316,7 @@ class _Reader:
 
     def _mask_as(self, token: Token, rating: Strength | Literal["header"], name: str) -> bool:
         """Mask the value of a name, if that says that it is a secret."""
-        if token.kind is Kind.STRING:
+        if token.kind is _STRING:
             said = self._said(token)
             if rating == "header":
                 return self._replace(token, apply_edits(said, find_in_header(said, name, 0)))
@@ -295,7 +355,7 @@ class _Reader:
 
     def _mask_all(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
-            if token.kind is Kind.STRING:
+            if token.kind is _STRING:
                 if token.end > token.start:
                     self._replace(token, MASK)
             elif self._text[token.start : token.end] != "null":
@@ -303,10 +363,9 @@ class _Reader:
 
     def _search(self, token: Token) -> None:
         """Have the masker look at what a string says, if there may be something."""
-        hits = self._hits
-        while self._next < len(hits) and hits[self._next] < token.start:
-            self._next += 1
-        if self._next < len(hits) and hits[self._next] < token.end:
+        if self._hit < token.start:
+            self._pass_hits(token.start)
+        if self._hit < token.end:
             said = self._said(token)
             if not _PLAIN.fullmatch(said):
                 self._replace(token, self._mask_string(said))
@@ -344,12 +403,12 @@ def confine(text: str, stretch: JsonText, edits: Sequence[Edit]) -> Iterator[Edi
     """
     first = 0
     for token in read_tokens(text, stretch.start):
-        if token.kind not in (Kind.STRING, Kind.WORD, Kind.KEY):
+        if token.kind not in (_STRING, _WORD, _KEY):
             continue
         while first < len(edits) and edits[first].end <= token.start:
             first += 1
         touching = list(takewhile(lambda edit, end=token.end: edit.start < end, edits[first : first + 1000]))
-        is_string = token.kind is not Kind.WORD
+        is_string = token.kind is not _WORD
         if is_string and all(_lies_in(text, edit, token) for edit in touching):
             yield from touching
         elif touching:

@@ -19,7 +19,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, find_forms
 from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
-from tarsy_tasks.masking.json_text import JsonText, confine, find_json
+from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
@@ -41,6 +41,7 @@ _KINDS = (
     r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
     rf"(?i:name|key|id|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
     rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
+    rf"\"-[\w\-]*{STEMS}[\w.\-]*\"\s*,\s*\"",  # each item in a line of its own
 )
 
 _escapes = Places([r"\\"])
@@ -161,11 +162,14 @@ class Masker:
             return _NOTICE
 
     def mask_base64(self, data: str) -> str:
-        """Base64, masked if it is that of a text."""
+        """Base64, masked if it is that of a text. Of anything else that holds a known secret nothing is left."""
         try:
-            return mask_encoded(data, self._mask_inner(0))
+            masked = mask_encoded(data, self._mask_inner(0))
+            if masked == data and any(self.known.find(data, project(data))):
+                return ""
         except Exception:
             return ""
+        return masked
 
     def _mask(self, text: str, depth: int) -> str:
         draft = _Draft(text)
@@ -176,25 +180,28 @@ class Masker:
         return draft.text
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
-        text, mask_string = draft.text, self._mask_inner(depth)
-        hits = self._hits(draft.projection)
-        if hits:
+        mask_string = self._mask_inner(depth)
+        if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.projection)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-            draft.apply(find_in_yaml(draft.text, draft.projection))
-            projections = {draft.projection, unescape(draft.projection)}
-            draft.apply(
-                (
-                    *find_inline(draft.text, draft.projection),
-                    *find_private_keys(draft.text),
-                    *find_in_tables(draft.text, draft.projection),
-                    *find_in_commands(draft.text, draft.projection),
-                    *chain.from_iterable(find_forms(draft.text, each) for each in projections),
-                )
-            )
-            draft.apply(find_assigned(draft.text, draft.projection))
-            if "Secret" in text:
-                self._mask_behind_prefixes(draft, mask_string)
+        if _is_anything_in(draft.projection):
+            self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
+
+    def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
+        draft.apply(find_in_yaml(draft.text, draft.projection))
+        projections = {draft.projection, unescape(draft.projection)}
+        draft.apply(
+            (
+                *find_inline(draft.text, draft.projection),
+                *find_private_keys(draft.text),
+                *find_in_tables(draft.text, draft.projection),
+                *find_in_commands(draft.text, draft.projection),
+                *chain.from_iterable(find_forms(draft.text, each) for each in projections),
+            )
+        )
+        draft.apply(find_assigned(draft.text, draft.projection))
+        if "Secret" in draft.text:
+            self._mask_behind_prefixes(draft, mask_string)
 
     def _mask_behind_prefixes(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         """The Secrets of a diff, of quoted lines, and of the like."""
@@ -267,6 +274,10 @@ def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Itera
 @lru_cache(maxsize=32)
 def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) -> Masker:
     return build_masker(groups, patterns=patterns)
+
+
+def _is_anything_in(projection: bytes) -> bool:
+    return any(map(_anything.are_in, {projection, unescape(projection)}))
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:

@@ -6,6 +6,7 @@ offsets as the text.
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import re2
 
@@ -47,12 +48,12 @@ class Search:
 
     def next(self, projection: bytes, position: int = 0) -> tuple[int, int, int] | None:
         """Index of the pattern that matches first, and where its group, or the whole of it, begins and ends."""
-        match = _search(self._pattern, projection, position)
-        if match is None:
+        found = _search(self._pattern, projection, position)
+        if found is None:
             return None
-        index = match.lastindex
+        index = found.match.lastindex
         assert index is not None
-        start, end = match.span(index)
+        start, end = found.match.span(index)
         return index - 1, start, end
 
 
@@ -71,24 +72,30 @@ class Places:
 
     def next(self, projection: bytes, position: int = 0) -> int | None:
         """Where the next match begins."""
-        match = _search(self._pattern, projection, position)
-        return None if match is None else match.start()
+        found = _search(self._pattern, projection, position)
+        return None if found is None else found.start
 
     def find(self, projection: bytes, start: int = 0, end: int | None = None) -> Iterator[int]:
         """Where each match begins, from left to right."""
         end = len(projection) if end is None else end
-        while (match := _search(self._pattern, projection, start, end)) is not None:
-            yield match.start()
-            start = max(match.end(), match.start() + 1)
+        while (found := _search(self._pattern, projection, start, end)) is not None:
+            yield found.start
+            start = max(found.end, found.start + 1)
 
     def are_in(self, projection: bytes) -> bool:
         """Whether there is any."""
         return self.next(projection) is not None
 
 
-def _search(
-    pattern: "re2.Pattern", projection: bytes, start: int, stop: int | None = None
-) -> "re2.Match[bytes] | None":
+class _Found(NamedTuple):
+    """A match. Each question to it would cost as much as this one."""
+
+    match: "re2.Match[bytes]"
+    start: int
+    end: int
+
+
+def _search(pattern: "re2.Pattern", projection: bytes, start: int, stop: int | None = None) -> _Found | None:
     """The first match. It is looked for in windows: an earlier match that only may be has to be followed until it is
     none, and that anew for each match behind it."""
     stop = len(projection) if stop is None else stop
@@ -96,9 +103,11 @@ def _search(
         end = min(stop, start + _WINDOW)
         match = pattern.search(projection, start, end)
         if match is not None:
-            if match.end() == end < stop:
-                return pattern.match(projection, match.start(), stop) or match
-            return match
+            span = match.span()
+            if span[1] == end < stop:
+                match = pattern.match(projection, span[0], stop) or match
+                span = match.span()
+            return _Found(match, *span)
         if end == stop:
             return None
         start = end - _OVERLAP

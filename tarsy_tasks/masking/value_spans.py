@@ -6,11 +6,14 @@ Owns the syntaxes. Whether the value is a secret is not its business.
 import re
 from typing import NamedTuple
 
+from tarsy_tasks.masking.edits import MASK
+
 __all__ = ["Value", "indent_of", "read_value"]
 
 _QUOTED_LIMIT = 64 * 1024
 _TEXT_LIMIT = 4 * 1024
 _UNCLOSED_LIMIT = 1024
+_LOOK_AHEAD = 128
 _LONGEST_LINE = 1024
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _LEAD = re.compile(rf"(?:[ \t]|{_ANSI}|%20)*(?:!!\w+[ \t]+)?(?:[A-Za-z@]?[A-Za-z]?(?=\\*[\"'`]))?")
@@ -79,16 +82,31 @@ def read_value(text: str, position: int, *, line_start: int | None = None, opene
         return _read_quoted(text, quote)
     if braced := _BRACED.match(text, start, start + 300):
         return Value(*braced.span(1))
-    run = _RUN.match(text, start)
+    run = _RUN.match(text, start, start + _TEXT_LIMIT)
     if run is None or _NO_VALUE.match(text, start, run.end() + 1):
         return None
     if line_start is None:
-        stop = _STOP.search(text, start, run.end())
-        end = stop.start() if stop else run.end()
+        end = _end_of_run(text, start, run.end())
     else:
         stop = _LINE_STOP.search(text, start)
         end = _without_trailing(text, start, stop.start() if stop else len(text))
     return Value(start, end) if end > start else None
+
+
+def _end_of_run(text: str, start: int, run_end: int) -> int:
+    """Where a value among others ends. All of a text without blanks is looked at only for a value that is that long."""
+    stop = _STOP.search(text, start, run_end)
+    if run_end - start == _TEXT_LIMIT and (stop is None or stop.end() > run_end - _LOOK_AHEAD):
+        run_end = _end_of_long_run(text, start, run_end)
+        stop = _STOP.search(text, start, run_end)
+    return stop.start() if stop else run_end
+
+
+def _end_of_long_run(text: str, start: int, run_end: int) -> int:
+    """The same for one that goes on and on; but not for what is masked already, and may be left as it is, for then the
+    next value would be looked at up to the same end, too."""
+    run = _RUN.match(text, start) if MASK not in text[start:run_end] else None
+    return run.end() if run else run_end
 
 
 def indent_of(text: str, line_start: int) -> int:
@@ -124,8 +142,8 @@ def _end_of_unclosed(text: str, start: int) -> int:
     """The end of the line, for a text that was cut; the end of the word in a line that goes on and on."""
     line_end = text.find("\n", start, start + _UNCLOSED_LIMIT)
     if line_end < 0 and len(text) - start > _UNCLOSED_LIMIT:
-        run = _RUN.match(text, start)
-        return run.end() if run else start
+        run = _RUN.match(text, start, start + _TEXT_LIMIT)
+        return _end_of_long_run(text, start, run.end()) if run else start
     return _without_trailing(text, start, line_end if line_end >= 0 else len(text))
 
 

@@ -8,7 +8,9 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any, cast
 
 from mcp_types import (
@@ -42,7 +44,8 @@ slack.
 _EDGE = 8 * 1024
 """A secret that the end of the slack halves is shorter."""
 _BORDER_CHARS = 512
-_NOT_BEFORE_REST = "\r\n)]}>"
+_TOKEN = re.compile(r"[\w+/=.~%\-]*")
+_NOT_BEFORE_REST, _NOT_FIRST_OF_REST = "\r\n)]}>", "\r\n{[(<"
 
 
 def build_result(
@@ -81,23 +84,41 @@ def _masked_borders(texts: list[str], masker: Masker) -> list[str]:
     masked, tail = [*texts], ""
     for index, text in enumerate(texts):
         head = text[:_BORDER_CHARS]
-        if _may_go_on(tail, head) and masker.mask(tail + head) != masker.mask(tail) + masker.mask(head):
-            _mask_end(masked, texts[:index], 0 if tail[-1].isspace() else len(tail.split()[-1]))
-            masked[index] = MASK + text[len(head.split()[0]) :]
+        if _may_go_on(tail, head):
+            before, after, together = masker.mask(tail), masker.mask(head), masker.mask(tail + head)
+            if together != before + after:
+                end = before[_common(before, together) :]
+                beginning = after[: len(after) - _common(after[::-1], together[::-1])]
+                _mask_end(masked, texts, index, len(tail if MASK in end else end))
+                # What has its name cut off would not be known any more.
+                masked[index] = _without_beginning(text, len(head if MASK in after else beginning))
         tail = (tail + text[-_BORDER_CHARS:])[-_BORDER_CHARS:]
     return masked
 
 
+def _common(one: str, other: str) -> int:
+    """With how many of the same characters both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 def _may_go_on(tail: str, head: str) -> bool:
-    """Whether one word can begin in a part and go on in the next."""
+    """Whether one secret can begin in a part and go on in the next."""
     if not tail.strip() or tail[-1] in _NOT_BEFORE_REST:
         return False
-    return bool(head) and not head[0].isspace() and head[0] not in "{[(<"
+    return bool(head.strip()) and head[0] not in _NOT_FIRST_OF_REST
 
 
-def _mask_end(masked: list[str], texts: list[str], length: int) -> None:
-    """Mask so many characters at the end of the texts."""
-    for index in reversed(range(len(texts))):
+def _without_beginning(text: str, length: int) -> str:
+    """The text with so many characters masked, and if that is all that was looked at, as many more as a token has."""
+    if not length:
+        return text
+    rest = _TOKEN.match(text, length) if length >= _BORDER_CHARS else None
+    return MASK + text[rest.end() if rest else length :]
+
+
+def _mask_end(masked: list[str], texts: list[str], stop: int, length: int) -> None:
+    """Mask so many characters at the end of the texts before the one at `stop`."""
+    for index in reversed(range(stop)):
         if length <= 0:
             return
         within = length < len(texts[index])
@@ -196,7 +217,7 @@ def _masked(attachment: Attachment, masker: Masker) -> Attachment:
             "mime_type": attachment.mime_type and masker.mask(attachment.mime_type),
             "uri": attachment.uri and masker.mask(attachment.uri),
             "text": attachment.text and _mask_and_cut(attachment.text, masker),
-            "data": attachment.data and masker.mask_base64(attachment.data),
+            "data": attachment.data and (masker.mask_base64(attachment.data) or None),
         }
     )
 

@@ -1,17 +1,19 @@
 """Passwords that an MCP server tells: none leaves the worker, neither in an answer, nor in Redis, nor in the log."""
 
+import json
 import sys
 from collections.abc import Iterator
 
 import pytest
 import redis
+from celery import Celery
 
 from tarsy_tasks import ErrorCode, ToolCall, ToolExecutor
 from tests.calls.neighbour import BAD_TIMEOUTS
 from tests.conftest import StartWorker
 from tests.processes import Worker, free_port
 from tests.servers import listening, misbehaving_http, misbehaving_stdio
-from tests.servers.misbehaving_stdio import SECRET
+from tests.servers.misbehaving_stdio import ENCODED_SECRET, SECRET
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,8 @@ def worker(start_worker: StartWorker, http_port: int) -> Worker:
         ("blab.fail", ErrorCode.SERVER_ERROR),
         ("blab.garble", ErrorCode.INVALID_RESULT),
         ("blab.die", ErrorCode.SESSION_LOST),
+        ("blab.split", None),
+        ("blab.attach", None),
         ("stillborn.act", ErrorCode.SERVER_UNAVAILABLE),
         ("call-secret-500.act", ErrorCode.SESSION_LOST),
         ("call-secret-no-json.act", ErrorCode.SERVER_ERROR),
@@ -67,9 +71,32 @@ def test_a_password_that_a_server_tells_does_not_leave_the_worker(
     pending = ToolExecutor(timeout_s=20).submit(ToolCall(id="c", name=name, arguments={"text": ""}))
     result = pending.result()
     assert result.error_code == code, result.content
-    assert SECRET not in result.model_dump_json()
     with redis.Redis.from_url(redis_url) as client:
         stored = client.get(f"celery-task-meta-{pending.id}")
+    assert stored is not None
+    for secret in (SECRET[:7], ENCODED_SECRET):
+        assert secret not in result.model_dump_json()
+        assert secret.encode() not in stored
+        assert secret not in worker.log
+
+
+def test_a_password_in_the_name_of_a_tool_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
+    foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
+    name = f"password={SECRET}"
+    answer = foreign.send_task("tarsy.call_tool", ["blab", name, {}, {"name": name}], queue="mcp.blab").get(timeout=20)
+    assert answer["error_code"] == ErrorCode.UNKNOWN_TOOL
+    assert SECRET not in json.dumps(answer)
+    assert SECRET not in worker.log
+
+
+def test_a_password_that_a_task_fails_of_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
+    foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
+    sent = foreign.send_task("tarsy.call_tool", ["blab"], {f"password={SECRET}": 1}, queue="mcp.blab")
+    with pytest.raises(Exception, match="unexpected keyword") as failure:
+        sent.get(timeout=20)
+    assert SECRET not in str(failure.value)
+    with redis.Redis.from_url(redis_url) as client:
+        stored = client.get(f"celery-task-meta-{sent.id}")
     assert stored is not None
     assert SECRET.encode() not in stored
     assert SECRET not in worker.log

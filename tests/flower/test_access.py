@@ -17,9 +17,9 @@ from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.flower_tab.dashboard import Dashboard
 from tarsy_tasks.flower_tab.installation import build_handlers
 from tests.chromium import Page
-from tests.flower.conftest import Flower, StartFlower
+from tests.flower.conftest import StartFlower
 from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
-from tests.processes import wait_until
+from tests.processes import Flower, wait_until
 
 OpenPage = Callable[..., Page]
 CALL = "00000000-0000-4000-8000-000000000000"

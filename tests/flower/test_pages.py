@@ -12,14 +12,13 @@ from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.chromium import Browser, Page
 from tests.conftest import StartWorker
-from tests.flower.conftest import Flower, StartFlower, wait_on
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, wait_until
+from tests.flower.conftest import StartFlower, wait_on
+from tests.processes import DEMO_SERVER, Flower, ServiceProcess, Worker, wait_until
 from tests.servers import hostile_words
 
 OpenPage = Callable[..., Page]
 MARK = "window.thisPageWasNotLoadedAnew = true"
 IS_MARKED = "window.thisPageWasNotLoadedAnew === true"
-SECRET = "hunter2-hunter2"
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +185,7 @@ def test_whatever_servers_and_models_say_is_text(flower: Flower, app: TarsyApp, 
         tool.locator("summary").first.click()
     assert page.locator(".mcp-description").first.inner_text().startswith("</title></script><script>")
     assert page.locator(".mcp-tool-name", has_text=hostile_words.TOOL).count() == 1
-    assert SECRET not in page.content(), "what servers say of their tools is masked, too"
+    assert hostile_words.SECRET not in page.content(), "what servers say of their tools is masked, too"
     for task_id in tasks:
         page.goto(f"{flower.url}/mcp/calls/{task_id}")
         assert attack in page.locator(".mcp-content").inner_text()
@@ -231,7 +230,7 @@ def test_flowers_own_list_names_tools_and_outcomes_and_no_arguments(flower: Flow
 def test_arguments_that_a_producer_tells_in_its_events_are_nowhere(
     flower: Flower, app: TarsyApp, open_page: OpenPage
 ) -> None:
-    task_id, words = str(uuid.uuid4()), repr(["desk", "login", {"password": SECRET}])
+    task_id, words = str(uuid.uuid4()), repr(["desk", "login", {"password": hostile_words.SECRET}])
     with app.events.default_dispatcher() as dispatcher:
         dispatcher.send("task-sent", uuid=task_id, name="tarsy.call_tool", args=words, kwargs="{}", queue="mcp.desk")
     page = open_page(f"{flower.url}/tasks")
@@ -242,11 +241,11 @@ def test_arguments_that_a_producer_tells_in_its_events_are_nowhere(
         return page.locator(f"#tasks-table tbody tr[id='{task_id}']").count() == 1
 
     wait_until(listed, "the call in Flower's list")
-    assert SECRET not in page.content()
+    assert hostile_words.SECRET not in page.content()
     for path in (f"/task/{task_id}", "/api/tasks", f"/api/task/info/{task_id}"):
         page.goto(flower.url + path)
         assert task_id in page.content()
-        assert SECRET not in page.content(), path
+        assert hostile_words.SECRET not in page.content(), path
 
 
 def test_flowers_tab_of_queues_knows_ours(flower: Flower, open_page: OpenPage) -> None:

@@ -110,6 +110,7 @@ AGENTS_ARE_DENIED = (
     "SET celery-task-meta-x 1",
     "DEL celery-task-meta-x",
     "PUBLISH celery-task-meta-x 1",
+    "PUBLISH tarsy:replies:x 1",
     "SET tarsy:health:desk 1",
     "HSET tarsy:worker-health:w desk 1",
     "ZADD tarsy:health-workers 1 w",

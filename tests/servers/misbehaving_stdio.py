@@ -4,6 +4,7 @@ Plain JSON-RPC of the handshake era, without the SDK, so that what goes over the
 overrides the step that it gets wrong; its tool `act` is the one that hurts, `echo` always behaves.
 """
 
+import base64
 import json
 import os
 import re
@@ -19,6 +20,8 @@ Message = dict[str, Any]
 
 LARGE_BYTES = 20_000_000
 SECRET = "hunter2hunter2"
+ENCODED_SECRET = base64.b64encode(f"user: admin\npassword: {SECRET}\n".encode()).decode()
+ATTACHMENT = {"uri": f"file:///etc/app?password={SECRET}", "mimeType": "text/plain", "blob": ENCODED_SECRET}
 GRANDCHILD = "grandchild of tarsy-tasks' tests"
 """Stands on the command line of the process that `StartsGrandchild` starts."""
 GRANDCHILD_COMMAND = [sys.executable, "-c", "import time; time.sleep(600)", GRANDCHILD]
@@ -294,7 +297,8 @@ class TellsSecrets(Server):
     """A password in the result, in a structured value, in an error, in garbage, and in its last words."""
 
     def list_tools(self, request: Message) -> None:
-        self.answer(request, {"tools": [tool("act"), tool("refuse"), tool("fail"), tool("garble"), tool("die")]})
+        names = ("act", "refuse", "fail", "garble", "die", "split", "attach")
+        self.answer(request, {"tools": [tool(name) for name in names]})
 
     def serve(self) -> None:
         self.say_it()
@@ -319,6 +323,11 @@ class TellsSecrets(Server):
             case "die":
                 self.say_it()
                 sys.exit(1)
+            case "split":
+                parts = [f"user: admin\npassword: {SECRET[:7]}", f"{SECRET[7:]} is old"]
+                super().answer(request, {"content": [part for each in parts for part in text(each)["content"]]})
+            case "attach":
+                super().answer(request, {"content": [{"type": "resource", "resource": ATTACHMENT}]})
             case _:
                 super().answer(request, result)
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import dataclass, field
 
 import pytest
 from mcp_types import (
@@ -16,13 +17,28 @@ from mcp_types import (
 )
 
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
+from tarsy_tasks.masking import MASK, Masker
 from tarsy_tasks.worker.content import ATTACHMENTS_LIMIT_BYTES, TEXT_LIMIT, build_result
 from tarsy_tasks.worker.masking import build_masker
 
+LIMIT = TEXT_LIMIT + 128 * 1024
+"""More characters of one text are never searched."""
 
-def build(*content: object, **fields: object) -> ToolResult:
+
+@dataclass(frozen=True)
+class Counting(Masker):
+    """Counts what it is given."""
+
+    lengths: list[int] = field(default_factory=list[int])
+
+    def mask(self, text: str) -> str:
+        self.lengths.append(len(text))
+        return super().mask(text)
+
+
+def build(*content: object, masker: Masker | None = None, **fields: object) -> ToolResult:
     result = CallToolResult(content=list(content), **fields)
-    return build_result(result, build_masker(), call_id="c", name="s.t", attempts=1, duration_s=0.1)
+    return build_result(result, masker or build_masker(), call_id="c", name="s.t", attempts=1, duration_s=0.1)
 
 
 def text(value: str) -> TextContent:
@@ -121,3 +137,73 @@ def test_secrets_are_masked_in_every_part() -> None:
 
 def test_a_result_shows_nothing_of_itself_in_logs() -> None:
     assert repr(build(text("private"))) == "<s.t: ok, 7 characters, 0.1 s>"
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "user: bob, password: hunter2hunter2",
+        "the token is ghp_abcdefghijklmnopqrstuvwxyz012345",
+        "db: postgres://app:hunter2hunter2@db/orders",
+        "Authorization: Bearer hunter2hunter2",
+    ],
+)
+def test_a_secret_that_is_split_over_parts_is_masked(whole: str) -> None:
+    for cut in range(1, len(whole)):
+        result = build(text(whole[:cut]), text(whole[cut:]))
+        assert "hunter2hunter2" not in result.content.replace("\n", "")
+        assert "abcdefghijklmnop" not in result.content.replace("\n", "")
+        assert MASK in result.content
+
+
+def test_a_secret_that_is_split_letter_by_letter_is_masked() -> None:
+    result = build(*map(text, "password: hunter2hunter2"), text(" and more"))
+    assert "hunter" not in result.content.replace("\n", "")
+    assert "more" in result.content
+
+
+@pytest.mark.parametrize("length", [600, 100_000])
+def test_all_of_a_long_token_that_is_split_is_masked(length: int) -> None:
+    result = build(text("the token is ghp_abcdefg"), text("hijklmno" * (length // 8) + " and more"))
+    assert "ijklm" not in result.content
+    assert "and more" in result.content
+
+
+@pytest.mark.parametrize(
+    "parts", [["password policy", "long"], ['{"a": 1}', '{"b": 2}'], ["no password", "token: none"], ["", "a", ""]]
+)
+def test_parts_without_a_secret_stay_as_they_are(parts: list[str]) -> None:
+    assert build(*map(text, parts)).content == "\n".join(parts)
+
+
+def test_an_attachment_in_base64_is_masked_if_it_is_a_text() -> None:
+    blob = base64.b64encode(b"user: bob\npassword: hunter2hunter2\n").decode()
+    result = build(EmbeddedResource(type="resource", resource=BlobResourceContents(uri="mem://b", blob=blob)))
+    assert base64.b64decode(result.attachments[0].data or "") == f"user: bob\npassword: {MASK}\n".encode()
+
+
+def test_of_a_result_of_20_mb_no_more_is_searched_than_is_kept() -> None:
+    masker = Counting()
+    line = f"{'x' * 990} password: hunter2hunter2\n"
+    long = line * (20_000_000 // len(line))
+    resource = TextResourceContents(uri="mem://t", text=long)
+    result = build(text(long), EmbeddedResource(type="resource", resource=resource), masker=masker)
+    assert "hunter" not in result.model_dump_json()
+    assert result.content.count(MASK) > 1000
+    assert max(masker.lengths) <= LIMIT
+
+
+def test_structured_content_of_any_length_is_masked_whole() -> None:
+    rows = [{"name": f"row {n}", "text": "x" * 1800, "password": "hunter2hunter2"} for n in range(2000)]
+    result = build(structured_content={"rows": rows})
+    assert isinstance(result.structured, dict)
+    assert "hunter" not in json.dumps(result.structured)
+
+
+def test_the_work_for_many_parts_is_linear() -> None:
+    def work(parts: int) -> int:
+        masker = Counting()
+        build(*[text("password: hun"), text("ter2hunter2")] * (parts // 2), masker=masker)
+        return sum(masker.lengths)
+
+    assert work(400) <= 6 * work(100)

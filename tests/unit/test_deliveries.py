@@ -506,6 +506,25 @@ def test_books_that_name_another_queue_bring_no_message_there(
     assert pop(client) == MESSAGE
 
 
+@pytest.mark.parametrize("name", [keys.UNACKED, "other:app", "mcp.desk\x06\x163"])
+def test_books_that_name_something_else_hold_up_no_sweep(books: Deliveries, client: redis.Redis, name: str) -> None:
+    client.set("mcp.desk\x06\x163", "a text")
+    client.hset(keys.UNACKED, "forged", f"{name}\n\n{MESSAGE}")
+    client.zadd(keys.waiting_key(QUEUE), {"forged": 0})
+    client.zadd(keys.QUEUES, {QUEUE: 0})
+    books.publish("mcp.vault", "lost", MESSAGE)
+    client.rpop("mcp.vault")
+    restored: set[str] = set()
+
+    def lost_is_back() -> bool:
+        restored.update(books.sweep(LEASE_S, LEASE_S / 2).restored)
+        return "lost" in restored
+
+    wait_until(lost_is_back, "the message of another queue is put back", 5)
+    books.discard("forged", QUEUE, Entry("{}", 10, lambda _: None))
+    assert client.xlen(keys.AUDIT) == 1
+
+
 def test_what_is_given_back_goes_where_it_was_taken(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)

@@ -16,6 +16,8 @@ from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.groups import GROUPS, OPTIONAL
 
 masker = build_masker()
+SECRET = "Zx81kQ7vLm02"
+WINDOW = 16 * 1024
 ENCODED = base64.b64encode(b"open sesame").decode()
 
 
@@ -34,6 +36,7 @@ ENCODED = base64.b64encode(b"open sesame").decode()
         ("Authorization: Bearer abcdef123456", f"Authorization: Bearer {MASK}"),
         ("Cookie: theme=dark; sid=4f9ab2c7d1e8; lang=de", f"Cookie: theme=dark; sid={MASK}; lang=de"),
         ("mysql -u root -phunter2 orders", f"mysql -u root -p{MASK} orders"),
+        ('{"token": {"enum": ["none", "kP9xZq2LmV7rT4wB"]}}', f'{{"token": {{"enum": ["none", "{MASK}"]}}}}'),
         ("<password>hunter2</password>", f"<password>{MASK}</password>"),
         ("- name: DB_PASSWORD\n  value: hunter2\n", f"- name: DB_PASSWORD\n  value: {MASK}\n"),
         ("user,password\nbob,hunter2\n", f"user,password\nbob,{MASK}\n"),
@@ -126,6 +129,35 @@ def test_values_under_secret_names_are_masked_whole() -> None:
     }
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"args": ["--token", SECRET]},
+        {"env": [{"name": "DB_PASSWORD", "value": SECRET}]},
+        {"passwords": {"root": SECRET}},
+        {"passwords": [[SECRET]]},
+        {"password": {"value": SECRET}},
+        {"kind": "Secret", "data": {"a": {"b": [SECRET]}}},
+        {"items": [{"data": {"a": SECRET}}], "kind": "SecretList"},
+        {"note": f"password: {SECRET}"},
+    ],
+)
+def test_a_secret_is_found_between_long_stretches_that_have_none(value: Any, indent: int | None) -> None:
+    """Which are not read, but skipped."""
+    innocent = {"status": {"phase": "Running", "hosts": [{"ip": "10.0.0.1", "ports": [80, 443]}] * 50}}
+    inside = {
+        "before": innocent,
+        "it": [innocent, {"a": innocent, **value, "z": innocent}, innocent],
+        "after": innocent,
+    }
+    masked = masker.mask(json.dumps(inside, indent=indent))
+    assert SECRET not in masked
+    assert masked.count(MASK) == 1
+    assert _keys(json.loads(masked)) == _keys(inside)
+    assert json.loads(masked)["after"] == innocent
+
+
 def test_numbers_of_any_size_and_half_characters_survive() -> None:
     value = {"n": 10**40, "f": 1.5e300, "half": "\ud800", "password": "hunter2"}
     assert masker.mask_json(value) == {**value, "password": MASK}
@@ -138,6 +170,14 @@ def test_base64_of_a_text_stays_base64_of_the_rest() -> None:
     assert masker.mask_base64(encoded) == masked[6:-1]
     image = base64.b64encode(bytes(range(256))).decode()
     assert masker.mask_base64(image) == image
+
+
+def test_of_a_picture_that_holds_a_known_secret_nothing_is_left() -> None:
+    knowing = Masker(known=KnownSecrets(["s3cr3t-Value-1"]))
+    for before in (b"\xff", b"\xff\xfe", b"\xff\xfe\xfd"):
+        assert knowing.mask_base64(base64.b64encode(before + b"s3cr3t-Value-1\x00").decode()) == ""
+    picture = base64.b64encode(bytes(range(256))).decode()
+    assert knowing.mask_base64(picture) == picture
 
 
 def test_a_masked_yaml_text_is_still_yaml() -> None:
@@ -277,3 +317,30 @@ def test_a_secret_is_found_in_texts_in_texts(depth: int) -> None:
 def test_a_masker_that_is_off_masks_nothing_but_known_values() -> None:
     off = build_masker(is_enabled=False, known=KnownSecrets(["s3cr3t-value"]))
     assert off.mask("password: hunter2, s3cr3t-value") == f"password: hunter2, {MASK}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f' password: "{SECRET}" ',
+        f" DB_PASSWORD={SECRET} ",
+        f' {{"kind": "Secret", "data": {{"a": "{SECRET}"}}}} ',
+        f" ghp_{SECRET * 3} ",
+        f" postgres://app:{SECRET}@db/orders ",
+        f"\n-----BEGIN PRIVATE KEY-----\n{SECRET * 4}\n-----END PRIVATE KEY-----\n",
+        f" mysql -u root -p{SECRET} ",
+        f" {base64.b64encode(f'password: {SECRET}'.encode()).decode()} ",
+    ],
+)
+def test_a_secret_is_found_wherever_a_window_of_the_search_ends(text: str) -> None:
+    hidden = (SECRET[:4], SECRET[-4:], base64.b64encode(f"password: {SECRET}".encode()).decode()[16:])
+    for place in range(WINDOW - len(text) - 2, WINDOW + 2):
+        masked = masker.mask(f"{'word ' * (place // 5)}{'-' * (place % 5)}{text}{'word ' * 2000}")
+        assert not any(each in masked for each in hidden), place
+
+
+@pytest.mark.parametrize("text", ["x,api_key={},y=1", 'x,password="{}', "token={}"])
+@pytest.mark.parametrize("length", [4000, 4096, 5000, 100_000])
+def test_a_value_of_any_length_is_masked_up_to_its_end(text: str, length: int) -> None:
+    value = "Zx81kQ7v" * (length // 8)
+    assert masker.mask(text.format(value)) == text.format(MASK)

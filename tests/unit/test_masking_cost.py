@@ -2,15 +2,18 @@
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 
-from tarsy_tasks.masking import build_masker
+from tarsy_tasks.masking import MASK, build_masker
 
 masker = build_masker()
-SMALL, LARGE = 10_000, 80_000
-ROOM = 4.0
-"""Between a linear cost, eight times, and a quadratic one, 64 times, with noise."""
+SMALL, LARGE = 20_000, 80_000
+LONG = 20_000_000
+ROOM = 2.0
+"""Between a linear cost, four times, and a quadratic one, 16 times, with noise."""
+LEAST_S = 0.001
 
 _UNITS = """
 { [ [" {" {"a": password: password=␣ password=" password=\\" token␣ token␣a1␣ pass http://a:1/ http://a:b@ ://a:b ?key=a
@@ -19,23 +22,53 @@ password␣ password:⏎ a,password⏎ user␣␣password⏎ |␣password␣|␣
 Authorization:␣Basic␣x␣ mysql␣-p␣ curl␣-u␣a cGFzc3dvcmQ6IGh1bnRlcjI=␣ name:␣password⏎ <password> "password"> </password>
 password:␣|⏎ \x1b[1m password%22%3A%22 \ud800 "password",␣" kind:␣Secret,␣data:␣{ eyJaaaaaa. eyJ-AKIAABCDEFGHIJKLMNOP-
 sk- $1$ a:b@ jdbc:oracle:x: \\ " \\n
+{"a":{"b":[{"c":1},{"token":"a1b2c3d4"},{"d": {"a":{"b":1},"c":[{"d":2}]},"password":1}, {"password":1}, x,password=1,
+api_key://ghp_Authorizationapi_keyname?xxxx
 """
 """With signs for blanks and line breaks."""
 REPEATED = _UNITS.split()
 
 
+def cost_s(text: str) -> float:
+    began = time.process_time()
+    masker.mask(text)
+    return time.process_time() - began
+
+
+def is_linear(build: Callable[[int], str], small: int, large: int) -> bool:
+    """Whether a text that is longer costs as much more, in one of a few attempts."""
+    cost_s(build(small))
+    few_s = max(min(cost_s(build(small)), cost_s(build(small))), LEAST_S)
+    return any(cost_s(build(large)) <= large / small * ROOM * few_s for _ in range(3))
+
+
 @pytest.mark.parametrize("unit", REPEATED)
 def test_the_cost_is_linear(unit: str) -> None:
-    def cost_s(length: int) -> float:
-        repeated = unit.replace("␣", " ").replace("⏎", "\n")
-        text = f'password="{repeated * (length // len(repeated))}'
-        began = time.process_time()
-        masker.mask(text)
-        return time.process_time() - began
+    repeated = unit.replace("␣", " ").replace("⏎", "\n")
+    assert is_linear(lambda length: f'password="{repeated * (length // len(repeated))}', SMALL, LARGE)
 
-    cost_s(SMALL)
-    small = max(min(cost_s(SMALL), cost_s(SMALL)), 0.01)
-    assert cost_s(LARGE) <= LARGE / SMALL * ROOM * small
+
+@pytest.mark.parametrize(
+    ("line", "length"),
+    [
+        ("2026-03-01T10:00:00Z INFO component=api path=/api/v1/items/42 status=200 handled in 17 ms\n", 800_000),
+        (
+            '{"ts": 1767225600.5, "level": "info", "msg": "handled", "path": "/api/v1/items/42", "status": 200}\n',
+            800_000,
+        ),
+        ('{"env": [{"name": "DB_PASSWORD", "value": "hunter2"}], "status": {"phase": "Running"}}\n', 100_000),
+    ],
+)
+def test_the_cost_of_long_logs_is_linear(line: str, length: int) -> None:
+    assert is_linear(lambda length: line * (length // len(line)), length, 4 * length)
+
+
+def test_a_text_of_20_mb_is_masked_up_to_its_end() -> None:
+    part = "x" * 990 + "\npassword: hunter2\n" + "nothing to see here\n" * 50_000
+    text = part * (LONG // len(part) + 1)
+    masked = masker.mask(text)
+    assert masked.count(MASK) == text.count("hunter2")
+    assert "hunter2" not in masked
 
 
 def test_deep_nesting_is_no_trouble() -> None:

