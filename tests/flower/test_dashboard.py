@@ -49,19 +49,19 @@ class _Hanging:
 
     Attributes:
         attempts: Connections so far.
-        waiting: Those whose clients still wait.
+        waiting: Those whose clients still wait, as tasks that end with them.
     """
 
     def __init__(self) -> None:
         self.attempts = 0
-        self.waiting: set[asyncio.StreamWriter] = set()
+        self.waiting: set[asyncio.Task[Any] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.attempts += 1
-        self.waiting.add(writer)
+        self.waiting.add(asyncio.current_task())
         while await reader.read(1000):
             pass
-        self.waiting.discard(writer)
+        self.waiting.discard(asyncio.current_task())
         writer.close()
         await writer.wait_closed()
 
@@ -78,7 +78,6 @@ def test_nobody_waits_again_for_a_redis_that_hangs() -> None:
                 look = await dashboard.look()
                 await asyncio.sleep(0.02)  # for the server, which is of the same loop
             assert (bool(look.trouble), len(hanging.waiting)) == (True, 1), "it answers while Redis is tried again"
-            while hanging.waiting:
-                await asyncio.sleep(0.02)  # until that has given up, too
+            await asyncio.gather(*filter(None, hanging.waiting))
 
     asyncio.run(asyncio.wait_for(look_again(), 60))
