@@ -130,6 +130,8 @@ def test_with_a_password_and_below_a_prefix_everything_is_seen(closed_flower: Fl
 
 def test_how_long_queues_are_is_told_to_those_with_the_password(closed_flower: Flower) -> None:
     assert ask(f"{closed_flower.url}/api/queues/length")[0] == 401
+    status, text, _ = ask(f"{closed_flower.url}/api/queues/length", PASSWORD)
+    assert (status, json.loads(text)) == (200, {"active_queues": []}), "no worker is there"
 
 
 @pytest.mark.parametrize("path", ACTIONS)

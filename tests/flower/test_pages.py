@@ -250,7 +250,12 @@ def test_arguments_that_a_producer_tells_in_its_events_are_nowhere(
 
 def test_flowers_tab_of_queues_knows_ours(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/broker")
-    page.get_by_role("cell", name="mcp.desk", exact=True).wait_for()
+
+    def listed() -> bool:
+        page.reload()
+        return page.get_by_role("cell", name="mcp.desk", exact=True).count() == 1
+
+    wait_until(listed, "Flower has asked the worker for its queues")
     page.goto(f"{flower.url}/api/queues/length")
     assert '"mcp.desk"' in page.inner_text("body")
 
