@@ -23,6 +23,7 @@ Authorization:␣Basic␣x␣ mysql␣-p␣ curl␣-u␣a cGFzc3dvcmQ6IGh1bnRlcj
 password:␣|⏎ \x1b[1m password%22%3A%22 \ud800 "password",␣" kind:␣Secret,␣data:␣{ eyJaaaaaa. eyJ-AKIAABCDEFGHIJKLMNOP-
 sk- $1$ a:b@ jdbc:oracle:x: \\ " \\n
 {"a":{"b":[{"c":1},{"token":"a1b2c3d4"},{"d": {"a":{"b":1},"c":[{"d":2}]},"password":1}, {"password":1}, x,password=1,
+Private-Lines:␣9999⏎ Private-Lines:␣9999⏎YWJj⏎ Private-MAC:␣
 api_key://ghp_Authorizationapi_keyname?xxxx
 """
 """With signs for blanks and line breaks."""
