@@ -119,7 +119,8 @@ class _Frame:
 
 def may_hold_json(text: str, projection: bytes) -> bool:
     """Whether it is worth while to look for any."""
-    return _starts.next(projection) is not None or _STRING_ALONE.match(text) is not None
+    has_bracket = b"{" in projection or b"[" in projection
+    return (has_bracket and _starts.next(projection) is not None) or _STRING_ALONE.match(text) is not None
 
 
 def find_json(

@@ -274,7 +274,7 @@ def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) ->
 
 
 def _is_anything_in(projection: bytes) -> bool:
-    return _anything.are_in(projection) or _anything.are_in(unescape(projection))
+    return any(map(_anything.are_in, {projection, unescape(projection)}))
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:
