@@ -57,7 +57,7 @@ _TAIL = re.compile(
     rf"(?P<paired>{_PAIRED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
     rf"|(?P<tagged>{_TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})"
 )
-_NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$")
+_NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
 _LINE_BEFORE = re.compile(
     r"[ \t]*(?:[-+~*>|#;!<$:?][-+~ \t]*)*(?:(?:export|set|setx|declare|local|readonly|env|const|let|var|final|static"
@@ -169,8 +169,7 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
 
 def _start_of_name(text: str, start: int) -> int:
     limit = max(0, start - _NAME_LIMIT)
-    while start > limit and text[start - 1] in _NAME_CHARS:
-        start -= 1
+    start = limit + len(text[limit:start].rstrip(_NAME_CHARS))
     return start + text.startswith("</", start - 1)
 
 
@@ -317,8 +316,8 @@ def _read_followed(named: _Named) -> Value | None:
     text = named.text
     before = text[max(0, named.start - 1) : named.start]
     connector = _CONNECTING.match(text, named.end)
-    if connector is None or before in _VALUE_MARKS or named.name.lower() == "pass":
-        return None  # to pass something is a verb
+    if connector is None or before in _VALUE_MARKS or "/" in named.name or named.name.lower() == "pass":
+        return None  # behind a path stands what became of it, and to pass something is a verb
     value = read_value(text, connector.end())
     if value is None or _OPTION.match(text, value.start):
         return None

@@ -153,12 +153,25 @@ def find_json(
                 failures += 1
             else:
                 if end <= hits[next_hit]:
-                    position = end
+                    position = _skip_lines(text, end, hits[next_hit])
                     continue
         reader = _Reader(text, hits, next_hit, mask_string, name[1] if name else "")
         position = max(reader.read(start), start + 1)
         if reader.is_document and hits[next_hit] < position:
             yield JsonText(start, position, sorted(reader.edits.values()))
+
+
+def _skip_lines(text: str, end: int, hit: int) -> int:
+    """Where the last of the lines of JSON ends that follow a value and come before a hit."""
+    while text.startswith("\n{", end):
+        try:
+            _, next_end = _scan_json(text, end + 1)
+        except (ValueError, StopIteration, RecursionError):
+            return end
+        if next_end > hit:
+            return end
+        end = next_end
+    return end
 
 
 class _Reader:

@@ -23,6 +23,7 @@ from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
+from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project, unescape
@@ -59,6 +60,7 @@ class _Draft:
         self.text = text
         self._done: list[tuple[int, int]] = []
         self._projection: bytes | None = None
+        self._suspicious: tuple[bytes, bytes] | None = None
 
     @property
     def projection(self) -> bytes:
@@ -72,6 +74,14 @@ class _Draft:
                 projection = bytes(blanked)
             self._projection = projection
         return self._projection
+
+    @property
+    def suspicious(self) -> bytes:
+        """The same without what is in every log."""
+        projection = self.projection
+        if self._suspicious is None or self._suspicious[0] is not projection:
+            self._suspicious = (projection, hide_ordinary(projection))
+        return self._suspicious[1]
 
     def apply(self, edits: Iterable[Edit]) -> None:
         """Make the edits that touch nothing that is done, or take it in whole."""
@@ -178,15 +188,15 @@ class Masker:
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
         mask_string = self._mask_inner(depth)
-        if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.projection)):
+        if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-        if _is_anything_in(draft.projection):
+        if _is_anything_in(draft.suspicious):
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
     def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         draft.apply(find_in_yaml(draft.text, draft.projection))
-        projections = {draft.projection, unescape(draft.projection)}
+        projections = {draft.suspicious, unescape(draft.suspicious)}
         draft.apply(
             (
                 *find_inline(draft.text, draft.projection),
@@ -196,7 +206,7 @@ class Masker:
                 *chain.from_iterable(find_forms(draft.text, each) for each in projections),
             )
         )
-        draft.apply(find_assigned(draft.text, draft.projection))
+        draft.apply(find_assigned(draft.text, draft.suspicious))
         if "Secret" in draft.text:
             self._mask_behind_prefixes(draft, mask_string)
 
