@@ -29,6 +29,9 @@ class Strength(IntEnum):
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
+_OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
+"""What charts write onto pods, so that these restart when a Secret changes."""
+
 _KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (
     r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
@@ -46,6 +49,8 @@ def rate_name(name: str) -> Strength | None:
     Args:
         name: A key, variable, header, column, tag or option, in any spelling, also as a path (`db.password`).
     """
+    if _OF_A_SECRET.search(name):
+        return None
     ascii_name = name[-_LONGEST:].replace("ñ", "n").replace("Ñ", "N")
     words = [word.lower() for word in _WORD.findall(ascii_name)]
     while words and (words[-1].isdigit() or (len(words) > 1 and words[-1] in vocabulary.ALLOWED_SUFFIXES)):

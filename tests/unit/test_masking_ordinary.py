@@ -16,3 +16,46 @@ def test_a_putty_key_is_masked_as_far_as_it_goes() -> None:
         "Private-Lines: 9999\nPrivate-Lines: 1\nno key, it seems"
     )
     assert masker.mask(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '10.0.0.1 - bob [10/Oct/2026:13:55:36 +0000] "POST /oauth/token HTTP/1.1" 200 512 "-" "curl/8.5.0"',
+        '"POST /v1/auth/token HTTP/2.0" 200',
+        "POST /password HTTP/1.1",
+        "POST /oauth/token a1b2c3d4 12ms",
+        "| Setting | Type | Default |\n|---|---|---|\n| password | string | none |\n| token_ttl | duration | 15m |\n",
+        "annotations:\n  checksum/secret: 9b74c9897bac770ffc029102a200c5de7f4f1f9d1c5a8bb0c77c6e7f2d9b3a10\n",
+        '{"checksum/secret": "9b74c9897bac770ffc029102a200c5de7f4f1f9d1c5a8bb0c77c6e7f2d9b3a10"}',
+        "secret-hash: 9b74c9897bac770ffc029102a200c5de7f4f1f9d",
+        'msg="token refreshed" token_type=bearer user=u57 duration=3ms',
+        'I1121 10:00:01.1 1 sync.go:12] "Syncing" secret="prod/db-7f3a2" token="" tokens 1523',
+        '{"level": "info", "token_count": 17, "max_tokens": 4096}',
+    ],
+)
+def test_ordinary_lines_stay(text: str) -> None:
+    assert masker.mask(text) == text
+
+
+def test_of_a_list_of_names_and_values_only_the_secret_value_goes() -> None:
+    listed = "password    basalt-cliff\nusername    svc\nhost        db1\n"
+    masked = f"password    {MASK}\nusername    svc\nhost        db1\n"
+    assert masker.mask(listed) == masked
+    heading = "====== Data ======\nKey         Value\n---         -----\n"
+    assert masker.mask(heading + listed) == heading + masked
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ('msg="x" secret="prod/0c6b1c9e-7a3e-4c55-9a3b-2f0c3b7a9f11"', "7a3e"),
+        ('client_secret="prod/db-7f3a2"', "7f3a2"),
+        ('secret="a1b2c3d4e5f6a7b8c9"', "a1b2c3"),
+        ("token_type=bearer api_key=k-77-delta", "delta"),
+        ('{"token_count": 1, "access_tokens": ["tk-Aa11bb22cc"], "password": ""}', "tk-Aa"),
+        ('GET /x?token=ab12cd34ef HTTP/1.1" secret="" password="x-1"', "ab12"),
+    ],
+)
+def test_secrets_among_ordinary_words_are_masked(text: str, secret: str) -> None:
+    assert secret not in masker.mask(text)
