@@ -102,6 +102,10 @@ class _Draft:
         made = list(filter(is_free, wanted))
         self._rewrite(made, [stretch for stretch in self._done if stretch[0] not in covered])
 
+    def apply_last(self, edits: Iterable[Edit]) -> None:
+        """Make edits that know what is masked already, also in what is done."""
+        self._rewrite(sorted(edits), [])
+
     def apply_json(self, stretches: Sequence[JsonText]) -> None:
         """Make the edits of stretches of JSON, which are done then."""
         self._rewrite(
@@ -183,7 +187,7 @@ class Masker:
         draft.apply(_confined(draft, self.known.find(text, draft.projection)))
         if self.is_enabled:
             self._mask_built_in(draft, depth)
-            draft.apply(_confined(draft, self.patterns.find(draft.text)))
+            draft.apply_last(_confined(draft, self.patterns.find(draft.text)))
         return draft.text
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:

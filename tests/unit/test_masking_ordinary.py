@@ -1,6 +1,9 @@
 """What masking makes of what tools answer every day: it leaves the lines of ordinary logs, tables and manifests, and it
 takes secrets in forms that are seldom but not strange."""
 
+import json
+from typing import Any
+
 import pytest
 
 from tarsy_tasks.masking import MASK, build_masker
@@ -59,3 +62,20 @@ def test_of_a_list_of_names_and_values_only_the_secret_value_goes() -> None:
 )
 def test_secrets_among_ordinary_words_are_masked(text: str, secret: str) -> None:
     assert secret not in masker.mask(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"patterns": ["ACME-[0-9]+"]}, "ACME-777030"),
+        ({"groups": ["email"]}, "ann@example.com"),
+        ({"groups": ["all"]}, "ann@example.com"),
+    ],
+)
+def test_what_is_asked_for_is_masked_in_json_with_secrets_too(options: dict[str, Any], found: str) -> None:
+    asked = build_masker(**options)
+    document = {"password": "swordfish-91", "x": found, "y": [{"z": f"a {found}\n"}], "n": 1.5}
+    expected = {"password": MASK, "x": MASK, "y": [{"z": f"a {MASK}\n"}], "n": 1.5}
+    assert json.loads(asked.mask(json.dumps(document))) == expected
+    assert asked.mask_json(document) == expected
+    assert asked.mask(asked.mask(json.dumps(document))) == asked.mask(json.dumps(document))
