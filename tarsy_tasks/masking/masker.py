@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["Masker", "build_masker", "mask_text"]
 
 _NOTICE = "[masked whole: this text could not be searched for secrets]"
+_SLACK = 64 * 1024
+_EDGE = 8 * 1024
+"""A secret that the end of the slack halves is shorter."""
 _MAX_DEPTH = 8
 """So many texts in texts are searched; what lies deeper is masked whole."""
 _KINDS = (
@@ -176,11 +179,29 @@ class Masker:
             return _NOTICE
 
     def mask_base64(self, data: str) -> str:
-        """Base64, masked if it is that of a text."""
+        """Base64, masked if it is that of a text. Of anything else that holds a secret nothing is left."""
         try:
-            return mask_encoded(data, self._mask_inner(0))
+            return mask_encoded(data, self._mask_inner(0), self._is_secret_in)
         except Exception:
             return ""
+
+    def mask_start(self, text: str, length: int) -> str:
+        """The first so many characters of the masked text. Whoever cuts first may halve a secret, and half a secret is
+        not known for one."""
+        searched = text[: length + _SLACK]
+        masked = self.mask(searched)
+        if len(searched) < len(text):
+            masked = masked[:-_EDGE]  # masks may be so short that this cut is in sight
+        return masked[:length]
+
+    def find_known(self, text: str) -> list[Edit]:
+        """Where values appear that are known to be secrets, from left to right."""
+        return sorted(self.known.find(text, project(text)))
+
+    def _is_secret_in(self, text: str) -> bool:
+        projection = project(text)
+        found = (self.known.find(text, projection), find_private_keys(text), find_forms(text, projection))
+        return any(True for _ in chain.from_iterable(found if self.is_enabled else found[:1]))
 
     def _mask(self, text: str, depth: int) -> str:
         draft = _Draft(text)
