@@ -205,8 +205,8 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To hear answers: who knows the id of a task may ask for its result. No patterns, so nobody hears them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
-        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
-        _select(("publish",), channels=[keys.reply_channel("*"), _exchange(database, keys.CANCELLATIONS)]),
+        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*"), keys.wake_channel("*")]),
+        _select(("publish",), channels=[keys.wake_channel("*"), _exchange(database, keys.CANCELLATIONS)]),
         _read_health_and_tools(),
         # To tell of calls that no worker ever had.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
@@ -262,7 +262,7 @@ def _operator(database: int) -> list[str]:
     names = [*_WORKERS_OWN, f"{keys.IDEMPOTENCY}*", keys.check_sent_key("*"), keys.TRIAL]
     return [
         _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)),
-        _select_reading(_READ_STREAMS, _STREAMS),
+        _select_reading((*_READ_STREAMS, "type"), _STREAMS),
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
 
@@ -280,6 +280,7 @@ def _channels(database: int) -> list[str]:
     return [
         keys.result_key("*"),
         keys.reply_channel("*"),
+        keys.wake_channel("*"),
         _exchange(database, keys.CANCELLATIONS),
         *_broadcasts(database),
     ]

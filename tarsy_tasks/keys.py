@@ -27,6 +27,7 @@ __all__ = [
     "TOOL_REVISIONS",
     "TRIAL",
     "UNACKED",
+    "WAKES",
     "WORKERS",
     "alert_state_key",
     "approved_tools_key",
@@ -48,6 +49,7 @@ __all__ = [
     "serving_key",
     "tools_key",
     "waiting_key",
+    "wake_channel",
     "withdrawn_key",
     "without_priority",
     "worker_health_key",
@@ -71,6 +73,8 @@ MEASURING_WORKERS = "tarsy:metrics-workers"
 """Sorted set of the worker processes that say what they have in flight, by the Redis time when they last did."""
 REPLIES = "tarsy:replies:"
 """Beginning of the names of the channels that answers are announced in."""
+WAKES = "tarsy:wakes:"
+"""The same for those in which a process wakes its own reader of answers."""
 TASK_ID_PREFIX_LENGTH = 19
 """So much of the id of a task, three groups of a random UUID, is the same for all tasks of one process."""
 UNACKED = "tarsy:unacked"
@@ -195,6 +199,13 @@ def reply_channel(task_id: str) -> str:
     id can listen nowhere.
     """
     return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
+
+
+def wake_channel(task_id: str) -> str:
+    """Where a process tells itself that it waits for the answer to somebody else's task. What is said there is nothing
+    but that: on the channel of answers no agent may speak.
+    """
+    return f"{WAKES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def idempotency_key(agent_id: str | None, digest: str) -> str:

@@ -17,6 +17,6 @@ def url_of(port: int, user: str = "admin") -> str:
 def as_user(url: str, user: str) -> str:
     """The same Redis for another user. A URL that names none stays as it is."""
     parts = urlsplit(url)
-    if parts.username is None:
+    if not parts.username:
         return url
     return parts._replace(netloc=f"{user}:{password_of(user)}@{parts.hostname}:{parts.port}").geturl()

@@ -58,6 +58,7 @@ class ReplyReader:
         # The beginning of a random UUID is this process's own, the rest a call's.
         self._id_prefix = str(uuid.uuid4())[: keys.TASK_ID_PREFIX_LENGTH]
         self._channel = keys.reply_channel(self._id_prefix)
+        self._wakes = keys.wake_channel(self._id_prefix)
         self._lock = threading.Lock()
         self._pending: dict[str, list[_Wait]] = {}
         self._strangers: set[str] = set()
@@ -104,7 +105,7 @@ class ReplyReader:
         if body is not None:
             self._resolve(task_id, body)
         elif not task_id.startswith(self._id_prefix):
-            self.redis.publish(self._channel, b"")  # wakes the reader, which has to poll from now on
+            self.redis.publish(self._wakes, b"")  # wakes the reader, which has to poll from now on
 
     def wait_until_subscribed(self, timeout_s: float) -> None:
         """Return once answers can arrive.
@@ -127,7 +128,7 @@ class ReplyReader:
         while True:
             pubsub = self.redis.pubsub()
             try:
-                pubsub.subscribe(self._channel)
+                pubsub.subscribe(self._wakes, self._channel)
                 self._receive(pubsub)
             except Exception as error:
                 if self._pending:
@@ -146,9 +147,12 @@ class ReplyReader:
         next_poll = time.monotonic() + _POLL_S
         while True:
             message = pubsub.get_message(timeout=max(0.0, next_poll - time.monotonic()))
-            if message is not None and message["type"] == "message":
+            # On the other channel other agents may speak, too: what they say there only wakes.
+            if message is None or message["channel"] != self._channel.encode():
+                pass
+            elif message["type"] == "message":
                 self._hear(message["data"])
-            elif message is not None and message["type"] == "subscribe":
+            elif message["type"] == "subscribe":
                 # The first subscription, or one that redis-py renewed by itself after a lost connection.
                 self.clock.sync(self.redis)
                 self._refusal = None

@@ -40,7 +40,7 @@ POISON_TTL_S = 7 * 24 * 3600
 MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may be there to look for it."""
 ENDED_TTL_S = 600
-"""How long a marker outlives its call's answer: longer than any worker is frozen or cut off."""
+"""How long a marker outlives its call's answer, unless a copy of the message went back to its queue meanwhile."""
 _SWEEP_LIMIT = 200
 _TOLD_S = 60
 _SEARCH_LIMIT = 1000
@@ -209,17 +209,19 @@ class Deliveries:
         marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
         names = (keys.UNACKED, keys.LEASES, marker, result_key, keys.AUDIT, withdrawn)
         arguments = (delivery.tag, ENDED_TTL_S, result, lifetime_s or "", delivery.owner)
-        self._end(steps.ANSWER, names, (*arguments, keys.reply_channel(delivery.tag), delivery.lease), entry)
+        self._end(
+            steps.ANSWER, names, (*arguments, keys.reply_channel(delivery.tag), delivery.lease, MARKER_TTL_S), entry
+        )
 
     def acknowledge(self, delivery: Delivery, entry: Entry | None = None) -> None:
         """Take a message off the books."""
         marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
         names = (keys.UNACKED, keys.LEASES, marker, keys.AUDIT, withdrawn)
-        self._end(steps.ACKNOWLEDGE, names, (delivery.tag, ENDED_TTL_S, delivery.lease), entry)
+        self._end(steps.ACKNOWLEDGE, names, (delivery.tag, ENDED_TTL_S, delivery.lease, MARKER_TTL_S), entry)
 
     def discard(self, tag: str, queue: str, entry: Entry | None = None) -> None:
         """Throw a message away that waits in its queue."""
-        self._end(steps.DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag,), entry)
+        self._end(steps.DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag, queue), entry)
 
     def tell(self, tag: str, entry: Entry) -> None:
         """Tell the audit of a message that was set aside, if nobody has done so."""

