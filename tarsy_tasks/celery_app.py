@@ -213,7 +213,7 @@ def _select_queues(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker import log_masking, masking, startup
 
         masking.know_broker(instance.app.conf)
-        log_masking.mask_log(masking.build_masker())
+        log_masking.mask_log(masking.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
         startup.select_queues(instance)
 
 

@@ -11,7 +11,11 @@ import redis
 from hypothesis import settings
 
 from tarsy_tasks import keys
+from tarsy_tasks.acl import PARTS
+from tests.plants import find_leaks_in_redis, know
 from tests.processes import Worker, environment_of, wait_until
+from tests.redis_users import password_of
+from tests.servers import hostile_words, misbehaving_stdio
 from tests.valkey import Valkey
 
 # Two cores are shared by servers, workers and tests: how long one example takes says nothing.
@@ -22,6 +26,13 @@ StartWorker = Callable[..., Worker]
 
 _OWNED_BY_KOMBU = "_kombu."
 """Keys that kombu keeps without an expiry, one a queue."""
+_HOLDS_ARGUMENTS = (keys.queue(""), keys.UNACKED, keys.poison_key(""))
+"""Where arguments lie as the model wrote them, until the call is answered or the message dropped."""
+
+know("of a misbehaving server", misbehaving_stdio.SECRET)
+know("of a server that says HTML", hostile_words.SECRET)
+for _user in (*PARTS, "agent"):
+    know(f"broker, of {_user}", password_of(_user))
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +70,13 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield start
     names = [key.decode() for key in client.keys() if client.ttl(key) == -1]
     left = [name for name in names if not name.startswith(_OWNED_BY_KOMBU) and name != keys.QUEUES]
+    leaks = {key: found for key, found in find_leaks_in_redis(client).items() if not key.startswith(_HOLDS_ARGUMENTS)}
     denied = client.acl_log()
     client.acl_log_reset()
     client.flushall()
     client.close()
     assert not left, f"keys without an expiry were left in Redis: {left}"
+    assert not leaks, f"secrets can be read in Redis: {leaks}"
     assert not denied, f"some part of the deployment was denied what it needs: {denied}"
 
 

@@ -2,13 +2,15 @@
 elsewhere.
 """
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +33,13 @@ def wait_until(found: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
             return value
         assert time.monotonic() < deadline, f"did not happen within {timeout_s:g} s: {what}"
         time.sleep(0.02)
+
+
+async def turns() -> AsyncGenerator[None]:
+    """For a look at each turn of an event loop, again and again; whoever looks bounds it."""
+    while True:
+        yield
+        await asyncio.sleep(0.01)
 
 
 def free_port() -> int:
@@ -130,6 +139,38 @@ class Worker(ServiceProcess):
 
     def wait_until_ready(self) -> None:
         self.wait_for_log(" ready.")
+
+
+class Flower(ServiceProcess):
+    """`tarsy-tasks flower`, from the moment it answers.
+
+    Attributes:
+        url: Where it serves, without a slash at the end.
+    """
+
+    def __init__(
+        self, directory: Path, redis_url: str, options: tuple[str, ...], environment: Mapping[str, str]
+    ) -> None:
+        port = free_port()
+        prefix = next((option.partition("=")[2] for option in options if option.startswith("--url-prefix=")), "")
+        self.url = f"http://127.0.0.1:{port}{prefix and f'/{prefix}'}"
+        command = [str(Path(sys.executable).parent / "tarsy-tasks"), "flower", "--address=127.0.0.1", f"--port={port}"]
+        surroundings = {
+            **os.environ,
+            "TARSY_REDIS_URL": redis_url,
+            "TARSY_MCP_CONFIG": str(directory / "no-configuration.json"),
+            **environment,
+        }
+        super().__init__([*command, *options], directory / "flower.log", surroundings, directory)
+        wait_until(self._answers, f"Flower answers: {self.log}")
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, self.log
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=5) as response:
+                return response.status == 200
+        except OSError:
+            return False
 
 
 @contextmanager

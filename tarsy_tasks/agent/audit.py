@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks import keys
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.errors import BrokerUnavailable, CallError
+from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError
 from tarsy_tasks.models import ToolCall
 from tarsy_tasks.outcomes import ErrorCode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery import Celery
+
+    from tarsy_tasks.config import ServerConfig
 
 __all__ = ["AgentAudit", "audit_of"]
 
@@ -127,13 +131,14 @@ class AgentAudit:
             # Not a producer's: that tries for long to connect, and an agent that ends would wait for it.
             connection = app.connection_for_write()
             self._channel = connection.ensure_connection(max_retries=1, interval_start=0).channel()
+        servers = _load_servers()
         with self._channel.conn_or_acquire() as client:
             self._clock.sync(client)
             with client.pipeline(transaction=False) as pipeline:
                 for noted_at, fields in batch:
                     at = self._clock.at(noted_at)
                     steps = [*fields["steps"], {"name": StepName.ANSWERED, "at": at}]
-                    entry = AuditEntry.model_validate({**_masked(fields), "at": at, "steps": steps})
+                    entry = AuditEntry.model_validate({**_masked(fields, servers), "at": at, "steps": steps})
                     pipeline.xadd(keys.AGENT_AUDIT, {keys.AUDIT_FIELD: entry.encode()}, maxlen=self._limit)
                 pipeline.expire(keys.AGENT_AUDIT, keys.AUDIT_TTL_S)
                 pipeline.execute()
@@ -145,14 +150,27 @@ class AgentAudit:
                 channel.connection.client.release()
 
 
-def _masked(fields: dict[str, Any]) -> dict[str, Any]:
-    """What a model or its agent wrote, as it may be stored."""
+def _load_servers() -> "Mapping[str, ServerConfig]":
+    """Those that are configured now; none where there is no configuration."""
+    from tarsy_tasks.config import find_config_path, load_config
+
+    try:
+        return load_config(find_config_path()).servers
+    except ConfigError:
+        return {}
+
+
+def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> dict[str, Any]:
+    """What a model or its agent wrote, as it may be stored: masked as the configuration has it for the server."""
     from tarsy_tasks.masking import mask_text
     from tarsy_tasks.shown_arguments import build_shown
 
+    server = servers.get(fields["server"])
+    settings = {"groups": server.masking.groups, "patterns": server.masking.patterns} if server else {}
+
     def mask(text: str) -> str:
         # Half a character can be neither stored nor shown.
-        return mask_text(text).encode("utf-8", "replace").decode()
+        return mask_text(text, **settings).encode("utf-8", "replace").decode()
 
     names = {name: mask(fields[name][:_NAME_CHARS]) for name in _NAMES if fields[name] is not None}
     shown = {"arguments": build_shown(fields["arguments"], mask), "error": mask(fields["error"])[:_ERROR_CHARS]}

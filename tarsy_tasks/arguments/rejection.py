@@ -13,6 +13,9 @@ from tarsy_tasks.arguments.example import example_call
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
 from tarsy_tasks.arguments.shape import Shape, find_near, look_up
 from tarsy_tasks.errors import ArgumentsError
+from tarsy_tasks.masking import MASK
+from tarsy_tasks.masking.names import Strength, rate_name
+from tarsy_tasks.masking.values import is_secret
 from tarsy_tasks.outcomes import ErrorCode
 
 if TYPE_CHECKING:
@@ -116,8 +119,19 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
     else:
         value = look_up(arguments, path)
         value = problem.instance if value is None else value
+        shown = MASK if _is_secret(path, value) else _value(value)
         expected = f"expected {_describe(shape.at(path))}" if keyword in _DESCRIBED else problem.message
-        yield f"{_place(path)}: {expected}, given {_kind(value)}{_value(value)}."
+        yield f"{_place(path)}: {expected}, given {_kind(value)}{shown}."
+
+
+def _is_secret(path: Sequence[str | int], value: Any) -> bool:
+    """Whether a value must not be quoted. In a sentence its name would not tell any more what it is."""
+    rating = rate_name(next((step for step in reversed(path) if isinstance(step, str)), ""))
+    if rating is None or value is None or isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return is_secret(value, rating, is_quoted=True)
+    return rating is Strength.STRONG or (isinstance(value, dict | list) and rating is not Strength.FAINT)
 
 
 def _given_instead(known: Shape | None, missing: list[Any], arguments: Any) -> str:

@@ -2,15 +2,20 @@
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import tarsy_tasks
 from tarsy_tasks import poison as poisoned
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
+from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.poison import DamagedMessage, SetAside
+
+if TYPE_CHECKING:
+    from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["poison"]
 
@@ -51,7 +56,7 @@ def show(ctx: click.Context, message_id: str, *, with_arguments: bool, as_json: 
             ctx.exit(FAILED)
         shown = _as_json(message)
         if with_arguments and message.damage is None:
-            shown["arguments"] = _masked(poisoned.load_arguments(redis, message_id))
+            shown["arguments"] = _masked(poisoned.load_arguments(redis, message_id), _masker_of(message))
     if as_json:
         print_json(shown)
         return
@@ -101,18 +106,20 @@ def _report(ctx: click.Context, ended: dict[str, str], success: str, *, as_json:
 
 
 def _row(message: SetAside) -> tuple[str, ...]:
-    agent = (message.caller or {}).get("agent_id", "")
-    what = message.tool or message.queue or ""
+    mask = _masker_of(message).mask
+    agent = mask((message.caller or {}).get("agent_id", ""))
+    what = mask(message.tool or message.queue or "")
     return (message.id, what, _time(message.set_aside_at), str(message.size_bytes), agent, message.damage or "")
 
 
 def _as_json(message: SetAside) -> dict[str, Any]:
+    mask = _masker_of(message).mask
     return {
         "id": message.id,
         "queue": message.queue,
-        "task": message.task,
-        "tool": message.tool,
-        "caller": message.caller,
+        "task": message.task and mask(message.task),
+        "tool": message.tool and mask(message.tool),
+        "caller": message.caller and {name: mask(value) for name, value in message.caller.items()},
         "set_aside_at": _time(message.set_aside_at),
         "kept_s": message.kept_s,
         "size_bytes": message.size_bytes,
@@ -124,11 +131,19 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="seconds")
 
 
-def _masked(arguments: Any) -> Any:
-    """What a model wrote is text, often of JSON: read as such it can be masked by its keys, too."""
-    from tarsy_tasks.worker.masking import build_masker
+def _masker_of(message: SetAside) -> "Masker":
+    """As the configuration has it for the server, where there is one."""
+    from tarsy_tasks.worker.masking import build_masker, build_record_masker
 
-    masker = build_masker()
+    try:
+        server = tarsy_tasks.app.mcp_config.servers.get((message.tool or "").partition(".")[0])
+    except ConfigError:
+        server = None
+    return build_record_masker(server) if server else build_masker()
+
+
+def _masked(arguments: Any, masker: "Masker") -> Any:
+    """What a model wrote is text, often of JSON: read as such it can be masked by its keys, too."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)

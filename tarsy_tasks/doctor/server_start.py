@@ -14,7 +14,7 @@ from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.connection import ServerConnection, build_connections
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.masking import build_common_masker
 from tarsy_tasks.worker.session_loop import SessionLoop
 from tarsy_tasks.worker.start_places import StartPlaces
 from tarsy_tasks.worker.transport.child_watch import child_watch
@@ -33,7 +33,7 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
     Args:
         inheritance: What of this environment their processes get.
     """
-    masker = build_masker()
+    masker = build_common_masker(servers)
     connections = build_connections(servers, inheritance)
     loop, places = SessionLoop(), StartPlaces()
     loop.start()

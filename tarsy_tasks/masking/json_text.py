@@ -19,7 +19,7 @@ from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, ar
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
+from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
 __all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
 
@@ -104,6 +104,8 @@ class _Frame:
         self.is_object = is_object
         self.is_item = outer is not None and not outer.is_object
         self.name = name if outer is None else outer.key if outer.is_object else outer.name
+        if outer is not None and outer.is_object and outer.name and outer.key in VALUES_LISTED:
+            self.name = outer.name
         self.name_says_something = _says_something(self.name)
         self.key = ""
         self.rating: _Rating = None

@@ -23,6 +23,7 @@ __all__ = [
     "STRONG",
     "TOKENS_OF_PAGES",
     "VALUES_BELOW",
+    "VALUES_LISTED",
     "WEAK",
     "WEAK_ENDINGS",
 ]
@@ -107,9 +108,9 @@ LITERALS = _words(
     true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
     bearer digest ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
 
-    required optional set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden redacted
-    masked removed omitted filtered denied granted failed success succeeded unknown present absent provided rotated not
-    new old passwords tokens secrets credentials keys placeholder todo fixme
+    required optional expected set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden
+    redacted masked removed omitted filtered denied granted failed success succeeded unknown present absent provided
+    rotated not new old passwords tokens secrets credentials keys placeholder todo fixme
 
     str string int integer number bool boolean text varchar char object array list dict map bytes byte void char[]
     string[] byte[] []byte optional[str] securestring secretstr float double date uuid
@@ -129,6 +130,9 @@ COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys a
 """`{"passwords": {"root": "x"}}`."""
 VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
 """`{"password": {"value": "x"}}`."""
+
+VALUES_LISTED = _words("enum examples values")
+"""`{"password": {"examples": ["x"]}}`, as a JSON Schema has it."""
 
 PROSE = _words(
     """

@@ -42,7 +42,7 @@ class Audit:
 
     Attributes:
         worker: Node name of this worker.
-        mask_name: As `mask` for no server, for names and the like, most of which come again.
+        mask_name: As `mask`, for names and the like, most of which come again.
         is_required: No call may begin that cannot be written down.
     """
 

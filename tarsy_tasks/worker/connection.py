@@ -291,7 +291,7 @@ class ServerConnection:
         self._output.forget()
         began = time.monotonic()
         self._outage.note_attempt()
-        session = Session(self.server, self._transport, self._mode, lambda: self.on_change(), self.masker.mask)
+        session = Session(self.server, self._transport, self._mode, lambda: self.on_change(), self.masker)
         try:
             try:
                 await session.open()
@@ -300,7 +300,7 @@ class ServerConnection:
                     raise
                 # Some servers exit on the unknown method that the probe for the 2026 era is to them.
                 self._output.forget()
-                session = Session(self.server, self._transport, "legacy", lambda: self.on_change(), self.masker.mask)
+                session = Session(self.server, self._transport, "legacy", lambda: self.on_change(), self.masker)
                 await session.open()
         except Exception as error:
             self._mode, self.is_starting = "auto", False

@@ -99,10 +99,15 @@ class Guard:
                 if not (is_in and quarantine.part(self)):
                     loop.submit(quarantine.leave(self))
             return
+        is_alone = False
         try:
-            self._enter_as_suspect(quarantine, delivery, deliveries, deadline)
+            is_alone = self._enter_as_suspect(quarantine, delivery, deliveries, deadline)
             yield
         finally:
+            if is_alone:
+                # Its answer is not stored yet, and the next suspect may be what kills.
+                with suppress(RedisError):
+                    deliveries.acquit(delivery.tag)
             loop.submit(quarantine.leave(self))
 
     def _wait_for_suspect(self, quarantine: Quarantine, deliveries: Deliveries, deadline: float) -> None:
@@ -120,7 +125,7 @@ class Guard:
 
     def _enter_as_suspect(
         self, quarantine: Quarantine, delivery: Delivery, deliveries: Deliveries, deadline: float
-    ) -> None:
+    ) -> bool:
         alone = delivery.count >= MAX_DELIVERIES
         try:
             is_alone = self._job.run(quarantine.enter(self, max(0.001, deadline - time.monotonic()), alone=alone))
@@ -133,6 +138,7 @@ class Guard:
         if is_alone:
             with suppress(RedisError):
                 deliveries.suspect(delivery.tag)
+        return is_alone
 
     def begin(self, tool: ToolDefinition, server: ServerConfig, deadline: float) -> None:
         """Just before the call is sent: note that it begins.

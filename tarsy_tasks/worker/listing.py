@@ -1,10 +1,10 @@
 """The list of tools that an MCP server offers.
 
-Owns walking the pages of tools/list, what becomes of an entry, and what of it all leaves the worker. A server that
-pages in circles or for ever is an error, not a loop.
+Owns walking the pages of tools/list, and what of it all leaves the worker; what becomes of an entry, `definitions`
+knows. A server that pages in circles or for ever is an error, not a loop.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from mcp import Client
@@ -12,6 +12,7 @@ from mcp_types import PaginatedRequestParams, Tool
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.worker.definitions import build_definition, choose_name
 from tarsy_tasks.worker.masking import Masker
 
 if TYPE_CHECKING:
@@ -28,16 +29,28 @@ class ListingError(Exception):
     """The server has no usable tools/list; the text completes "it …"."""
 
 
-async def list_all_tools(client: Client, server: str, mask: Callable[[str], str]) -> Mapping[str, ToolDefinition]:
-    """All pages of a server's tools, by the server's own tool name, their descriptions masked; past every cache.
+async def list_all_tools(
+    client: Client, server: str, masker: Masker
+) -> tuple[dict[str, ToolDefinition], dict[str, str]]:
+    """All pages of a server's tools, masked, by their names; past every cache.
+
+    Returns:
+        The tools, and the server's own names of those that are known by others here, because theirs hold secrets.
 
     Raises:
         ListingError: The list has no end.
         MCPError: The server could not be asked.
     """
+    tools: dict[str, ToolDefinition] = {}
+    own_names: dict[str, str] = {}
     if client.server_capabilities.tools is None:
-        return {}
-    return {tool.name: _definition(server, tool, mask) async for tool in _all_tools(client)}
+        return tools, own_names
+    async for tool in _all_tools(client):
+        name = choose_name(tool, masker, tools)
+        tools[name] = build_definition(server, name, tool, masker)
+        if name != tool.name:
+            own_names[name] = tool.name
+    return tools, own_names
 
 
 async def _all_tools(client: Client) -> AsyncIterator[Tool]:
@@ -57,18 +70,6 @@ async def _all_tools(client: Client) -> AsyncIterator[Tool]:
             break
         seen.add(cursor)
     raise ListingError(f"has a tools/list without end (broken off after {len(seen)} pages and {count} tools)")
-
-
-def _definition(server: str, tool: Tool, mask: Callable[[str], str]) -> ToolDefinition:
-    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
-    return ToolDefinition(
-        name=f"{server}.{tool.name}",
-        server=server,
-        tool=tool.name,
-        description=mask(tool.description or tool.title or ""),
-        input_schema=tool.input_schema,
-        annotations=annotations,
-    )
 
 
 def build_listing(server: ServerConfig, session: "Session", masker: Masker) -> ToolListing:

@@ -15,6 +15,7 @@ from tarsy_tasks.masking import KnownSecrets, Masker
 
 __all__ = [
     "Masker",
+    "build_common_masker",
     "build_masker",
     "build_record_masker",
     "build_server_masker",
@@ -50,6 +51,14 @@ def build_record_masker(server: ServerConfig) -> Masker:
     """The masker for what is kept of a server's calls, also where its masking is switched off."""
     settings = server.masking
     return masking.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
+
+
+def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:
+    """The masker for what may be of any of these servers, such as a line of the log: what one of them has masked is."""
+    settings = [server.masking for server in servers]
+    groups = {"basic", *(group for each in settings for group in each.groups)}
+    patterns = dict.fromkeys(pattern for each in settings for pattern in each.patterns)
+    return masking.build_masker(sorted(groups), patterns=list(patterns), known=known_secrets)
 
 
 def know_broker(conf: Any) -> None:

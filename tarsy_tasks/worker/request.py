@@ -20,6 +20,7 @@ __all__ = ["CallRequest"]
 logger = logging.getLogger(__name__)
 
 _SHOWN_LIMIT = 200
+_MASKED_LIMIT = 1000
 _acknowledging = threading.Lock()
 
 
@@ -30,8 +31,9 @@ class CallRequest(Request):
         super().__init__(*args, **kwargs)
         # Any producer may have written the message: its arguments need not even be a list.
         arguments: Any = self._request_dict["args"]
-        words = cast("list[Any]", arguments[:2]) if isinstance(arguments, list) else []
-        shown = ".".join(word for word in words if isinstance(word, str))[:_SHOWN_LIMIT]
+        found = cast("list[Any]", arguments[:2]) if isinstance(arguments, list) else []
+        words = [word for word in found if isinstance(word, str)]
+        shown = audit.mask_name(".".join(words)[:_MASKED_LIMIT], server=words[0] if words else "")[:_SHOWN_LIMIT]
         self._argsrepr = self._request_dict["argsrepr"] = shown
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
         # What the transport knows of this delivery, for the guard and the result backend.

@@ -22,6 +22,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.listing import ListingError, list_all_tools
+from tarsy_tasks.worker.masking import Masker, build_masker
 from tarsy_tasks.worker.recovery import Executed, classify_error
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
@@ -49,7 +50,7 @@ class Session:
     Attributes:
         tools: What the server offers, by tool name; replaced whole by every listing.
         protocol: The version of MCP that was agreed on.
-        server_info: Name and version that the server gives itself.
+        server_info: Name and version that the server gives itself, masked.
         instructions: What the server tells models about its use.
         ending: Why the session ended, for an error text; empty while it lives.
         lost: Nothing may be sent over it any more.
@@ -60,7 +61,7 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
-        mask: For what it says of them.
+        masker: For what it says of itself and of them; None: that for no server.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Session:
         transport: ServerTransport,
         mode: Mode = "auto",
         on_tools: Callable[[], None] = lambda: None,
-        mask: Callable[[str], str] = str,
+        masker: Masker | None = None,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
         self.protocol = ""
@@ -84,7 +85,8 @@ class Session:
         self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
-        self._mask = mask
+        self._masker = masker or build_masker()
+        self._own_names: Mapping[str, str] = {}
         self._client: Client | None = None
         self._silent_since = time.monotonic()
         self.longest_call_s = 0.0
@@ -150,7 +152,8 @@ class Session:
         info = client.server_info
         self.protocol = client.protocol_version
         self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
-        self.server_info = f"{info.name} {info.version}".strip()[:_SHOWN_CHARS] if info else "anonymous"
+        said = f"{info.name} {info.version}".strip() if info else "anonymous"
+        self.server_info = self._masker.mask(said)[:_SHOWN_CHARS]
         self.instructions = (client.instructions or "").strip()
 
     def _log_connected(self, seconds: float) -> None:
@@ -186,13 +189,14 @@ class Session:
         list_s = self._server.timeouts.list_s
         try:
             async with asyncio.timeout(list_s):
-                tools = await list_all_tools(self._client, self._server.name, self._mask)
+                tools, own_names = await list_all_tools(self._client, self._server.name, self._masker)
         except TimeoutError:
             raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self._silent_since = time.monotonic()
         if tools != self.tools:
             # Else the definitions stay the same objects, and keep the fingerprints that were computed for them.
             self.tools = tools
+        self._own_names = own_names
 
     async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
         """Send one call; raises what the SDK raises."""
@@ -203,7 +207,8 @@ class Session:
         self.longest_call_s = max(self.longest_call_s, timeout_s)
         self.in_flight += 1
         try:
-            result = await self._client.call_tool(tool, arguments, read_timeout_seconds=timeout_s)
+            name = self._own_names.get(tool, tool)
+            result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
         except MCPError as error:
             if classify_error(error).executed is Executed.YES:
                 self._silent_since = time.monotonic()

@@ -40,6 +40,7 @@ _masker = build_masker()
 _clock = RedisClock()
 _approvals = Approvals()
 _GUARD_S = 0.5
+_NAME_CHARS = 1000
 _NO_LIMIT_S = 24 * 3600.0
 """For callers that name no timeout: the server's own limits are all that bounds the call."""
 
@@ -96,7 +97,7 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
             result,
             connection.masker,
             call_id=info.call_id,
-            name=_masker.mask(info.name) or definition.name,
+            name=_shown_name(info.name, server) or definition.name,
             attempts=invocation.attempts,
             duration_s=time.monotonic() - started,
             repairs=repairs,
@@ -133,7 +134,7 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
         repairs = error.repairs if isinstance(error, ArgumentsError) else repairs
     return ToolResult(
         call_id=info.call_id,
-        name=_masker.mask(info.name or f"{server}.{tool}"),  # perhaps made up, of whatever was at hand
+        name=_shown_name(info.name or f"{server}.{tool}", server),
         content=masker.mask(failure.text),
         outcome=failure.outcome,
         error_code=failure.code,
@@ -187,6 +188,11 @@ def check_server(self: Any, server: str, sent_at: Any = None) -> None:
         # While no worker was there to take it, it was not this one that was too busy.
         waited_s = round(min(max(0.0, _clock.now() - sent_at), taking_for_s()), 6)
     request_check(server, waited_s)
+
+
+def _shown_name(name: str, server: Any) -> str:
+    """A name as it may be stored: perhaps a model made it up, of whatever was at hand."""
+    return audit.mask_name(name[:_NAME_CHARS], server=server if isinstance(server, str) else "")
 
 
 def _parse_message(server: Any, tool: Any, call: Any) -> CallInfo:

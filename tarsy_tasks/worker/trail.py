@@ -72,7 +72,10 @@ class CallTrail:
             return self._audit.build_entry(self._build(self._ending(status, result), size_bytes, now))
         except Exception:
             logger.exception("the entry of the task %r is incomplete", self._task_id)
-            at, task_id = self._audit.time_of(now), self._audit.mask_name(self._task_id[:_NAME_CHARS])
+            at, task_id = (
+                self._audit.time_of(now),
+                self._audit.mask_name(self._task_id[:_NAME_CHARS], server=self._server),
+            )
             entry = AuditEntry(at=at, task_id=task_id, outcome=Outcome.UNKNOWN, worker=self._audit.worker)
             return self._audit.build_entry(entry)
 
@@ -110,7 +113,7 @@ class CallTrail:
         )
 
     def _build(self, ending: ToolResult, size_bytes: int | None, now: float) -> AuditEntry:
-        mask_name = self._audit.mask_name
+        mask_name = partial(self._audit.mask_name, server=self._server)
         mask = partial(self._audit.mask, server=self._server)
         canonical = build_canonical(self.arguments)
         is_ok = ending.outcome is Outcome.OK
@@ -149,7 +152,9 @@ class CallTrail:
 
     def _name(self, key: str) -> str | None:
         found = self._info.get(key)
-        return self._audit.mask_name(found[:_NAME_CHARS]) if isinstance(found, str) else None
+        if not isinstance(found, str):
+            return None
+        return self._audit.mask_name(found[:_NAME_CHARS], server=self._server)
 
     def _number(self, key: str) -> float | None:
         """A time that the caller gave."""

@@ -30,7 +30,10 @@ print(ToolExecutor(timeout_s=5, agent_id="hasty").execute(ToolCall(id="last", na
 def environment(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A configuration whose servers nobody serves."""
     path = tmp_path_factory.mktemp("agent") / "mcp.json"
-    path.write_text(json.dumps({"mcpServers": {"desk": {"command": "none"}, "files": {"command": "none"}}}))
+    patterned = {"command": "none", "masking": {"patterns": ["ticket-[0-9]{6}"]}}
+    path.write_text(
+        json.dumps({"mcpServers": {"desk": {"command": "none"}, "files": {"command": "none"}, "patterned": patterned}})
+    )
     found = {"TARSY_MCP_CONFIG": str(path), "TARSY_REDIS_URL": redis_url}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in found.items():
@@ -85,6 +88,13 @@ def test_a_call_that_is_rejected_before_it_is_sent_has_an_entry(
     entry = only_entry(client)
     assert (entry.outcome, entry.error_code, entry.name, entry.task_id) == (Outcome.REJECTED, code, shown, "")
     assert [step.name for step in entry.steps] == [StepName.ANSWERED]
+
+
+def test_it_is_masked_as_the_configuration_has_it_for_the_server(client: Any) -> None:
+    call = ToolCall(id="c1", name="patterned.look", arguments={"text": "see ticket-123456"})
+    tools(tool_filter={"patterned": ["other"]}).execute(call)
+    [entry] = wait_until(lambda: read_audit(client).entries, "the entry")
+    assert (entry.name, entry.arguments) == ("patterned.look", '{"text":"see __MASKED__"}')
 
 
 def test_a_key_that_was_used_for_another_call_has_an_entry(client: Any) -> None:

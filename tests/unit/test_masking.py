@@ -171,6 +171,14 @@ def test_base64_of_a_text_stays_base64_of_the_rest() -> None:
     assert masker.mask_base64(image) == image
 
 
+def test_of_a_picture_that_holds_a_known_secret_nothing_is_left() -> None:
+    knowing = Masker(known=KnownSecrets(["s3cr3t-Value-1"]))
+    for before in (b"\xff", b"\xff\xfe", b"\xff\xfe\xfd"):
+        assert knowing.mask_base64(base64.b64encode(before + b"s3cr3t-Value-1\x00").decode()) == ""
+    picture = base64.b64encode(bytes(range(256))).decode()
+    assert knowing.mask_base64(picture) == picture
+
+
 def test_a_masked_yaml_text_is_still_yaml() -> None:
     text = "db:\n  password: hunter2\n  url: postgres://u:hunter2@h/d\n  keys: {api_key: 'abc123'}\n"
     assert yaml.safe_load(masker.mask(text)) == {

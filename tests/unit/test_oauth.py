@@ -13,6 +13,7 @@ from tarsy_tasks.config import OAuthClientCredentials
 from tarsy_tasks.worker.transport import oauth
 from tarsy_tasks.worker.transport.oauth import TokenSource
 from tarsy_tasks.worker.transport.transport_errors import CredentialsError
+from tests.processes import turns
 from tests.servers.guarded import Guarded, guarded
 
 T = TypeVar("T")
@@ -80,17 +81,17 @@ def test_a_token_is_renewed_ahead_of_its_end_and_nobody_waits_for_it(server: Gua
     async def use(tokens: TokenSource) -> None:
         assert await current(tokens) == "token-1"
         server.gate.clear()
-        while server.tokens == 1:
+        async for _ in turns():
             assert await current(tokens) == "token-1"
-            await asyncio.sleep(0.01)
+            if server.tokens > 1:
+                break
         # The next one is being fetched, and the first is still good.
         assert await current(tokens) == "token-1"
         server.gate.set()
-        value = "token-1"
-        while value == "token-1":
-            value = await current(tokens)
-            await asyncio.sleep(0.01)
-        assert (value, server.tokens) == ("token-2", 2)
+        async for _ in turns():
+            if (value := await current(tokens)) != "token-1":
+                assert (value, server.tokens) == ("token-2", 2)
+                break
 
     async def in_time(tokens: TokenSource) -> None:
         await asyncio.wait_for(use(tokens), 20)
@@ -187,9 +188,8 @@ def test_a_token_that_cannot_be_renewed_is_used_to_its_end(server: Guarded, capl
     server.token_s = 1
 
     async def until_it_fails(tokens: TokenSource) -> None:
-        while True:
+        async for _ in turns():
             assert await current(tokens) == "token-1"
-            await asyncio.sleep(0.02)
 
     async def use(tokens: TokenSource) -> None:
         await tokens.current()

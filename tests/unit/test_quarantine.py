@@ -1,12 +1,22 @@
 """Who may run beside whom after a worker died."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
 from tarsy_tasks.worker.quarantine import Quarantine
 
+T = TypeVar("T")
 LONG_S = 5.0
+
+
+async def _begun(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """A task that waits for something by now."""
+    task = asyncio.create_task(coroutine)
+    await asyncio.sleep(0)
+    return task
 
 
 async def _has_to_wait(quarantine: Quarantine, *, alone: bool) -> None:
@@ -66,8 +76,7 @@ def test_all_others_wait_for_one_alone() -> None:
         quarantine = Quarantine()
         assert await quarantine.enter("one", LONG_S, alone=True)
         assert not quarantine.join("other")
-        waiting = [asyncio.create_task(quarantine.wait(each, LONG_S)) for each in ("two", "three")]
-        await asyncio.sleep(0)
+        waiting = [await _begun(quarantine.wait(each, LONG_S)) for each in ("two", "three")]
         await quarantine.leave("one")
         assert [await each for each in waiting] == [None, None]
         assert quarantine.join("other")
@@ -79,8 +88,7 @@ def test_one_alone_waits_for_those_that_run() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         assert quarantine.join("other")
-        entering = asyncio.create_task(quarantine.enter("one", LONG_S, alone=True))
-        await asyncio.sleep(0)
+        entering = await _begun(quarantine.enter("one", LONG_S, alone=True))
         assert not quarantine.part("other")
         await quarantine.leave("other")
         assert await entering
@@ -112,10 +120,8 @@ def test_others_that_waited_come_before_the_next_one_alone() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
         assert await quarantine.enter("one", LONG_S, alone=True)
-        waiting = asyncio.create_task(quarantine.wait("other", LONG_S))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(quarantine.enter("two", LONG_S, alone=True))
-        await asyncio.sleep(0)
+        waiting = await _begun(quarantine.wait("other", LONG_S))
+        second = await _begun(quarantine.enter("two", LONG_S, alone=True))
         await quarantine.leave("one")
         assert await waiting is None
         assert not await second

@@ -1,0 +1,68 @@
+"""What a server says of its tools, without secrets."""
+
+from typing import Any
+
+import pytest
+from mcp_types import Tool, ToolAnnotations
+
+from tarsy_tasks.masking import MASK, build_masker
+from tarsy_tasks.worker.definitions import build_definition, choose_name
+
+SECRET = "ghp_0123456789abcdefghij0123456789abcdef"
+MASKER = build_masker()
+
+
+def tool(name: str = "act", **more: Any) -> Tool:
+    return Tool.model_validate({"name": name, "inputSchema": {"type": "object"}, **more})
+
+
+def test_words_examples_and_annotations_hold_no_secret_and_the_schema_stays_one() -> None:
+    schema = {
+        "type": "object",
+        "description": "password: hunter2-hunter2",
+        "properties": {
+            "password": {"type": "string", "description": "of the user", "default": "hunter2-hunter2"},
+            "token": {"enum": ["none", "a1b2c3d4e5f6g7h8i9j0"], "examples": ["a1b2c3d4e5f6g7h8i9j0"]},
+            "count": {"type": "integer", "minimum": 1},
+        },
+        "required": ["count"],
+    }
+    found = build_definition(
+        "desk",
+        "act",
+        tool(
+            description="token=a1b2c3d4e5f6g7h8i9j0",
+            inputSchema=schema,
+            annotations=ToolAnnotations(title="password=hunter2-hunter2", read_only_hint=True),
+        ),
+        MASKER,
+    )
+    assert found.input_schema == {
+        "type": "object",
+        "description": f"password: {MASK}",
+        "properties": {
+            "password": {"type": "string", "description": "of the user", "default": MASK},
+            "token": {"enum": ["none", MASK], "examples": [MASK]},
+            "count": {"type": "integer", "minimum": 1},
+        },
+        "required": ["count"],
+    }
+    assert (found.description, found.annotations["title"]) == (f"token={MASK}", f"password={MASK}")
+    assert found.annotations["readOnlyHint"] is True
+
+
+def test_a_schema_without_secrets_stays_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"password": {"type": "string", "pattern": "^[a-z]{8,}$"}}}
+    assert build_definition("desk", "act", tool(inputSchema=schema), MASKER).input_schema == schema
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [([], f"as-{MASK}"), ([f"as-{MASK}"], f"as-{MASK}-2"), ([f"as-{MASK}", f"as-{MASK}-2"], f"as-{MASK}-3")],
+)
+def test_tools_whose_names_hold_secrets_are_told_apart(taken: list[str], expected: str) -> None:
+    assert choose_name(tool(f"as-{SECRET}"), MASKER, taken) == expected
+
+
+def test_any_other_tool_keeps_its_name() -> None:
+    assert choose_name(tool("get_password"), MASKER, ["get_password"]) == "get_password"
