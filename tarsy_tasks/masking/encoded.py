@@ -59,7 +59,10 @@ def mask_encoded(data: str, mask_string: Callable[[str], str], is_secret_in: Cal
         except UnicodeDecodeError:
             continue
         masked = mask_string(decoded)
-        return data if masked == decoded else base64.b64encode(masked.encode(encoding)).decode()
+        if masked != decoded:
+            return base64.b64encode(masked.encode(encoding)).decode()
+        if not encoding.startswith("utf-16"):  # which anything may look like
+            return data
     # Without the zeros, what is ASCII in UTF-16 is ASCII.
     views = {content.decode("latin-1"), content.replace(b"\0", b"").decode("latin-1")}
     return "" if any(map(is_secret_in, views)) else data
