@@ -12,7 +12,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
-from tarsy_tasks.masking.value_spans import Value, read_value
+from tarsy_tasks.masking.value_spans import Value, indent_of, read_value
 from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_prose, is_secret, looks_random
 
 __all__ = ["ASSIGNED", "find_assigned"]
@@ -69,6 +69,10 @@ _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
 _CONNECTING = re.compile(_CONNECTOR)
 _DATA_HEADING = re.compile(r"[ \t]*\r?\n[ \t]*-{3,}\r?\n")
+_BELOW = re.compile(
+    r"[ \t]*\r?\n(?P<indent>[ \t]*)(?P<dash>-[ \t]+)?(?P<quote>[\"']?)"
+    r"(?P<word>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)(?P=quote)[ \t]*(?:\r?\n|\Z)"
+)
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _QUOTES = frozenset("\"'`")
 _PARAMETER_MARKS = frozenset("?&")
@@ -180,7 +184,18 @@ def _read_assigned(named: _Named) -> Value | None:
         value = read_value(text, heading.end())
     else:
         value = read_value(text, position, line_start=line_start, opened=named.opened)
+    if value is None and line_start is not None and named.strength is Strength.STRONG:
+        value = _read_below(named, line_start)
     return None if value is None else _secret_part(named, value)
+
+
+def _read_below(named: _Named, line_start: int) -> Value | None:
+    """The line below a name, if it is one word and no plain one; in YAML only if it is indented, or an item."""
+    below = _BELOW.match(named.text, named.tail.end())
+    if below is None or below["word"].isalpha():
+        return None
+    is_deeper = below["dash"] or len(below["indent"]) > indent_of(named.text, line_start)
+    return Value(*below.span("word"), is_quoted=True) if is_deeper or named.tail[0].endswith("=") else None
 
 
 def _is_reference(named: _Named, value: Value, content: str) -> bool:

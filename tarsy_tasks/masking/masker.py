@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Masker", "build_masker", "mask_text"]
 
 _NOTICE = "[masked whole: this text could not be searched for secrets]"
-_SLACK = 64 * 1024
-_EDGE = 8 * 1024
-"""A secret that the end of the slack halves is shorter."""
+_LEAST_SLACK, _MOST_SLACK = 4 * 1024, 64 * 1024
+"""So much more than is kept is searched; a secret that the end of it halves is shorter than an eighth."""
 _MAX_DEPTH = 8
 """So many texts in texts are searched; what lies deeper is masked whole."""
 _KINDS = (
@@ -188,10 +187,11 @@ class Masker:
     def mask_start(self, text: str, length: int) -> str:
         """The first so many characters of the masked text. Whoever cuts first may halve a secret, and half a secret is
         not known for one."""
-        searched = text[: length + _SLACK]
+        slack = min(max(length, _LEAST_SLACK), _MOST_SLACK)
+        searched = text[: length + slack]
         masked = self.mask(searched)
         if len(searched) < len(text):
-            masked = masked[:-_EDGE]  # masks may be so short that this cut is in sight
+            masked = masked[: -slack // 8]  # masks may be so short that this cut is in sight
         return masked[:length]
 
     def find_known(self, text: str) -> list[Edit]:
