@@ -1,12 +1,14 @@
 """What masking makes of what tools answer every day: it leaves the lines of ordinary logs, tables and manifests, and it
 takes secrets in forms that are seldom but not strange."""
 
+import html
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tarsy_tasks.masking import MASK, build_masker
+from tarsy_tasks.masking import MASK, KnownSecrets, build_masker
 
 masker = build_masker()
 
@@ -79,3 +81,31 @@ def test_what_is_asked_for_is_masked_in_json_with_secrets_too(options: dict[str,
     assert json.loads(asked.mask(json.dumps(document))) == expected
     assert asked.mask_json(document) == expected
     assert asked.mask(asked.mask(json.dumps(document))) == asked.mask(json.dumps(document))
+
+
+def _in_json(value: str, times: int) -> str:
+    for _ in range(times):
+        value = json.dumps(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda value: _in_json(value, 2),
+        lambda value: _in_json(value, 4),
+        lambda value: json.dumps({"a": json.dumps({"b": value})}, indent=1),
+        repr,
+        html.escape,
+        lambda value: value.encode().hex().upper(),
+        lambda value: value.replace("\n", "\r\n"),
+        lambda value: _in_json(value.replace("\n", "\r\n"), 2),
+    ],
+)
+def test_a_known_secret_is_found_however_it_is_written(write: Callable[[str], str]) -> None:
+    known = "pl&nt<ed>/\"kn0wn\" 'x'+ü=z\nand \\more"
+    knowing = build_masker(known=KnownSecrets([known]), is_enabled=False)
+    masked = knowing.mask(f"it is {write(known)}, is it")
+    assert MASK in masked
+    assert "kn0wn" not in masked
+    assert "6B6E30776E" not in masked
