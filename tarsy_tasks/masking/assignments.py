@@ -26,7 +26,7 @@ _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
 _ASSIGNED = (
     rf"(?:[\\\"'`\]?!]|%22|%27|{_ANSI})*[ \t]*(?:value[ \t]*)?(?:\([^()\n]{{0,24}}\)[ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
-    r"(?:=>|:=|==|[:=]|%3[AaDd])"
+    r"(?:=>|:=|==|::[ \t]|[:=]|%3[AaDd])"
 )
 _LISTED = r"\\*[\"'][ \t]*,[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
@@ -73,6 +73,11 @@ _BELOW = re.compile(
     r"[ \t]*\r?\n(?P<indent>[ \t]*)(?P<dash>-[ \t]+)?(?P<quote>[\"']?)"
     r"(?P<word>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)(?P=quote)[ \t]*(?:\r?\n|\Z)"
 )
+_KEYWORD = re.compile(r"(?:^|[\s({]):$")
+"""`:password "x"`, in Lisp and Ruby."""
+_TYPED = re.compile(r"[ \t]+::")
+"""In LDIF no space stands before it."""
+_SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _QUOTES = frozenset("\"'`")
 _PARAMETER_MARKS = frozenset("?&")
@@ -179,6 +184,8 @@ def _start_of_name(text: str, start: int) -> int:
 
 def _read_assigned(named: _Named) -> Value | None:
     text, position = named.text, named.tail.end()
+    if _TYPED.match(named.tail[0]):
+        return None
     line_start = named.line_start
     if heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
         value = read_value(text, heading.end())
@@ -278,6 +285,8 @@ def _read_listed(named: _Named) -> Value | None:
     if value is None:
         return None
     content = named.text[value.start : value.end]
+    if _SETTER.search(named.before):
+        return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
     is_word = not is_made_up(content) and not (named.strength is Strength.STRONG and looks_random(content))
     return None if is_word or not is_secret(content, named.strength, is_quoted=True) else value
 
@@ -331,7 +340,13 @@ def _read_followed(named: _Named) -> Value | None:
     text = named.text
     before = text[max(0, named.start - 1) : named.start]
     connector = _CONNECTING.match(text, named.end)
-    if connector is None or before in _VALUE_MARKS or "/" in named.name or named.name.lower() == "pass":
+    is_keyword = _KEYWORD.search(named.before) is not None and connector is not None and connector[0] == " "
+    if (
+        connector is None
+        or (before in _VALUE_MARKS and not is_keyword)
+        or "/" in named.name
+        or named.name.lower() == "pass"
+    ):
         return None  # behind a path stands what became of it, and to pass something is a verb
     value = read_value(text, connector.end())
     if value is None or _OPTION.match(text, value.start):

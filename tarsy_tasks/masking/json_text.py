@@ -21,7 +21,7 @@ from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
-__all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
+__all__ = ["JsonText", "confine", "find_json", "is_idle_key", "may_hold_json"]
 
 _starts = Search(
     [
@@ -34,6 +34,9 @@ _OBJECT, _ARRAY, _CLOSE, _KEY, _STRING, _WORD = Kind.OBJECT, Kind.ARRAY, Kind.CL
 _PLAIN = re.compile(r"[A-Za-z_.\-/]{0,30}")
 """A name."""
 
+_VAULT = re.compile(r"://[^/]*vault[^/]*/secrets/")
+_REST_OF_KEY = re.compile(rb'([\w.\-]{1,60})"\s{0,4}:\s{0,4}[\d"tfn]')
+_WHOLE_KEY = re.compile(rb"[\w.\-]+")
 _NAME_LIMIT = 100
 _NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")
 _STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
@@ -66,6 +69,25 @@ def _says_something(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_pair_value(key: str) -> bool:
     return key.lower() in PAIR_VALUES
+
+
+def is_idle_key(projection: bytes, place: int) -> bool:
+    """Whether a hit is a key that says nothing of its value, such as `"token_count": 17`.
+
+    Args:
+        projection: What was searched.
+        place: Of the hit.
+    """
+    rest = _REST_OF_KEY.match(projection, place)
+    if rest is None:
+        return False
+    start = projection.rfind(b'"', max(0, place - _NAME_LIMIT), place) + 1
+    return bool(start) and _says_nothing(projection[start : rest.end(1)])
+
+
+@lru_cache(maxsize=4096)
+def _says_nothing(key: bytes) -> bool:
+    return _WHOLE_KEY.fullmatch(key) is not None and not _says_something(key.decode())
 
 
 class JsonText(NamedTuple):
@@ -264,6 +286,8 @@ class _Reader:
             self._mask_all(frame.undecided)
         if frame.has_pair_value:
             self._mask_pair(frame)
+        if frame.name == "payload" and "data" in frame.scalars and "dataCrc32c" in frame.scalars:
+            self._mask_all([frame.scalars["data"]])  # of Google's Secret Manager
         if outer is not None and not kind:
             outer.undecided += frame.data + frame.undecided
 
@@ -356,12 +380,19 @@ class _Reader:
         return False
 
     def _mask_pair(self, frame: _Frame) -> None:
-        """Mask `{"name": "DB_PASSWORD", "value": …}`."""
+        """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
+        address of a vault."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
         values = scalars.keys() & PAIR_VALUES
-        names = [self._said(scalars[key]) for key in scalars.keys() & PAIR_NAMES] if values else []
+        naming = PAIR_NAMES | {"path"} if "op" in scalars else PAIR_NAMES
+        names = [self._said(scalars[key]) for key in scalars.keys() & naming] if values else []
         for value in values:
-            _ = any(self._mask_named(scalars[value], name) for name in names)
+            if any(self._mask_named(scalars[value], name) for name in names):
+                continue
+            if frame.name.lower() in COLLECTIONS:
+                self._mask_as(scalars[value], Strength.LIKELY, "")
+            elif _VAULT.search(self._said(scalars.get("id"))):
+                self._mask_as(scalars[value], Strength.STRONG, "")
 
     def _mask_all(self, tokens: Sequence[Token]) -> None:
         for token in tokens:

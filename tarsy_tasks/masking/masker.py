@@ -19,7 +19,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, find_forms
 from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
-from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
+from tarsy_tasks.masking.json_text import JsonText, confine, find_json, is_idle_key, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
@@ -44,6 +44,8 @@ _KINDS = (
     r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
     rf"(?i:name|key|id|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
     rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
+    r"\\*\"op\\*\"\s*:\s*\\*\"(?:add|replace|test)\\*\"",  # JSON Patch
+    r"vault[\w.\-]*/secrets/",
     rf"\"-[\w\-]*{STEMS}[\w.\-]*\"\s*,\s*\"",  # each item in a line of its own
 )
 
@@ -248,7 +250,7 @@ class Masker:
         """Where there may be something to mask. To a pattern of the configuration a string of JSON has to be read out
         if it has escapes, so all of these count.
         """
-        hits = set(_anything.find(projection))
+        hits = {place for place in _anything.find(projection) if not is_idle_key(projection, place)}
         if (unescaped := unescape(projection)) is not projection:
             hits.update(_anything.find(unescaped))
         if self.patterns:

@@ -29,6 +29,7 @@ class Strength(IntEnum):
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
+_HEADER_KEY = ["x", "auth", "key"]
 _OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
 """What charts write onto pods, so that these restart when a Secret changes."""
 
@@ -61,7 +62,7 @@ def rate_name(name: str) -> Strength | None:
     if last in vocabulary.STRONG or last.endswith(vocabulary.ENDINGS):
         return Strength.STRONG
     if last in ("key", "keys"):
-        return _rate_key(last, before)
+        return Strength.STRONG if words[-3:] == _HEADER_KEY else _rate_key(last, before)
     if last.endswith("secretkey"):
         return Strength.LIKELY
     if last == "pass":

@@ -109,3 +109,50 @@ def test_a_known_secret_is_found_however_it_is_written(write: Callable[[str], st
     assert MASK in masked
     assert "kn0wn" not in masked
     assert "6B6E30776E" not in masked
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (
+            '[{"op": "replace", "path": "/spec/password", "value": "swordfish"}]',
+            f'[{{"op": "replace", "path": "/spec/password", "value": "{MASK}"}}]',
+        ),
+        (
+            '{"secrets": [{"key": "db", "value": "swordfish-12"}]}',
+            f'{{"secrets": [{{"key": "db", "value": "{MASK}"}}]}}',
+        ),
+        (
+            '{"payload": {"data": "c3dvcmRmaXNoLTEy", "dataCrc32c": "123"}}',
+            f'{{"payload": {{"data": "{MASK}", "dataCrc32c": "123"}}}}',
+        ),
+        (
+            '{"id": "https://v.vault.azure.net/secrets/db/1", "name": "db", "value": "swordfish"}',
+            f'{{"id": "https://v.vault.azure.net/secrets/db/1", "name": "db", "value": "{MASK}"}}',
+        ),
+        ('{:user "bob" :password "sword fish"}', f'{{:user "bob" :password "{MASK}"}}'),
+        ("X-Auth-Key: hunter-two-abc", f"X-Auth-Key: {MASK}"),
+        ("define('DB_PASSWORD', 'ham-let');", f"define('DB_PASSWORD', '{MASK}');"),
+        ("os.environ.setdefault('DB_PASSWORD', 'ham-let')", f"os.environ.setdefault('DB_PASSWORD', '{MASK}')"),
+        ("cn: bob\nuserPassword:: bGRhcC1wdy0yMg==\n", f"cn: bob\nuserPassword:: {MASK}\n"),
+        ("password:\n  - swordfish-12\nhost: db\n", f"password:\n  - {MASK}\nhost: db\n"),
+    ],
+)
+def test_rarer_forms_are_masked(text: str, masked: str) -> None:
+    assert masker.mask(text) == masked
+    assert masker.mask(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loadConfig :: Text -> IO Config\npassword :: ByteString\n",
+        '[{"op": "replace", "path": "/spec/replicas", "value": "three-3"}]',
+        '{"secrets": [{"name": "db-credentials"}], "payload": {"data": "c3dvcmRmaXNoLTEy"}}',
+        "Password:\nLast login: Mon\n",
+        "password:\n  secretKeyRef:\n    name: db\n",
+        "password:\n  required\n",
+    ],
+)
+def test_what_resembles_them_stays(text: str) -> None:
+    assert masker.mask(text) == text
