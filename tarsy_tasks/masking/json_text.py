@@ -21,7 +21,7 @@ from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
-__all__ = ["JsonText", "confine", "find_json", "is_idle_key", "may_hold_json"]
+__all__ = ["JsonText", "confine", "find_json", "may_hold_json", "says_something"]
 
 _starts = Search(
     [
@@ -35,8 +35,6 @@ _PLAIN = re.compile(r"[A-Za-z_.\-/]{0,30}")
 """A name."""
 
 _VAULT = re.compile(r"://[^/]*vault[^/]*/secrets/")
-_REST_OF_KEY = re.compile(rb'([\w.\-]{1,60})"\s{0,4}:\s{0,4}[\d"tfn]')
-_WHOLE_KEY = re.compile(rb"[\w.\-]+")
 _NAME_LIMIT = 100
 _NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")
 _STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
@@ -61,7 +59,7 @@ def _rate(name: str) -> _Rating:
 
 
 @lru_cache(maxsize=4096)
-def _says_something(name: str) -> bool:
+def says_something(name: str) -> bool:
     """Whether a name counts for values below it."""
     return _rate(name) is not None or name.lower() in COLLECTIONS
 
@@ -69,25 +67,6 @@ def _says_something(name: str) -> bool:
 @lru_cache(maxsize=4096)
 def _is_pair_value(key: str) -> bool:
     return key.lower() in PAIR_VALUES
-
-
-def is_idle_key(projection: bytes, place: int) -> bool:
-    """Whether a hit is a key that says nothing of its value, such as `"token_count": 17`.
-
-    Args:
-        projection: What was searched.
-        place: Of the hit.
-    """
-    rest = _REST_OF_KEY.match(projection, place)
-    if rest is None:
-        return False
-    start = projection.rfind(b'"', max(0, place - _NAME_LIMIT), place) + 1
-    return bool(start) and _says_nothing(projection[start : rest.end(1)])
-
-
-@lru_cache(maxsize=4096)
-def _says_nothing(key: bytes) -> bool:
-    return _WHOLE_KEY.fullmatch(key) is not None and not _says_something(key.decode())
 
 
 class JsonText(NamedTuple):
@@ -128,7 +107,7 @@ class _Frame:
         self.name = name if outer is None else outer.key if outer.is_object else outer.name
         if outer is not None and outer.is_object and outer.name and outer.key in VALUES_LISTED:
             self.name = outer.name
-        self.name_says_something = _says_something(self.name)
+        self.name_says_something = says_something(self.name)
         self.key = ""
         self.rating: _Rating = None
         self.previous = ""
@@ -264,7 +243,7 @@ class _Reader:
         """Whether what begins now belongs to the data of a Secret, or stands under a name that says something."""
         outer = self._frames[-1]
         name = outer.key if outer.is_object else outer.name
-        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or _says_something(name)
+        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or says_something(name)
 
     def _pass_hits(self, position: int) -> None:
         """Leave behind the hits before a position."""

@@ -19,7 +19,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, find_forms
 from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
-from tarsy_tasks.masking.json_text import JsonText, confine, find_json, is_idle_key, may_hold_json
+from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
@@ -250,7 +250,7 @@ class Masker:
         """Where there may be something to mask. To a pattern of the configuration a string of JSON has to be read out
         if it has escapes, so all of these count.
         """
-        hits = {place for place in _anything.find(projection) if not is_idle_key(projection, place)}
+        hits = set(_anything.find(projection))
         if (unescaped := unescape(projection)) is not projection:
             hits.update(_anything.find(unescaped))
         if self.patterns:

@@ -5,6 +5,11 @@ What is hidden from them here cannot be a secret under any name that could be re
 """
 
 import re
+from functools import lru_cache
+
+from tarsy_tasks.masking.json_text import says_something
+from tarsy_tasks.masking.names import STEMS
+from tarsy_tasks.masking.search import Places
 
 __all__ = ["hide_ordinary"]
 
@@ -23,6 +28,10 @@ _PLAIN = tuple(
     )
 )
 """Said, and where a sign of it is taken away."""
+_keys = Places([rf'{STEMS}[\w.\-]*"\s{{0,4}}:\s{{0,4}}[\d"tfn]'])
+_REST_OF_KEY = re.compile(rb'([\w.\-]{1,60})"\s{0,4}:')
+_WHOLE_KEY = re.compile(rb"[\w.\-]+")
+_NAME_LIMIT = 60
 _PART = rb"[a-z\d]{0,15}"
 _UUID = rb"[a-z\d]{8}-[a-z\d]{4}-"
 _COUNT = re.compile(rb'okens(?:"\s{0,4}:)?\s{0,4}\d')
@@ -49,7 +58,23 @@ def hide_ordinary(projection: bytes) -> bytes:
     for beginning, pattern in ((b"okens", _COUNT), (b"earer ", _BEARER_OF_FIELD), *_OBJECTS):
         if beginning in projection:
             projection = pattern.sub(_blank, projection)
-    return projection
+    return _hide_idle_keys(projection) if b'":' in projection else projection
+
+
+def _hide_idle_keys(projection: bytes) -> bytes:
+    """Without the keys of JSON that say nothing of their values, such as `"auth_method": "oidc"`."""
+    hidden = bytearray(projection)
+    for place in _keys.find(projection):
+        rest = _REST_OF_KEY.match(projection, place)
+        start = projection.rfind(b'"', max(0, place - _NAME_LIMIT), place) + 1
+        if rest is not None and start and _is_idle(projection[start : rest.end(1)]):
+            hidden[start : rest.end(1)] = bytes(rest.end(1) - start)
+    return bytes(hidden)
+
+
+@lru_cache(maxsize=4096)
+def _is_idle(key: bytes) -> bool:
+    return _WHOLE_KEY.fullmatch(key) is not None and not says_something(key.decode())
 
 
 def _blank(match: re.Match[bytes]) -> bytes:
