@@ -104,9 +104,7 @@ class _Frame:
     def __init__(self, *, is_object: bool, outer: "_Frame | None", name: str) -> None:
         self.is_object = is_object
         self.is_item = outer is not None and not outer.is_object
-        self.name = name if outer is None else outer.key if outer.is_object else outer.name
-        if outer is not None and outer.is_object and outer.name and outer.key in VALUES_LISTED:
-            self.name = outer.name
+        self.name = name if outer is None else outer.name_below
         self.name_says_something = says_something(self.name)
         self.key = ""
         self.rating: _Rating = None
@@ -118,6 +116,11 @@ class _Frame:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
         self.data: list[Token] = []
         self.undecided: list[Token] = []
+
+    @property
+    def name_below(self) -> str:
+        """The name that an object or array has which begins now."""
+        return self.name if not self.is_object or (self.name and self.key in VALUES_LISTED) else self.key
 
 
 def may_hold_json(text: str, projection: bytes) -> bool:
@@ -242,7 +245,7 @@ class _Reader:
     def _is_of_use(self) -> bool:
         """Whether what begins now belongs to the data of a Secret, or stands under a name that says something."""
         outer = self._frames[-1]
-        name = outer.key if outer.is_object else outer.name
+        name = outer.name_below
         return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or says_something(name)
 
     def _pass_hits(self, position: int) -> None:
