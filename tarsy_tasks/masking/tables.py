@@ -31,6 +31,10 @@ _CELLS = {
     "  ": re.compile(r"\S+(?: \S+)*"),
 }
 _ROWS_ABOVE = 20
+_TYPES = frozenset(
+    {"string", "str", "int", "integer", "bool", "boolean", "duration", "none", "null", "required", "optional"}
+)
+"""What a row of a reference says of a name, and no heading."""
 _RULE = re.compile(r"[\s|+:=\-]*")
 _HEADINGS = {
     mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w()/\-]{0,40}(?: [\w()/\-]{1,40}){0,2}")
@@ -59,7 +63,13 @@ def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
         above = table.above(text, line_start)
         if line_start >= rows_end and above is None and not table.is_list(text, line_end + 1):  # a row is no heading
             edits, rows_end = table.find_in_columns(text, line_end + 1)
-        edits = edits or list(table.find_in_row(text, is_pair=table.is_pair(text, above, line_end + 1)))
+        edits = edits or list(
+            table.find_in_row(
+                text,
+                is_pair=table.is_pair(text, above, line_end + 1),
+                is_value=above is not None and above[1:] == ["Value"],
+            )
+        )
         if edits:
             position = max(position, edits[-1].end)
         yield from edits
@@ -99,7 +109,8 @@ class _Table(NamedTuple):
         if not strengths or len(cells) < 2:
             return None
         starts = {cell[0] - start: index for index, cell in enumerate(cells)}
-        return cls(separator, cells, starts, strengths, all(are_names))
+        is_heading = all(are_names) and _TYPES.isdisjoint(map(str.lower, names))
+        return cls(separator, cells, starts, strengths, is_heading)
 
     def above(self, text: str, start: int) -> list[str] | None:
         """What the cells of the first row of the table say that this line is a row of; None: of none, or of CSV, whose
@@ -169,14 +180,20 @@ class _Table(NamedTuple):
         placed = {self.starts[cell[0] - start]: cell for cell in cells if cell[0] - start in self.starts}
         return placed if len(placed) > 1 else {}
 
-    def find_in_row(self, text: str, *, is_pair: bool) -> Iterator[Edit]:
-        """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value."""
+    def find_in_row(self, text: str, *, is_pair: bool, is_value: bool) -> Iterator[Edit]:
+        """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value.
+
+        Args:
+            text: What the line stands in.
+            is_pair: Whether the lines around are names and values, too.
+            is_value: Whether a heading says that it is one.
+        """
         if self.separator in ",;":
             return
         for index, (_, cell) in enumerate(pairwise(self.cells)):
             start, end = _trim(text, *cell)
             content = text[start:end]
-            is_some = looks_random(content) or is_made_up(content) or (is_pair and not content.isalpha())
+            is_some = looks_random(content) or is_made_up(content) or (is_pair and (is_value or not content.isalpha()))
             if index in self.strengths and is_some:
                 yield from _secret_cell(text, start, end, self.strengths[index])
 

@@ -31,6 +31,7 @@ def test_a_putty_key_is_masked_as_far_as_it_goes() -> None:
         "POST /password HTTP/1.1",
         "POST /oauth/token a1b2c3d4 12ms",
         "| Setting | Type | Default |\n|---|---|---|\n| password | string | none |\n| token_ttl | duration | 15m |\n",
+        "| password | string | none |\n|---|---|---|\n| username | string | x |\n",
         "annotations:\n  checksum/secret: 9b74c9897bac770ffc029102a200c5de7f4f1f9d1c5a8bb0c77c6e7f2d9b3a10\n",
         '{"checksum/secret": "9b74c9897bac770ffc029102a200c5de7f4f1f9d1c5a8bb0c77c6e7f2d9b3a10"}',
         "secret-hash: 9b74c9897bac770ffc029102a200c5de7f4f1f9d",
@@ -49,6 +50,7 @@ def test_of_a_list_of_names_and_values_only_the_secret_value_goes() -> None:
     assert masker.mask(listed) == masked
     heading = "====== Data ======\nKey         Value\n---         -----\n"
     assert masker.mask(heading + listed) == heading + masked
+    assert masker.mask(f"{heading}password    sandstone\n") == f"{heading}password    {MASK}\n"
 
 
 @pytest.mark.parametrize(
