@@ -5,6 +5,7 @@ neither the log nor the event loop may drown in it. It does not read pipes.
 """
 
 import logging
+import re
 import time
 from collections import deque
 
@@ -15,8 +16,9 @@ __all__ = ["ServerOutput"]
 _LINE_LIMIT = 2_000
 _SEARCHED_BYTES = 8_000
 """Of a line; a secret that the end of it halves is out of sight."""
-_VIEW_LINES, _VIEW_BYTES = 200, 16_000
-"""So much of what was said before is searched together with a line."""
+_VIEW_LINES, _VIEW_BYTES = 200, 8_000
+"""So much of what was said before is searched together with a line, if something is open in it."""
+_OPEN = re.compile(rb"Secret|[dD]ata[\"']?:|[:=|>][ \t\r]*$", re.MULTILINE)
 _LAST_WORDS_LINES = 5
 _LAST_WORDS_LIMIT = 600
 _LINES_PER_S = 50
@@ -88,7 +90,10 @@ class ServerOutput:
         return self._masker.mask("\n".join(lines))
 
     def _last_line(self) -> str:
-        return self._masker.mask(self._masked_view().rpartition("\n")[2])[:_LINE_LIMIT]
+        line = self._view[-1].decode("utf-8", "replace").rstrip()
+        if _OPEN.search(b"\n".join(self._view)):
+            line = self._masked_view().rpartition("\n")[2]
+        return self._masker.mask(line)[:_LINE_LIMIT]
 
     def _without_key(self, line: bytes) -> bytes:
         """The line, or a mask if it is one of a private key: by itself it does not show it."""
