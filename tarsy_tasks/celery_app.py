@@ -261,7 +261,7 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
 
         _mask_log(sender)
         metrics.serve_metrics(sender)
-        if "tarsy_tasks.flower_tab.site" not in sys.modules:
+        if "tarsy_tasks.flower_tab.installation" not in sys.modules:
             logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")
 
 

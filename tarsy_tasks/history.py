@@ -110,13 +110,16 @@ class History:
 
     Attributes:
         skipped: How many numbers of the hour could not be read, by server: they are damaged, or of another version.
+        skipped_minutes: How many whole minutes could not be read: their keys are of another type.
     """
 
     def __init__(self) -> None:
         self.skipped: Mapping[str, int] = {}
+        self.skipped_minutes = 0
         self._minutes: dict[int, dict[str, Minute]] = {}
         self._skipped: dict[int, dict[str, int]] = {}
         self._complete: set[int] = set()
+        self._unread: set[int] = set()
         self._hour: list[tuple[Mapping[str, Minute], Minute]] = []
 
     def refresh(self, redis: Any) -> None:
@@ -138,10 +141,13 @@ class History:
             hashes = execute_reading(pipeline)
         for minute, found in zip(wanted, hashes, strict=True):
             self._minutes[minute], self._skipped[minute] = _parse(minute, found)
+            (self._unread.add if found is None else self._unread.discard)(minute)
         settled = (seconds - _SETTLED_S) // 60
         self._complete = {minute for minute in (*self._complete, *wanted) if hour[0] <= minute < settled}
         for outdated in [minute for minute in self._minutes if minute not in hour]:
             del self._minutes[outdated], self._skipped[outdated]
+        self._unread.intersection_update(hour)
+        self.skipped_minutes = len(self._unread)
         self._hour = [(self._minutes[minute], Minute(minute * 60)) for minute in hour]
         self.skipped = _sum(self._skipped.values())
 

@@ -59,6 +59,7 @@ _NAMES = frozenset(
         *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
         "retries",
         "recreations",
+        "unaudited",
     }
 )
 
@@ -226,20 +227,25 @@ def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetri
             for minute in minutes:
                 pipeline.hgetall(keys.recent_metrics_key(name, minute))
         workers, *hashes = pipeline.execute(raise_on_error=False)
-    running = _read_in_flight(redis, cast("list[bytes]", workers) if isinstance(workers, list) else [])
+    running = _read_in_flight(redis, cast("list[bytes]", workers) if isinstance(workers, list) else [], [])
     each = iter(hashes)
     return {
         name: _build(name, next(each), [next(each) for _ in minutes], _sum_in_flight(running, name)) for name in names
     }
 
 
-def read_in_flight(redis: Any) -> InFlight:
-    """The calls that are running; blocks for three round trips."""
+def read_in_flight(redis: Any, skipped: list[str]) -> InFlight:
+    """The calls that are running; blocks for three round trips.
+
+    Args:
+        skipped: Here is added what cannot be read, a phrase each.
+    """
     now, _ = redis.time()
-    return _read_in_flight(redis, redis.zrangebyscore(keys.MEASURING_WORKERS, now - IN_FLIGHT_TTL_S, "+inf"))
+    workers = redis.zrangebyscore(keys.MEASURING_WORKERS, now - IN_FLIGHT_TTL_S, "+inf")
+    return _read_in_flight(redis, workers, skipped)
 
 
-def _read_in_flight(redis: Any, workers: list[bytes]) -> InFlight:
+def _read_in_flight(redis: Any, workers: list[bytes], skipped: list[str]) -> InFlight:
     instances = [worker.decode(errors="replace") for worker in workers]
     texts: list[bytes | None] = redis.mget(map(keys.in_flight_key, instances)) if instances else []
     found: dict[str, dict[str, dict[str, int]]] = {}
@@ -250,7 +256,7 @@ def _read_in_flight(redis: Any, workers: list[bytes]) -> InFlight:
                 for server, tools in json.loads(text or b"{}").items()
             }
         except (ValueError, TypeError, AttributeError):
-            continue
+            skipped.append(f"what worker {instance} has in flight cannot be read: it is damaged, or of another version")
     return found
 
 

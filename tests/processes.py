@@ -157,7 +157,7 @@ class Flower(ServiceProcess):
         command = [str(Path(sys.executable).parent / "tarsy-tasks"), "flower", "--address=127.0.0.1", f"--port={port}"]
         surroundings = {
             **os.environ,
-            "TARSY_REDIS_URL": redis_url,
+            "TARSY_REDIS_URL": as_user(redis_url, "flower"),
             "TARSY_MCP_CONFIG": str(directory / "no-configuration.json"),
             **environment,
         }

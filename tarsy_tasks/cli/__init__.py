@@ -25,7 +25,7 @@ _COMMANDS = {
     "config": ("tarsy_tasks.cli.config", "config"),
     "demo": ("tarsy_tasks.cli.demo", "demo"),
     "doctor": ("tarsy_tasks.cli.doctor", "doctor"),
-    "flower": ("tarsy_tasks.cli.flower", "flower"),
+    "flower": ("tarsy_tasks.cli.dashboard", "flower"),
     "poison": ("tarsy_tasks.cli.poison", "poison"),
     "ready": ("tarsy_tasks.cli.probes", "ready"),
     "health": ("tarsy_tasks.cli.health", "health"),

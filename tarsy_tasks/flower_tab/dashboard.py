@@ -1,13 +1,12 @@
 """What the pages are made of, read from Redis while Tornado's loop goes on.
 
 Owns the threads and connections that read, and the latest snapshot of all servers, which everybody who looks shares.
-When Redis is gone, the pages keep what was last known and say so; the next look tries again.
+When Redis is gone, the pages keep what was last known and say so; the next look tries again, in a thread of its own.
 """
 
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -18,16 +17,16 @@ from typing import Any, TypeVar, cast
 
 import redis as redis_py
 from pydantic import ValidationError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks import keys
 from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, Step, read_audit
 from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.flower_tab.tools import ToolView, build_tools
+from tarsy_tasks.masking import build_masker
 from tarsy_tasks.metrics import ToolMetrics, is_known, read_metrics
 from tarsy_tasks.models import ToolResult
-from tarsy_tasks.worker.masking import build_masker
 
 __all__ = ["Call", "Dashboard", "Look", "ServerDetails"]
 
@@ -48,6 +47,10 @@ _LATEST_CALLS = 10
 _SCAN_LIMIT = 2000
 """So many entries of the audit are looked at for one page of older calls."""
 _LONG_SCAN_LIMIT = 20_000
+"""So many once, behind those in memory."""
+_PLACES = 1000
+_BACK_AT_ONCE_S = 0.3
+"""A Redis that is back answers a look within this time; one that is away holds nobody up for longer."""
 _NEAR_S = 600.0
 """Clocks of workers may be minutes apart from that of Redis."""
 
@@ -96,12 +99,14 @@ class ServerDetails:
     """What the page of one server shows beside what all of them show.
 
     Attributes:
-        calls: The latest.
+        calls: The latest; None when they could not be read.
+        has_numbers: Whether the tools have theirs; else those could not be read.
         problems: What was found in Redis and could not be read, a phrase each.
     """
 
     tools: list[ToolView]
-    calls: list[AuditEntry]
+    calls: AuditPage | None
+    has_numbers: bool = True
     problems: tuple[str, ...] = ()
 
 
@@ -115,14 +120,15 @@ class Dashboard:
     def __init__(self, app: Any) -> None:
         self._redis, self._broker = _build_clients(app)
         self._reader = SnapshotReader(app, self._redis, self._broker)
-        self._reading = threading.Lock()
         self._recent = RecentCalls(self._broker)
+        self._looker = ThreadPoolExecutor(1, thread_name_prefix="mcp-look")
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mcp-pages")
         self._look = Look(None)
         self._looked_at = float("-inf")
         self._looking: asyncio.Future[None] | None = None
         self._costs_s = defaultdict[str, deque[float]](lambda: deque(maxlen=_COSTS))
         self._details: dict[str, ServerDetails] = {}
+        self._places_ms: dict[str, int] = {}
         self._masker = build_masker()
 
     def warm_up(self) -> None:
@@ -130,15 +136,20 @@ class Dashboard:
 
         def read() -> None:
             with suppress(RedisError, OSError):  # the first look says so
-                while not self._reader.is_complete:
-                    self._read()
+                self._reader.read()
+                if not self._reader.is_complete:
+                    self._looker.submit(read)
 
-        self._threads.submit(read)
+        self._looker.submit(read)
 
     async def look(self) -> Look:
-        """All servers, as of about now."""
+        """All servers, as of about now. While Redis is away nobody waits for it."""
         if time.monotonic() - self._looked_at > _FRESH_S:
-            await self._look_anew()
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.ensure_future(self._refresh())
+            done, _ = await asyncio.wait([self._looking], timeout=_BACK_AT_ONCE_S if self._look.trouble else None)
+            for each in done:
+                each.result()
         return self._look
 
     def interval_s(self, page: str) -> float:
@@ -160,22 +171,14 @@ class Dashboard:
         costs_s = [*self._costs_s[what]][1:]
         return sum(costs_s) / len(costs_s) if costs_s else 0.0
 
-    async def _look_anew(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(self._refresh())
-        await asyncio.shield(self._looking)
-
-    def _read(self) -> Snapshot:
-        with self._reading:
-            return self._reader.read()
-
     async def _refresh(self) -> None:
         try:
-            self._look = Look(await self._run(_LOOK, self._read))
+            self._look = Look(await self._run(_LOOK, self._reader.read, self._looker))
         except (RedisError, OSError) as error:
+            trouble = self.describe_trouble(error)
             if not self._look.trouble:
-                logger.warning("the MCP pages cannot read Redis: %s", error)
-            self._look = Look(self._look.snapshot, self.describe_trouble(error))
+                logger.warning("the MCP pages cannot read Redis: %s", trouble)
+            self._look = Look(self._look.snapshot, trouble)
         self._looked_at = time.monotonic()
 
     def describe_trouble(self, error: Exception) -> str:
@@ -183,21 +186,40 @@ class Dashboard:
         return self._masker.mask(str(error)) or type(error).__name__
 
     async def server(self, server: ServerSnapshot) -> ServerDetails:
-        """The tools and the latest calls of a server; while Redis is away, those that were last known."""
+        """The tools and the latest calls of a server.
+
+        Raises:
+            RedisError: Redis could not be reached.
+        """
 
         def read() -> ServerDetails:
-            metrics = read_metrics(self._redis, [server.name])[server.name]
-            kind = self._redis.type(keys.metrics_key(server.name))
-            calls = self._recent.find(AuditFilter(server=server.name), _LATEST_CALLS).entries
-            tools = build_tools(server.name, server.listed, metrics, self._masker)
-            return ServerDetails(tools, calls, tuple(_find_problems(kind, metrics)))
+            problems: list[str] = []
+            metrics = self._attempt(problems, "its metrics", lambda: read_metrics(self._redis, [server.name]))
+            calls = self._attempt(
+                problems,
+                "its latest calls",
+                lambda: self._recent.find_further(AuditFilter(server=server.name), _LATEST_CALLS, _LONG_SCAN_LIMIT),
+            )
+            numbers = metrics[server.name] if metrics else []
+            problems += _find_problems(self._redis.type(keys.metrics_key(server.name)), numbers)
+            tools = build_tools(server.name, server.listed, numbers, self._masker)
+            return ServerDetails(tools, calls, metrics is not None, tuple(problems))
 
-        if not self._look.trouble:
-            try:
-                self._details[server.name] = await self._run("server read", read)
-            except (RedisError, OSError) as error:
-                logger.warning("the page of MCP server %s cannot read Redis: %s", server.name, error)
-        return self._details.get(server.name, ServerDetails([], []))
+        self._details[server.name] = await self._run("server read", read)
+        return self._details[server.name]
+
+    def known_details(self, server: ServerSnapshot) -> ServerDetails:
+        """The same as it was last known, without Redis."""
+        tools = build_tools(server.name, server.listed, (), self._masker)
+        return self._details.get(server.name, ServerDetails(tools, None, has_numbers=False))
+
+    def _attempt(self, problems: list[str], what: str, read: Callable[[], T]) -> T | None:
+        """What is read; None, and a problem, where Redis refuses, as with a key of another type."""
+        try:
+            return read()
+        except ResponseError as error:
+            problems.append(f"{what} cannot be read: {self.describe_trouble(error)}")
+            return None
 
     async def calls(self, wanted: AuditFilter, limit: int, after: str | None = None) -> AuditPage:
         """Calls that have ended, newest first.
@@ -209,7 +231,7 @@ class Dashboard:
 
         def read() -> AuditPage:
             if after is None:
-                return self._recent.find(wanted, limit)
+                return self._recent.find_further(wanted, limit, _LONG_SCAN_LIMIT)
             return read_audit(self._broker, wanted, limit=limit, after=after, scan_limit=_SCAN_LIMIT)
 
         return await self._run("calls read", read)
@@ -226,12 +248,20 @@ class Dashboard:
             RedisError: Redis could not be reached.
         """
 
+        place_ms = self._places_ms.get(call_id) if written_ms is None else written_ms
+
         def read() -> Call:
-            entry = self._find_entry(call_id, written_ms, near)
+            entry = self._find_entry(call_id, place_ms, near)
             task_id = entry.task_id if entry else call_id
             return self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
 
-        return await self._run("call read", read)
+        call = await self._run("call read", read)
+        if call.entry is not None:
+            # An entry never changes: whoever looks again shall not search for it again.
+            self._places_ms[call_id] = int(call.entry.id.partition("-")[0])
+            while len(self._places_ms) > _PLACES:
+                del self._places_ms[next(iter(self._places_ms))]
+        return call
 
     def _find_entry(self, call_id: str, written_ms: int | None, near: float | None) -> AuditEntry | None:
         if written_ms is not None:
@@ -239,10 +269,11 @@ class Dashboard:
             entries = read_audit(self._broker, AuditFilter(since=at, until=at), limit=_SCAN_LIMIT).entries
             return next((entry for entry in entries if call_id in (entry.task_id, entry.id)), None)
         wanted = AuditFilter(task_id=call_id)
-        found = self._recent.find(wanted, 1).entries
-        if not found and near is not None:
+        if near is None:
+            found = self._recent.find_further(wanted, 1, _LONG_SCAN_LIMIT).entries
+        elif not (found := self._recent.find(wanted, 1).entries):
             wanted = AuditFilter(task_id=call_id, since=max(0.0, near - _NEAR_S), until=near + _NEAR_S)
-        found = found or read_audit(self._broker, wanted, limit=1, scan_limit=_LONG_SCAN_LIMIT).entries
+            found = read_audit(self._broker, wanted, limit=1, scan_limit=_LONG_SCAN_LIMIT).entries
         return found[0] if found else None
 
     def _build_call(self, task_id: str, entry: AuditEntry | None, stored: bytes | None) -> Call:
@@ -257,12 +288,12 @@ class Dashboard:
             return Call(task_id, entry, None, "What is stored under its id is no result of a tool call.")
         return Call(task_id, entry, None)
 
-    async def _run(self, what: str, read: Callable[[], T]) -> T:
+    async def _run(self, what: str, read: Callable[[], T], threads: ThreadPoolExecutor | None = None) -> T:
         def costed() -> T:
             with self.costing(what):
                 return read()
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, costed)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, costed)
 
 
 def _find_problems(kind: bytes, metrics: Iterable[ToolMetrics]) -> Iterator[str]:

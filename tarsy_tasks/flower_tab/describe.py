@@ -17,22 +17,23 @@ __all__ = ["describe_call", "describe_calls", "describe_server", "describe_serve
 
 def describe_servers(snapshot: Snapshot) -> dict[str, Any]:
     """All servers."""
-    return {"at": snapshot.at, "servers": [_describe(server) for server in snapshot.servers.values()]}
+    servers = [_describe(server) for server in snapshot.servers.values()]
+    return {"at": snapshot.at, "problems": list(snapshot.problems), "servers": servers}
 
 
-def describe_server(at: float, server: ServerSnapshot, details: ServerDetails) -> dict[str, Any]:
+def describe_server(snapshot: Snapshot, server: ServerSnapshot, details: ServerDetails) -> dict[str, Any]:
     """One server, with its tools, workers and latest calls."""
     workers = [
         {**record.model_dump(mode="json", exclude={"v", "server"}), "in_flight": server.in_flight.get(record.worker, 0)}
         for record in server.records
     ]
     return {
-        "at": at,
+        "at": snapshot.at,
         **_describe(server),
-        "problems": [*server.problems, *details.problems],
+        "problems": [*snapshot.problems, *server.problems, *details.problems],
         "tools": [_describe_tool(tool) for tool in details.tools],
         "workers": workers,
-        "calls": describe_calls(details.calls),
+        "calls": describe_calls(details.calls.entries if details.calls else ()),
     }
 
 

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.exposition import build_health_families, build_metric_families
 from tarsy_tasks.health import read_health
+from tarsy_tasks.masking import mask_text
 from tarsy_tasks.metrics import known_servers, read_metrics
 
 __all__ = ["serve_metrics"]
@@ -48,7 +49,7 @@ class _FleetCollector:
             metrics = read_metrics(self._redis, servers)
             health = read_health(self._redis, servers)
         except RedisError as error:
-            logger.warning("the metrics of the workers cannot be read: %s", error)
+            logger.warning("the metrics of the workers cannot be read: %s", mask_text(str(error)))
             up.add_metric([], 0)
             yield up
             return

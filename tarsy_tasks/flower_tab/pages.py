@@ -2,9 +2,12 @@
 
 Owns what an address asks for and which template answers it. Who may look is Flower's decision: its handlers are the
 base of these. `?live` gives the part of a page that changes, which the page's script asks for again and again; with
-Tornado's ETag the answer is empty while nothing has changed.
+Tornado's ETag the answer is empty while nothing has changed. While Redis is away it is a notice only: the script leaves
+the rest of the page as it was.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +22,7 @@ from tarsy_tasks.flower_tab.dashboard import Call, Dashboard, Look
 from tarsy_tasks.flower_tab.describe import describe_call, describe_calls, describe_server, describe_servers
 from tarsy_tasks.flower_tab.page_templates import escape_visibly
 from tarsy_tasks.flower_tab.server_list import build_list
-from tarsy_tasks.flower_tab.snapshot import ServerSnapshot
+from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.outcomes import Outcome
 
@@ -57,14 +60,17 @@ class _Page(BaseHandler):
         # What tools answered stays out of caches; the page's script keeps the ETag itself.
         self.set_header("Cache-Control", "no-store")
 
-    def show(self, page: str, **values: Any) -> None:
+    def show(self, page: str, look: Look, **values: Any) -> None:
         """Answer with a page, or with `?live` the part of it that changes."""
-        is_live = self.get_query_argument("live", None) is not None
+        template = f"{page}.html"
+        if self.get_query_argument("live", None) is not None:
+            template = "trouble.html" if look.trouble else f"{page}_live.html"
         self.set_header("Look-Again", f"{self.dashboard.interval_s(page):.1f}")
         with self.dashboard.costing(f"{page} shown"):
             self.render(
-                f"mcp/{page}_live.html" if is_live else f"mcp/{page}.html",
+                f"mcp/{template}",
                 view=page,
+                look=look,
                 may_act=self._may_act,
                 escape_visibly=escape_visibly,
                 asset=self._asset,
@@ -83,13 +89,13 @@ class _Page(BaseHandler):
         path = self.reverse_url("mcp-call", entry.task_id or entry.id)
         return f"{path}?{urlencode({'at': entry.id.partition('-')[0]})}"
 
-    def find(self, look: Look, name: str) -> ServerSnapshot:
+    def find(self, snapshot: Snapshot, name: str) -> ServerSnapshot:
         """The server of an address.
 
         Raises:
             HTTPError: There is none of that name.
         """
-        server = look.snapshot.servers.get(name) if look.snapshot else None
+        server = snapshot.servers.get(name)
         if server is None:
             raise HTTPError(404, f"There is no MCP server '{name}'.")
         return server
@@ -113,6 +119,10 @@ class _Page(BaseHandler):
         except ValueError:
             raise HTTPError(400, f"outcome is one of {', '.join(Outcome)}") from None
         return AuditFilter.model_validate(words | ({"outcomes": outcomes} if outcomes else {}))
+
+    def tell_trouble(self, look: Look, error: RedisError) -> Look:
+        """What can be shown, if this could not be read."""
+        return Look(look.snapshot, self.dashboard.describe_trouble(error))
 
     async def read_calls(self, wanted: AuditFilter) -> AuditPage:
         """The page of calls that an address asks for.
@@ -148,9 +158,24 @@ class _Data(_Page):
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')
         self.finish({"error": message})
 
-    def give_up(self, trouble: str) -> HTTPError:
-        """What to raise where Redis is away."""
-        return HTTPError(503, "Redis cannot be read: %s", trouble)
+    async def look(self) -> Snapshot:
+        """All servers, as of about now.
+
+        Raises:
+            HTTPError: Redis cannot be read.
+        """
+        look = await self.dashboard.look()
+        if look.snapshot is None or look.trouble:
+            raise HTTPError(503, "Redis cannot be read: %s", look.trouble)
+        return look.snapshot
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Raises HTTPError, if Redis could not be reached meanwhile."""
+        try:
+            yield
+        except RedisError as error:
+            raise HTTPError(503, "Redis cannot be read: %s", self.dashboard.describe_trouble(error)) from error
 
 
 class ServersPage(_Page):
@@ -160,7 +185,7 @@ class ServersPage(_Page):
     async def get(self) -> None:
         look = await self.dashboard.look()
         order, status = self.get_query_argument("order", ""), self.get_query_argument("status", "")
-        self.show("servers", look=look, listed=build_list(look.snapshot, order, status))
+        self.show("servers", look, listed=build_list(look.snapshot, order, status))
 
 
 class ServersData(_Data):
@@ -168,10 +193,7 @@ class ServersData(_Data):
 
     @authenticated
     async def get(self) -> None:
-        look = await self.dashboard.look()
-        if look.snapshot is None or look.trouble:
-            raise self.give_up(look.trouble)
-        self.write(describe_servers(look.snapshot))
+        self.write(describe_servers(await self.look()))
 
 
 class ServerPage(_Page):
@@ -181,11 +203,16 @@ class ServerPage(_Page):
     async def get(self, name: str) -> None:
         look = await self.dashboard.look()
         if look.snapshot is None:
-            self.show("server", look=look, name=name, server=None)
+            self.show("server", look, name=name, server=None)
             return
-        server = self.find(look, name)
-        details = await self.dashboard.server(server)
-        self.show("server", look=look, name=name, server=server, details=details)
+        server = self.find(look.snapshot, name)
+        details = None
+        if not look.trouble:
+            try:
+                details = await self.dashboard.server(server)
+            except RedisError as error:
+                look = self.tell_trouble(look, error)
+        self.show("server", look, name=name, server=server, details=details or self.dashboard.known_details(server))
 
 
 class ServerData(_Data):
@@ -193,11 +220,10 @@ class ServerData(_Data):
 
     @authenticated
     async def get(self, name: str) -> None:
-        look = await self.dashboard.look()
-        if look.snapshot is None or look.trouble:
-            raise self.give_up(look.trouble)
-        server = self.find(look, name)
-        self.write(describe_server(look.snapshot.at, server, await self.dashboard.server(server)))
+        snapshot = await self.look()
+        server = self.find(snapshot, name)
+        with self.reading():
+            self.write(describe_server(snapshot, server, await self.dashboard.server(server)))
 
 
 class CallsPage(_Page):
@@ -205,21 +231,28 @@ class CallsPage(_Page):
 
     @authenticated
     async def get(self) -> None:
-        look, found = await self.dashboard.look(), AuditPage([], None)
+        look, found = await self.dashboard.look(), None
         wanted = self.read_filter()
         if not look.trouble:
             try:
                 found = await self.read_calls(wanted)
             except RedisError as error:
-                look = Look(look.snapshot, self.dashboard.describe_trouble(error))
-        self.show("calls", look=look, found=found, wanted=wanted, older=self._older(found))
+                look = self.tell_trouble(look, error)
+        self.show(
+            "calls",
+            look,
+            found=found,
+            wanted=wanted,
+            is_choice=wanted != AuditFilter(),
+            older=self._older(found.cursor if found else None),
+        )
 
-    def _older(self, found: AuditPage) -> str:
+    def _older(self, cursor: str | None) -> str:
         """The address of the next page, or nothing."""
-        if found.cursor is None:
+        if cursor is None:
             return ""
         words = [(name, word) for name in (*_TEXTS, "outcome") for word in self.get_query_arguments(name) if word]
-        return f"{self.reverse_url('mcp-calls')}?{urlencode([*words, ('after', found.cursor)])}"
+        return f"{self.reverse_url('mcp-calls')}?{urlencode([*words, ('after', cursor)])}"
 
 
 class CallsData(_Data):
@@ -227,10 +260,10 @@ class CallsData(_Data):
 
     @authenticated
     async def get(self) -> None:
-        try:
-            found = await self.read_calls(self.read_filter())
-        except RedisError as error:
-            raise self.give_up(self.dashboard.describe_trouble(error)) from error
+        wanted = self.read_filter()
+        await self.look()
+        with self.reading():
+            found = await self.read_calls(wanted)
         self.write({"calls": describe_calls(found.entries), "after": found.cursor})
 
 
@@ -244,9 +277,9 @@ class CallPage(_Page):
             try:
                 call = await self.read_call(call_id)
             except RedisError as error:
-                look = Look(look.snapshot, self.dashboard.describe_trouble(error))
+                look = self.tell_trouble(look, error)
         seen = self.application.events.state.tasks.get(call.task_id)
-        self.show("call", look=look, call=call, seen=seen, shown_chars=_SHOWN_CHARS)
+        self.show("call", look, call=call, seen=seen, shown_chars=_SHOWN_CHARS)
 
 
 class CallData(_Data):
@@ -254,10 +287,9 @@ class CallData(_Data):
 
     @authenticated
     async def get(self, call_id: str) -> None:
-        try:
+        await self.look()
+        with self.reading():
             call = await self.read_call(call_id)
-        except RedisError as error:
-            raise self.give_up(self.dashboard.describe_trouble(error)) from error
         if call.entry is None and call.result is None and not call.failure:
             raise HTTPError(404, "Nothing is known of this call: it has not ended, or it ended long ago.")
         self.write(describe_call(call))

@@ -5,14 +5,17 @@ tools are read once. What cannot be read, because it is damaged or of another ve
 concerns. How it is shown, the pages know.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
+from redis.exceptions import ResponseError
 
 from tarsy_tasks import keys
+from tarsy_tasks.broker.key_types import is_wrong_type
 from tarsy_tasks.broker.pipelines import execute_reading
 from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
@@ -145,10 +148,12 @@ class Snapshot:
     Attributes:
         at: When it was read, in seconds since the epoch by the clock of Redis.
         servers: By id, in order.
+        problems: What concerns all of them and could not be read, a phrase each.
     """
 
     at: float
     servers: Mapping[str, ServerSnapshot]
+    problems: tuple[str, ...] = ()
 
     @property
     def has_workers(self) -> bool:
@@ -185,14 +190,22 @@ class SnapshotReader:
         self._history.refresh(self._redis)
         seconds, microseconds = self._redis.time()
         now = seconds + microseconds / 1e6
-        names = self._names(now)
+        problems: list[str] = []
+        if unread := self._history.skipped_minutes:
+            problems.append(_of_another_type(f"{unread} minutes of the last hour"))
+        names = self._names(now, problems)
         health = read_health(self._redis, names)
-        in_flight = read_in_flight(self._redis)
+        in_flight: InFlight = {}
+        with _noting(problems, "what is in flight"):
+            in_flight = read_in_flight(self._redis, problems)
         queued: list[int] = self._broker.eval_ro(_COUNT_QUEUED, len(names), *map(keys.queue, names)) if names else []
         with self._redis.pipeline(transaction=False) as pipeline:
             pipeline.hgetall(keys.LAST_FAILURES)
             pipeline.hgetall(keys.TOOL_REVISIONS)
             hashes: list[dict[bytes, bytes] | None] = execute_reading(pipeline)
+        for found, what in zip(hashes, ("the last failures", "which tools changed"), strict=True):
+            if found is None:
+                problems.append(_of_another_type(what))
         failures, revisions = ({} if found is None else found for found in hashes)
         self._update_listed(names, revisions)
         return Snapshot(
@@ -201,15 +214,17 @@ class SnapshotReader:
                 name: self._build(health[name], in_flight, count, failures.get(name.encode()))
                 for name, count in zip(names, queued, strict=True)
             },
+            tuple(problems),
         )
 
-    def _names(self, now: float) -> list[str]:
+    def _names(self, now: float, problems: list[str]) -> list[str]:
         found = {*self._history.servers}
         try:
             found.update(self._app.mcp_config.enabled_servers)
         except ConfigError:
             # Flower needs no configuration; then what was seen lately is all that is known.
-            found.update(known_servers(self._redis, now - _REMEMBERED_S))
+            with _noting(problems, "which servers had calls"):
+                found.update(known_servers(self._redis, now - _REMEMBERED_S))
         return sorted(found)
 
     def _update_listed(self, names: list[str], revisions: Mapping[bytes, bytes]) -> None:
@@ -257,3 +272,18 @@ class SnapshotReader:
             listed=listed,
             problems=tuple(problems),
         )
+
+
+@contextmanager
+def _noting(problems: list[str], what: str) -> Generator[None]:
+    """Go on without what a key of another type holds."""
+    try:
+        yield
+    except ResponseError as error:
+        if not is_wrong_type(error):
+            raise
+        problems.append(_of_another_type(what))
+
+
+def _of_another_type(what: str) -> str:
+    return f"{what} cannot be read: a key is of another type"

@@ -1,7 +1,8 @@
 """The tools of a server, as its page shows them: what each is, what changed in it, how its calls fared.
 
-Owns bringing the catalogue and the numbers together. Descriptions and schemas are the MCP server's own words: they are
-masked here, and may be any JSON.
+Owns bringing the catalogue and the numbers together. Descriptions and schemas are the MCP server's own words, and may
+be any JSON. Workers have masked them with what they know of the server; here they are masked again, with less, because
+an approval may be older than that.
 """
 
 import json
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from tarsy_tasks.catalogue import ListedServer
+from tarsy_tasks.masking import Masker
 from tarsy_tasks.metrics import NO_TOOL, ToolMetrics
 from tarsy_tasks.models import ToolDefinition
-from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["Parameter", "ToolView", "build_tools"]
 

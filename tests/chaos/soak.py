@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 import psutil
 
+from tarsy_tasks import keys
 from tests.chaos.faults import cut_connections, frozen, last
 from tests.chaos.load import Load, Tally
 from tests.chaos.stage import Cast, Form, Stage
@@ -95,8 +96,9 @@ def _calm(stage: Stage, load: Load, survivor: Worker, tally: Tally) -> Held:
     last(_IDLE_S)
     gc.collect()
     worker, agent = psutil.Process(survivor.pid), psutil.Process()
-    # What expires is no leak, but results of an hour would hide one.
-    lasting = [key for key in stage.redis.keys() if not key.startswith(b"celery-task-meta-")]
+    # What expires is no leak, but results and minutes of an hour would hide one.
+    passing = (keys.result_key("").encode(), keys.minute_key("").encode())
+    lasting = [key for key in stage.redis.keys() if not key.startswith(passing)]
     markers = [key for key in lasting if key.startswith(b"tarsy:call:")]
     return Held(
         worker.memory_info().rss,

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import redis
 
 from tests.chromium import Browser, Page, open_browser
 from tests.processes import Flower, wait_until
@@ -39,16 +40,19 @@ def start_flower(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
             return flower
 
         yield start
+    with redis.Redis.from_url(redis_url) as client:
+        denied = client.acl_log()
+    assert not denied, f"Flower was denied what it needs: {denied}"
 
 
 class Watch:
     """What went wrong on a page beside what it shows: errors, violations of its policy, other hosts."""
 
-    def __init__(self, page: Page, host: str) -> None:
+    def __init__(self, page: Page, origin: str) -> None:
         self.troubles: list[str] = []
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
         page.on("console", lambda message: message.type == "error" and self.troubles.append(message.text))
-        page.on("request", lambda request: host in request.url or self.troubles.append(request.url))
+        page.on("request", lambda request: request.url.startswith(f"{origin}/") or self.troubles.append(request.url))
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             stack.callback(context.close)
             context.set_default_timeout(15_000)
             page = context.new_page()
-            watches.append(Watch(page, url.split("/")[2]))
+            watches.append(Watch(page, "/".join(url.split("/")[:3])))
             page.goto(url)
             return page
 

@@ -135,11 +135,13 @@ def write_health(redis: Any, servers: Iterable[FleetServer]) -> None:
         pipeline.execute()
 
 
-def write_calls(redis: Any, servers: Iterable[FleetServer], count: int, seed: int = 1) -> list[AuditEntry]:
-    """So many ended calls in the audit, over the last hour, oldest first."""
+def write_calls(
+    redis: Any, servers: Iterable[FleetServer], count: int, seed: int = 1, ago_s: int = 0
+) -> list[AuditEntry]:
+    """So many ended calls in the audit, over the last hour, or one before, oldest first."""
     chance = random.Random(seed)
     servers = list(servers)
-    seconds, _ = redis.time()
+    seconds = redis.time()[0] - ago_s
     entries: list[AuditEntry] = []
     with redis.pipeline(transaction=False) as pipeline:
         for number in range(count):

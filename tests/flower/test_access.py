@@ -11,16 +11,20 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import pytest
 import redis
-from tornado.web import create_signed_value
+from tornado.web import StaticFileHandler, create_signed_value
 
+from tarsy_tasks.celery_app import build_app
+from tarsy_tasks.flower_tab.dashboard import Dashboard
+from tarsy_tasks.flower_tab.installation import build_handlers
 from tests.chromium import Page
 from tests.flower.conftest import StartFlower
-from tests.flower.records import FleetServer, write_fleet, write_health
+from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower, wait_until
 
 OpenPage = Callable[..., Page]
-PAGES = ["/mcp", "/mcp/", "/mcp/servers/desk", "/mcp/calls", "/mcp/calls/00000000-0000-4000-8000-000000000000"]
-DATA = ["/mcp/api/servers", "/mcp/api/servers/desk", "/mcp/api/calls"]
+CALL = "00000000-0000-4000-8000-000000000000"
+PAGES = ["/mcp", "/mcp/", "/mcp/servers/desk", "/mcp/calls", f"/mcp/calls/{CALL}"]
+DATA = ["/mcp/api/servers", "/mcp/api/servers/desk", "/mcp/api/calls", f"/mcp/api/calls/{CALL}"]
 ACTIONS = ["/mcp/api/servers/desk/reconnect", "/mcp/api/servers/desk/refresh"]
 TOKEN = {"Cookie": "_xsrf=0123", "X-XSRFToken": "0123"}
 KEY = "a key that signs cookies"
@@ -41,6 +45,7 @@ FLEET = [FleetServer("desk", tools=3)]
 def client(redis_url: str) -> Iterator[Any]:
     with redis.Redis.from_url(redis_url) as client:
         write_fleet(client, FLEET)
+        write_calls(client, FLEET, 1)
         yield client
         client.flushall()
 
@@ -89,6 +94,13 @@ def ask(url: str, headers: dict[str, str] | None = None, *, post: bool = False) 
         return answer.status or 0, answer.read().decode(), answer.headers
 
 
+def test_of_no_address_is_forgotten_who_may_see_it() -> None:
+    ours = [each for each in build_handlers(Dashboard(build_app())) if each.handler_class is not StaticFileHandler]
+    tried = [*PAGES, *DATA, *ACTIONS, "/tasks/datatable", "/broker", "/api/queues/length"]
+    untried = [each.regex.pattern for each in ours if not any(each.regex.match(path) for path in tried)]
+    assert untried == []
+
+
 @pytest.mark.parametrize("path", PAGES + DATA)
 def test_without_authentication_everybody_sees_everything(open_flower: Flower, path: str) -> None:
     status, _, _ = ask(open_flower.url + path)
@@ -102,7 +114,7 @@ def test_without_authentication_nobody_acts(open_flower: Flower, path: str) -> N
     assert "data-action" not in ask(f"{open_flower.url}/mcp/servers/desk")[1]
 
 
-@pytest.mark.parametrize("path", PAGES + DATA)
+@pytest.mark.parametrize("path", [*PAGES, *DATA, "/tasks/datatable", "/broker"])
 @pytest.mark.parametrize("headers", [{}, basic("sam:guessed"), {"Authorization": "Basic nonsense"}])
 def test_with_a_password_nothing_is_seen_without_it(closed_flower: Flower, path: str, headers: dict[str, str]) -> None:
     status, text, found = ask(closed_flower.url + path, headers)
@@ -114,6 +126,12 @@ def test_with_a_password_nothing_is_seen_without_it(closed_flower: Flower, path:
 def test_with_a_password_and_below_a_prefix_everything_is_seen(closed_flower: Flower, path: str) -> None:
     assert ask(closed_flower.url + path, PASSWORD)[0] == 200
     assert ask(closed_flower.url.removesuffix("/ops/flower") + path, PASSWORD)[0] == 404
+
+
+def test_how_long_queues_are_is_told_to_those_with_the_password(closed_flower: Flower) -> None:
+    assert ask(f"{closed_flower.url}/api/queues/length")[0] == 401
+    status, text, _ = ask(f"{closed_flower.url}/api/queues/length", PASSWORD)
+    assert (status, json.loads(text)) == (200, {"active_queues": []}), "no worker is there"
 
 
 @pytest.mark.parametrize("path", ACTIONS)
@@ -204,7 +222,7 @@ def test_what_has_not_changed_is_not_sent_again(closed_flower: Flower, path: str
         ("/mcp/calls?after=%3Cscript%3E", 400),
         ("/mcp/calls/x?at=now", 400),
         ("/mcp/calls/x?at=99999999999999999999", 400),
-        ("/mcp/static/../site.py", 403),
+        ("/mcp/static/../tools.py", 403),
         ("/mcp/static/nothing.js", 404),
         ("/mcp?order=%00&status=%F0%9F%92%A9", 200),
     ],

@@ -24,7 +24,7 @@ IS_MARKED = "window.thisPageWasNotLoadedAnew === true"
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, browser: Browser) -> Iterator[Worker]:
     servers = {
-        "desk": {**DEMO_SERVER, "max_concurrency": 3},
+        "desk": {**DEMO_SERVER, "max_concurrency": 3, "masking": {"patterns": ["ACME-[0-9]+"]}},
         "hostile": {"command": sys.executable, "args": [hostile_words.__file__]},
         "gone": {"command": "no-such-command-anywhere", "required": False},
     }
@@ -88,6 +88,10 @@ def test_the_list_shows_each_server_and_lives_without_being_loaded_anew(flower: 
     wait_until(lambda: int(calls.inner_text()) >= before + 2, "the calls are counted")
     row(page, "desk").get_by_text("TOOL_ERROR").wait_for()
     assert page.evaluate(IS_MARKED)
+    page.goto(f"{flower.url}/mcp/servers/desk")
+    failure = page.locator("header .mcp-last-error")
+    assert failure.inner_text().startswith("Last failure: TOOL_ERROR order")
+    assert "unicorn" in failure.inner_text(), "with its text, for those without a mouse, too"
 
 
 def test_servers_are_found_by_their_names_and_chosen_by_their_status(flower: Flower, open_page: OpenPage) -> None:
@@ -122,7 +126,7 @@ def test_the_page_of_a_server_shows_its_tools_calls_and_sessions(flower: Flower,
 
 
 def test_the_page_of_a_call_shows_its_way_and_what_the_model_read(flower: Flower, open_page: OpenPage) -> None:
-    task_id = call("desk.echo", {"text": "api_key: 0123456789abcdef and a rope"})
+    task_id = call("desk.echo", {"text": "api_key: 0123456789abcdef and a rope for ACME-4711"})
     page = open_page(f"{flower.url}/mcp/calls")
     page.locator(f"a[href*='{task_id}']").click()
     page.locator("svg.mcp-timeline rect.sent").wait_for(state="attached")
@@ -130,7 +134,8 @@ def test_the_page_of_a_call_shows_its_way_and_what_the_model_read(flower: Flower
     assert steps == ["queued", "picked up", "sent", "answered"]
     read = page.locator(".mcp-content").inner_text()
     assert "and a rope" in read
-    assert "0123456789abcdef" not in page.content()
+    for secret in ("0123456789abcdef", "ACME-4711"):
+        assert secret not in page.content()
     assert page.locator("h1").inner_text() == "desk.echo"
     assert "sre, run r7" in page.locator(".detail-list").inner_text()
     page.goto(f"{flower.url}/mcp/calls/{task_id}")
@@ -222,11 +227,47 @@ def test_flowers_own_list_names_tools_and_outcomes_and_no_arguments(flower: Flow
     page.locator("svg.mcp-timeline").wait_for()
 
 
+def test_arguments_that_a_producer_tells_in_its_events_are_nowhere(
+    flower: Flower, app: TarsyApp, open_page: OpenPage
+) -> None:
+    task_id, words = str(uuid.uuid4()), repr(["desk", "login", {"password": hostile_words.SECRET}])
+    with app.events.default_dispatcher() as dispatcher:
+        dispatcher.send("task-sent", uuid=task_id, name="tarsy.call_tool", args=words, kwargs="{}", queue="mcp.desk")
+    page = open_page(f"{flower.url}/tasks")
+
+    def listed() -> bool:
+        page.reload()
+        page.locator("#tasks-table tbody tr").first.wait_for()
+        return page.locator(f"#tasks-table tbody tr[id='{task_id}']").count() == 1
+
+    wait_until(listed, "the call in Flower's list")
+    assert hostile_words.SECRET not in page.content()
+    for path in (f"/task/{task_id}", "/api/tasks", f"/api/task/info/{task_id}"):
+        page.goto(flower.url + path)
+        assert task_id in page.content()
+        assert hostile_words.SECRET not in page.content(), path
+
+
+def test_flowers_tab_of_queues_knows_ours(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/broker")
+
+    def listed() -> bool:
+        page.reload()
+        return page.get_by_role("cell", name="mcp.desk", exact=True).count() == 1
+
+    wait_until(listed, "Flower has asked the worker for its queues")
+    page.goto(f"{flower.url}/api/queues/length")
+    assert '"mcp.desk"' in page.inner_text("body")
+
+
 def test_the_pages_work_by_keyboard(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp/servers/desk")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip-link"
-    page.locator("#tool-echo > summary").focus()
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('#tool-echo > summary')"):
+            break
     page.keyboard.press("Enter")
     assert page.locator("#tool-echo").get_attribute("open") is not None
     unnamed = page.evaluate(
@@ -236,8 +277,10 @@ def test_the_pages_work_by_keyboard(flower: Flower, open_page: OpenPage) -> None
     assert unnamed == 0
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/mcp/servers/desk", "/mcp/servers/hostile", "/mcp/calls"])
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/servers/desk", "/mcp/servers/hostile", "/mcp/calls", "/mcp/calls/"])
 def test_a_phone_shows_the_pages_without_scrolling_sideways(flower: Flower, open_page: OpenPage, path: str) -> None:
+    if path == "/mcp/calls/":
+        path += call("desk.echo", {"text": "a rope" * 100})
     page = open_page(f"{flower.url}{path}", viewport={"width": 375, "height": 812})
     for tool in page.locator(".mcp-tool > summary").all():
         tool.click()

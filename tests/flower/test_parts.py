@@ -7,22 +7,26 @@ from typing import Any
 
 import pytest
 from flower import urls
+from flower.utils.search import TaskSearchEngine
+from redis.exceptions import RedisError
 from tornado.escape import utf8
 
 from tarsy_tasks.audit import AuditEntry, Step, StepName
 from tarsy_tasks.catalogue import ApprovedTool, ListedServer
+from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.flower_tab import page_templates, plots, site, wording
-from tarsy_tasks.flower_tab.dashboard import Call
+from tarsy_tasks.flower_tab import installation, page_templates, plots, wording
+from tarsy_tasks.flower_tab.dashboard import Call, Dashboard
 from tarsy_tasks.flower_tab.page_templates import PageTemplates, escape_visibly
-from tarsy_tasks.flower_tab.task_list import format_task
+from tarsy_tasks.flower_tab.task_events import without_arguments
+from tarsy_tasks.flower_tab.task_list import format_task, widen_search
 from tarsy_tasks.flower_tab.tools import build_tools
 from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.history import Minute
+from tarsy_tasks.masking import build_masker
 from tarsy_tasks.metrics import BUCKETS_S, Distribution, ToolMetrics
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.worker.masking import build_masker
 
 
 @pytest.mark.parametrize(
@@ -189,6 +193,10 @@ def test_flowers_tasks_are_named_after_their_tools() -> None:
         "not shown",
     )
     assert format_task(task(name="tarsy.call_tool", args="k8s.get")).result is None
+    missed = format_task(task(name=None, result=repr(answer)))
+    assert (missed.name, missed.result, format_task(task(name=None)).name) == (
+        "tarsy.call_tool", "timeout CALL_TIMEOUT", None,
+    )  # fmt: skip
     assert format_task(task(name="tarsy.list_tools", args="k8s")).name == "k8s: list of tools"
     other = format_task(task(name="theirs", args="(1,)", result="2"))
     assert (other.name, other.args, other.result) == ("theirs", "(1,)", "2")
@@ -205,6 +213,45 @@ def test_a_flower_with_other_templates_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_version_of_flower_is_refused() -> None:
-    site.check_version("2.2.7")
+    installation.check_version("2.2.7")
     with pytest.raises(ConfigError, match=r"Flower 3\.0\.0 is not known to work.*flower>=2\.2"):
-        site.check_version("3.0.0")
+        installation.check_version("3.0.0")
+
+
+def test_what_a_producer_says_of_arguments_never_comes_in() -> None:
+    said = {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1", "args": "('hunter2',)", "kwargs": "{}"}
+    assert without_arguments(said) == {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1"}
+    for other in ({**said, "name": "theirs"}, {**said, "type": "task-received", "args": "k8s.get"}):
+        assert without_arguments(other) == other
+    assert format_task(task(name="tarsy.call_tool")).name == "tarsy.call_tool"
+    assert format_task(task(name="tarsy.list_tools")).name == "tarsy.list_tools"
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("name:desk.login", True),
+        ("NAME:desk.login", True),
+        ("(name:desk.login)", True),
+        ("(name:desk.login OR name:desk.logout) state:SUCCESS", True),
+        ('name:"desk.login"', True),
+        ('"name:desk.login"', True),
+        (r"name:desk\"", False),
+        ('"my name:desk.login"', False),
+        ('"and (name:desk.login" name:desk', False),
+        ("name:other", False),
+        ("desk.login", True),
+        ("", True),
+    ],
+)
+def test_a_search_for_a_name_finds_tools_and_breaks_nothing(query: str, found: bool) -> None:
+    call = task(uuid="1", name="tarsy.call_tool", state="SUCCESS", args="desk.login")
+    engine = TaskSearchEngine()
+    engine.upsert(call)
+    assert bool(engine.search({"1": call}, widen_search(query)).task_ids) == found
+
+
+def test_why_redis_could_not_be_read_is_told_without_secrets() -> None:
+    told = Dashboard(build_app()).describe_trouble(RedisError("no user for redis://flower:hunter2-hunter2@127.0.0.1"))
+    assert "127.0.0.1" in told
+    assert "hunter2" not in told

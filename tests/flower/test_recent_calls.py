@@ -1,16 +1,20 @@
 """The latest calls in memory are those in Redis, whatever happens there."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import RedisError
 
 from tarsy_tasks import keys
 from tarsy_tasks.audit import AuditEntry, AuditFilter, read_audit
 from tarsy_tasks.flower_tab import recent_calls
 from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.outcomes import Outcome
+from tests.processes import wait_until
 
 
 @pytest.fixture
@@ -75,6 +79,71 @@ def test_more_than_is_kept_at_once_is_read_anew(client: Any) -> None:
         pipeline.execute()
     assert found(recent, limit=1) == [str(recent_calls.KEPT + 3)]
     assert found(recent, call_id="1") == []
+
+
+def write_others(client: Any, count: int) -> None:
+    with client.pipeline(transaction=False) as pipeline:
+        write(pipeline, *["1"] * count)
+        pipeline.execute()
+
+
+def scans(client: Any) -> int:
+    return client.info("commandstats").get("cmdstat_xrevrange", {}).get("calls", 0)
+
+
+def test_calls_that_many_others_came_after_are_found_and_looked_for_once(client: Any) -> None:
+    recent, quiet = RecentCalls(client), AuditFilter(server="s0")
+
+    def further() -> list[str]:
+        return [entry.call_id for entry in recent.find_further(quiet, 3, 1000).entries]
+
+    write(client, "2", "4")
+    write_others(client, recent_calls.KEPT + 20)
+    assert further() == ["4", "2"]
+    begun = scans(client)
+    assert further() == ["4", "2"]
+    write(client, "6")
+    assert further() == ["6", "4", "2"]
+    write(client, "8")
+    assert further() == ["8", "6", "4"]
+    assert scans(client) == begun, "what is known is not read again"
+    for _ in range(3):
+        write_others(client, recent_calls.KEPT // 2)
+        assert further() == ["8", "6", "4"], "also when they are no longer in memory"
+    assert scans(client) == begun
+
+
+def test_a_search_for_older_calls_ends_and_says_where(client: Any) -> None:
+    recent = RecentCalls(client)
+    write(client, "2")
+    write_others(client, recent_calls.KEPT + 60)
+    page = recent.find_further(AuditFilter(server="s0"), 3, 50)
+    assert (page.entries, page.cursor is None) == ([], False)
+    assert [entry.call_id for entry in read_audit(client, AuditFilter(server="s0"), after=page.cursor).entries] == ["2"]
+
+
+class _Hanging:
+    """A Redis that hangs until it is released, and then is gone."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.released = threading.Event()
+
+    def xrevrange(self, *_: Any, **__: Any) -> Any:
+        self.asked += 1
+        self.released.wait(30)
+        raise RedisError("gone")
+
+
+def test_those_who_wait_for_a_redis_that_hangs_wait_together() -> None:
+    hanging = _Hanging()
+    recent = RecentCalls(hanging)
+    with ThreadPoolExecutor(5) as threads:
+        finding = [threads.submit(found, recent) for _ in range(5)]
+        wait_until(lambda: hanging.asked and all(each.running() for each in finding), "all wait")
+        hanging.released.set()
+        assert all(isinstance(each.exception(timeout=30), RedisError) for each in finding)
+    assert hanging.asked < len(finding)
 
 
 @pytest.mark.parametrize("what", ["emptied", "replaced"])

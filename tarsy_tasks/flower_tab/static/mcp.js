@@ -5,6 +5,8 @@
 
   var intervalMs = 5000;
   var PATIENCE_MS = 15000;
+  /* Attributes that only this page knows. */
+  var KEPT = ["open", "hidden", "disabled"];
   var live = document.getElementById("mcp-live");
   var dot = document.getElementById("mcp-live-dot");
   var status = document.getElementById("mcp-live-status");
@@ -33,7 +35,7 @@
       }
     });
     Array.from(old.attributes).forEach(function (attribute) {
-      if (!now.hasAttribute(attribute.name) && attribute.name !== "open" && attribute.name !== "hidden") {
+      if (!now.hasAttribute(attribute.name) && !KEPT.includes(attribute.name)) {
         old.removeAttribute(attribute.name);
       }
     });
@@ -104,7 +106,9 @@
     }).then(function (text) {
       if (text !== null) {
         var page = new DOMParser().parseFromString("<div>" + text + "</div>", "text/html");
-        merge(live, asRoot(page.body.firstElementChild));
+        keepFocus(function () {
+          update(page.body.firstElementChild);
+        });
         showTimes();
         filterRows();
       }
@@ -117,9 +121,29 @@
     });
   }
 
-  function asRoot(element) {
-    element.id = live.id;
-    return element;
+  /* A notice that comes alone says that nothing is known now: the rest stays as it was last known. */
+  function update(now) {
+    var notice = now.children.length === 1 && now.firstElementChild;
+    if (notice && notice.id === "mcp-trouble") {
+      var former = document.getElementById(notice.id);
+      if (former) {
+        merge(former, notice);
+      } else {
+        live.insertBefore(document.importNode(notice, true), live.firstChild);
+      }
+      return;
+    }
+    now.id = live.id;
+    merge(live, now);
+  }
+
+  /* An element that is moved loses the focus, and whoever works by keyboard would begin anew. */
+  function keepFocus(change) {
+    var focused = document.activeElement;
+    change();
+    if (focused !== document.activeElement && live.contains(focused)) {
+      focused.focus({preventScroll: true});
+    }
   }
 
   function schedule() {
@@ -142,8 +166,8 @@
       var text = seconds < 2 ? "just now" : Math.floor(seconds / unit[0]) + " " + unit[1] + " ago";
       if (element.textContent !== text) {
         element.textContent = text;
-        element.title = at.toLocaleString();
       }
+      element.title = at.toLocaleString();
     });
   }
 

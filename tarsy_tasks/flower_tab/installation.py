@@ -1,6 +1,7 @@
 """Makes the MCP pages a part of Flower.
 
-Owns what is changed in Flower for that, before it starts: addresses, templates, and how its own list shows tool calls.
+Owns what is changed in Flower for that, before it starts: addresses, templates, how its own list shows tool calls, and
+what it takes in of them.
 Flower has no interface for this, so only versions that were tried are accepted.
 """
 
@@ -8,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import flower.app
 from flower import urls
 from flower.options import options
 from tornado.web import StaticFileHandler, url
@@ -15,6 +17,7 @@ from tornado.web import StaticFileHandler, url
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.flower_tab.actions import ACTIONS, ServerAction
 from tarsy_tasks.flower_tab.assets import STATIC_PATH
+from tarsy_tasks.flower_tab.broker_tab import BrokerPage, QueueLengths
 from tarsy_tasks.flower_tab.dashboard import Dashboard
 from tarsy_tasks.flower_tab.page_templates import PageTemplates
 from tarsy_tasks.flower_tab.pages import (
@@ -27,9 +30,10 @@ from tarsy_tasks.flower_tab.pages import (
     ServersData,
     ServersPage,
 )
+from tarsy_tasks.flower_tab.task_events import CallEvents
 from tarsy_tasks.flower_tab.task_list import COLUMNS, CallsTable, format_task
 
-__all__ = ["check_version", "install"]
+__all__ = ["build_handlers", "check_version", "install"]
 
 _KNOWN = "2.2."
 
@@ -59,11 +63,23 @@ def install(app: Any) -> None:
     check_version(version("flower"))
     urls.settings["template_loader"] = PageTemplates(Path(urls.settings["template_path"]))
     dashboard = Dashboard(app)
+    # Before Flower's own, of which the last one takes whatever is left.
+    urls.handlers[:0] = build_handlers(dashboard)
+    flower.app.Events = CallEvents
+    # Whoever sets these in flowerconfig.py, the environment or the command line has the last word.
+    options.format_task = format_task
+    options.tasks_columns = COLUMNS
+    dashboard.warm_up()
+
+
+def build_handlers(dashboard: Dashboard) -> list[Any]:
+    """What answers which address, for Tornado; without Flower's prefix."""
     shared = {"dashboard": dashboard}
     server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
-    # Before Flower's own, of which the last one takes whatever is left.
-    urls.handlers[:0] = [
+    return [
         url(r"/tasks/datatable", CallsTable),
+        url(r"/broker", BrokerPage),
+        url(r"/api/queues/length", QueueLengths),
         url(r"/mcp", ServersPage, shared, name="mcp"),
         url(r"/mcp/", ServersPage, shared),
         url(rf"/mcp/servers/{server}", ServerPage, shared, name="mcp-server"),
@@ -76,7 +92,3 @@ def install(app: Any) -> None:
         url(rf"/mcp/api/calls/{call}", CallData, shared, name="mcp-call-data"),
         url(r"/mcp/static/(.*)", StaticFileHandler, {"path": str(STATIC_PATH)}, name="mcp-static"),
     ]
-    # Whoever sets these in flowerconfig.py, the environment or the command line has the last word.
-    options.format_task = format_task
-    options.tasks_columns = COLUMNS
-    dashboard.warm_up()

@@ -21,13 +21,13 @@ def flower(ctx: click.Context, options: tuple[str, ...]) -> None:
     """
     from flower.command import flower as start
 
-    from tarsy_tasks.flower_tab import site
+    from tarsy_tasks.flower_tab import installation
 
     # Below `celery -A …` there is one already.
     context = ctx.obj if isinstance(ctx.obj, CLIContext) else None
     app = context.app if context is not None else tarsy_tasks.app
     if not isinstance(app, TarsyApp):
         raise ConfigError("the MCP pages are of the tarsy_tasks application: celery -A tarsy_tasks mcp flower")
-    site.install(app)
+    installation.install(app)
     ctx.obj = context or CLIContext(app=app, no_color=False, workdir=None)
     ctx.invoke(start, tornado_argv=options)

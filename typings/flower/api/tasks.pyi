@@ -1,0 +1,3 @@
+from flower.api import BaseApiHandler
+
+class GetQueueLengths(BaseApiHandler): ...

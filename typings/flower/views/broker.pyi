@@ -1,0 +1,3 @@
+from flower.views import BaseHandler
+
+class BrokerView(BaseHandler): ...
