@@ -124,7 +124,7 @@ class CallTrail:
             task_id=mask_name(self._task_id)[:_NAME_CHARS],
             agent_id=self._name("agent_id"),
             run_id=self._name("run_id"),
-            server=mask_name(self._server),
+            server=mask_name(self._server)[:_NAME_CHARS],
             tool=mask_name(self.tool)[:_NAME_CHARS],
             arguments=build_shown(canonical, mask),
             arguments_digest=build_digest(canonical),
