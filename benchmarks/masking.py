@@ -70,6 +70,41 @@ def json_line() -> str:
     )
 
 
+def counting_line() -> str:
+    """A line of JSON with keys that hold words of secrets, and none."""
+    return json.dumps(
+        {
+            "ts": RNG.random() * 1e9,
+            "level": "info",
+            "msg": "request handled",
+            "token_count": RNG.randrange(9999),
+            "auth_method": "oidc",
+            "trace": RNG.randbytes(8).hex(),
+        }
+    )
+
+
+def klog_line() -> str:
+    return (
+        f"I1121 10:{RNG.randrange(60):02}:00.123456       1 controller.go:{RNG.randrange(999)}] "
+        f'"Syncing" secret="prod/db-{RNG.randrange(99999)}" token="" resourceVersion="{RNG.randrange(10**9)}"'
+    )
+
+
+def access_line() -> str:
+    return (
+        f"10.0.0.{RNG.randrange(255)} - - [10/Oct/2026:13:55:{RNG.randrange(60):02} +0000] "
+        f'"POST /oauth/token HTTP/1.1" 200 {RNG.randrange(9999)} "-" "curl/8.5.0"'
+    )
+
+
+def logfmt_line() -> str:
+    return (
+        f'ts=2026-11-21T20:{RNG.randrange(60):02}:00Z level=info msg="token refreshed" token_type=bearer '
+        f"user=u{RNG.randrange(99)} duration={RNG.randrange(99)}ms"
+    )
+
+
 def pod() -> dict[str, object]:
     reference = {"secretKeyRef": {"name": "db", "key": "password"}}
     container = {
@@ -107,6 +142,10 @@ def kinds() -> Iterator[tuple[str, str]]:
     yield "kubectl logs", lines(log_line)
     yield "kubectl logs, a password in 1 of 100 lines", lines(lambda: log_line(100))
     yield "JSON lines", lines(json_line)
+    yield "JSON lines with `token_count`", lines(counting_line)
+    yield "klog with `secret=`", lines(klog_line)
+    yield "an access log of `/oauth/token`", lines(access_line)
+    yield "logfmt with `token_type=bearer`", lines(logfmt_line)
     yield "YAML, kubectl get pods -o yaml", lines(lambda: yaml.safe_dump([pod()]), "")
     yield "JSON, kubectl get pods -o json", lines(lambda: json.dumps(pod(), indent=4), ",\n")
     yield "prose", lines(sentence, " ")

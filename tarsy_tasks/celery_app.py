@@ -16,6 +16,7 @@ import click
 from celery import Celery
 from celery.signals import (
     after_setup_logger,
+    beat_init,
     celeryd_after_setup,
     celeryd_init,
     import_modules,
@@ -237,6 +238,20 @@ def _report_end(**_: Any) -> None:
         reporting.close()
 
 
+@beat_init.connect
+def _mask_log_of_beat(sender: Any, **_: Any) -> None:
+    if isinstance(sender.app, TarsyApp):
+        _mask_log(sender.app)
+
+
+def _mask_log(app: TarsyApp) -> None:
+    """Of a process that calls no server."""
+    from tarsy_tasks.worker import log_masking, masking
+
+    masking.know_broker(app.conf)
+    log_masking.mask_log(masking.build_masker())
+
+
 @import_modules.connect
 def _serve_metrics(sender: Any, **_: Any) -> None:
     """Flower loads an application's modules this way, too, as a command of Celery's command line."""
@@ -244,6 +259,7 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
     if isinstance(sender, TarsyApp) and context is not None and context.info_name == "flower":
         from tarsy_tasks.flower_tab import metrics
 
+        _mask_log(sender)
         metrics.serve_metrics(sender)
         if "tarsy_tasks.flower_tab.installation" not in sys.modules:
             logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")

@@ -34,7 +34,7 @@ __all__ = ["AgentAudit", "audit_of"]
 logger = logging.getLogger(__name__)
 
 _KEPT = 1000
-_NAME_CHARS = 200
+_NAME_CHARS, _SEARCHED_NAME = 200, 4000
 _ERROR_CHARS = 500
 _NAMES = ("call_id", "agent_id", "run_id", "server", "tool")
 
@@ -172,7 +172,7 @@ def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> di
         # Half a character can be neither stored nor shown.
         return mask_text(text, **settings).encode("utf-8", "replace").decode()
 
-    names = {name: mask(fields[name][:_NAME_CHARS]) for name in _NAMES if fields[name] is not None}
+    names = {name: mask(fields[name][:_SEARCHED_NAME])[:_NAME_CHARS] for name in _NAMES if fields[name] is not None}
     shown = {"arguments": build_shown(fields["arguments"], mask), "error": mask(fields["error"])[:_ERROR_CHARS]}
     return fields | names | shown
 

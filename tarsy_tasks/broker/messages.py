@@ -14,7 +14,8 @@ from tarsy_tasks.signing import SIGNED, read_signed
 
 __all__ = ["Books", "CallMessage", "DamagedMessage", "read_books"]
 
-_LONGEST_NAME = 200
+_LONGEST_NAME = 1000
+"""More than is shown anywhere, for it is masked before it is cut."""
 
 
 class DamagedMessage(ValueError):

@@ -12,7 +12,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
-from tarsy_tasks.masking.value_spans import Value, read_value
+from tarsy_tasks.masking.value_spans import Value, indent_of, read_value
 from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_prose, is_secret, looks_random
 
 __all__ = ["ASSIGNED", "find_assigned"]
@@ -26,7 +26,7 @@ _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
 _ASSIGNED = (
     rf"(?:[\\\"'`\]?!]|%22|%27|{_ANSI})*[ \t]*(?:value[ \t]*)?(?:\([^()\n]{{0,24}}\)[ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
-    r"(?:=>|:=|==|[:=]|%3[AaDd])"
+    r"(?:=>|:=|==|::[ \t]|[:=]|%3[AaDd])"
 )
 _LISTED = r"\\*[\"'][ \t]*,[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
@@ -57,7 +57,7 @@ _TAIL = re.compile(
     rf"(?P<paired>{_PAIRED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
     rf"|(?P<tagged>{_TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})"
 )
-_NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$")
+_NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
 _LINE_BEFORE = re.compile(
     r"[ \t]*(?:[-+~*>|#;!<$:?][-+~ \t]*)*(?:(?:export|set|setx|declare|local|readonly|env|const|let|var|final|static"
@@ -69,6 +69,15 @@ _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
 _CONNECTING = re.compile(_CONNECTOR)
 _DATA_HEADING = re.compile(r"[ \t]*\r?\n[ \t]*-{3,}\r?\n")
+_BELOW = re.compile(
+    r"[ \t]*\r?\n(?P<indent>[ \t]*)(?P<dash>-[ \t]+)?(?P<quote>[\"']?)"
+    r"(?P<word>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)(?P=quote)[ \t]*(?:\r?\n|\Z)"
+)
+_KEYWORD = re.compile(r"(?:^|[\s({]):$")
+"""`:password "x"`, in Lisp and Ruby."""
+_TYPED = re.compile(r"[ \t]+::")
+"""In LDIF no space stands before it."""
+_SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _QUOTES = frozenset("\"'`")
 _PARAMETER_MARKS = frozenset("?&")
@@ -169,19 +178,31 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
 
 def _start_of_name(text: str, start: int) -> int:
     limit = max(0, start - _NAME_LIMIT)
-    while start > limit and text[start - 1] in _NAME_CHARS:
-        start -= 1
+    start = limit + len(text[limit:start].rstrip(_NAME_CHARS))
     return start + text.startswith("</", start - 1)
 
 
 def _read_assigned(named: _Named) -> Value | None:
     text, position = named.text, named.tail.end()
+    if _TYPED.match(named.tail[0]):
+        return None
     line_start = named.line_start
     if heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
         value = read_value(text, heading.end())
     else:
         value = read_value(text, position, line_start=line_start, opened=named.opened)
+    if value is None and line_start is not None and named.strength is Strength.STRONG:
+        value = _read_below(named, line_start)
     return None if value is None else _secret_part(named, value)
+
+
+def _read_below(named: _Named, line_start: int) -> Value | None:
+    """The line below a name, if it is one word and no plain one; in YAML only if it is indented, or an item."""
+    below = _BELOW.match(named.text, named.tail.end())
+    if below is None or below["word"].isalpha():
+        return None
+    is_deeper = below["dash"] or len(below["indent"]) > indent_of(named.text, line_start)
+    return Value(*below.span("word"), is_quoted=True) if is_deeper or named.tail[0].endswith("=") else None
 
 
 def _is_reference(named: _Named, value: Value, content: str) -> bool:
@@ -264,6 +285,8 @@ def _read_listed(named: _Named) -> Value | None:
     if value is None:
         return None
     content = named.text[value.start : value.end]
+    if _SETTER.search(named.before):
+        return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
     is_word = not is_made_up(content) and not (named.strength is Strength.STRONG and looks_random(content))
     return None if is_word or not is_secret(content, named.strength, is_quoted=True) else value
 
@@ -317,8 +340,14 @@ def _read_followed(named: _Named) -> Value | None:
     text = named.text
     before = text[max(0, named.start - 1) : named.start]
     connector = _CONNECTING.match(text, named.end)
-    if connector is None or before in _VALUE_MARKS or named.name.lower() == "pass":
-        return None  # to pass something is a verb
+    is_keyword = _KEYWORD.search(named.before) is not None and connector is not None and connector[0] == " "
+    if (
+        connector is None
+        or (before in _VALUE_MARKS and not is_keyword)
+        or "/" in named.name
+        or named.name.lower() == "pass"
+    ):
+        return None  # behind a path stands what became of it, and to pass something is a verb
     value = read_value(text, connector.end())
     if value is None or _OPTION.match(text, value.start):
         return None

@@ -5,6 +5,7 @@ Owns the finding and decoding. What is found is masked in the text and encoded a
 
 import base64
 import binascii
+import codecs
 from collections.abc import Callable, Iterator
 
 from tarsy_tasks.masking.edits import Edit
@@ -13,6 +14,10 @@ from tarsy_tasks.masking.search import Search
 __all__ = ["find_encoded", "mask_encoded"]
 
 _PROBE = 32
+_SAMPLE = 4096
+_STANDARD_ALPHABET = str.maketrans("-_", "+/")
+_TEXT_BYTES = bytes((*range(32, 127), 9, 10, 13, *range(128, 248)))
+_LATIN_BYTES = bytes((*_TEXT_BYTES, *range(248, 256)))
 _search = Search([r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"])
 """Each four characters of it are three letters, of which the first shows in the first; of a checksum that is rarely so.
 """
@@ -34,14 +39,43 @@ def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]
             yield Edit(start, position, masked)
 
 
-def mask_encoded(data: str, mask_string: Callable[[str], str]) -> str:
-    """Base64 of a text, such as an attachment, with what is secret in it masked; of anything else, what was given."""
+def mask_encoded(data: str, mask_string: Callable[[str], str], is_secret_in: Callable[[str], bool]) -> str:
+    """Base64 of a text, such as an attachment, with what is secret in it masked; of anything else what was given, or
+    nothing when there is a secret in it.
+
+    Args:
+        data: Base64 of either alphabet, also with line breaks.
+        mask_string: Masks a text.
+        is_secret_in: Whether there is a secret in bytes, each of which is a character.
+    """
     try:
-        decoded = base64.b64decode(data).decode()
+        bare = "".join(data.split()).rstrip("=").translate(_STANDARD_ALPHABET)
+        content = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
     except (binascii.Error, ValueError):
-        return data
-    masked = mask_string(decoded)
-    return data if masked == decoded else base64.b64encode(masked.encode()).decode()
+        return data if mask_string(data) == data else ""
+    for encoding in _encodings(content):
+        try:
+            decoded = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        masked = mask_string(decoded)
+        if masked != decoded:
+            return base64.b64encode(masked.encode(encoding)).decode()
+        if not encoding.startswith("utf-16"):  # which anything may look like
+            return data
+    # Without the zeros, what is ASCII in UTF-16 is ASCII.
+    views = {content.decode("latin-1"), content.replace(b"\0", b"").decode("latin-1")}
+    return "" if any(map(is_secret_in, views)) else data
+
+
+def _encodings(content: bytes) -> tuple[str, ...]:
+    """In which of them the bytes may be a text."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return ("utf-16",)
+    sample = content[:_SAMPLE]
+    if sample.count(0) * 3 > len(sample):
+        return (("utf-16-be" if sample[0] == 0 else "utf-16-le"),) if sample[:2].count(0) == 1 else ()
+    return ("utf-8",) if sample.translate(None, _LATIN_BYTES) else ("utf-8", "latin-1")
 
 
 def _mask(encoded: str, mask_string: Callable[[str], str]) -> str | None:
@@ -64,6 +98,3 @@ def _is_text(encoded: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     return not decoded.translate(None, _TEXT_BYTES)
-
-
-_TEXT_BYTES = bytes((*range(32, 127), 9, 10, 13, *range(128, 248)))

@@ -24,6 +24,7 @@ _HOST = re.compile(r"@(?:\[[0-9A-Fa-f:.%]+\]|[\w.\-%${}]+)(?::\d{1,5})?(?![\w@])
 _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
+_FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
 
@@ -44,7 +45,8 @@ def _credentials(text: str, start: int, end: int) -> Span | None:
 
 
 def _bearer(text: str, start: int, end: int) -> Span | None:
-    return (start, end) if is_secret(text[start:end], Strength.WEAK) else None
+    is_token = is_secret(text[start:end], Strength.WEAK) and not _FIELD.match(text, start, end)
+    return (start, end) if is_token else None
 
 
 def _quoted(text: str, start: int, end: int) -> Span | None:

@@ -21,7 +21,7 @@ from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
-__all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
+__all__ = ["JsonText", "confine", "find_json", "may_hold_json", "says_something"]
 
 _starts = Search(
     [
@@ -34,6 +34,7 @@ _OBJECT, _ARRAY, _CLOSE, _KEY, _STRING, _WORD = Kind.OBJECT, Kind.ARRAY, Kind.CL
 _PLAIN = re.compile(r"[A-Za-z_.\-/]{0,30}")
 """A name."""
 
+_VAULT = re.compile(r"://[^/]*vault[^/]*/secrets/")
 _NAME_LIMIT = 100
 _NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")
 _STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
@@ -58,7 +59,7 @@ def _rate(name: str) -> _Rating:
 
 
 @lru_cache(maxsize=4096)
-def _says_something(name: str) -> bool:
+def says_something(name: str) -> bool:
     """Whether a name counts for values below it."""
     return _rate(name) is not None or name.lower() in COLLECTIONS
 
@@ -104,7 +105,7 @@ class _Frame:
         self.is_object = is_object
         self.is_item = outer is not None and not outer.is_object
         self.name = name if outer is None else outer.name_below
-        self.name_says_something = _says_something(self.name)
+        self.name_says_something = says_something(self.name)
         self.key = ""
         self.rating: _Rating = None
         self.previous = ""
@@ -158,12 +159,25 @@ def find_json(
                 failures += 1
             else:
                 if end <= hits[next_hit]:
-                    position = end
+                    position = _skip_lines(text, end, hits[next_hit])
                     continue
         reader = _Reader(text, hits, next_hit, mask_string, name[1] if name else "")
         position = max(reader.read(start), start + 1)
         if reader.is_document and hits[next_hit] < position:
             yield JsonText(start, position, sorted(reader.edits.values()))
+
+
+def _skip_lines(text: str, end: int, hit: int) -> int:
+    """Where the last of the lines of JSON ends that follow a value and come before a hit."""
+    while text.startswith("\n{", end):
+        try:
+            _, next_end = _scan_json(text, end + 1)
+        except (ValueError, StopIteration, RecursionError):
+            return end
+        if next_end > hit:
+            return end
+        end = next_end
+    return end
 
 
 class _Reader:
@@ -232,7 +246,7 @@ class _Reader:
         """Whether what begins now belongs to the data of a Secret, or stands under a name that says something."""
         outer = self._frames[-1]
         name = outer.name_below
-        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or _says_something(name)
+        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or says_something(name)
 
     def _pass_hits(self, position: int) -> None:
         """Leave behind the hits before a position."""
@@ -254,6 +268,8 @@ class _Reader:
             self._mask_all(frame.undecided)
         if frame.has_pair_value:
             self._mask_pair(frame)
+        if frame.name == "payload" and "data" in frame.scalars and "dataCrc32c" in frame.scalars:
+            self._mask_all([frame.scalars["data"]])  # of Google's Secret Manager
         if outer is not None and not kind:
             outer.undecided += frame.data + frame.undecided
 
@@ -346,12 +362,19 @@ class _Reader:
         return False
 
     def _mask_pair(self, frame: _Frame) -> None:
-        """Mask `{"name": "DB_PASSWORD", "value": …}`."""
+        """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
+        address of a vault."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
         values = scalars.keys() & PAIR_VALUES
-        names = [self._said(scalars[key]) for key in scalars.keys() & PAIR_NAMES] if values else []
+        naming = PAIR_NAMES | {"path"} if "op" in scalars else PAIR_NAMES
+        names = [self._said(scalars[key]) for key in scalars.keys() & naming] if values else []
         for value in values:
-            _ = any(self._mask_named(scalars[value], name) for name in names)
+            if any(self._mask_named(scalars[value], name) for name in names):
+                continue
+            if frame.name.lower() in COLLECTIONS:
+                self._mask_as(scalars[value], Strength.LIKELY, "")
+            elif _VAULT.search(self._said(scalars.get("id"))):
+                self._mask_as(scalars[value], Strength.STRONG, "")
 
     def _mask_all(self, tokens: Sequence[Token]) -> None:
         for token in tokens:

@@ -1,9 +1,10 @@
 """Secrets whose values are known, such as those of the configuration: masked wherever they appear, however written.
 
-Owns the values and the forms in which they appear: as they are, in base64, in a URL, in JSON.
+Owns the values and the forms in which they appear: as they are, in base64, in a URL, in JSON, in HTML.
 """
 
 import base64
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ _MIN_LENGTH = 6
 _MIN_LETTERS = 12
 """A password that is a word, such as `postgres`, stands in too many innocent places."""
 _MIN_BASE64 = 8
+_MOST_ESCAPED = 5
 _STANDS_ALONE = 12
 """A shorter one counts only where no letter or digit adjoins it."""
 
@@ -79,11 +81,25 @@ def _forms(value: str) -> Iterator[str]:
     yield quote(value)
     yield quote_plus(value)
     yield re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), quote(value, safe=""))
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield from _escaped_forms(value)
+    if "\n" in value:
+        yield from _escaped_forms(value.replace("\r\n", "\n").replace("\n", "\r\n"))
+    yield repr(value)[1:-1]
+    yield html.escape(value)
+    yield html.escape(value, quote=False)
     yield value.encode().hex()
+    yield value.encode().hex().upper()
     if len(value) >= _MIN_BASE64:
         yield from _base64_forms(value.encode())
+
+
+def _escaped_forms(value: str) -> Iterator[str]:
+    """As in JSON, in JSON in a string of JSON, and so on."""
+    for is_ascii in (True, False):
+        form = value
+        for _ in range(_MOST_ESCAPED):
+            yield form
+            form = json.dumps(form, ensure_ascii=is_ascii)[1:-1]
 
 
 def _base64_forms(value: bytes) -> Iterator[str]:

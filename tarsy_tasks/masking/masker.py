@@ -23,6 +23,7 @@ from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
+from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project, unescape
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Masker", "build_masker", "mask_text"]
 
 _NOTICE = "[masked whole: this text could not be searched for secrets]"
+_LEAST_SLACK, _MOST_SLACK = 4 * 1024, 64 * 1024
+"""So much more than is kept is searched; a secret that the end of it halves is shorter than an eighth."""
 _MAX_DEPTH = 8
 """So many texts in texts are searched; what lies deeper is masked whole."""
 _KINDS = (
@@ -41,6 +44,8 @@ _KINDS = (
     r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
     rf"(?i:name|key|id|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
     rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
+    r"\\*\"op\\*\"\s*:\s*\\*\"(?:add|replace|test)\\*\"",  # JSON Patch
+    r"vault[\w.\-]*/secrets/",
     rf"\"-[\w\-]*{STEMS}[\w.\-]*\"\s*,\s*\"",  # each item in a line of its own
 )
 
@@ -59,6 +64,7 @@ class _Draft:
         self.text = text
         self._done: list[tuple[int, int]] = []
         self._projection: bytes | None = None
+        self._suspicious: tuple[bytes, bytes] | None = None
 
     @property
     def projection(self) -> bytes:
@@ -72,6 +78,14 @@ class _Draft:
                 projection = bytes(blanked)
             self._projection = projection
         return self._projection
+
+    @property
+    def suspicious(self) -> bytes:
+        """The same without what is in every log."""
+        projection = self.projection
+        if self._suspicious is None or self._suspicious[0] is not projection:
+            self._suspicious = (projection, hide_ordinary(projection))
+        return self._suspicious[1]
 
     def apply(self, edits: Iterable[Edit]) -> None:
         """Make the edits that touch nothing that is done, or take it in whole."""
@@ -91,6 +105,10 @@ class _Draft:
 
         made = list(filter(is_free, wanted))
         self._rewrite(made, [stretch for stretch in self._done if stretch[0] not in covered])
+
+    def apply_last(self, edits: Iterable[Edit]) -> None:
+        """Make edits that know what is masked already, also in what is done."""
+        self._rewrite(sorted(edits), [])
 
     def apply_json(self, stretches: Sequence[JsonText]) -> None:
         """Make the edits of stretches of JSON, which are done then."""
@@ -162,34 +180,50 @@ class Masker:
             return _NOTICE
 
     def mask_base64(self, data: str) -> str:
-        """Base64, masked if it is that of a text. Of anything else that holds a known secret nothing is left."""
+        """Base64, masked if it is that of a text. Of anything else that holds a secret nothing is left."""
         try:
-            masked = mask_encoded(data, self._mask_inner(0))
-            if masked == data and any(self.known.find(data, project(data))):
-                return ""
+            return mask_encoded(data, self._mask_inner(0), self._is_secret_in)
         except Exception:
             return ""
-        return masked
+
+    def mask_start(self, text: str, length: int) -> str:
+        """The first so many characters of the masked text. Whoever cuts first may halve a secret, and half a secret is
+        not known for one."""
+        slack = min(max(length, _LEAST_SLACK), _MOST_SLACK)
+        searched = text[: length + slack]
+        masked = self.mask(searched)
+        if len(searched) < len(text):
+            masked = masked[: -slack // 8]  # masks may be so short that this cut is in sight
+        return masked[:length]
+
+    def find_known(self, text: str) -> list[Edit]:
+        """Where values appear that are known to be secrets, from left to right."""
+        return sorted(self.known.find(text, project(text)))
+
+    def _is_secret_in(self, text: str) -> bool:
+        projection = project(text)
+        found = (self.known.find(text, projection), find_private_keys(text), find_forms(text, projection))
+        return any(True for _ in chain.from_iterable(found if self.is_enabled else found[:1]))
 
     def _mask(self, text: str, depth: int) -> str:
         draft = _Draft(text)
         draft.apply(_confined(draft, self.known.find(text, draft.projection)))
         if self.is_enabled:
             self._mask_built_in(draft, depth)
-            draft.apply(_confined(draft, self.patterns.find(draft.text)))
+            draft.apply_last(_confined(draft, self.patterns.find(draft.text)))
         return draft.text
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
         mask_string = self._mask_inner(depth)
-        if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.projection)):
+        if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-        if _is_anything_in(draft.projection):
+        if _is_anything_in(draft.suspicious):
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
     def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         draft.apply(find_in_yaml(draft.text, draft.projection))
-        projections = {draft.projection, unescape(draft.projection)}
+        projections = {draft.suspicious, unescape(draft.suspicious)}
         draft.apply(
             (
                 *find_inline(draft.text, draft.projection),
@@ -199,7 +233,7 @@ class Masker:
                 *chain.from_iterable(find_forms(draft.text, each) for each in projections),
             )
         )
-        draft.apply(find_assigned(draft.text, draft.projection))
+        draft.apply(find_assigned(draft.text, draft.suspicious))
         if "Secret" in draft.text:
             self._mask_behind_prefixes(draft, mask_string)
 

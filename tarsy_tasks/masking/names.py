@@ -29,6 +29,10 @@ class Strength(IntEnum):
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
+_HEADER_KEY = ["x", "auth", "key"]
+_OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
+"""What charts write onto pods, so that these restart when a Secret changes."""
+
 _KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (
     r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
@@ -46,6 +50,8 @@ def rate_name(name: str) -> Strength | None:
     Args:
         name: A key, variable, header, column, tag or option, in any spelling, also as a path (`db.password`).
     """
+    if _OF_A_SECRET.search(name):
+        return None
     ascii_name = name[-_LONGEST:].replace("ñ", "n").replace("Ñ", "N")
     words = [word.lower() for word in _WORD.findall(ascii_name)]
     while words and (words[-1].isdigit() or (len(words) > 1 and words[-1] in vocabulary.ALLOWED_SUFFIXES)):
@@ -56,7 +62,7 @@ def rate_name(name: str) -> Strength | None:
     if last in vocabulary.STRONG or last.endswith(vocabulary.ENDINGS):
         return Strength.STRONG
     if last in ("key", "keys"):
-        return _rate_key(last, before)
+        return Strength.STRONG if words[-3:] == _HEADER_KEY else _rate_key(last, before)
     if last.endswith("secretkey"):
         return Strength.LIKELY
     if last == "pass":

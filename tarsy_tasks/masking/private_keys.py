@@ -26,6 +26,7 @@ _BLANK_END = re.compile(r"(?:\s|\\+[rn])*$")
 _KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/=\-]{12,}")
 """Code that looks for such lines has no more between them than their names."""
 _PUTTY = re.compile(r"Private-Lines: (\d{1,4})\r?\n")
+_PUTTY_LINE = re.compile(r"[ \t]*([A-Za-z0-9+/=]+)[ \t]*(?:\r?\n|\Z)")
 _PUTTY_MAC = re.compile(r"Private-MAC: ([0-9a-f]{32,})")
 
 
@@ -77,10 +78,13 @@ def _body(text: str, start: int, end: int) -> Iterator[Edit]:
 
 
 def _find_putty(text: str) -> Iterator[Edit]:
-    for heading in _PUTTY.finditer(text):
-        start = heading.end()
+    position = 0
+    while (heading := _PUTTY.search(text, position)) is not None:
+        position = heading.end()
         for _ in range(int(heading[1])):  # each line for itself, for they are counted
-            end = text.find("\n", start)
-            yield from _body(text, start, end if end >= 0 else len(text))
-            start = end + 1 or len(text)
+            line = _PUTTY_LINE.match(text, position)
+            if line is None:
+                break
+            yield Edit(*line.span(1))
+            position = line.end()
     yield from (Edit(*mac.span(1)) for mac in _PUTTY_MAC.finditer(text))

@@ -77,10 +77,22 @@ class Places:
 
     def find(self, projection: bytes, start: int = 0, end: int | None = None) -> Iterator[int]:
         """Where each match begins, from left to right."""
-        end = len(projection) if end is None else end
-        while (found := _search(self._pattern, projection, start, end)) is not None:
-            yield found.start
-            start = max(found.end, found.start + 1)
+        stop = len(projection) if end is None else end
+        while start < stop:
+            window_end = min(stop, start + _WINDOW)
+            for match in self._pattern.finditer(projection, start, window_end):
+                first, last = match.span()
+                if last == window_end < stop:
+                    match = self._pattern.match(projection, first, stop) or match
+                    yield first
+                    start = max(match.end(), first + 1)
+                    break
+                yield first
+                start = max(last, first + 1)
+            else:
+                if window_end == stop:
+                    return
+                start = max(start, window_end - _OVERLAP)
 
     def are_in(self, projection: bytes) -> bool:
         """Whether there is any."""

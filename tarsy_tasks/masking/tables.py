@@ -5,13 +5,14 @@ Owns what a table looks like. A column is secret by its heading, a cell by the o
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
+from tarsy_tasks.masking.vocabulary import PAIR_VALUES
 
 __all__ = ["HEADINGS", "find_in_tables"]
 
@@ -29,6 +30,11 @@ _CELLS = {
     "\t": re.compile(r"[^\t\n]+"),
     "  ": re.compile(r"\S+(?: \S+)*"),
 }
+_ROWS_ABOVE = 20
+_TYPES = frozenset(
+    {"string", "str", "int", "integer", "bool", "boolean", "duration", "none", "null", "required", "optional"}
+)
+"""What a row of a reference says of a name, and no heading."""
 _RULE = re.compile(r"[\s|+:=\-]*")
 _HEADINGS = {
     mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w()/\-]{0,40}(?: [\w()/\-]{1,40}){0,2}")
@@ -54,9 +60,16 @@ def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
         if table is None:
             continue
         edits: list[Edit] = []
-        if line_start >= rows_end:  # a row is no heading
+        above = table.above(text, line_start)
+        if line_start >= rows_end and above is None and not table.is_list(text, line_end + 1):  # a row is no heading
             edits, rows_end = table.find_in_columns(text, line_end + 1)
-        edits = edits or list(table.find_in_row(text))
+        edits = edits or list(
+            table.find_in_row(
+                text,
+                is_pair=table.is_pair(text, above, line_end + 1),
+                is_value=above is not None and above[1:] == ["Value"],
+            )
+        )
         if edits:
             position = max(position, edits[-1].end)
         yield from edits
@@ -96,7 +109,48 @@ class _Table(NamedTuple):
         if not strengths or len(cells) < 2:
             return None
         starts = {cell[0] - start: index for index, cell in enumerate(cells)}
-        return cls(separator, cells, starts, strengths, all(are_names))
+        is_heading = all(are_names) and _TYPES.isdisjoint(map(str.lower, names))
+        return cls(separator, cells, starts, strengths, is_heading)
+
+    def above(self, text: str, start: int) -> list[str] | None:
+        """What the cells of the first row of the table say that this line is a row of; None: of none, or of CSV, whose
+        commas are in prose, too."""
+        first: list[str] | None = None
+        if self.separator not in ("|", "  "):
+            return None
+        for line_start, line_end in islice(_lines_before(text, start), _ROWS_ABOVE):
+            if _RULE.fullmatch(text, line_start, line_end) and line_end > line_start:
+                continue
+            cells = list(_cells(text, line_start, line_end, self.separator))
+            if not self._is_like(line_start, cells):
+                break
+            first = [text[slice(*_trim(text, *cell))] for cell in cells]
+        return first
+
+    def is_list(self, text: str, position: int) -> bool:
+        """Whether names stand below a name, and beside each its value."""
+        if self.separator != "  " or len(self.cells) != 2 or list(self.strengths) != [0]:
+            return False
+        start, end = next(_lines(text, position), (position, position))
+        cells = list(_cells(text, start, end, self.separator))
+        return (
+            text[slice(*self.cells[0])].islower()
+            and self._is_like(start, cells)
+            and not _RULE.fullmatch(text, start, end)
+            and _HEADINGS["  "].fullmatch(text, *cells[0]) is not None
+        )
+
+    def is_pair(self, text: str, above: list[str] | None, position: int) -> bool:
+        """Whether the line is a name and its value, as its table says, or those around it."""
+        return len(self.cells) == 2 and (
+            (above is not None and above[1].lower() in PAIR_VALUES) or self.is_list(text, position)
+        )
+
+    def _is_like(self, line_start: int, cells: list[tuple[int, int]]) -> bool:
+        """Whether another line has its cells where this one has them."""
+        if len(cells) != len(self.cells) or len(cells) < 2:
+            return False
+        return self.separator == "|" or {start - line_start for start, _ in cells} == self.starts.keys()
 
     def find_in_columns(self, text: str, position: int) -> tuple[list[Edit], int]:
         """The secrets below the headings, and where the rows end that were looked at."""
@@ -126,14 +180,21 @@ class _Table(NamedTuple):
         placed = {self.starts[cell[0] - start]: cell for cell in cells if cell[0] - start in self.starts}
         return placed if len(placed) > 1 else {}
 
-    def find_in_row(self, text: str) -> Iterator[Edit]:
-        """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value."""
+    def find_in_row(self, text: str, *, is_pair: bool, is_value: bool) -> Iterator[Edit]:
+        """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value.
+
+        Args:
+            text: What the line stands in.
+            is_pair: Whether the lines around are names and values, too.
+            is_value: Whether a heading says that it is one.
+        """
         if self.separator in ",;":
             return
         for index, (_, cell) in enumerate(pairwise(self.cells)):
             start, end = _trim(text, *cell)
             content = text[start:end]
-            if index in self.strengths and (looks_random(content) or is_made_up(content)):
+            is_some = looks_random(content) or is_made_up(content) or (is_pair and (is_value or not content.isalpha()))
+            if index in self.strengths and is_some:
                 yield from _secret_cell(text, start, end, self.strengths[index])
 
 
@@ -164,6 +225,17 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     while end > start and text[end - 1] in _BLANKS:
         end -= 1
     return start, end
+
+
+def _lines_before(text: str, position: int) -> Iterator[tuple[int, int]]:
+    """The lines above one that begins at a position, from below."""
+    while position > 0:
+        end = position - 1
+        start = text.rfind("\n", max(0, end - _LINE_LIMIT), end) + 1
+        if end - start >= _LINE_LIMIT or (not start and end > _LINE_LIMIT):
+            return
+        yield start, end
+        position = start
 
 
 def _lines(text: str, position: int) -> Iterator[tuple[int, int]]:

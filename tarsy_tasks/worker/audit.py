@@ -35,6 +35,7 @@ __all__ = ["Audit", "audit", "audited"]
 logger = logging.getLogger(__name__)
 
 _NAMES_KEPT = 4096
+_NAME_LIMIT = 4096
 
 
 class Audit:
@@ -42,14 +43,13 @@ class Audit:
 
     Attributes:
         worker: Node name of this worker.
-        mask_name: As `mask`, for names and the like, most of which come again.
         is_required: No call may begin that cannot be written down.
     """
 
     def __init__(self) -> None:
         self.worker = ""
         self._masker = build_masker()
-        self.mask_name = lru_cache(_NAMES_KEPT)(self.mask)
+        self._cached_name = lru_cache(_NAMES_KEPT)(self.mask)
         self.is_required = False
         self._limit = 0
         self._file: AuditFile | None = None
@@ -158,6 +158,10 @@ class Audit:
             return round(self._clock.at(monotonic_s), 6)
         except RuntimeError:
             return round(time.time() - time.monotonic() + monotonic_s, 6)
+
+    def mask_name(self, text: str, server: str = "") -> str:
+        """As `mask`, for names and the like, most of which come again; whoever cuts them does so afterwards."""
+        return self._cached_name(text[:_NAME_LIMIT], server)
 
     def mask(self, text: str, server: str = "") -> str:
         """A text that somebody else has written, as it may be stored.

@@ -12,17 +12,22 @@ from pydantic import ValidationError
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.masking import Masker
 from tarsy_tasks.worker.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery
-from tarsy_tasks.worker.transport.transport_errors import MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
+from tarsy_tasks.worker.transport.transport_errors import HTTP_STATUS, MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
 __all__ = ["call_error", "describe_error", "lost_error", "timeout_error"]
 
 _CONTENT_TOO_LARGE = 413
 _DESCRIBED_LIMIT = 2000
+_STATUS_LIMIT = 300
+"""Of an answer that is no JSON-RPC the begin of its body is enough."""
 _LOOK_FIRST = "Look at its effects before you call it again."
 
 
-def call_error(error: Exception, recovery: Recovery, tool: ToolDefinition, timeout_s: float, ending: str) -> CallError:
+def call_error(
+    error: Exception, recovery: Recovery, tool: ToolDefinition, timeout_s: float, ending: str, masker: Masker
+) -> CallError:
     """The answer to a call that failed so.
 
     Args:
@@ -31,9 +36,10 @@ def call_error(error: Exception, recovery: Recovery, tool: ToolDefinition, timeo
         tool: What was called.
         timeout_s: How long it was waited for.
         ending: Why the session ended and the server's last words, empty when it lives.
+        masker: That of the server.
     """
     name, server = tool.name, tool.server
-    what = describe_error(error)
+    what = describe_error(error, masker)
     if recovery.executed is Executed.MAYBE:
         return timeout_error(tool, timeout_s) if _is_timeout(error) else lost_error(tool, f"{what}.{ending}")
     if recovery.executed is Executed.NO:
@@ -105,13 +111,14 @@ def _is_timeout(error: BaseException) -> bool:
     return isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT
 
 
-def describe_error(error: BaseException) -> str:
-    """What went wrong, bounded, for a text or a log line; without a full stop."""
+def describe_error(error: BaseException, masker: Masker) -> str:
+    """What went wrong, masked and bounded, for a text or a log line; without a full stop."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"it is no valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
     if isinstance(error, MCPError):
-        return error.message[:_DESCRIBED_LIMIT].rstrip(".") + (
+        limit = _STATUS_LIMIT if error.code == HTTP_STATUS else _DESCRIBED_LIMIT
+        return masker.mask_start(error.message, limit).rstrip(".") + (
             f" (code {error.code})" if -32768 <= error.code <= -32000 else ""
         )
-    return f"{type(error).__name__}: {str(error)[:_DESCRIBED_LIMIT]}".rstrip(": .")
+    return f"{type(error).__name__}: {masker.mask_start(str(error), _DESCRIBED_LIMIT)}".rstrip(": .")

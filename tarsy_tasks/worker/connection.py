@@ -357,7 +357,7 @@ class ServerConnection:
                     session.in_flight,
                 )
                 return False
-            logger.warning("MCP server %s failed its check: %s", self.server.name, describe_error(error))
+            logger.warning("MCP server %s failed its check: %s", self.server.name, describe_error(error, self.masker))
             session.lose("it failed its check")
             await self._connected_within(connect_s)
         else:
@@ -460,7 +460,7 @@ class ServerConnection:
             return f"it did not complete the handshake within {self.server.timeouts.connect_s:g} s"
         if isinstance(error, ListingError):
             return f"it {error}"
-        return ending if ending.startswith("it") else describe_error(error)
+        return ending if ending.startswith("it") else describe_error(error, self.masker)
 
     def ending(self, reason: str) -> str:
         """Why a session ended, and the server's last words: a sentence for an error text, or nothing."""

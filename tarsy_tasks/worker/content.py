@@ -9,8 +9,9 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Iterable
-from itertools import takewhile
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, count, takewhile
 from typing import Any, cast
 
 from mcp_types import (
@@ -35,16 +36,17 @@ __all__ = ["build_result"]
 
 TEXT_LIMIT = 1024 * 1024
 """Characters of text that a result keeps; what is cut off is named at its end."""
+STRUCTURED_LIMIT = TEXT_LIMIT
+"""Characters of a structured value that a result keeps, as JSON; a longer one is left out, and named in the text."""
 ATTACHMENTS_LIMIT_BYTES = 4 * 1024 * 1024
 """Bytes of attachments that a result carries; larger ones keep their name and size."""
-_SLACK = 64 * 1024
-"""Cut only after masking, but mask no more than needed: a secret that the cut would halve is still whole within the
-slack.
-"""
-_EDGE = 8 * 1024
-"""A secret that the end of the slack halves is shorter."""
+_LONGEST_LINE = 64 * 1024
+"""A text is cut at the end of a line, unless that is longer."""
+_WITHHELD = "[left out: there is a secret in this content]"
+_NOTICE = "[left out: a piece of a document that holds secrets]"
 _BORDER_CHARS = 512
 _TOKEN = re.compile(r"[\w+/=.~%\-]*")
+_LINE_OF_YAML = re.compile(r"\s*(?:-\s|---|#|[\"']?[\w.\-/]+[\"']?:(?:\s|$))")
 _NOT_BEFORE_REST, _NOT_FIRST_OF_REST = "\r\n)]}>", "\r\n{[(<"
 
 
@@ -59,10 +61,20 @@ def build_result(
     repairs: tuple[str, ...] = (),
 ) -> ToolResult:
     """The answer to a call that the MCP server answered, error or not."""
-    attachments = [_attachment(block) for block in result.content if not isinstance(block, TextContent)]
-    content = _mask_and_cut("\n".join(_masked_borders([*map(_text_of, result.content)], masker)), masker)
+    texts = [*map(_text_of, result.content)]
+    content = _mask_document(texts, masker)
+    parts = _masked_borders(texts, masker) if content is None else [_NOTICE] * len(texts)
+    if content is None:
+        content = _mask_and_cut("\n".join(parts), masker)
+    attachments = [
+        _attachment(block, part)
+        for block, part in zip(result.content, parts, strict=True)
+        if not isinstance(block, TextContent)
+    ]
     structured = _structured(result, content, masker)
-    if not content and structured is not None:
+    if structured is None and result.structured_content is not None:
+        content += f"\n[left out: a structured value of more than {STRUCTURED_LIMIT} characters; ask for less]"
+    elif not content and structured is not None:
         content = json.dumps(structured, ensure_ascii=False)
     failed = bool(result.is_error)
     return ToolResult(
@@ -94,6 +106,40 @@ def _masked_borders(texts: list[str], masker: Masker) -> list[str]:
                 masked[index] = _without_beginning(text, len(head if MASK in after else beginning))
         tail = (tail + text[-_BORDER_CHARS:])[-_BORDER_CHARS:]
     return masked
+
+
+def _mask_document(texts: Sequence[str], masker: Masker) -> str | None:
+    """The parts as the one text that they are pieces of; None if they are none, or each shows its secrets itself."""
+    if not _is_one_document(texts):
+        return None
+    masked = _mask_and_cut("".join(texts), masker)
+    return None if masked == "".join(_mask_and_cut(text, masker) for text in texts) else masked
+
+
+def _is_one_document(texts: Sequence[str]) -> bool:
+    """Whether the parts are pieces of one document, in which a value is secret by what stands in another piece."""
+    pieces = [text for text in texts if text.strip()]
+    if len(pieces) < 2 or not any(map(_is_cut_within, pieces, pieces[1:])):
+        return False
+    whole = "".join(pieces)[:TEXT_LIMIT]
+    if "Secret" in whole:
+        return True
+    try:
+        return whole.lstrip()[0] in "{[" and bool(json.loads(whole))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_cut_within(before: str, after: str) -> bool:
+    """Whether the next part goes on where this one ends, rather than in a line of its own."""
+    if before.lstrip()[0] in "{[":
+        try:
+            json.loads(before)
+        except (ValueError, RecursionError):
+            return True
+        return False
+    last, first = before[before.rfind("\n") + 1 :], after.partition("\n")[0]
+    return not last or not (_LINE_OF_YAML.match(last) and _LINE_OF_YAML.match(first))
 
 
 def _common(one: str, other: str) -> int:
@@ -128,13 +174,10 @@ def _mask_end(masked: list[str], texts: list[str], stop: int, length: int) -> No
 
 def _mask_and_cut(text: str, masker: Masker) -> str:
     length = len(text)
-    text = masker.mask(text[: TEXT_LIMIT + _SLACK])
     if length <= TEXT_LIMIT:
-        return text
-    if length > TEXT_LIMIT + _SLACK:
-        text = text[:-_EDGE]  # masks may be so short that the first cut is in sight
-    text = text[:TEXT_LIMIT]
-    line_end = text.rfind("\n", len(text) - _SLACK)
+        return masker.mask(text)
+    text = masker.mask_start(text, TEXT_LIMIT)
+    line_end = text.rfind("\n", len(text) - _LONGEST_LINE)
     text = text[: line_end + 1] if line_end >= 0 else text
     return f"{text}\n[cut: the first {len(text)} of {length} characters; ask for less, or for a part]"
 
@@ -142,7 +185,7 @@ def _mask_and_cut(text: str, masker: Masker) -> str:
 def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonValue:
     """The structured content, or the value of a text that is a JSON object or array; masked."""
     if result.structured_content is not None:
-        return masker.mask_json(_json_safe(result.structured_content))
+        return _mask_structured(_json_safe(result.structured_content), masker)
     only = result.content[0] if len(result.content) == 1 else None
     text = content.strip()
     if not isinstance(only, TextContent) or text[:1] not in ("{", "[") or len(only.text) > TEXT_LIMIT:
@@ -151,6 +194,39 @@ def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonVal
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
+
+
+def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
+    """The value masked, also where one secret is cut into several strings; None if it is too long to be kept."""
+    texts = [*_texts_in(value)]
+    if sum(map(len, texts)) > STRUCTURED_LIMIT or len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT:
+        return None
+    ends = [*accumulate(map(len, texts))]
+    split: set[int] = set()
+    for start, end, _ in masker.find_known("".join(texts)):
+        first, last = bisect_right(ends, start), bisect_left(ends, end)
+        split.update(range(first, last + 1) if first < last else ())
+    if split:
+        counted = count()
+        value = _replace_texts(value, lambda text: MASK if next(counted) in split else text)
+    return masker.mask_json(value)
+
+
+def _texts_in(value: JsonValue) -> Iterator[str]:
+    """The strings that are values, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(item)
+
+
+def _replace_texts(value: JsonValue, replace: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, str):
+        return replace(value)
+    if isinstance(value, dict):
+        return {key: _replace_texts(item, replace) for key, item in value.items()}
+    return [_replace_texts(item, replace) for item in value] if isinstance(value, list) else value
 
 
 def _json_safe(value: Any) -> JsonValue:
@@ -183,7 +259,8 @@ def _text_of(block: ContentBlock) -> str:
     return f"[{', '.join(words)}]"
 
 
-def _attachment(block: ContentBlock) -> Attachment:
+def _attachment(block: ContentBlock, text: str = "") -> Attachment:
+    """What is kept of a part beside its text, which is given if it has one."""
     if isinstance(block, ImageContent | AudioContent):
         return Attachment(
             type=block.type, mime_type=block.mime_type, size_bytes=_decoded_size(block.data), data=block.data
@@ -205,21 +282,26 @@ def _attachment(block: ContentBlock) -> Attachment:
             mime_type=resource.mime_type,
             uri=str(resource.uri),
             size_bytes=len(resource.text.encode("utf-8", "replace")),
-            text=resource.text,
+            text=text,
         )
     return Attachment(type=block.type)
 
 
 def _masked(attachment: Attachment, masker: Masker) -> Attachment:
     """What of an attachment may leave the worker: its address and text masked, and its data if that is text, too."""
+    data = attachment.data and (masker.mask_base64(attachment.data) or None)
     return attachment.model_copy(
         update={
             "mime_type": attachment.mime_type and masker.mask(attachment.mime_type),
             "uri": attachment.uri and masker.mask(attachment.uri),
-            "text": attachment.text and _mask_and_cut(attachment.text, masker),
-            "data": attachment.data and (masker.mask_base64(attachment.data) or None),
+            "text": _WITHHELD if attachment.data and not data else _masked_text(attachment.text, masker),
+            "data": data,
         }
     )
+
+
+def _masked_text(text: str | None, masker: Masker) -> str | None:
+    return text and _mask_and_cut(text, masker)
 
 
 def _within_limit(attachments: Iterable[Attachment]) -> Iterable[Attachment]:

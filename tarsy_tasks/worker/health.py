@@ -252,7 +252,7 @@ class HealthChecks:
             is_restarting = connection.is_restarting
         except Exception as failure:
             logger.exception("the check of MCP server %s failed", server)
-            error = f"the check itself failed: {failure!r:.200}"
+            error = connection.masker.mask_start(f"the check itself failed: {failure!r}", 250)
         self._events.put(_Checked(server, error, time.monotonic() - started, is_busy, is_restarting))
 
     def _record(self, watched: _Watched, error: str | None, checked_at: float, latency_s: float | None) -> HealthRecord:

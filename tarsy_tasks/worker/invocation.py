@@ -140,10 +140,12 @@ class Invocation:
             return await retrying(attempt)
         except _FailedCall as failure:
             if failure.recovery.executed is Executed.NO and self._lost_attempts:
-                raise lost_error(self._tool, describe_error(failure.reason), again=True) from failure.reason
+                raise lost_error(
+                    self._tool, describe_error(failure.reason, self._connection.masker), again=True
+                ) from failure.reason
             ending = self._connection.ending(failure.ending)
             raise call_error(
-                failure.reason, failure.recovery, self._tool, failure.timeout_s, ending
+                failure.reason, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
             ) from failure.reason
         except CallError as failure:
             if self._lost_attempts:

@@ -141,7 +141,7 @@ class Session:
                     await self._closing.wait()
                     await _cancel(following)
         except BaseException as error:
-            self.lose(describe_error(_first_leaf(error)))
+            self.lose(describe_error(_first_leaf(error), self._masker))
             if not ready.done():
                 ready.set_exception(_first_leaf(error))
         finally:
@@ -153,7 +153,7 @@ class Session:
         self.protocol = client.protocol_version
         self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
         said = f"{info.name} {info.version}".strip() if info else "anonymous"
-        self.server_info = self._masker.mask(said)[:_SHOWN_CHARS]
+        self.server_info = self._masker.mask_start(said, _SHOWN_CHARS)
         self.instructions = (client.instructions or "").strip()
 
     def _log_connected(self, seconds: float) -> None:
@@ -241,7 +241,9 @@ class Session:
         try:
             await self.list_tools()
         except Exception as error:
-            logger.warning("MCP server %s answers nothing any more: %s", self._server.name, describe_error(error))
+            logger.warning(
+                "MCP server %s answers nothing any more: %s", self._server.name, describe_error(error, self._masker)
+            )
             self.lose("it answers nothing any more")
         finally:
             self._probing = None
@@ -275,7 +277,7 @@ class Session:
                 logger.warning(
                     "MCP server %s changed its tools, but did not list them: %s",
                     self._server.name,
-                    describe_error(error),
+                    describe_error(error, self._masker),
                 )
             # One that changes its mind all the time is listed once a second.
             await asyncio.sleep(_RELIST_PAUSE_S)

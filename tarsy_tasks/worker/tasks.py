@@ -96,7 +96,7 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
         return build_result(
             result,
             connection.masker,
-            call_id=info.call_id,
+            call_id=_shown_name(info.call_id, server),
             name=_shown_name(info.name, server) or definition.name,
             attempts=invocation.attempts,
             duration_s=time.monotonic() - started,
@@ -133,7 +133,7 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
         failure = guard.truthful(error, f"{server}.{tool}")
         repairs = error.repairs if isinstance(error, ArgumentsError) else repairs
     return ToolResult(
-        call_id=info.call_id,
+        call_id=_shown_name(info.call_id, server),
         name=_shown_name(info.name or f"{server}.{tool}", server),
         content=masker.mask(failure.text),
         outcome=failure.outcome,
@@ -192,7 +192,7 @@ def check_server(self: Any, server: str, sent_at: Any = None) -> None:
 
 def _shown_name(name: str, server: Any) -> str:
     """A name as it may be stored: perhaps a model made it up, of whatever was at hand."""
-    return audit.mask_name(name[:_NAME_CHARS], server=server if isinstance(server, str) else "")
+    return audit.mask_name(name, server=server if isinstance(server, str) else "")[:_NAME_CHARS]
 
 
 def _parse_message(server: Any, tool: Any, call: Any) -> CallInfo:

@@ -74,7 +74,7 @@ class CallTrail:
             logger.exception("the entry of the task %r is incomplete", self._task_id)
             at, task_id = (
                 self._audit.time_of(now),
-                self._audit.mask_name(self._task_id[:_NAME_CHARS], server=self._server),
+                self._audit.mask_name(self._task_id, server=self._server)[:_NAME_CHARS],
             )
             entry = AuditEntry(at=at, task_id=task_id, outcome=Outcome.UNKNOWN, worker=self._audit.worker)
             return self._audit.build_entry(entry)
@@ -121,11 +121,11 @@ class CallTrail:
         return AuditEntry(
             at=self._audit.time_of(now),
             call_id=self._name("call_id") or "",
-            task_id=mask_name(self._task_id[:_NAME_CHARS]),
+            task_id=mask_name(self._task_id)[:_NAME_CHARS],
             agent_id=self._name("agent_id"),
             run_id=self._name("run_id"),
-            server=mask_name(self._server),
-            tool=mask_name(self.tool[:_NAME_CHARS]),
+            server=mask_name(self._server)[:_NAME_CHARS],
+            tool=mask_name(self.tool)[:_NAME_CHARS],
             arguments=build_shown(canonical, mask),
             arguments_digest=build_digest(canonical),
             repairs=ending.repairs,
@@ -154,7 +154,7 @@ class CallTrail:
         found = self._info.get(key)
         if not isinstance(found, str):
             return None
-        return self._audit.mask_name(found[:_NAME_CHARS], server=self._server)
+        return self._audit.mask_name(found, server=self._server)[:_NAME_CHARS]
 
     def _number(self, key: str) -> float | None:
         """A time that the caller gave."""

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
 from celery.exceptions import Ignore, Reject
@@ -19,6 +20,9 @@ from tarsy_tasks.worker.masking import build_masker
 handler = logging.StreamHandler()
 handler.setFormatter(logging.Formatter("%(message)s %(data)s", defaults={{"data": ""}}))
 logging.basicConfig(level=logging.INFO, handlers=[handler])
+task_logger = logging.getLogger("celery.task")
+task_logger.propagate = False
+task_logger.addHandler(logging.StreamHandler())
 mask_log(build_masker())
 logging.info("connecting with password: %s", "{SECRET}")
 try:
@@ -26,6 +30,9 @@ try:
 except ValueError:
     logging.exception("it failed")
 logging.warning("at", stack_info=True)
+logging.warning("%d items", "password: {SECRET}")
+from celery.utils.log import get_task_logger
+get_task_logger("tasks").warning("password: %s", "{SECRET}")
 logging.error("task failed", extra={{"data": {{"exc": "password: {SECRET}", "runtime": 1.5}}}})
 """
 
@@ -65,6 +72,25 @@ def test_other_failures_and_what_is_said_to_celery_pass() -> None:
 def test_the_log_of_a_worker_has_no_secret_whoever_writes_it() -> None:
     done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True)
     assert SECRET not in done.stderr
-    for shown in ("connecting with password", "it failed", "ValueError", "task failed", "'runtime': 1.5"):
+    for shown in ("connecting with password", "it failed", "ValueError", "task failed", "'runtime': 1.5", "%d items"):
         assert shown in done.stderr
-    assert done.stderr.count(MASK) == 3
+    assert done.stderr.count(MASK) == 4
+
+
+BEAT = "from celery.signals import beat_init; from celery.beat import Service; beat_init.send(sender=Service(app))"
+FLOWER = """
+import click
+from celery.signals import import_modules
+with click.Context(click.Command("flower"), info_name="flower"):
+    import_modules.send(sender=app)
+"""
+
+
+@pytest.mark.parametrize("begin", [BEAT, FLOWER], ids=["beat", "Flower"])
+def test_the_logs_of_beat_and_flower_have_no_secret_either(begin: str, tmp_path: Path) -> None:
+    code = "import logging; from tarsy_tasks import app; logging.basicConfig()"
+    log = f"logging.warning('connecting with password: {SECRET}')"
+    command = [sys.executable, "-c", f"{code}\n{begin}\n{log}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert f"connecting with password: {MASK}" in done.stderr
+    assert SECRET not in done.stderr

@@ -23,6 +23,7 @@ Authorization:␣Basic␣x␣ mysql␣-p␣ curl␣-u␣a cGFzc3dvcmQ6IGh1bnRlcj
 password:␣|⏎ \x1b[1m password%22%3A%22 \ud800 "password",␣" kind:␣Secret,␣data:␣{ eyJaaaaaa. eyJ-AKIAABCDEFGHIJKLMNOP-
 sk- $1$ a:b@ jdbc:oracle:x: \\ " \\n
 {"a":{"b":[{"c":1},{"token":"a1b2c3d4"},{"d": {"a":{"b":1},"c":[{"d":2}]},"password":1}, {"password":1}, x,password=1,
+Private-Lines:␣9999⏎ Private-Lines:␣9999⏎YWJj⏎ Private-MAC:␣
 api_key://ghp_Authorizationapi_keyname?xxxx
 """
 """With signs for blanks and line breaks."""
@@ -61,6 +62,21 @@ def test_the_cost_is_linear(unit: str) -> None:
 )
 def test_the_cost_of_long_logs_is_linear(line: str, length: int) -> None:
     assert is_linear(lambda length: line * (length // len(line)), length, 4 * length)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '10.0.0.1 - bob [10/Oct/2026:13:55:36 +0000] "POST /oauth/token HTTP/1.1" 200 512 "-" "curl/8.5.0"\n',
+        'I1121 10:00:00.1       1 sync.go:12] "Syncing" secret="prod/db-7f3a2" token="" version="481516"\n',
+        'level=info msg="token refreshed for client" component=auth token_type=bearer user=u57 duration=3ms\n',
+        '{"level": "info", "msg": "handled", "token_count": 17, "auth_method": "oidc", "secret_name": "db"}\n',
+    ],
+)
+def test_words_of_secrets_that_are_in_each_line_of_a_log_cost_little(line: str) -> None:
+    plain = '{"level": "info", "msg": "handled", "items_count": 17, "http_method": "post", "item_name": "db"}\n'
+    few_s = max(min(cost_s(plain * 8000) for _ in range(3)), LEAST_S)
+    assert any(cost_s(line * 8000) <= 9 * few_s for _ in range(3))
 
 
 def test_a_text_of_20_mb_is_masked_up_to_its_end() -> None:

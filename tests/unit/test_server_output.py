@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from tarsy_tasks.masking import MASK
+from tarsy_tasks.masking import MASK, KnownSecrets
+from tarsy_tasks.masking import build_masker as build_known_masker
 from tarsy_tasks.worker.masking import build_masker
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
@@ -42,3 +43,37 @@ def test_no_half_of_a_token_is_left_where_a_long_line_is_cut(
     for told in (caplog.text, output.last_words()):
         assert "word word" in told
         assert "ghp_" not in told
+
+
+@pytest.mark.parametrize(
+    ("lines", "secrets"),
+    [
+        (
+            ["kind: Secret", "data:", "  walnut: d2FsbnV0LXRyZWU=", "stringData:", "  b: plain walnut nine", "type: x"],
+            ["d2Fsbn", "plain walnut"],
+        ),
+        (["apiVersion: v1", "data:", "  walnut: d2FsbnV0LXRyZWU=", "kind: Secret"], ["d2Fsbn"]),
+        (["password:", "  hunter-two-lines", "bye"], ["hunter"]),
+        (["password=", "hunter2-two-lines", "bye"], ["hunter"]),
+    ],
+)
+def test_a_line_is_masked_with_those_above_in_view(
+    output: ServerOutput, caplog: pytest.LogCaptureFixture, lines: list[str], secrets: list[str]
+) -> None:
+    for line in lines:
+        output.record_line(line.encode())
+        for secret in secrets:
+            assert secret not in output.last_words()
+    assert len(caplog.messages) == len(lines)
+    assert caplog.messages[-1] == f"stderr: {lines[-1]}"
+    for secret in secrets:
+        assert secret not in caplog.text
+
+
+def test_half_a_known_secret_is_not_left_where_a_line_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tarsy_tasks.server.db")
+    masker = build_known_masker(known=KnownSecrets(["a passphrase, of (many) words!"]))
+    for place in range(1960, 2001, 3):
+        ServerOutput("db", masker).record_line(f"{'x' * place} a passphrase, of (many) words! {'y' * 9000}".encode())
+    assert "passphr" not in caplog.text
+    assert max(map(len, caplog.messages)) <= 2000 + len("stderr: ")

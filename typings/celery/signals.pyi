@@ -4,6 +4,7 @@ from typing import Any
 celeryd_after_setup: Any
 celeryd_init: Any
 after_setup_logger: Any
+beat_init: Any
 import_modules: Any
 worker_ready: Any
 worker_shutdown: Any

@@ -5,7 +5,7 @@ neither the log nor the event loop may drown in it. It does not read pipes.
 """
 
 import logging
-import string
+import re
 import time
 from collections import deque
 
@@ -14,8 +14,11 @@ from tarsy_tasks.masking import MASK, Masker
 __all__ = ["ServerOutput"]
 
 _LINE_LIMIT = 2_000
-_WORD_LIMIT = 512
-_WORD = string.ascii_letters.encode() + string.digits.encode() + b"+/=._~%-"
+_SEARCHED_BYTES = 8_000
+"""Of a line; a secret that the end of it halves is out of sight."""
+_VIEW_LINES, _VIEW_BYTES = 200, 8_000
+"""So much of what was said before is searched together with a line, if something is open in it."""
+_OPEN = re.compile(rb"Secret|[dD]ata[\"']?:|[:=|>][ \t\r]*$", re.MULTILINE)
 _LAST_WORDS_LINES = 5
 _LAST_WORDS_LIMIT = 600
 _LINES_PER_S = 50
@@ -41,7 +44,8 @@ class ServerOutput:
     def __init__(self, server: str, masker: Masker) -> None:
         self._logger = logging.getLogger(f"tarsy_tasks.server.{server}")
         self._masker = masker
-        self._last: deque[bytes] = deque(maxlen=_LAST_WORDS_LINES)
+        self._view: deque[bytes] = deque(maxlen=_VIEW_LINES)
+        self._view_bytes = 0
         self._key_lines = 0
         self._second = 0
         self._lines = 0
@@ -57,19 +61,39 @@ class ServerOutput:
         self._lines += 1
         self._bytes += len(line) + _LINE_COST_BYTES
         if line:
-            shown = self._without_key(_cut(line))
-            self._last.append(shown)
+            self._remember(self._without_key(line[:_SEARCHED_BYTES]))
             if self._lines <= _LINES_PER_S:
-                self._logger.log(level, "%s: %s", what, self._readable(shown))
+                self._logger.log(level, "%s: %s", what, self._last_line())
         return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
 
     def forget(self) -> None:
         """A new process begins: what the one before it said explains nothing any more."""
-        self._last.clear()
+        self._view.clear()
+        self._view_bytes = 0
 
     def last_words(self) -> str:
         """The last lines, for an error text; empty if there were none."""
-        return self._readable(b"\n".join(filter(None, self._last.copy())))[-_LAST_WORDS_LIMIT:]
+        lines = filter(None, self._masked_view().split("\n"))
+        return self._masker.mask("\n".join(deque(lines, _LAST_WORDS_LINES)))[-_LAST_WORDS_LIMIT:]
+
+    def _remember(self, line: bytes) -> None:
+        if len(self._view) == _VIEW_LINES:
+            self._view_bytes -= len(self._view.popleft())
+        self._view.append(line)
+        self._view_bytes += len(line)
+        while self._view_bytes > _VIEW_BYTES and len(self._view) > 1:
+            self._view_bytes -= len(self._view.popleft())
+
+    def _masked_view(self) -> str:
+        """What was said of late, masked: what a line shows may be a secret by what stands above it."""
+        lines = [line.decode("utf-8", "replace").rstrip() for line in self._view.copy()]
+        return self._masker.mask("\n".join(lines))
+
+    def _last_line(self) -> str:
+        line = self._view[-1].decode("utf-8", "replace").rstrip()
+        if _OPEN.search(b"\n".join(self._view)):
+            line = self._masked_view().rpartition("\n")[2]
+        return self._masker.mask(line)[:_LINE_LIMIT]
 
     def _without_key(self, line: bytes) -> bytes:
         """The line, or a mask if it is one of a private key: by itself it does not show it."""
@@ -81,13 +105,3 @@ class ServerOutput:
             self._key_lines -= 1
             return _MASKED_LINE
         return line
-
-    def _readable(self, line: bytes) -> str:
-        return self._masker.mask(line.decode("utf-8", "replace").rstrip())
-
-
-def _cut(line: bytes) -> bytes:
-    """The line, as far as it is logged. Half a token would not be known for one, so no word is cut in two."""
-    if len(line) <= _LINE_LIMIT:
-        return line
-    return line[: _LINE_LIMIT - _WORD_LIMIT] + line[_LINE_LIMIT - _WORD_LIMIT : _LINE_LIMIT].rstrip(_WORD)

@@ -52,7 +52,8 @@ _NEVER_SENT = (
 )
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """The other side hung up, as it does when it restarts; that says nothing about certificates."""
-_KEPT_BODY = 200
+_KEPT_BODY = 5000
+"""More than is shown, for it is masked before it is cut."""
 
 
 class CredentialsError(Exception):
