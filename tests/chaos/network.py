@@ -69,7 +69,7 @@ class Network:
         self._loop = asyncio.get_running_loop()
         self._stopped, self._passable = asyncio.Event(), asyncio.Event()
         self._passable.set()
-        async with await asyncio.start_server(self._connect, sock=self._listener, ssl=self._tls):
+        async with await asyncio.start_server(self._connect, sock=self._listener):
             self._serving.set()
             await self._stopped.wait()
             self._heal(reset=True)
@@ -84,6 +84,8 @@ class Network:
         try:
             await self._passable.wait()
             with suppress(OSError):
+                if self._tls is not None:
+                    await writer.start_tls(self._tls)  # not by the server: that closes no connection in mid-handshake
                 redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
                 self._open.add(redis_writer)
                 await asyncio.gather(self._pass_on(reader, redis_writer), self._pass_on(redis_reader, writer))

@@ -94,7 +94,11 @@ def test_a_server_that_is_down_for_3_s_costs_no_call_that_is_harmless_to_repeat(
     server = servers[variant]
     in_flight, while_down = server.results[:HALF], server.results[HALF:]
     check_answers(in_flight, server.ledger, lost=[result.call_id for result in in_flight if "add" in result.name])
-    assert {result.outcome for result in while_down} == {Outcome.OK}
+    failed = [result for result in while_down if result.outcome is not Outcome.OK]
+    if variant.startswith("sse"):
+        # The stream may end while the request of a call is on its way: then nobody can say whether it arrived.
+        failed = [each for each in failed if "look" in each.name or each.outcome is not Outcome.UNKNOWN]
+    assert [(each.name, each.content) for each in failed] == []
     assert set(server.ledger.runs("add").values()) == {1}
     assert server.ledger.starts == 2
     # Without a session, the new era does not even notice; else one replaces the one that was forgotten.
