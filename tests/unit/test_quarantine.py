@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tarsy_tasks.worker.quarantine import Quarantine
+from tests.processes import turns
 
 T = TypeVar("T")
 LONG_S = 5.0
@@ -15,7 +16,9 @@ LONG_S = 5.0
 async def _begun(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     """A task that waits for something by now."""
     task = asyncio.create_task(coroutine)
-    await asyncio.sleep(0)
+    begun = turns()
+    await anext(begun)
+    await anext(begun)
     return task
 
 
