@@ -32,7 +32,6 @@ class Network:
         self.port: int = self._listener.getsockname()[1]
         self._serving = threading.Event()
         self._open: set[asyncio.StreamWriter] = set()
-        self._served: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def running(self) -> Iterator["Network"]:
@@ -73,14 +72,15 @@ class Network:
             self._serving.set()
             await self._stopped.wait()
             self._heal(reset=True)
-        if self._served:
-            await asyncio.wait(self._served)
+        # Also those that were let in just now and have not begun.
+        if served := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(served)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopped.is_set():
+            writer.close()
+            return
         self._open.add(writer)
-        served = asyncio.current_task()
-        assert served is not None
-        self._served.add(served)
         try:
             await self._passable.wait()
             with suppress(OSError):
@@ -88,11 +88,13 @@ class Network:
                     await writer.start_tls(self._tls)  # not by the server: that closes no connection in mid-handshake
                 redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
                 self._open.add(redis_writer)
-                await asyncio.gather(self._pass_on(reader, redis_writer), self._pass_on(redis_reader, writer))
-                self._open.discard(redis_writer)
+                try:
+                    await asyncio.gather(self._pass_on(reader, redis_writer), self._pass_on(redis_reader, writer))
+                finally:
+                    self._open.discard(redis_writer)
+                    redis_writer.close()
         finally:
             self._open.discard(writer)
-            self._served.discard(served)
             writer.close()
 
     async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
