@@ -10,7 +10,6 @@ import pytest
 from pydantic import SecretStr
 
 from tarsy_tasks.config import OAuthClientCredentials
-from tarsy_tasks.worker.transport import oauth
 from tarsy_tasks.worker.transport.oauth import TokenSource
 from tarsy_tasks.worker.transport.transport_errors import CredentialsError
 from tests.processes import turns
@@ -26,12 +25,12 @@ def server() -> Iterator[Guarded]:
         yield server
 
 
-def source(server: Guarded, kind: str = "plain", **options: Any) -> TokenSource:
+def source(server: Guarded, kind: str = "plain", *, fetch_s: float = 10.0, **options: Any) -> TokenSource:
     options = {"token_url": f"{server.url}/token/{kind}"} | options
     auth = OAuthClientCredentials(
         type="oauth_client_credentials", client_id="me:1", client_secret=SecretStr(SECRET), **options
     )
-    return TokenSource("s", auth, None, lambda _: None)
+    return TokenSource("s", auth, None, lambda _: None, fetch_s)
 
 
 def run(use: Callable[[TokenSource], Awaitable[T]], tokens: TokenSource) -> T:
@@ -161,11 +160,8 @@ def test_the_client_s_secret_follows_no_redirect(server: Guarded) -> None:
     assert not error.is_transient
 
 
-def test_a_token_endpoint_that_hangs_or_is_not_there_fails_in_time(
-    server: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(oauth, "_FETCH_S", 0.3)
-    error = run(failure, source(server, "hangs"))
+def test_a_token_endpoint_that_hangs_or_is_not_there_fails_in_time(server: Guarded) -> None:
+    error = run(failure, source(server, "hangs", fetch_s=0.3))
     assert "did not answer within 0.3 s" in error.text
     assert error.is_transient
     with socket.socket() as unheard:

@@ -86,6 +86,7 @@ class TokenSource:
         auth: How to get a token, resolved.
         ca_file: Authorities to trust beside the usual ones. The certificate of a token endpoint is always verified.
         on_secrets: Called with every access token.
+        fetch_s: How long fetching one may take.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class TokenSource:
         auth: OAuthClientCredentials,
         ca_file: str | None,
         on_secrets: Callable[[Iterable[str]], None],
+        fetch_s: float = _FETCH_S,
     ) -> None:
         self.auth = auth
+        self._fetch_s = fetch_s
         self._on_secrets = on_secrets
         self._server = server
         self._ca_file = ca_file
@@ -165,14 +168,14 @@ class TokenSource:
         try:
             # One client a token, which is one an hour: nothing is kept open in between.
             async with (
-                asyncio.timeout(_FETCH_S),
-                httpx2.AsyncClient(verify=_tls(self._ca_file), timeout=_FETCH_S) as client,
+                asyncio.timeout(self._fetch_s),
+                httpx2.AsyncClient(verify=_tls(self._ca_file), timeout=self._fetch_s) as client,
             ):
                 where = auth.token_url or await _discover(client, auth.issuer or "")
                 response = await client.send(_build_request(client, where, auth), stream=True)
                 body = await read_body(response, _LARGEST_BYTES)
         except TimeoutError:
-            raise _error(where, f"did not answer within {_FETCH_S:g} s", is_transient=True) from None
+            raise _error(where, f"did not answer within {self._fetch_s:g} s", is_transient=True) from None
         except httpx2.InvalidURL:
             raise _error(where, "is no address that can be asked") from None
         except httpx2.HTTPError as error:
