@@ -24,7 +24,7 @@ from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, Step, read_aud
 from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.flower_tab.tools import ToolView, build_tools
-from tarsy_tasks.masking import build_masker
+from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.metrics import ToolMetrics, is_known, read_metrics
 from tarsy_tasks.models import ToolResult
 

@@ -27,7 +27,7 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
-from tarsy_tasks.masking import MASK
+from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.models import Attachment, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.worker.masking import Masker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from celery.exceptions import Ignore, Reject
 
-from tarsy_tasks.masking import MASK
+from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.worker.failure_masking import masked_failures
 
 SECRET = "hunter2hunter2"
