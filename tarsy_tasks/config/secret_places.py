@@ -26,8 +26,8 @@ __all__ = ["Secret", "find_exposed", "find_secrets", "find_written", "is_secret_
 
 _RANDOM = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{16,}")
 """What makes the value of a vague name a secret: `SORT_KEY` is a name of many meanings."""
-_SIGNATURES = frozenset({"sig", "signature"})
-"""Parameters of signed addresses."""
+_VAGUE = re.compile(r"(?i)(?:^|[-_.])(?:pat|private|sig|signature)$")
+"""Names that mean nothing in a text at large, but in a configuration."""
 _HARMLESS = re.compile(
     r"""(?xi)
     (?: true | false | yes | no | on | off | none | null | enabled | disabled | basic | bearer | oauth2? | \d{1,4}
@@ -62,7 +62,7 @@ class Secret(NamedTuple):
 
 def is_secret_name(name: str) -> bool:
     """Whether a key, a variable, a header, an option or a parameter is named like one that holds a secret."""
-    return is_header(name) or rate_name(name) is not None
+    return is_header(name) or rate_name(name) is not None or _VAGUE.search(name) is not None
 
 
 def show_secret(value: str) -> str:
@@ -87,6 +87,8 @@ def find_secrets(server: "ServerConfig") -> Iterator[Secret]:
 
 def find_written(server: "ServerConfig") -> Iterator[KeyPath]:
     """The places where the configuration itself holds a secret, rather than a reference to one."""
+    from tarsy_tasks.masking.masker import mask_text  # not for agents, who ask nothing of the kind
+
     seen: set[KeyPath] = set()
     for at, text in find_secrets(server):
         written = written_text(text) if has_references(text) else text
@@ -94,6 +96,10 @@ def find_written(server: "ServerConfig") -> Iterator[KeyPath]:
         is_written = _is_default(text, written) or _shape().search(written) if has_references(text) else written
         if is_written and at not in seen:
             seen.add(at)
+            yield at
+    for at, text in _texts_of(server):
+        written = written_text(text)
+        if at not in seen and mask_text(written) != written:
             yield at
 
 
@@ -105,6 +111,15 @@ def find_exposed(server: "ServerConfig") -> Iterator[KeyPath]:
             yield ("args", index)
 
 
+def _texts_of(server: "ServerConfig") -> Iterator[tuple[KeyPath, str]]:
+    for kind, texts in (("env", server.env), ("headers", server.headers)):
+        yield from (((kind, name), text) for name, text in texts.items())
+    yield from ((("args", index), text) for index, text in enumerate(server.args))
+    yield from ((("auth", name), str(value)) for name, value in server.auth or ())
+    if server.url is not None:
+        yield ("url",), server.url
+
+
 def _is_default(text: str, written: str) -> bool:
     """Whether all that a reference leaves is its own default."""
     return f":-{written}}}" in text and _HARMLESS.fullmatch(written) is None
@@ -113,7 +128,7 @@ def _is_default(text: str, written: str) -> bool:
 def _is_secret(name: str, value: str) -> bool:
     if not is_secret_name(name):
         return False
-    if rate_name(name) is Strength.FAINT:
+    if not is_header(name) and rate_name(name) in (None, Strength.FAINT):
         return has_references(value) or _RANDOM.fullmatch(value) is not None
     return _HARMLESS.fullmatch(value) is None
 
@@ -172,7 +187,7 @@ def _of_url(at: KeyPath, url: str) -> Iterator[Secret]:
         yield Secret(at, user)  # a token in the place of a user
     for pair in parts.query.split("&"):
         name, _, value = pair.partition("=")
-        if value and (name.lower() in _SIGNATURES or _is_secret(unquote(name), value)):
+        if _is_secret(unquote(name), value):
             yield Secret(at, value)
             yield Secret(at, unquote(value))
     for segment in parts.path.split("/"):

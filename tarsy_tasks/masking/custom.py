@@ -5,6 +5,7 @@ search takes time linear in the text; what many of them take together is limited
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import re2
@@ -15,9 +16,10 @@ __all__ = ["CustomPatterns", "check_pattern"]
 
 _MEMORY_BYTES = 8 * 1024 * 1024
 # At worst RE2 takes some 4 ns for each character and each step of a pattern.
-_MOST_STEPS = 5000
+_MOST_STEPS = 2000
 # Many times what a search takes. A pattern such as `a.*z|a` looks through the rest of the text for each `a`.
 _CPU_S, _CPU_S_PER_CHARACTER = 1.0, 2e-6
+_SAMPLES, _SAMPLE_CHARS = 16, 4096
 
 
 def check_pattern(pattern: str) -> None:
@@ -53,12 +55,34 @@ class CustomPatterns:
         last_s = time.thread_time() + _CPU_S + _CPU_S_PER_CHARACTER * len(text)
         searched = text if _is_encodable(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         for pattern in self._patterns:
+            _check_time(pattern, searched, last_s)
             for match in pattern.finditer(searched):
                 if time.thread_time() > last_s:
                     raise TimeoutError("custom patterns take too long")
-                start, end = match.span(1 if pattern.groups and match.start(1) >= 0 else 0)
-                if start < end and MASK not in text[start:end]:
+                found = match.span(1 if pattern.groups and match.start(1) >= 0 else 0)
+                start, end = _between_masks(text, *found)
+                if start < end and text[start:end] != MASK:
                     yield Edit(start, end)
+
+
+def _between_masks(text: str, start: int, end: int) -> tuple[int, int]:
+    """What of a match is none of a mask at its beginning or end; a mask that it holds as a whole goes with it."""
+    length = len(MASK)
+    before = text.rfind(MASK, max(0, start - length + 1), start + length - 1)
+    after = text.find(MASK, max(0, end - length + 1), end + length - 1)
+    return (start if before < 0 else before + length), (end if after < 0 else after)
+
+
+def _check_time(pattern: "re2.Pattern", text: str, last_s: float) -> None:
+    """Refuse a search that is sure to take too long: once it has begun it cannot be stopped before the next match."""
+    if len(text) <= _SAMPLES * _SAMPLE_CHARS:
+        return
+    started_s = time.thread_time()
+    for place in range(0, len(text), len(text) // _SAMPLES):
+        deque(pattern.finditer(text[place : place + _SAMPLE_CHARS]), maxlen=0)
+    took_s = time.thread_time() - started_s
+    if started_s + took_s * len(text) / (_SAMPLES * _SAMPLE_CHARS) > last_s:
+        raise TimeoutError("custom patterns would take too long")
 
 
 def _compile(pattern: str) -> "re2.Pattern":

@@ -35,6 +35,10 @@ TEXT_LIMIT = 1024 * 1024
 """Characters of text that a result keeps; what is cut off is named at its end."""
 STRUCTURED_LIMIT = TEXT_LIMIT
 """Characters of a structured value that a result keeps, as JSON; a longer one is left out, and named in the text."""
+DEPTH_LIMIT = 100
+"""Levels of a structured value that a result keeps; of a deeper one the text has to do."""
+PARTS_LIMIT = 1000
+"""Parts of the content that a result keeps; how many more there are is said at the end of the text."""
 ATTACHMENTS_LIMIT_BYTES = 4 * 1024 * 1024
 """Bytes of attachments that a result carries; larger ones keep their name and size."""
 _LONGEST_LINE = 64 * 1024
@@ -54,21 +58,25 @@ def build_result(
     repairs: tuple[str, ...] = (),
 ) -> ToolResult:
     """The answer to a call that the MCP server answered, error or not."""
-    texts = [*map(_text_of, result.content)]
+    blocks = result.content[:PARTS_LIMIT]
+    texts = [*map(_text_of, blocks)]
     content = _mask_document(texts, masker)
     parts = mask_borders(texts, masker) if content is None else [_NOTICE] * len(texts)
     if content is None:
         content = _mask_and_cut("\n".join(parts), masker)
     attachments = [
         _attachment(block, part)
-        for block, part in zip(result.content, parts, strict=True)
+        for block, part in zip(blocks, parts, strict=True)
         if not isinstance(block, TextContent)
     ]
     structured = _structured(result, content, masker)
     if structured is None and result.structured_content is not None:
-        content += f"\n[left out: a structured value of more than {STRUCTURED_LIMIT} characters; ask for less]"
+        limits = f"more than {STRUCTURED_LIMIT} characters, or {DEPTH_LIMIT} levels"
+        content += f"\n[left out: a structured value of {limits}; ask for less]"
     elif not content and structured is not None:
         content = json.dumps(structured, ensure_ascii=False)
+    if len(blocks) < len(result.content):
+        content += f"\n[cut: the first {PARTS_LIMIT} of {len(result.content)} parts; ask for less]"
     failed = bool(result.is_error)
     return ToolResult(
         call_id=call_id,
@@ -105,15 +113,17 @@ def _mask_and_cut(text: str, masker: Masker) -> str:
 def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonValue:
     """The structured content, or the value of a text that is a JSON object or array; masked."""
     if result.structured_content is not None:
-        return _mask_structured(_json_safe(result.structured_content), masker)
+        found: Any = result.structured_content
+        return None if _is_too_deep(found) else _mask_structured(_json_safe(found), masker)
     only = result.content[0] if len(result.content) == 1 else None
     text = content.strip()
     if not isinstance(only, TextContent) or text[:1] not in ("{", "[") or len(only.text) > TEXT_LIMIT:
         return None
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
+    return None if _is_too_deep(value) else value
 
 
 def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
@@ -121,6 +131,20 @@ def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
     if len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT:
         return None
     return masker.mask_json(mask_split(value, masker))
+
+
+def _is_too_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(DEPTH_LIMIT):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (cast("dict[str, Any]", each).values() if isinstance(each, dict) else cast("list[Any]", each))
+        ]
+        if not level:
+            return False
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _json_safe(value: Any) -> JsonValue:

@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from mcp_types import (
@@ -19,7 +20,7 @@ from mcp_types import (
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import Masker
-from tarsy_tasks.worker.content import ATTACHMENTS_LIMIT_BYTES, TEXT_LIMIT, build_result
+from tarsy_tasks.worker.content import ATTACHMENTS_LIMIT_BYTES, DEPTH_LIMIT, PARTS_LIMIT, TEXT_LIMIT, build_result
 from tarsy_tasks.worker.masking import build_masker
 
 LIMIT = TEXT_LIMIT + 128 * 1024
@@ -66,6 +67,30 @@ def test_a_text_that_is_json_is_structured_too(value: str, structured: object) -
     result = build(text(value))
     assert result.structured == structured
     assert result.content == value
+
+
+@pytest.mark.parametrize("depth", [DEPTH_LIMIT + 1, 300, 900, 20_000])
+def test_of_a_value_that_is_too_deep_the_text_is_left(depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    assert build(text(deep)).content == deep
+    assert build(text(deep)).structured is None
+    value: dict[str, Any] = {}
+    for _ in range(min(depth, 900)):
+        value = {"a": value}
+    result = build(text("see"), structured_content=value)
+    assert result.structured is None
+    assert result.content.startswith("see\n[left out: a structured value")
+
+
+def test_a_value_as_deep_as_may_be_is_kept() -> None:
+    deep = "[" * DEPTH_LIMIT + "]" * DEPTH_LIMIT
+    assert build(text(deep)).structured == json.loads(deep)
+
+
+def test_of_very_many_parts_the_first_are_kept() -> None:
+    result = build(*[text(str(number)) for number in range(PARTS_LIMIT + 5)])
+    assert result.content.startswith("0\n1\n")
+    assert result.content.endswith(f"\n{PARTS_LIMIT - 1}\n[cut: the first 1000 of 1005 parts; ask for less]")
 
 
 def test_structured_content_wins_and_stands_in_for_a_missing_text() -> None:

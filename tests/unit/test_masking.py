@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -280,7 +281,35 @@ def test_patterns_of_ones_own_are_masked_and_json_stays_json(pattern: str, text:
     assert tarsy_tasks.mask_text(text, patterns=[pattern]) == masked
 
 
-@pytest.mark.parametrize("pattern", ["(", "(?=x)y", r"(a)\1", "a*", "", "x{1,100000}", "\ud800"])
+@pytest.mark.parametrize(
+    ("pattern", "text", "masked"),
+    [
+        ("(?m)^customer: (.*)$", "customer: Bob, card 4111, password=hunter2", f"customer: {MASK}"),
+        ("[A-Z]{4,}|hunter.*", f"x {MASK}", f"x {MASK}"),
+        ("[A-Z]{4,}__ [a-z]+", f"x {MASK} beta", f"x {MASK}{MASK}"),
+        ("[a-z]+ __[A-Z]{3}", f"alpha {MASK}", f"{MASK}{MASK}"),
+    ],
+)
+def test_patterns_of_ones_own_take_masks_in_and_leave_them_alone(pattern: str, text: str, masked: str) -> None:
+    assert tarsy_tasks.mask_text(text, patterns=[pattern]) == masked
+    assert tarsy_tasks.mask_text(masked, patterns=[pattern]) == masked
+
+
+RANDOM = random.Random(3)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("a.*z|a", "a" * 200_000),
+        ("(?:[ab]{0,9}a){40}z", "".join(RANDOM.choice("ab") for _ in range(1_000_000))),
+    ],
+)
+def test_where_patterns_of_ones_own_take_too_long_nothing_is_shown(pattern: str, text: str) -> None:
+    assert tarsy_tasks.mask_text(text, patterns=[pattern]).startswith("[masked whole: ")
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=x)y", r"(a)\1", "a*", "", "x{1,100000}", "\ud800", "(a?b?){600}z"])
 def test_a_pattern_that_cannot_be_is_an_error(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"^is "):
         build_masker(patterns=[pattern])

@@ -22,6 +22,14 @@ WRITTEN: list[tuple[str, dict[str, Any]]] = [
     ("env.DATABASE_URL", {"command": "x", "env": {"DATABASE_URL": "postgres://u:hunter2@${HOST}/db"}}),
     ("env.PEM", {"command": "x", "env": {"PEM": "-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END"}}),
     ("env.MY_KEY", {"command": "x", "env": {"MY_KEY": RANDOM}}),
+    ("env.SIGNATURE", {"command": "x", "env": {"SIGNATURE": RANDOM}}),
+    ("env.GH_PAT", {"command": "x", "env": {"GH_PAT": RANDOM}}),
+    ("env.CONF", {"command": "x", "env": {"CONF": '{"password": "hunter2"}'}}),
+    (
+        "env.HOOK",
+        {"command": "x", "env": {"HOOK": f"https://hooks.slack.com/services/T01234567/B01234567/{RANDOM}a9Bc7Qw2"}},
+    ),
+    ("args[1]", {"command": "sh", "args": ["-c", "export A_TOKEN=q7Xv2mT9cLr4 && run --password hunter2"]}),
     ("args[0]", {"command": "x", "args": ["--api-key=abc"]}),
     ("args[1]", {"command": "x", "args": ["--token", "abc"]}),
     ("args[1]", {"command": "x", "args": ["-e", "GITHUB_TOKEN=abc"]}),
@@ -41,6 +49,18 @@ WRITTEN: list[tuple[str, dict[str, Any]]] = [
                 "issuer": "https://a",
                 "client_id": "c",
                 "client_secret": "abc",
+            },
+        },
+    ),
+    (
+        "auth.issuer",
+        {
+            "url": "http://h",
+            "auth": {
+                "type": "oauth_client_credentials",
+                "issuer": "https://u:hunter2@a",
+                "client_id": "c",
+                "client_secret": "${S}",
             },
         },
     ),

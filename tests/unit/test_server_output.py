@@ -56,6 +56,9 @@ def test_no_half_of_a_token_is_left_where_a_long_line_is_cut(
         (["apiVersion: v1", "data:", "  walnut: d2FsbnV0LXRyZWU=", "kind: Secret"], ["d2Fsbn"]),
         (["password:", "  hunter-two-lines", "bye"], ["hunter"]),
         (["password=", "hunter2-two-lines", "bye"], ["hunter"]),
+        (["- name: DB_PASSWORD", "  value: hunter-of-pairs", "bye"], ["hunter"]),
+        (["NAME   PASSWORD", "bob    hunter-of-tables", "bye"], ["hunter"]),
+        (["user,password", "bob,hunter-of-commas", "bye"], ["hunter"]),
     ],
 )
 def test_a_line_is_masked_with_those_above_in_view(
@@ -78,3 +81,12 @@ def test_half_a_known_secret_is_not_left_where_a_line_is_cut(caplog: pytest.LogC
         ServerOutput("db", masker).record_line(f"{'x' * place} a passphrase, of (many) words! {'y' * 9000}".encode())
     assert "passphr" not in caplog.text
     assert max(map(len, caplog.messages)) <= 2000 + len("stderr: ")
+
+
+@pytest.mark.parametrize("secret", ["a passphrase, of (many) words!", "ghp_0123456789abcdefghijklmnopqrstuvwxyz"])
+def test_half_a_secret_is_not_left_in_the_last_words_either(secret: str) -> None:
+    masker = build_known_masker(known=KnownSecrets(["a passphrase, of (many) words!"]))
+    for place in range(7960, 8001, 3):
+        output = ServerOutput("db", masker)
+        output.record_line(f"{'x' * place} {secret} {'y' * 9000}".encode())
+        assert secret[:5] not in output.last_words()

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import Masker
@@ -18,8 +19,10 @@ _LINE_LIMIT = 2_000
 _SEARCHED_BYTES = 8_000
 """Of a line; a secret that the end of it halves is out of sight."""
 _VIEW_LINES, _VIEW_BYTES = 200, 8_000
-"""So much of what was said before is searched together with a line, if something is open in it."""
-_OPEN = re.compile(rb"Secret|[dD]ata[\"']?:|[:=|>][ \t\r]*$", re.MULTILINE)
+"""So much of what was said before is searched together with a line, if something in it reaches far."""
+_NEAR_BYTES = 1_000
+"""So much else."""
+_REACHES_FAR = re.compile(rb"Secret|[dD]ata[\"']?:")
 _LAST_WORDS_LINES = 5
 _LAST_WORDS_LIMIT = 600
 _LINES_PER_S = 50
@@ -87,14 +90,31 @@ class ServerOutput:
 
     def _masked_view(self) -> str:
         """What was said of late, masked: what a line shows may be a secret by what stands above it."""
-        lines = [line.decode("utf-8", "replace").rstrip() for line in self._view.copy()]
-        return self._masker.mask("\n".join(lines))
+        return self._mask_lines(self._view.copy())
+
+    def _mask_lines(self, lines: Iterable[bytes]) -> str:
+        return self._masker.mask("\n".join(map(self._text_of, lines)))
 
     def _last_line(self) -> str:
-        line = self._view[-1].decode("utf-8", "replace").rstrip()
-        if _OPEN.search(b"\n".join(self._view)):
-            line = self._masked_view().rpartition("\n")[2]
-        return self._masker.mask(line)[:_LINE_LIMIT]
+        reaches_far = _REACHES_FAR.search(b"\n".join(self._view))
+        seen = self._masked_view() if reaches_far else self._mask_lines(self._near())
+        return self._masker.mask(seen.rpartition("\n")[2])[:_LINE_LIMIT]
+
+    def _near(self) -> list[bytes]:
+        """The last line and those right above it."""
+        size = 0
+        lines: list[bytes] = []
+        for line in reversed(self._view):
+            size += len(line)
+            if lines and size > _NEAR_BYTES:
+                break
+            lines.append(line)
+        return lines[::-1]
+
+    def _text_of(self, line: bytes) -> str:
+        """As it may be shown but for the lines above it: without the end, where one was cut that may be of a secret."""
+        text = line.decode("utf-8", "replace").rstrip()
+        return text if len(line) < _SEARCHED_BYTES else self._masker.mask_start(text, _LINE_LIMIT)
 
     def _without_key(self, line: bytes) -> bytes:
         """The line, or a mask if it is one of a private key: by itself it does not show it."""
