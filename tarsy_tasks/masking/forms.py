@@ -127,11 +127,6 @@ FORMS = (
     Form("SQL, bare", r"(?i:\bidentified[ \t]+by[ \t]+)([^\s\"';,]+)", _made_up),
     Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
     Form("pgpass", r"(?m:^[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:]{8,})\r?$)", _random),
-    Form(
-        "ssh key",
-        r"(?:ssh-(?:rsa|dss|ed25519|ed448)|ecdsa-sha2-nistp\d+)(?:@openssh\.com)?[ \t]+"
-        r"(AAAA[A-Za-z0-9+/]{16,}={0,3}|[A-Za-z0-9+/=\-]{24,})",
-    ),
 )
 
 _search = Search([form.pattern for form in FORMS])

@@ -5,6 +5,7 @@ Owns the lists, nothing else: `names` and `values` say what they mean.
 
 __all__ = [
     "ALLOWED_SUFFIXES",
+    "CODES",
     "COLLECTIONS",
     "ENDINGS",
     "KEYS_TO_ROOMS",
@@ -35,9 +36,10 @@ def _words(text: str) -> frozenset[str]:
 
 STRONG = _words(
     """
-    password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey apikeys privatekey accesskey
+    password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey privatekey accesskey
     clientsecret masterkey signingkey encryptionkey accountkey sharedkey mnemonic
-    passwort kennwort senha contrasena mdp wachtwoord haslo
+    masterauth authtok
+    passwort kennwort passe senha contrasena mdp wachtwoord haslo
     """
 )
 """What stands behind one of these is a secret, unless it is clearly none."""
@@ -45,14 +47,14 @@ STRONG = _words(
 WEAK = _words(
     """
     secret token auth jwt bearer credential credentials creds otp totp csrf xsrf passkey authkey sessionkey
-    sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken
+    sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken secretid authenticationstring
     """
 )
 """What stands behind one of these is a secret if it looks like one."""
 
 NAMES = STRONG | WEAK | {"key"}
 
-ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "apikey", "accesskey", "privatekey")
+ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "bindpw", "apikey", "accesskey", "privatekey")
 """Ends of strong names that are written in one: `dbpassword`."""
 WEAK_ENDINGS = ("token", "secret")
 PASS_OWNERS = _words(
@@ -66,7 +68,7 @@ KEYS_TO_VAULTS = _words(
 """`api_key`: as strong as a password."""
 KEYS_TO_ROOMS = _words(
     """
-    auth app application session license deploy service storage hmac jwt aes rsa webhook admin root ssh pgp gpg unseal
+    auth app application session license deploy service storage hmac jwt aes rsa webhook admin root ssh unseal
     recovery consumer ingest integration write read server user project bot function functions
     """
 )
@@ -75,7 +77,8 @@ KEYS_TO_THINGS = _words(
     """
     public primary foreign partition sort cache row object routing hash group order index range composite unique natural
     surrogate candidate idempotency dedup dedupe deduplication shard message event map dict json label host registry
-    path file translation locale i18n redis lookup join search query config setting option sorting grouping data
+    path file translation locale i18n redis lookup join search query config setting option sorting grouping data gpg pgp
+    trusted authorized known
     """
 )
 """`cache_key`: no secret. Any other `…_key` is one if its value is long and random."""
@@ -93,6 +96,8 @@ PATS_OF = _words("github gh gitlab ado azure devops asana docker bitbucket perso
 """`GITHUB_PAT` is a personal access token, `URL_PAT` a pattern."""
 SEEDS = _words("otp totp mfa wallet hd")
 PHRASES = _words("seed recovery backup mnemonic secret pass")
+CODES = _words("recovery backup scratch emergency rescue")
+"""`recovery_codes`: each is as good as a password."""
 
 ALLOWED_SUFFIXES = _words(
     """
@@ -139,7 +144,8 @@ PROSE = _words(
     the a an is are was were be been being must should shall may might can cannot could will would has have had does do
     did not for to of in on at by with from and or but that this these those it its your you my our we they if when
     where which what who how please enter type provide use using used least than too only no length characters
-    character required expired invalid incorrect missing changed field value
+    character required expired invalid incorrect missing changed field value updated successfully rotated generated failed
+    left remaining sent stored
     """
 )
 """Several words with one of these among them are a sentence rather than a passphrase."""
