@@ -42,12 +42,12 @@ _CONNECTOR = (
 )
 _FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
 _HEADED = r"[ \t]*\r?\n[ \t]*(?:\r?\n[ \t]*)?(?:\d{1,2}[.)]|[-*])[ \t]"
-_KEYED = r"(?i:key)[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
+_KEYED = r"(?i:key)[ \t]?[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
 _ARGUMENT = r"[ \t]+[^\s]"
 
 ASSIGNED = (
-    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{TAGGED}"
+    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)|{_CALLED}|{_OPENED}|{TAGGED}"
     rf"|{COUPLED}|{_HEADED}|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}|{_KEYED}"
 )
 """A name with whatever may stand between it and its value."""
@@ -76,6 +76,8 @@ _TYPED = re.compile(r"[ \t]+::")
 """In LDIF no space stands before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
+_LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
+"""`Client Secret Value: x`."""
 _OWNER = re.compile(r"([A-Za-z]+) $")
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
 _DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
@@ -95,7 +97,7 @@ _OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
 _BEHIND_ARGUMENT = frozenset(",)}")
 _READING = re.compile(
     r"(?i)(?:ask|prompt|generate|gen|make|build|new|issue|mint|sign|register|get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
-    r"|refresh|revoke|parse|resolve|input|label|test|expect)(?=[_A-Z]|$)"
+    r"|refresh|revoke|changeuser|parse|resolve|input|label|test|expect)(?=[_A-Z]|$)"
 )
 
 
@@ -243,7 +245,7 @@ def _with_rest_of_masked(content: str, value: Value) -> Value | None:
 def _read_paired(named: Named) -> Value | None:
     """`name: X` and beside it `value: Y`."""
     if not _NAMED.search(named.before):
-        return None
+        return _read_assigned(named) if _LABELLED.fullmatch(named.tail[0]) else None
     text, tail = named.text, named.tail
     line_start = text.rfind("\n", tail.start(), tail.end()) + 1
     value = read_value(text, tail.end(), line_start=line_start or None)

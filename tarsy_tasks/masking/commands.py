@@ -21,22 +21,36 @@ _UPPER_P = rf"[ \t]-P[ \t=]*{_VALUE}"
 _USER = rf"[ \t](?:-u|--user|--proxy-user|-U)[ \t=]*(?:[\"'](?=[^\s:]))?[^\s:\"'%]+[:%]{_VALUE}"
 
 PROGRAMS: dict[str, str] = {
+    r"az[ \t]+keyvault[ \t]+secret[ \t]+set": rf"[ \t]--value[ \t=]+{_VALUE}",
     r"(?:mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|mysqlsh)": _P_ATTACHED,
     r"(?:docker|podman|nerdctl|crane|skopeo|buildah|helm|oras)[ \t](?:[a-z]+[ \t])?login": _P,
-    r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl)": _P,
+    r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl|cqlsh|cypher-shell|beeline)": _P,
     r"(?i:psexec)(?:\.exe)?": _P,
-    r"(?:sqlcmd|bcp|mosquitto_pub|mosquitto_sub|ipmitool|zip|unzip|snmpget|tsm)": _UPPER_P,
-    r"(?:curl|wget|http|httpie|smbclient|etcdctl|xh)": _USER,
+    r"(?:sqlcmd|bcp|mosquitto_pub|mosquitto_sub|ipmitool|zip|unzip|tsm)": _UPPER_P,
+    r"(?:curl|wget|http|httpie|smbclient|rpcclient|etcdctl|xh)": _USER,
     r"redis-cli": rf"[ \t](?:-a|--pass)[ \t=]*{_VALUE}",
     r"(?:ldapsearch|ldapadd|ldapmodify|ldapdelete|ldapwhoami|ldappasswd)": rf"[ \t]-w[ \t]*{_VALUE}",
     r"(?:7z|7za|rar|unrar)": rf"[ \t]-p{_VALUE}",
-    r"openssl": rf"[ \t]-pass(?:in|out)?[ \t]+pass:{_VALUE}",
+    r"openssl": rf"[ \t](?:-pass(?:in|out)?[ \t]+pass:|-[kK][ \t]+){_VALUE}",
     r"rabbitmqctl": rf"[ \t](?:add_user|change_password)[ \t]+\S+[ \t]+{_VALUE}",
-    r"htpasswd": rf"[ \t]-\w*b\w*[ \t]+\S+[ \t]+\S+[ \t]+{_VALUE}",
+    r"htpasswd": rf"[ \t]-(?:\w*n\w*b\w*|\w*b\w*n\w*|\w*b\w*[ \t]+\S+)[ \t]+\S+[ \t]+{_VALUE}",
     r"(?:flyctl|fly)": rf"[ \t](?:-t|--access-token)[ \t=]*{_VALUE}",
     r"xfreerdp": rf"[ \t]/p:{_VALUE}",
+    r"gh[ \t]+secret[ \t]+set": rf"[ \t](?:-b|--body)[ \t=]*{_VALUE}",
+    r"aws[ \t]+ssm[ \t]+put-parameter": (
+        rf"[ \t]--value[ \t=]+{_VALUE}(?=.*SecureString)|SecureString.*?[ \t]--value[ \t=]+{_VALUE}"
+    ),
+    r"pulumi[ \t]+config[ \t]+set": rf"[ \t]--secret[ \t]+\S+[ \t]+{_VALUE}",
+    r"kubectl[ \t]+create[ \t]+secret": rf"[ \t]--from-literal[ \t=]+[\w.\-]+={_VALUE}",
+    r"net[ \t]+use": rf"[ \t]\\\\\S+[ \t]+{_VALUE}",
+    r"net[ \t]+user": rf"(?<=user)[ \t]+\w\S*[ \t]+{_VALUE}",
+    r"snmp(?:walk|get|getnext|set|bulkwalk|bulkget|table|trap|inform)": rf"[ \t]-[cAX][ \t]*(?!public\b){_VALUE}",
+    r"lftp": rf"[ \t]-u[ \t]*[^\s,]+,{_VALUE}",
+    r"(?:sqlplus|rman|expdp|impdp|sqlldr)": r"[ \t](?:userid=)?[\"']?[\w$#]+/\"?([^\s@/\"']+)",
+    r"mc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)": r"[ \t]\S+[ \t]+https?://\S+[ \t]+(\S+[ \t]+\S+)",
+    r"rclone[ \t]+obscure": rf"(?<=obscure)[ \t]+{_VALUE}",
 }
-"""Programs → the option that takes a secret."""
+"""Programs → the option that takes a secret. Of two for the same program, the first counts."""
 
 _options = [re.compile(option) for option in PROGRAMS.values()]
 COMMANDS = tuple(rf"\b{program}[ \t]" for program in PROGRAMS)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.lines import JUDGES
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
@@ -51,6 +52,10 @@ def _bearer(text: str, start: int, end: int) -> Span | None:
 
 def _quoted(text: str, start: int, end: int) -> Span | None:
     return (start, end) if is_secret(text[start:end], Strength.STRONG, is_quoted=True) else None
+
+
+def _judged(judge: Callable[[str], bool]) -> Callable[[str, int, int], Span | None]:
+    return lambda text, start, end: (start, end) if judge(text[start:end]) else None
 
 
 def _made_up(text: str, start: int, end: int) -> Span | None:
@@ -125,8 +130,14 @@ FORMS = (
         _quoted,
     ),
     Form("SQL, bare", r"(?i:\bidentified[ \t]+by[ \t]+)([^\s\"';,]+)", _made_up),
+    *(
+        Form(name, pattern, _judged(judge))
+        for table, judge in JUDGES
+        for name, patterns in table.items()
+        for pattern in patterns
+    ),
     Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
-    Form("pgpass", r"(?m:^[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:]{8,})\r?$)", _random),
+    Form("pgpass", r"(?m:(?:^|\")[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:\"\\]{8,})(?:[\r\"\\]|$))", _random),
 )
 
 _search = Search([form.pattern for form in FORMS])

@@ -12,13 +12,14 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+from tarsy_tasks.masking.answers import find_secret_keys, is_resource
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
-from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
 __all__ = ["JsonText", "confine", "find_json", "may_hold_json", "says_something"]
@@ -46,6 +47,8 @@ _FAILURES_LIMIT = 50
 """What is no JSON costs more at that speed, for its error counts all lines before it."""
 _SHORTEST_SKIP, _LONGEST_SKIP = 128, 64 * 1024
 """Shorter ones cost as much as they save."""
+_RESOURCE_DEPTH = 5
+_KEYS_OF_VAULT = re.compile(r"[^\[\]]{0,1000}\]\s*,\s*\"keys_base64\"")
 _ATTEMPTS = 2
 """Before each hit; what it lies in cannot be skipped."""
 
@@ -246,6 +249,8 @@ class _Reader:
         """Whether what begins now belongs to the data of a Secret, or stands under a name that says something."""
         outer = self._frames[-1]
         name = outer.name_below
+        if name == "keys" or self._resource() is not None:
+            return True
         return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or says_something(name)
 
     def _pass_hits(self, position: int) -> None:
@@ -268,8 +273,7 @@ class _Reader:
             self._mask_all(frame.undecided)
         if frame.has_pair_value:
             self._mask_pair(frame)
-        if frame.name == "payload" and "data" in frame.scalars and "dataCrc32c" in frame.scalars:
-            self._mask_all([frame.scalars["data"]])  # of Google's Secret Manager
+        self._mask_answer(frame)
         if outer is not None and not kind:
             outer.undecided += frame.data + frame.undecided
 
@@ -357,9 +361,11 @@ class _Reader:
                 return self._mask_named(token, name)
         if previous.startswith("-") and not said.startswith("-") and "=" not in previous:
             return self._mask_named(token, previous)
-        if looks_random(said) or is_made_up(said):
-            return any(self._mask_named(token, name) for name in (frame.name, frame.name.removesuffix("s"), previous))
-        return False
+        if frame.name == "keys" and _KEYS_OF_VAULT.match(self._text, token.end):
+            return self._replace(token, MASK)
+        ratings = (_rate(frame.name), _rate(previous))
+        is_some = any(isinstance(rating, Strength) and is_item(said, rating) for rating in ratings)
+        return is_some and self._replace(token, MASK)
 
     def _mask_pair(self, frame: _Frame) -> None:
         """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
@@ -376,6 +382,23 @@ class _Reader:
             elif _VAULT.search(self._said(scalars.get("id"))):
                 self._mask_as(scalars[value], Strength.STRONG, "")
 
+    def _mask_answer(self, frame: _Frame) -> None:
+        """Mask what is secret by what stands beside it."""
+        scalars = {key.lower(): token for key, token in frame.scalars.items()}
+        if not scalars:
+            return
+        said = {key: self._text[token.start : token.end] for key, token in scalars.items()}
+        for key, strength in find_secret_keys(said, frame.name, self._resource()):
+            self._mask_as(scalars[key], strength, "")
+
+    def _resource(self) -> str | None:
+        """The type of Terraform's resource that is being read, if it may hold secrets."""
+        for outer in reversed(self._frames[-_RESOURCE_DEPTH:]):
+            kind = outer.scalars.get("type")
+            if kind is not None and is_resource(said := self._text[kind.start : kind.end]):
+                return said
+        return None
+
     def _mask_all(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
             if token.kind is _STRING:
@@ -386,8 +409,8 @@ class _Reader:
 
     def _search(self, token: Token) -> None:
         """Have the masker look at what a string says, if there may be something."""
-        if self._hit < token.start:
-            self._pass_hits(token.start)
+        if self._hit < token.start - 1:
+            self._pass_hits(token.start - 1)  # what begins a line may begin with its quote
         if self._hit < token.end:
             said = self._said(token)
             if not _PLAIN.fullmatch(said):

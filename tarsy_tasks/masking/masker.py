@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tarsy_tasks.masking.answers import CLUES
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
 from tarsy_tasks.masking.commands import COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
@@ -27,6 +28,7 @@ from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project, unescape
+from tarsy_tasks.masking.sql import STATEMENTS, find_in_sql
 from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ _KINDS = (
 )
 
 _escapes = Places([r"\\"])
-_anything = Places([ASSIGNED, HEADINGS, BORDERS, *COMMANDS, *_KINDS, *(form.pattern for form in FORMS)])
+_anything = Places([ASSIGNED, HEADINGS, BORDERS, STATEMENTS, *COMMANDS, *CLUES, *_KINDS, *(form.pattern for form in FORMS)])
 
 
 class _Draft:
@@ -229,6 +231,7 @@ class Masker:
                 *find_inline(draft.text, draft.projection),
                 *find_private_keys(draft.text),
                 *find_in_tables(draft.text, draft.projection),
+                *find_in_sql(draft.text, draft.projection),
                 *find_in_commands(draft.text, draft.projection),
                 *chain.from_iterable(find_forms(draft.text, each) for each in projections),
             )

@@ -30,8 +30,8 @@ class Strength(IntEnum):
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _HEADER_KEY = ("x-auth-key", "x_auth_key")
-_OF_A_SECRET = re.compile(r"(?i:checksum/|secret-hash$)|^SecretID$")
-"""What charts write onto pods, so that these restart when a Secret changes; the name of a Docker secret."""
+_OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
+"""What charts write onto pods, so that these restart when a Secret changes."""
 
 _KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (

@@ -52,6 +52,7 @@ _PUBLIC = re.compile(
     | SHA256:[A-Za-z0-9+/]{43}=?
     | 0x(?:[0-9A-Fa-f]{8}){1,2}                                # of GPG
     | [0-9A-F]{40}
+    | [0-9a-z]{25}                                             # the id of an object of Docker Swarm
     | -----BEGIN[ ](?:[A-Z0-9 ]*PUBLIC[ ]KEY|CERTIFICATE)[^\n]*.*
     """,
     re.DOTALL,
@@ -123,7 +124,8 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
 
 
 def _is_public(value: str, strength: Strength) -> bool:
-    return _PUBLIC.fullmatch(value) is not None and not (strength is Strength.STRONG and value.isalnum())
+    is_sure = strength is Strength.STRONG and value.isalnum() and not value.startswith("0x")
+    return not is_sure and _PUBLIC.fullmatch(value) is not None
 
 
 def is_placeholder(value: str) -> bool:

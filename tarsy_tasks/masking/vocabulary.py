@@ -48,6 +48,7 @@ WEAK = _words(
     """
     secret token auth jwt bearer credential credentials creds otp totp csrf xsrf passkey authkey sessionkey
     sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken secretid authenticationstring
+    keysbase64
     """
 )
 """What stands behind one of these is a secret if it looks like one."""
@@ -111,7 +112,7 @@ ALLOWED_SUFFIXES = _words(
 LITERALS = _words(
     """
     true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
-    bearer digest ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
+    bearer digest cram-md5 digest-md5 scram-sha-1 scram-sha-256 ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
 
     required optional expected set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden
     redacted masked removed omitted filtered denied granted failed success succeeded unknown present absent provided

@@ -1,0 +1,133 @@
+"""Secrets that stand at a fixed place of a line, or a statement, without a name of their own: `AUTH bob x`.
+
+Owns the table of who writes such lines. What an option or a setting calls by its name needs none: `assignments` reads
+it; the arguments of programs are in `commands`.
+"""
+
+from collections.abc import Callable
+
+from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
+
+__all__ = ["JUDGES"]
+
+_BEGIN = r"(?m:^|[\"'`>]|[:\]][ \t])[ \t]*"
+"""Of a line, of a text in quotes, behind a prompt, or behind what a log puts first."""
+_LINE = r"(?m:^|[\"'`])[ \t]*"
+_END = r"[ \t\r]*(?m:[\"'`\\]|$)"
+_W = r"[ \t]+"
+_Q = r"\\*[\"']"
+_RULES = r"(?:[ \t]+(?:on|off|reset\w*|all\w+|[+\-~&%@]\S*|\(\S*))*"
+_CODE_OF = r"one-time|verification|security|login|sign-in|2fa|mfa|otp|authentication|confirmation"
+_PIPE = r"\\*[\"']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?"
+
+LINES: dict[str, tuple[str, ...]] = {
+    "AWS, as text": (
+        r"\tSecureString[ \t]+([^\t\n\\]+)",
+        r"\t\d{4}-\d\d-\d\dT[\d:.+Z]+\t([A-Za-z0-9+/]{40}(?:\t[A-Za-z0-9+/=]{100,})?)",
+    ),
+    "Redis": (
+        rf"\b(?:(?i:setuser){_W}\S+|user{_W}\S+{_W}(?:on|off)){_RULES}{_W}[><#!](\S+)",
+        rf"(?i:\bhello){_W}[23]{_W}(?i:auth){_W}\S+{_W}(\S+)",
+        rf"\b(?i:auth2){_W}\S+{_W}(\S+)",
+        r"\bAUTH\r?\n(?:\$\d+\r?\n[^\n]*\n)?\$\d+\r?\n([^\r\n]+)",
+    ),
+    "SMTP": (
+        rf"{_BEGIN}AUTH{_W}PLAIN{_W}([A-Za-z0-9+/]{{8,}}={{0,2}})",
+        r"334 UGFzc3dvcmQ6\s+(?:[^\n]*[>:][ \t]+)?([A-Za-z0-9+/]{4,}={0,2})",
+    ),
+    "FTP, POP3": (r"(?:331[ -][^\n]*|USER [^\n]*|\+OK[^\n]*)\r?\n[^\n]*?PASS[ \t]+(\S+)",),
+    "Cisco and alike": (
+        rf"\b(?:radius|tacacs)(?:-server)?\b[^\n]*?{_W}key{_W}(?:\d{_W})?(\S+)",
+        rf"\bcrypto{_W}(?:isakmp|ike\w*){_W}key{_W}(?:[06]{_W})?(\S+)",
+        rf"\b(?:message-digest-key{_W}\d+{_W}md5|authentication-key|key-string|wpa-psk{_W}(?:ascii|hex)){_W}(?:\d{_W})?"
+        r"\"?([^\s\"]+)",
+        rf"\bpre-shared-key{_W}(?:(?:ascii-text|hexadecimal|local|remote){_W})*\"?([^\s\"]+)",
+        rf"\b(?:psksecret|passwd|password|secret|key){_W}ENC{_W}(\S+)",
+    ),
+    "SNMP": (
+        rf"\bsnmp-server{_W}community{_W}(?:[07]{_W})?(\S+)",
+        rf"{_LINE}r[ow]community6?{_W}(\S+)",
+        rf"\bcreateUser{_W}\S+{_W}(?:MD5|SHA[\w\-]*){_W}\"?([^\s\"]+)",
+    ),
+    "strongSwan, PPP": (rf":{_W}(?:PSK|EAP|XAUTH|NTLM){_W}\"([^\"\n]+)\"",),
+    "Postfix": (
+        rf"{_LINE}\[[\w.\-]+\](?::\d+)?{_W}[^\s:\"]+:([^\s\"\\][^\n\"\\]*)",
+        r"\bstatic:[^\s:]+:(\S+)",
+    ),
+    "HAProxy": (rf"\bstats{_W}auth{_W}[^\s:]+:(\S+)",),
+    "Terraform": (
+        r"resource[ \t]+\\*\"random_password\\*\"[^{]+\{[^}]*?\bresult[ \t]*=[ \t]*\\*\"([^\"\n\\]+)",
+        r"\b(?:value|default)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)\\*\"[ \t]*\r?\n(?:[^}\n]*\n)*?[ \t]*sensitive[ \t]*=[ \t]*true",
+    ),
+    "PHP": (r"[\"'](?i:[\w\-]*(?:passw(?:or)?d|pwd|secret|token|api_?key))[\"']\]=>\s+string\(\d+\) \"([^\"\n]+)\"",),
+    "Ruby": (
+        rf":(?:\w*_)?(?:password|passphrase|secret|token|api_key)[ \t]*,[ \t]*[\"']([^\"'\n]+)[\"']",
+    ),
+    "a pipe": (
+        rf"\becho{_W}(?:-n{_W})?[\"']?[\w.\-]+:([^\"'|\n]+?){_PIPE}chpasswd\b",
+        rf"\b(?:echo|printf){_W}(?:-n{_W})?\\*[\"']?([^\"'|\n\\]+?){_PIPE}(?:sudo{_W}-S|-S\b|[^\n|]+--?(?:password|pass|passphrase|token)"
+        r"-(?:stdin|fd)|cryptsetup\b|passwd\b|kinit\b|smbpasswd\b|gh auth login)",
+    ),
+    "a here string": (rf"\b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)",),
+}
+"""Who writes it → what stands around its secret, which is the group."""
+
+CLUES: dict[str, tuple[str, ...]] = {
+    "Redis": (
+        rf"{_BEGIN}(?i:auth){_W}[\w.@\-]+{_W}([^\s\"'`]+){_END}",
+        rf"{_Q}(?i:auth){_Q}(?:{_W}{_Q}[\w.@\-]+{_Q})?{_W}{_Q}([^\"'\n\\]+)",
+    ),
+    "IMAP, IRC": (
+        rf"{_BEGIN}\w{{1,8}}{_W}LOGIN{_W}\S+{_W}\\*\"?([^\s\"\\]+)",
+        rf"\bIDENTIFY{_W}(?:\S+{_W})?(\S+)",
+    ),
+    "Cisco and alike": (
+        rf"\b(?:password|secret|key){_W}[05-9]{_W}(\S+)",
+        rf"\bauthentication{_W}(?:text|md5{_W}key-string){_W}(\S+)",
+    ),
+    "SNMP": (r"\b(?:AES|DES)(?:-?\d+)?[ \t]+\\*\"([^\"\n\\]{8,})",),
+    "PPP": (rf"{_LINE}\"?[\w.@\\\-]+\"?{_W}\*{_W}\"?([^\s\"*]+)\"?{_W}\*{_END}",),
+    "Postfix": (rf"{_LINE}[\w.\-]+(?::\d+)?{_W}[\w.+\-]+@[\w.\-]+:([^\s\"\\]+){_END}",),
+    "WordPress": (
+        r"\bdefine\([ \t]*[\"'](?:(?:SECURE_)?AUTH|LOGGED_IN|NONCE)_(?:KEY|SALT)[\"'][ \t]*,[ \t]*[\"']([^'\n]{8,})[\"']",
+    ),
+    "SQL": (r"(?i:\b(?:crypt|encrypt|(?:old_)?password|pgp_sym_encrypt|aes_encrypt)\()'([^'\n]+)'",),
+    "people": (
+        rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",
+        r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are))?[ \t]*[:=]?[ \t]*)[\w.@\-]+"
+        r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/]+)",
+    ),
+}
+"""The same of what is no sure sign: the group has to look like a secret."""
+
+_CALLED = (
+    r"(?i:login|\.auth|basic_?auth|bind(?:_s)?|authenticate|getconnection|usernamepasswordcredentials?|networkcredential"
+    r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials)"
+)
+CALLS = (
+    rf"{_CALLED}\([^()\n]*{_Q}[ \t]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
+    r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
+    r"[\"']([^\"'\n]+)[\"']",
+)
+"""Functions that take a name and a password."""
+
+
+def is_some_secret(value: str) -> bool:
+    """Whether what stands in such a place is none of the words that say that nothing does."""
+    return is_secret(value, Strength.STRONG, is_quoted=True) and value != "public" and not is_prose(value, is_quoted=True)
+
+
+def is_told(value: str) -> bool:
+    """Whether it looks like a secret, too."""
+    value = value.rstrip(".,;")
+    is_digits = value.isdigit() and len(value) >= 4
+    is_some = is_digits or looks_random(value) or is_made_up(value) or (" " in value and any(map(str.isdigit, value)))
+    return is_some and is_some_secret(value)
+
+
+JUDGES: tuple[tuple[dict[str, tuple[str, ...]], Callable[[str], bool]], ...] = (
+    (LINES, is_some_secret),
+    (CLUES, is_told),
+    ({"calls": CALLS}, is_told),
+)
