@@ -4,11 +4,12 @@ Owns the tables of what says so, and of whose answers have no sign but their sha
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.vocabulary import PAIR_VALUES
 
-__all__ = ["CLUES", "find_secret_keys", "is_resource"]
+__all__ = ["CLUES", "find_secret_keys", "is_resource", "is_telling"]
 
 _FLAGS = ("sensitive", "secret", "masked", "issecret", "is_secret", "secure", "issecure", "is_secure", "encrypted")
 """With one of these that is true beside it, a value is a secret: Terraform, GitLab, Azure DevOps, Octopus, Vercel."""
@@ -59,6 +60,13 @@ CLUES = (
 
 _FLAGS_SET = frozenset(_FLAGS)
 _TYPES_SET = frozenset(_TYPES)
+_TELLING = PAIR_VALUES.union(*(secrets for _, secrets in SHAPES.values()))
+
+
+@lru_cache(maxsize=4096)
+def is_telling(key: str) -> bool:
+    """Whether an object that has such a key may be one of these."""
+    return key.lower() in _TELLING
 
 
 def is_resource(kind: str) -> bool:

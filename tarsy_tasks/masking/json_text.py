@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from tarsy_tasks.masking.answers import find_secret_keys, is_resource
+from tarsy_tasks.masking.answers import find_secret_keys, is_resource, is_telling
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
@@ -67,11 +67,6 @@ def says_something(name: str) -> bool:
     return _rate(name) is not None or name.lower() in COLLECTIONS
 
 
-@lru_cache(maxsize=4096)
-def _is_pair_value(key: str) -> bool:
-    return key.lower() in PAIR_VALUES
-
-
 class JsonText(NamedTuple):
     """One stretch of JSON.
 
@@ -98,7 +93,7 @@ class _Frame:
         rating: What that says of its value.
         previous: The string that was read last, in an array.
         scalars: Its values that are no object and no array, by their keys.
-        has_pair_value: Whether one of these keys is that of a value whose name stands beside it.
+        is_telling: Whether one of these keys is that of a value of which something beside it tells what it is.
         owner: The object under whose `data` or `stringData` it stands.
         data: What stands under its own.
         undecided: The same of objects in it that have no `kind`.
@@ -113,7 +108,7 @@ class _Frame:
         self.rating: _Rating = None
         self.previous = ""
         self.scalars: dict[str, Token] = {}
-        self.has_pair_value = False
+        self.is_telling = False
         self.owner: _Frame | None = None
         if outer is not None:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
@@ -203,6 +198,7 @@ class _Reader:
         self._frames: list[_Frame] = []
         self._is_json = True
         self._has_object = False
+        self._has_resource = False
         self._attempts = _ATTEMPTS
 
     @property
@@ -271,9 +267,10 @@ class _Reader:
             self._mask_all(frame.data)
         if kind == LIST_KIND:
             self._mask_all(frame.undecided)
-        if frame.has_pair_value:
+        if frame.is_telling:
             self._mask_pair(frame)
-        self._mask_answer(frame)
+        if frame.is_telling or self._has_resource:
+            self._mask_answer(frame)
         if outer is not None and not kind:
             outer.undecided += frame.data + frame.undecided
 
@@ -309,8 +306,10 @@ class _Reader:
             if frame.is_object:
                 name = frame.key
                 frame.scalars[name] = token
-                if _is_pair_value(name):
-                    frame.has_pair_value = True
+                if is_telling(name):
+                    frame.is_telling = True
+                if name == "type" and is_resource(self._text[token.start : token.end]):
+                    self._has_resource = True
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
                 is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
@@ -385,15 +384,13 @@ class _Reader:
     def _mask_answer(self, frame: _Frame) -> None:
         """Mask what is secret by what stands beside it."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
-        if not scalars:
-            return
         said = {key: self._text[token.start : token.end] for key, token in scalars.items()}
         for key, strength in find_secret_keys(said, frame.name, self._resource()):
             self._mask_as(scalars[key], strength, "")
 
     def _resource(self) -> str | None:
         """The type of Terraform's resource that is being read, if it may hold secrets."""
-        for outer in reversed(self._frames[-_RESOURCE_DEPTH:]):
+        for outer in reversed(self._frames[-_RESOURCE_DEPTH:] if self._has_resource else ()):
             kind = outer.scalars.get("type")
             if kind is not None and is_resource(said := self._text[kind.start : kind.end]):
                 return said

@@ -29,6 +29,7 @@ _HEADINGS_OF_KEYS = (["KeyName", "Permissions", "Value"], ["Permissions", "Value
 
 _search = Places([HEADINGS])
 _BARS = "|\u2502\u2503\u2551"
+_BAR = re.compile(f"[{_BARS}]")
 _CELLS = {
     "|": re.compile(rf"[^{_BARS}\n]+"),
     ",": re.compile(r'"[^"\n]*"|[^,\n]+|(?<=,)(?=,|$)'),
@@ -237,7 +238,7 @@ class _Table(NamedTuple):
 
 
 def _separator(line: str) -> str | None:
-    if any(bar in line for bar in _BARS):
+    if _BAR.search(line):
         return "|"
     for mark in ("\t", "  ", ";", ","):
         if mark in line.strip():
