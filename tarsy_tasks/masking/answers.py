@@ -24,6 +24,9 @@ SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "az cosmosdb keys list": (("primarymasterkey",), ("primarymasterkey", "secondarymasterkey")),
     "aws kms decrypt": (("keyid", "plaintext"), ("plaintext",)),
     "gcloud secrets versions access": (("data", "datacrc32c"), ("data",)),
+    "JSON Web Key": (("kty", "d"), ("d", "p", "q", "dp", "dq", "qi")),
+    "JSON Web Key, symmetric": (("kty", "k"), ("k",)),
+    "Elasticsearch, _security/api_key": (("id", "api_key", "encoded"), ("encoded",)),
     "consul acl, nomad acl": (("accessorid", "secretid"), ("secretid",)),
 }
 """Who answers so → the keys of an object, and which of them are secret."""
@@ -54,7 +57,7 @@ CLUES = (
     rf"\\*\"(?i:type|kind)\\*\"\s*:\s*\\*\"(?i:{'|'.join(_TYPES)})\\*\"",
     rf"\\*\"type\\*\"\s*:\s*\\*\"(?:{'|'.join(RESOURCES)})\\*\"",
     r"\\*\"(?i:permissions)\\*\"\s*:\s*\\*\"(?i:full|read)\\*\"",
-    r"\\*\"(?i:primary_?(?:master_?)?key|secondary|plaintext|datacrc32c|accessorid)\\*\"\s*:",
+    r"\\*\"(?i:primary_?(?:master_?)?key|secondary|plaintext|datacrc32c|accessorid|kty|encoded)\\*\"\s*:",
 )
 """How such an object can be told from afar."""
 

@@ -25,8 +25,8 @@ _BLOCK_LIMIT = 400
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
 _ASSIGNED = (
-    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*[ \t]*(?:#?\d{{1,2}}[ \t]*)?(?:(?i:value)[ \t]*)?(?:\([^()\n]{{0,24}}\)[ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
-    r"(?:=>|:=|==|::[ \t]|[:=]\**|%3[AaDd]|\.{4,}[ \t]*:?)"
+    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*[ \t]*(?:#?\d{{1,2}}[ \t]*)?(?:(?i:value|is|are)[ \t]*)?(?:[(\[][^()\[\]\n]{{0,40}}[)\]][ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
+    r"(?:=>|:=|===?|!==?|::[ \t]|[:=]\**|%3[AaDd]|\.{4,}[ \t]*:?)"
 )
 _LISTED = r"\\*[\"'][ \t]*(?:,|\r?\n[ \t]*\d{1,4}\))[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
@@ -41,6 +41,7 @@ _CONNECTOR = (
     r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)[ \t]*:?[ \t]+)?"
 )
 _FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
+_UNDER = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?(?:[\"'][^\s\-]|[^\s\-\"'])"
 _HEADED = r"[ \t]*\r?\n[ \t]*(?:\r?\n[ \t]*)?(?:\d{1,2}[.)]|[-*])[ \t]"
 _KEYED = r"(?i:key)[ \t]?[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
@@ -48,7 +49,7 @@ _ARGUMENT = r"[ \t]+[^\s]"
 
 ASSIGNED = (
     rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)|{_CALLED}|{_OPENED}|{TAGGED}"
-    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}|{_KEYED}"
+    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{_ARGUMENT}|{_UNDER})|{_KEYED}"
 )
 """A name with whatever may stand between it and its value."""
 
@@ -56,7 +57,7 @@ _search = Places([ASSIGNED])
 _NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
 _TAIL = re.compile(
     rf"(?P<paired>{_PAIRED})|(?P<coupled>{COUPLED})|(?P<headed>{_HEADED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
-    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})"
+    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})|(?P<under>{_UNDER})"
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
@@ -76,12 +77,17 @@ _TYPED = re.compile(r"[ \t]+::")
 """In LDIF no space stands before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
+_ARGUMENT_START = re.compile(r"[\"']?[^\s]$")
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"([A-Za-z]+) $")
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
 _DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
-_FALLBACK = re.compile(r"[^\n\"'`]{1,100}(?:\([^\n]{0,100}\))?[ \t]*(?:\?\?|\|\||\?:|\bor)[ \t]+(?=[\"'`])")
+_FALLBACK = re.compile(
+    r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?[ \t]*(?:\?\?|\|\||\?:|\bor)[ \t]+(?=[\"'`])"
+)
+_COMPARING = ("==", "!=")
+_HEADING_BEFORE = re.compile(r"(?:^|\n)[ \t#*>]*(?:[A-Za-z]+ ){0,6}$")
 _LISTING = frozenset({"assigned", "headed"})
 _PARAMETER_MARKS = frozenset("?&")
 _VALUE_MARKS = frozenset("=:@")
@@ -136,7 +142,8 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
     elif text[max(0, start - 1) : start] in _PARAMETER_MARKS and tail[0] == "=":
         strength = Strength.STRONG if strength >= Strength.WEAK else strength  # of an address
     named = Named(text, start, end, strength, tail)
-    if tail.lastgroup in _LISTING and (values := list(read_list(named))):
+    is_heading = tail.lastgroup != "headed" or _HEADING_BEFORE.search(named.before) is not None
+    if tail.lastgroup in _LISTING and is_heading and (values := list(read_list(named))):
         yield from (Edit(value.start, value.end) for value in values)
         return
     value = _READERS[tail.lastgroup](named)
@@ -172,6 +179,8 @@ def _read_assigned(named: Named) -> Value | None:
         value = read_value(text, position, line_start=line_start, opened=named.opened)
     if fallback := _FALLBACK.match(text, position):
         value = read_value(text, fallback.end())
+    if value is not None and not value.is_quoted and named.tail[0].endswith(_COMPARING):
+        return None
     if value is None and line_start is not None and named.strength is Strength.STRONG:
         value = _read_below(named, line_start)
     return None if value is None else _secret_part(named, value)
@@ -188,9 +197,11 @@ def _read_below(named: Named, line_start: int) -> Value | None:
 
 def _is_reference(named: Named, value: Value, content: str) -> bool:
     """Whether code passes on what is a secret, under a name much like it: `password=new_password,`."""
+    if value.is_quoted and named.before.endswith(":") and content.isidentifier():
+        return content == named.name  # of a component in Vue
     if value.is_quoted or named.name.isupper():
         return False
-    is_argument = named.text[value.end : value.end + 1] in _BEHIND_ARGUMENT
+    is_argument = named.text[value.end : value.end + 3].lstrip(" \n")[:1] in _BEHIND_ARGUMENT
     is_statement = named.tail[0].endswith((" =", " :="))
     is_typed = is_argument or named.text.startswith(" =", value.end)
     if (is_typed and _CLASS.fullmatch(content)) or (is_statement and _ATTRIBUTE.fullmatch(content)):
@@ -217,6 +228,8 @@ def _secret_part(named: Named, value: Value) -> Value | None:
         words = content.split()
         is_some = strength is Strength.STRONG or any(map(looks_random, words))
         return value if is_some and not is_prose(content, is_quoted=True) else None
+    if value.is_quoted and " " in content and text[value.start - 1] == "`" and not any(map(str.isdigit, content)):
+        return None  # a command
     if " " in content.strip() and is_prose(content, is_quoted=value.is_quoted):
         word = content.split()[0]
         return Value(value.start, value.start + len(word)) if is_made_up(word) else None
@@ -319,6 +332,8 @@ def _read_followed(named: Named) -> Value | None:
     is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
     if MASK in content or not is_secret(content, strength, is_quoted=is_text):
         return None
+    if is_option and "  " in connector[0] and content.isalpha():
+        return None  # what it is for
     if not is_option and _FIELD.match(content):
         return None
     if value.is_quoted and not is_prose(content):
@@ -327,6 +342,17 @@ def _read_followed(named: Named) -> Value | None:
     if is_made_up(content) and (not is_column or named.line_start is not None):
         return value
     return value if is_option or _is_command(named) else None
+
+
+def _read_under(named: Named) -> Value | None:
+    """An argument in the line below its option."""
+    if named.text[named.start] != "-":
+        return None
+    value = read_value(named.text, named.tail.end() - len(_ARGUMENT_START.search(named.tail[0])[0]))
+    if value is None:
+        return None
+    content = named.text[value.start : value.end]
+    return value if MASK not in content and is_secret(content, named.strength, is_quoted=True) else None
 
 
 def _is_command(named: Named) -> bool:
@@ -352,6 +378,7 @@ _READERS: dict[str, Callable[[Named], Value | None]] = {
     "tagged": read_tagged,
     "coupled": read_coupled,
     "headed": lambda _: None,
+    "under": _read_under,
     "posted": _read_posted,
     "followed": _read_followed,
 }

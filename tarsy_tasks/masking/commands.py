@@ -13,10 +13,11 @@ from tarsy_tasks.masking.values import is_secret
 
 __all__ = ["COMMANDS", "find_in_commands"]
 
-_LINE_LIMIT = 512
+_LINE_LIMIT = 1024
+_CONTINUED = frozenset("\\`^")
 _VALUE = r"(?:'([^'\n]+)'|\"([^\"\n]+)\"|([^\s'\"|;&<>]+))"
-_P_ATTACHED = rf"[ \t]-p{_VALUE}"
-_P = rf"[ \t]-p[ \t=]*{_VALUE}"
+_P_ATTACHED = rf"[ \t]-p(?!assword\b|ort\b){_VALUE}"
+_P = rf"[ \t]-p(?!assword\b|ort\b|ro\w+)[ \t=]*{_VALUE}"
 _UPPER_P = rf"[ \t]-P[ \t=]*{_VALUE}"
 _USER = rf"[ \t](?:-u|--user|--proxy-user|-U)[ \t=]*(?:[\"'](?=[^\s:]))?[^\s:\"'%]+[:%]{_VALUE}"
 
@@ -27,7 +28,8 @@ PROGRAMS: dict[str, str] = {
     r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl|cqlsh|cypher-shell|beeline)": _P,
     r"(?i:psexec)(?:\.exe)?": _P,
     r"(?:sqlcmd|bcp|mosquitto_pub|mosquitto_sub|ipmitool|zip|unzip|tsm)": _UPPER_P,
-    r"(?:curl|wget|http|httpie|smbclient|rpcclient|etcdctl|xh)": _USER,
+    r"(?:curl|wget|smbclient|rpcclient|etcdctl)": _USER,
+    r"(?:https?|httpie|xh)": rf"[ \t](?:-a|--auth)[ \t=]*(?:[\"'](?=[^\s:]))?[^\s:\"']+:{_VALUE}",
     r"redis-cli": rf"[ \t](?:-a|--pass)[ \t=]*{_VALUE}",
     r"(?:ldapsearch|ldapadd|ldapmodify|ldapdelete|ldapwhoami|ldappasswd)": rf"[ \t]-w[ \t]*{_VALUE}",
     r"(?:7z|7za|rar|unrar)": rf"[ \t]-p{_VALUE}",
@@ -42,9 +44,11 @@ PROGRAMS: dict[str, str] = {
     ),
     r"pulumi[ \t]+config[ \t]+set": rf"[ \t]--secret[ \t]+\S+[ \t]+{_VALUE}",
     r"kubectl[ \t]+create[ \t]+secret": rf"[ \t]--from-literal[ \t=]+[\w.\-]+={_VALUE}",
-    r"net[ \t]+use": rf"[ \t]\\\\\S+[ \t]+{_VALUE}",
+    r"net[ \t]+use": rf"[ \t](?:\\\\\S+|/user:\S+)[ \t]+{_VALUE}",
     r"net[ \t]+user": rf"(?<=user)[ \t]+\w\S*[ \t]+{_VALUE}",
     r"snmp(?:walk|get|getnext|set|bulkwalk|bulkget|table|trap|inform)": rf"[ \t]-[cAX][ \t]*(?!public\b){_VALUE}",
+    r"ssh-keygen": rf"[ \t]-[NP][ \t]+{_VALUE}",
+    r"(?:nsupdate|dig)": rf"[ \t]-y[ \t]+(?:hmac-\w+:)?[\w.\-]+:{_VALUE}",
     r"lftp": rf"[ \t]-u[ \t]*[^\s,]+,{_VALUE}",
     r"(?:sqlplus|rman|expdp|impdp|sqlldr)": r"[ \t](?:userid=)?[\"']?[\w$#]+/\"?([^\s@/\"']+)",
     r"mc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)": r"[ \t]\S+[ \t]+https?://\S+[ \t]+(\S+[ \t]+\S+)",
@@ -70,8 +74,7 @@ def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
     position = 0
     while (found := _search.next(projection, position)) is not None:
         index, _, position = found
-        line_end = text.find("\n", position, position + _LINE_LIMIT)
-        end = line_end if line_end >= 0 else position + _LINE_LIMIT
+        end = _end_of_command(text, position)
         for option in _options[index].finditer(text, position - 1, end):
             group = option.lastindex or 0
             value = option[group]
@@ -79,3 +82,12 @@ def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
             if not is_option and MASK not in value and is_secret(value, Strength.STRONG, is_quoted=True):
                 yield Edit(*option.span(group))
                 position = max(position, option.end(group))
+
+
+def _end_of_command(text: str, position: int) -> int:
+    """The end of its line, and of those that it goes on in."""
+    limit = position + _LINE_LIMIT
+    line_end = text.find("\n", position, limit)
+    while line_end > 0 and text[line_end - 1] in _CONTINUED:
+        line_end = text.find("\n", line_end + 1, limit)
+    return line_end if line_end >= 0 else limit

@@ -104,11 +104,11 @@ FORMS = (
     Form("basic", r"(?i:\bbasic)(?:[ \t]+|%20)([A-Za-z0-9+/_\-]{6,}={0,2})", _credentials),
     Form("password in an address", r"://[^\s/@:\"'<>`|?#]*:([^\s\"'<>`@])", _password_of_address),
     Form("token in an address", r"://([\w.~\-]{20,})@", _random),
-    Form("MySQL account", r"(@)(?:tcp|unix|udp)\(", _password_before),
+    Form("MySQL account", r"(@)(?:(?:tcp|unix|udp)\(|\([\w.\-]+:\d)", _password_before),
     Form("Oracle account", rf"jdbc:oracle:\w+:{_WORD}/([^\s@\"'/]+)@"),
     Form(
         "parameter of an address",
-        r"[?&;#](?i:sig|signature|x-(?:amz|goog|oss)-(?:signature|security-token)|code|sid|hmac|ticket|key)"
+        r"[?&;#](?i:sig|signature|x-(?:amz|goog|oss)-(?:signature|security-token)|code|sid|hmac|ticket|key|appid|appkey)"
         r"=([^\s&#?\"'<>\\)]{8,})",
         _random,
     ),

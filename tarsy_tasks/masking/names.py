@@ -35,9 +35,9 @@ _OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
 
 _KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (
-    r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
+    rf"(?i:(?:{_KEYS})[ _.-]?key|secret[ _-]id|pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
     r"|(?:t?otp|mfa|recovery|seed|backup|scratch|emergency|rescue)[ _-]?(?:seed|phrase|secret|codes?)|sessid|sessionid|dockerc|kennwort|senha"
-    rf"|contrase|mdp|wachtw|haslo|(?:{_KEYS})[ _.-]?key)"
+    r"|contrase.a|mdp|wachtw|haslo)"
 )
 """Every name but those ending in just any `key` holds one of these; for the search, which costs less than the rating.
 """
@@ -76,7 +76,7 @@ def _rate_one(name: str, last: str, before: str) -> Strength | None:
         return Strength.LIKELY
     if last == "pass":
         return Strength.STRONG if before else Strength.QUOTED
-    if last.endswith("pass") and last.removesuffix("pass") in vocabulary.PASS_OWNERS:
+    if last.endswith("pass") and last.removesuffix("pass").endswith(vocabulary.PASS_OWNERS):
         return Strength.STRONG
     if last == "pat":
         return Strength.WEAK if before in vocabulary.PATS_OF else None
@@ -86,6 +86,8 @@ def _rate_one(name: str, last: str, before: str) -> Strength | None:
         return Strength.STRONG
     if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.TOKENS_OF_PAGES:
         return None
+    if last == "token" and before == "client":
+        return Strength.FAINT  # of AWS, which is there to make a call only once
     if last == "secret" and before in vocabulary.SECRETS_OF:
         return Strength.STRONG
     if name.isupper() and before and last in ("token", "secret"):

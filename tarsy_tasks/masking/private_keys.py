@@ -10,12 +10,13 @@ from tarsy_tasks.masking.edits import MASK, Edit
 
 __all__ = ["BORDERS", "find_private_keys"]
 
-BORDERS = r"-----(?:BEGIN|END) (?:[A-Z0-9 ]*PRIVATE KEY|OpenVPN )|Private-Lines:"
+BORDERS = r"---- ?-?(?:BEGIN|END) (?:[A-Z0-9 ]*PRIVATE KEY|OpenVPN )|Private-Lines:"
 """How a key, or its end, can be told from afar."""
 
 _LIMIT = 64 * 1024
 _BORDER = re.compile(
-    r"-----(BEGIN|END) (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|OpenVPN (?:Static key V1|tls-crypt-v2 \w+ key))-----"
+    r"(?:-----|---- )(BEGIN|END) (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|OpenVPN (?:Static key V1|tls-crypt-v2 \w+ key))"
+    r"(?:-----| ----)"
 )
 _NEWLINE = r"(?:\r?\n|(?:\\{1,8}r)?\\{1,8}n)"
 _LINE = rf"[ \t>|*#]*(?:[A-Za-z0-9+/=]{{16,}}|[A-Za-z0-9+/=]{{1,15}}(?={_NEWLINE}|[\"'`]|[ \t]*$))"

@@ -20,11 +20,11 @@ _LINE_LIMIT = 4096
 _PATIENCE_ROWS = 50
 """So many rows without a secret are looked at; else a text of nothing but headings would take for ever."""
 HEADINGS = (
-    rf"{STEMS}[\w.\-]*(?:[ \t]?\\*[\"'`*])*(?:[ \t]*[|,;?]|[ \t]{{2,}}\S|\t|[ \t\r\\]*(?:\n|$))"
+    rf"(?:{STEMS}|_key\b)[\w.\-]*(?:[ \t]?\\*[\"'`*])*(?:[ \t]*[|,;?]|[ \t]{{2,}}\S|\t|[ \t\r\\]*(?:\n|$))"
     r"|\bPermissions[\s|?\"']+Value\b"
 )
 """A name in a cell; of signs that are not ASCII, such as those of boxes, a projection has `?`."""
-_HEADINGS_OF_KEYS = (["KeyName", "Permissions", "Value"], ["Permissions", "Value"])
+_HEADINGS_OF_KEYS = ["KeyName", "Permissions", "Value"]
 """`az storage account keys list`: the last is one."""
 
 _search = Places([HEADINGS])
@@ -42,6 +42,7 @@ _TYPES = frozenset(
     {"string", "str", "int", "integer", "bool", "boolean", "duration", "none", "null", "required", "optional"}
 )
 """What a row of a reference says of a name, and no heading."""
+_NAME_LIKE = re.compile(r"[a-z]+(?:[-_.][a-z]+)+|[A-Z]+\d?(?:[ _][A-Z]+\d?)*")
 _ASSIGNMENTS = ("=", ":=", ":")
 """What stands in the second column of settings that are aligned."""
 _RULE = re.compile(r"[\s|+:=\-\u2500-\u257f]*")
@@ -54,7 +55,7 @@ _HEADINGS = {
     for mark in _CELLS
 }
 _BLANKS = " \t\r\"'`"
-_EMPHASIS = _BLANKS + "*"
+_EMPHASIS = _BLANKS + "*#"
 
 
 def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
@@ -122,7 +123,7 @@ class _Table(NamedTuple):
             for index, name in enumerate(names)
             if are_names[index] and (strength := rate_name(name)) is not None
         }
-        if names in _HEADINGS_OF_KEYS:
+        if names[-3:] == _HEADINGS_OF_KEYS:
             strengths[len(names) - 1] = Strength.STRONG
         if not strengths or len(cells) < 2 or any(name.startswith(_ASSIGNMENTS) for name in names):
             return None
@@ -198,6 +199,8 @@ class _Table(NamedTuple):
         cells = list(_cells(text, start, end, self.separator))
         if self.separator != "  ":
             return dict(enumerate(cells)) if len(cells) == len(self.cells) else {}
+        if len(cells) == len(self.cells):
+            return dict(enumerate(cells))
         shift = self.start - start
         placed = {
             index: cell for cell in cells if (index := self._column(cell[0] + shift, cell[1] + shift)) is not None
@@ -247,7 +250,7 @@ def _separator(line: str) -> str | None:
 
 
 def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[int, int]]:
-    start, end = _trim(text, start, end)  # of a line that is indented, or ends as in Windows
+    start, end = _trim(text, start, end, " \t\r" if separator in ",;\t" else _BLANKS)
     for cell in _CELLS[separator].finditer(text, start, end):
         if cell.end() > cell.start() or separator in ",;":
             yield cell.span()
@@ -256,15 +259,22 @@ def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[in
 def _secret_cell(text: str, start: int, end: int, strength: Strength) -> Iterator[Edit]:
     start, end = _trim(text, start, end)
     content = text[start:end]
-    is_text = content.isdigit() or is_prose(content, is_quoted=True)
+    is_text = content.isdigit() or is_prose(content, is_quoted=True) or _is_name(content)
     if MASK not in content and not is_text and is_secret(content, strength, is_quoted=True):
         yield Edit(start, end)
 
 
-def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and text[start] in _BLANKS:
+def _is_name(content: str) -> bool:
+    """Whether a cell is the name of a secret, or whether there is one."""
+    first = content.split()[0] if content else ""
+    is_some = rate_name(content) is not None and _NAME_LIKE.fullmatch(content) is not None
+    return is_some or first in ("True", "False")
+
+
+def _trim(text: str, start: int, end: int, blanks: str = _BLANKS) -> tuple[int, int]:
+    while start < end and text[start] in blanks:
         start += 1
-    while end > start and text[end - 1] in _BLANKS:
+    while end > start and text[end - 1] in blanks:
         end -= 1
     return start, end
 

@@ -26,8 +26,8 @@ _AROUND_WORDS = ".,;:!?\"'()[]"
 
 _PLACEHOLDER = re.compile(
     r"""(?xis)
-      [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
-    | \$\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
+      [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
+    | \$\w*\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
     | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
     | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
     | (?:<|&lt;|&\#x3C;)[\w .:/\-]*(?:>|&gt;)?               # <password>
@@ -150,8 +150,9 @@ def is_code(value: str) -> bool:
 
 
 def is_label(name: str, value: str) -> bool:
-    """Whether the value only says again what the name says: `"password": "Password"`."""
-    return _fold(value) == _fold(name) and not value.islower()
+    """Whether the value only says again what the name says: `"password": "Password"`, `login.password=Passwort`."""
+    is_same = _fold(value) == _fold(name) or (value.isalpha() and rate_name(value) is Strength.STRONG)
+    return is_same and not value.islower()
 
 
 def _fold(text: str) -> str:
@@ -203,10 +204,13 @@ def is_made_up(value: str) -> bool:
 def is_item(value: str, strength: Strength) -> bool:
     """Whether one of several values under a name of this strength is to be masked. There may be words among them."""
     is_code = strength >= Strength.QUOTED and _CODE_OF_GROUPS.fullmatch(value) and not _TECHNICAL.fullmatch(value)
-    return (is_code or looks_random(value) or is_made_up(value)) and is_secret(value, max(strength, Strength.WEAK), is_quoted=True)
+    if is_code:
+        strength = Strength.STRONG
+    is_some = is_code or looks_random(value) or is_made_up(value)
+    return is_some and is_secret(value, max(strength, Strength.WEAK), is_quoted=True)
 
 
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
     words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
-    return len(words) > 1 and sum(word in PROSE for word in words) > is_quoted
+    return len(words) > 1 and sum(word in PROSE or word in NAMES for word in words) > is_quoted

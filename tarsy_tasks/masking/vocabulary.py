@@ -58,8 +58,8 @@ NAMES = STRONG | WEAK | {"key"}
 ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "bindpw", "apikey", "accesskey", "privatekey")
 """Ends of strong names that are written in one: `dbpassword`."""
 WEAK_ENDINGS = ("token", "secret")
-PASS_OWNERS = _words(
-    "db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key keystore truststore"
+PASS_OWNERS = tuple(
+    "db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key default".split()
 )
 """`dbpass` is a password, `compass` is not."""
 
@@ -79,7 +79,7 @@ KEYS_TO_THINGS = _words(
     public primary foreign partition sort cache row object routing hash group order index range composite unique natural
     surrogate candidate idempotency dedup dedupe deduplication shard message event map dict json label host registry
     path file translation locale i18n redis lookup join search query config setting option sorting grouping data gpg pgp
-    trusted authorized known
+    trusted authorized known kernel module
     """
 )
 """`cache_key`: no secret. Any other `…_key` is one if its value is long and random."""
@@ -129,8 +129,18 @@ LITERALS = _words(
 )
 """Values that are no secrets: of settings, about secrets, types, and words with which a sentence goes on."""
 
-PAIR_NAMES = _words("name key id field parameter variable header setting property")
-PAIR_VALUES = _words("value val default content stringvalue string_value defaultvalue default_value")
+PAIR_NAMES = _words(
+    """
+    name key id field parameter variable header setting property parameterkey parametername optionname variablename
+    settingname propertyname headername fieldname attributename envname
+    """
+)
+PAIR_VALUES = _words(
+    """
+    value val default content stringvalue string_value defaultvalue default_value parametervalue optionvalue
+    variablevalue settingvalue propertyvalue
+    """
+)
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
 COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys")
 """`{"passwords": {"root": "x"}}`."""
