@@ -11,7 +11,7 @@ from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_secret
 
-__all__ = ["COMMANDS", "find_in_commands"]
+__all__ = ["ARRAYS", "COMMANDS", "find_in_commands", "is_program"]
 
 _LINE_LIMIT = 1024
 _CONTINUED = frozenset("\\`^")
@@ -59,9 +59,18 @@ PROGRAMS: dict[str, str] = {
 _options = [re.compile(option) for option in PROGRAMS.values()]
 COMMANDS = tuple(rf"\b{program}[ \t]" for program in PROGRAMS)
 """The programs, as they stand in a command line."""
+_SINGLE = "|".join(program for program in PROGRAMS if "[ " not in program)
+ARRAYS = rf"\"(?:[^\"\s]*/)?(?:{_SINGLE})\\*\"\s*,"
+"""The same, as the first of a list of arguments in JSON."""
 
 _search = Search(COMMANDS)
+_PROGRAM = re.compile(rf"(?:\S*/)?(?:{_SINGLE})")
 _OPTION_LIKE = re.compile(r"-|\d{2,5}:\d{2,5}$|/dev/|/")
+
+
+def is_program(word: str) -> bool:
+    """Whether a list that begins with a word may be a command line."""
+    return _PROGRAM.fullmatch(word) is not None
 
 
 def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.lines import JUDGES
-from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME
+from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
 from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
@@ -25,6 +25,8 @@ _HOST = re.compile(r"@(?:\[[0-9A-Fa-f:.%]+\]|[\w.\-%${}]+)(?::\d{1,5})?(?![\w@])
 _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
+_NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
+_OWNERS = frozenset("user users account login host server pod node file path name id ids key role namespace in for at".split())
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
@@ -52,6 +54,23 @@ def _bearer(text: str, start: int, end: int) -> Span | None:
 
 def _quoted(text: str, start: int, end: int) -> Span | None:
     return (start, end) if is_secret(text[start:end], Strength.STRONG, is_quoted=True) else None
+
+
+def _value_before_name(text: str, start: int, end: int) -> Span | None:
+    """Of an entry whose name stands in the line below."""
+    name = _NAME_BELOW.match(text, end)
+    strength = rate_name(name[1]) if name else None
+    value = text[start:end].strip("\"'")
+    if strength is None or not is_secret(value, strength, is_quoted=True):
+        return None
+    return text.index(value, start), text.index(value, start) + len(value)
+
+
+def _announced(text: str, start: int, end: int) -> Span | None:
+    """At the end of a sentence about it, and not of one about whose it is."""
+    before = text[max(0, start - 60) : start].rstrip(" \t:\"'`").rpartition(" ")[2].lower()
+    is_owner = before.strip("()") in _OWNERS
+    return None if is_owner or not looks_random(text[start:end]) else _quoted(text, start, end)
 
 
 def _judged(judge: Callable[[str], bool]) -> Callable[[str, int, int], Span | None]:
@@ -130,17 +149,24 @@ FORMS = (
         _quoted,
     ),
     Form("SQL, bare", r"(?i:\bidentified[ \t]+by[ \t]+)([^\s\"';,]+)", _made_up),
+    Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
+    Form("pgpass", r"(?m:(?:^|\")[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:\"\\]{8,})(?:[\r\"\\]|$))", _random),
+)
+
+LINE_FORMS = (
     *(
         Form(name, pattern, _judged(judge))
         for table, judge in JUDGES
         for name, patterns in table.items()
         for pattern in patterns
     ),
-    Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
-    Form("pgpass", r"(?m:(?:^|\")[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:\"\\]{8,})(?:[\r\"\\]|$))", _random),
+    Form("value before its name", VALUE_BEFORE_NAME, _value_before_name),
+    Form("announced in its line", ANNOUNCED, _announced),
 )
+"""What tells by the rest of its line: there may be others in front of the secret."""
 
 _search = Search([form.pattern for form in FORMS])
+_line_search = Search([form.pattern for form in LINE_FORMS])
 
 
 def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
@@ -156,6 +182,19 @@ def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
         span = FORMS[index].measure(text, start, position)
         if span is None or MASK in text[slice(*span)]:
             position = max(start, position if index < len(TOKENS) else start + 1)
+        else:
+            yield Edit(*span)
+            position = max(start + 1, span[1])
+
+
+def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
+    """The same for those of `LINE_FORMS`."""
+    position = 0
+    while (found := _line_search.next(projection, position)) is not None:
+        index, start, position = found
+        span = LINE_FORMS[index].measure(text, start, position)
+        if span is None or MASK in text[slice(*span)]:
+            position = start + 1
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])

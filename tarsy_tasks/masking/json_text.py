@@ -6,19 +6,20 @@ is for the masker to search, as a text of its own.
 
 import json
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from tarsy_tasks.masking.answers import find_secret_keys, is_resource, is_telling
+from tarsy_tasks.masking.commands import find_in_commands, is_program
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.search import Search
+from tarsy_tasks.masking.search import Search, project
 from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
@@ -92,6 +93,7 @@ class _Frame:
         key: The key of its own that was read last.
         rating: What that says of its value.
         previous: The string that was read last, in an array.
+        arguments: The strings of an array, if the first is that of a program that takes a secret.
         scalars: Its values that are no object and no array, by their keys.
         is_telling: Whether one of these keys is that of a value of which something beside it tells what it is.
         owner: The object under whose `data` or `stringData` it stands.
@@ -107,6 +109,7 @@ class _Frame:
         self.key = ""
         self.rating: _Rating = None
         self.previous = ""
+        self.arguments: list[Token] = []
         self.scalars: dict[str, Token] = {}
         self.is_telling = False
         self.owner: _Frame | None = None
@@ -269,6 +272,8 @@ class _Reader:
             self._mask_all(frame.undecided)
         if frame.is_telling:
             self._mask_pair(frame)
+        if frame.arguments:
+            self._mask_arguments(frame.arguments)
         if frame.is_telling or self._has_resource:
             self._mask_answer(frame)
         if outer is not None and not kind:
@@ -355,6 +360,8 @@ class _Reader:
         """Mask an item of an array: of `"passwords": […]`, behind `"--password"`, or behind `"x-api-key"`."""
         said, previous = self._said(token), frame.previous
         frame.previous = said
+        if frame.arguments or (not previous and is_program(said)):
+            frame.arguments.append(token)
         for name in (frame.name, previous):
             if is_header(name):
                 return self._mask_named(token, name)
@@ -380,6 +387,15 @@ class _Reader:
                 self._mask_as(scalars[value], Strength.LIKELY, "")
             elif _VAULT.search(self._said(scalars.get("id"))):
                 self._mask_as(scalars[value], Strength.STRONG, "")
+
+    def _mask_arguments(self, tokens: Sequence[Token]) -> None:
+        """Mask what is secret of a command line whose words are strings."""
+        words = [self._said(token) for token in tokens]
+        line = " ".join(words)
+        starts = list(accumulate((len(word) + 1 for word in words), initial=0))
+        for edit in find_in_commands(line, project(line)):
+            index = bisect_right(starts, edit.start) - 1
+            self._replace(tokens[index], words[index][: edit.start - starts[index]] + MASK)
 
     def _mask_answer(self, frame: _Frame) -> None:
         """Mask what is secret by what stands beside it."""

@@ -6,10 +6,10 @@ it; the arguments of programs are in `commands`.
 
 from collections.abc import Callable
 
-from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.names import STEMS, Strength
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
 
-__all__ = ["JUDGES"]
+__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME"]
 
 _BEGIN = r"(?m:^|[\"'`>]|[:\]][ \t])[ \t]*"
 """Of a line, of a text in quotes, behind a prompt, or behind what a log puts first."""
@@ -23,13 +23,15 @@ _PIPE = r"\\*[\"']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?"
 
 LINES: dict[str, tuple[str, ...]] = {
     "AWS, as text": (
-        r"\tSecureString[ \t]+([^\t\n\\]+)",
+        r"\bSecureString[ \t]*[\t|][ \t]*([^\s|\\]+)",
+        r"\b(?:AKIA|ASIA)[A-Z0-9]{16}[\"']?[ \t\r\n,:;|]+[\"']?([A-Za-z0-9+/]{40})\b",
         r"\t\d{4}-\d\d-\d\dT[\d:.+Z]+\t([A-Za-z0-9+/]{40}(?:\t[A-Za-z0-9+/=]{100,})?)",
     ),
     "Redis": (
         rf"\b(?:(?i:setuser){_W}\S+|user{_W}\S+{_W}(?:on|off)){_RULES}{_W}[><#!](\S+)",
         rf"(?i:\bhello){_W}[23]{_W}(?i:auth){_W}\S+{_W}(\S+)",
         rf"\b(?i:auth2){_W}\S+{_W}(\S+)",
+        rf"\bauth-pass{_W}\S+{_W}(\S+)",
         r"\bAUTH\r?\n(?:\$\d+\r?\n[^\n]*\n)?\$\d+\r?\n([^\r\n]+)",
     ),
     "SMTP": (
@@ -55,6 +57,34 @@ LINES: dict[str, tuple[str, ...]] = {
         rf"{_LINE}\[[\w.\-]+\](?::\d+)?{_W}[^\s:\"]+:([^\s\"\\][^\n\"\\]*)",
         r"\bstatic:[^\s:]+:(\S+)",
     ),
+    "Kickstart, preseed": (
+        rf"\brootpw{_W}(?:--\w+{_W})*([^\s\-]\S*)",
+        rf"\bd-i{_W}\S*(?:wpa|wep|password\S*|passwd\S*){_W}(?:string|password){_W}(\S+)",
+    ),
+    "Windows": (
+        rf"(?i:(?:passw(?:or)?d|secret|token|apikey)\w*){_W}REG_\w+{_W}(\S+)",
+        r"\bKey Content[ \t]*:[ \t]*(\S[^\n\"\\]*)",
+        rf"(?i:convertto-securestring){_W}(?:-(?i:string){_W})?[\"']([^\"'\n]+)[\"']",
+    ),
+    "expect": (
+        r"(?i:expect[^\n]*pass(?:word|phrase|code)[^\n]*)\n[ \t]*(?:\w+\.)?send(?:line)?[\w]*[ \t(]+(?:--[ \t]+)?[\"']([^\"'\\\n]+)",
+    ),
+    "Erlang": (r"\{[ \t]*'?\w*(?:pass|password|secret|token|cookie)'?[ \t]*,[ \t]*(?:<<)?\\*\"([^\"\n\\]+)",),
+    "JAAS": (r"\buser_\w+=\\*\"([^\"\n\\]+)",),
+    "SQL": (
+        r"(?i:\bset[ \t]+password\b)[^=\n;]*=[ \t]*(?i:password[ \t]*\([ \t]*)?[\"']([^\"'\n]+)",
+        rf"(?i:\bconn(?:ect)?){_W}[\w$#]+/\"?([^\s@\"/]+)\"?@",
+    ),
+    "Consul": (
+        r"\bencrypt[ \t]*[=:][ \t]*\\*\"([A-Za-z0-9+/]{22,}={0,2})",
+        r"\b(?:initial_management|agent|default|replication|agent_recovery)[ \t]*=[ \t]*\\*\"([0-9a-f]{8}-[0-9a-f\-]{27})\\*\"",
+    ),
+    "Kubernetes": (r"--certificate-key[ \t=]+(\S+)",),
+    "Azure": (
+        r"(?i:\bprimary_?key)[\"']?[ \t]*[:=][ \t]*[\"']?([A-Za-z0-9+/]{43,}={1,2})",
+        r"\baccount\.key\.[\w.\-]+[ \t]*[=:][ \t]*(\S+)",
+    ),
+    "curl, as a library": (r"\bCURLOPT_(?:PROXY)?USERPWD\b[^\n\"']*[\"'][^\"':\n]+:([^\"'\n]+)",),
     "HAProxy": (rf"\bstats{_W}auth{_W}[^\s:]+:(\S+)",),
     "Terraform": (
         r"resource[ \t]+\\*\"random_password\\*\"[^{]+\{[^}]*?\bresult[ \t]*=[ \t]*\\*\"([^\"\n\\]+)",
@@ -84,9 +114,22 @@ CLUES: dict[str, tuple[str, ...]] = {
     ),
     "Cisco and alike": (
         rf"\b(?:password|secret|key){_W}[05-9]{_W}(\S+)",
+        rf"(?m:^){_W}key{_W}(?:\d{_W})?(\S+){_END}",
         rf"\bauthentication{_W}(?:text|md5{_W}key-string){_W}(\S+)",
     ),
-    "SNMP": (r"\b(?:AES|DES)(?:-?\d+)?[ \t]+\\*\"([^\"\n\\]{8,})",),
+    "pgbouncer": (rf"{_LINE}\\*\"[\w.\-]+\\*\"{_W}\\*\"([^\"\n\\]{{6,}})\\*\"{_END}",),
+    "Elasticsearch": (
+        rf"{_LINE}PASSWORD{_W}\w+{_W}={_W}(\S+)",
+        rf"\bNew value:{_W}(\S+)",
+    ),
+    "RabbitMQ": (r"(?i:erlang[ _\-]?cookie)[\"']?[ \t]*[:=][ \t]*[\"']?(\w{16,})",),
+    "a shell": (r"<\([ \t]*(?:echo|printf)[ \t]+(?:-n[ \t]+)?[\"']?([^\"')\n]+?)[\"']?[ \t]*\)",),
+    "FTP": (rf"{_LINE}user{_W}[\w.\-]+{_W}(\S+){_END}",),
+    "SNMP": (
+        rf"\bauth{_W}(?:md5|sha[\w\-]*){_W}(\S+)",
+        rf"\bpriv{_W}(?:aes|des|3des)[\w\-]*{_W}(?:\d+{_W})?(\S+)",
+        r"\b(?:AES|DES)(?:-?\d+)?[ \t]+\\*\"([^\"\n\\]{8,})",
+    ),
     "PPP": (rf"{_LINE}\"?[\w.@\\\-]+\"?{_W}\*{_W}\"?([^\s\"*]+)\"?{_W}\*{_END}",),
     "Postfix": (rf"{_LINE}[\w.\-]+(?::\d+)?{_W}[\w.+\-]+@[\w.\-]+:([^\s\"\\]+){_END}",),
     "WordPress": (
@@ -97,10 +140,22 @@ CLUES: dict[str, tuple[str, ...]] = {
         rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",
         r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are))?[ \t]*[:=]?[ \t]*)[\w.@\-]+"
         r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/]+)",
+        r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
     ),
 }
 """The same of what is no sure sign: the group has to look like a secret."""
 
+VALUE_BEFORE_NAME = (
+    rf"(?m:^)[ \t]*(?:-{_W})?[\"']?value[\"']?:{_W}([^\n]+)\n[ \t]+[\"']?(?:name|key)[\"']?:{_W}[\"']?[\w.\-]*{STEMS}"
+)
+"""`- value: x`, and in the next line `name: PASSWORD`."""
+ANNOUNCED = (
+    r"(?i:\b(?:password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key)\b)"
+    r"[^\n:=\"'{}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
+)
+"""`A password was generated for bob: x`."""
+
+_ARG = r"[^,\n()]*,"
 _CALLED = (
     r"(?i:login|\.auth|basic_?auth|bind(?:_s)?|authenticate|getconnection|usernamepasswordcredentials?|networkcredential"
     r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials)"
@@ -109,6 +164,13 @@ CALLS = (
     rf"{_CALLED}\([^()\n]*{_Q}[ \t]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
     r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
     r"[\"']([^\"'\n]+)[\"']",
+    rf"\b(?:NetworkCredential|PlainAuth)\({_ARG}(?:{_ARG})?[ \t]*\"([^\"\n]+)\"",
+    r"\b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new)\([^\"'\n]*[\"']([^\"'\n]+)",
+    r"\b(?i:jwt)\.(?:sign|verify|encode|decode)\([^\"'\n]*[\"']([^\"'\n]+)",
+    r"\bcreateHmac\([\"'][\w\-]+[\"'][ \t]*,[ \t]*[\"']([^\"'\n]+)",
+    r"\bprovider[ \t]+:\w+,[ \t]*[\"'][^\"'\n]*[\"'],[ \t]*[\"']([^\"'\n]+)",
+    r"\bCredentials\.new\([^,\n]*,[ \t]*[\"']([^\"'\n]+)",
+    r"\.authenticate!?\([\"']([^\"'\n]+)[\"']\)",
 )
 """Functions that take a name and a password."""
 

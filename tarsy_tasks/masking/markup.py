@@ -7,7 +7,7 @@ import re
 
 from tarsy_tasks.masking.named import NAME_LIMIT, Named
 from tarsy_tasks.masking.value_spans import Value
-from tarsy_tasks.masking.values import is_prose, is_secret
+from tarsy_tasks.masking.values import is_label, is_prose, is_secret
 
 __all__ = ["COUPLED", "TAGGED", "read_coupled", "read_tagged"]
 
@@ -15,7 +15,7 @@ _ELEMENT_LIMIT = 4096
 _ATTRIBUTES = r"(?:[ \t]+[\w:.\-]+[ \t]*=[ \t]*\\*[\"'][^\"'<>\n]*\\*[\"'])*"
 TAGGED = rf"(?:\\*[\"']{_ATTRIBUTES})?[ \t]*>"
 """What stands between a name and the content of its element."""
-_VALUE_TAG = r"<(?:\w+:)?(?i:\w*value|val|string|data|content|default|text)(?:[ \t][^<>\n]*)?>"
+_VALUE_TAG = r"<(?:\w+:)?(?i:\w*value|val|string|data|content|default|text|td|dd|code)(?:[ \t][^<>\n]*)?>"
 COUPLED = rf"\s*</[\w:.\-]+>\s*(?:<[\w:]+>[^<>\n]*</[\w:]+>\s*)?{_VALUE_TAG}"
 """What stands between a name that has an element of its own and the element of its value."""
 
@@ -25,7 +25,7 @@ _NAMED_BY = re.compile(
     r"(?i)(?:name|key|id|variable|output|field|param|parameter|header|setting|property|option)\W{1,8}$"
 )
 _NAME_TAG = re.compile(
-    r"(?i)<(?:\w+:)?\w*(?:name|key|id|string|variable|field|param|parameter|header|setting|property|option)"
+    r"(?i)<(?:\w+:)?\w*(?:name|key|id|string|variable|field|param|parameter|header|setting|property|option|td|th|dt)"
     r"(?:\s[^<>]*)?>[^<>]{0,60}$"
 )
 
@@ -64,5 +64,6 @@ def _read_element(named: Named, position: int) -> Value | None:
     while position < end and text[end - 1].isspace():
         end -= 1
     content = text[position:end]
-    is_some = is_secret(content, named.strength, is_quoted=True) and not is_prose(content)
+    is_none = is_prose(content, is_quoted=True) or is_label(named.name, content)
+    is_some = is_secret(content, named.strength, is_quoted=True) and not is_none
     return Value(position, end) if is_some else None

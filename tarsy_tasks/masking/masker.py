@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING
 
 from tarsy_tasks.masking.answers import CLUES
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
-from tarsy_tasks.masking.commands import COMMANDS, find_in_commands
+from tarsy_tasks.masking.commands import ARRAYS, COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
-from tarsy_tasks.masking.forms import FORMS, find_forms
+from tarsy_tasks.masking.forms import FORMS, LINE_FORMS, find_forms, find_in_lines
 from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
+from tarsy_tasks.masking.html_tables import find_in_html_tables
 from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
+from tarsy_tasks.masking.printed import ANNOUNCEMENTS, find_printed
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project, unescape
 from tarsy_tasks.masking.sql import STATEMENTS, find_in_sql
@@ -52,7 +54,7 @@ _KINDS = (
 )
 
 _escapes = Places([r"\\"])
-_anything = Places([ASSIGNED, HEADINGS, BORDERS, STATEMENTS, *COMMANDS, *CLUES, *_KINDS, *(form.pattern for form in FORMS)])
+_anything = Places([ASSIGNED, HEADINGS, BORDERS, STATEMENTS, *ANNOUNCEMENTS, *COMMANDS, ARRAYS, *CLUES, *_KINDS, *(form.pattern for form in (*FORMS, *LINE_FORMS))])
 
 
 class _Draft:
@@ -231,9 +233,12 @@ class Masker:
                 *find_inline(draft.text, draft.projection),
                 *find_private_keys(draft.text),
                 *find_in_tables(draft.text, draft.projection),
+                *find_in_html_tables(draft.text),
+                *find_printed(draft.text, draft.projection),
                 *find_in_sql(draft.text, draft.projection),
                 *find_in_commands(draft.text, draft.projection),
                 *chain.from_iterable(find_forms(draft.text, each) for each in projections),
+                *chain.from_iterable(find_in_lines(draft.text, each) for each in projections),
             )
         )
         draft.apply(find_assigned(draft.text, draft.suspicious))

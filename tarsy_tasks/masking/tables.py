@@ -42,6 +42,7 @@ _TYPES = frozenset(
     {"string", "str", "int", "integer", "bool", "boolean", "duration", "none", "null", "required", "optional"}
 )
 """What a row of a reference says of a name, and no heading."""
+_FILE = re.compile(r"[\w@.\-]+/[\w@./\-]+\.[a-z]{1,4}")
 _NAME_LIKE = re.compile(r"[a-z]+(?:[-_.][a-z]+)+|[A-Z]+\d?(?:[ _][A-Z]+\d?)*")
 _ASSIGNMENTS = ("=", ":=", ":")
 """What stands in the second column of settings that are aligned."""
@@ -236,7 +237,7 @@ class _Table(NamedTuple):
             start, end = _trim(text, *cell)
             content = text[start:end]
             is_some = looks_random(content) or is_made_up(content) or (is_pair and (is_value or not content.isalpha()))
-            if index in self.strengths and is_some:
+            if index in self.strengths and is_some and not _FILE.fullmatch(content):
                 yield from _secret_cell(text, start, end, self.strengths[index])
 
 

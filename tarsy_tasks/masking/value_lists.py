@@ -34,6 +34,8 @@ _LINE = re.compile(
     r"|(?P<free>(?<=[ \t])[^\s\"'`\[{&*!|>%@][^\s\"'`]*))"
     r"[ \t]*,?[ \t]*(?:\r?\n|\Z)"
 )
+_ROW = re.compile(r"[ \t]*([A-Za-z0-9\-_]{6,32}(?:[ \t]{2,}[A-Za-z0-9\-_]{6,32}){1,4})[ \t]*(?:\r?\n|\Z)")
+_WORD = re.compile(r"\S+")
 _SIGNS = re.compile(r"[\s,;|]+")
 
 
@@ -89,6 +91,13 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
     indent = indent_of(text, line_start)
     layout: tuple[str, bool] | None = None
     patience = _PATIENCE_LINES
+    for row in _rows_of_words(text, position):
+        yield from (
+            Value(*word.span(), is_quoted=True)
+            for word in _WORD.finditer(text, *row)
+            if MASK not in word[0] and is_item(word[0], named.strength)
+        )
+        position = row[1] + 1
     for line in _lines(text, position):
         if layout is None:
             layout = (line["indent"], line["bullet"] is not None)
@@ -104,6 +113,13 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
             yield Value(*line.span(group), is_quoted=True)
         if not patience:
             return
+
+
+def _rows_of_words(text: str, position: int) -> Iterator[tuple[int, int]]:
+    """Lines with several of them."""
+    while (row := _ROW.match(text, position)) is not None:
+        yield row.span(1)
+        position = row.end()
 
 
 def _lines(text: str, position: int) -> Iterator[re.Match[str]]:

@@ -31,7 +31,8 @@ _PLACEHOLDER = re.compile(
     | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
     | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
     | (?:<|&lt;|&\#x3C;)[\w .:/\-]*(?:>|&gt;)?               # <password>
-    | \d+\ ?bytes?                                           # as kubectl describes a Secret
+    | alias/[\w/\-]+                                          # of a key of AWS
+    | \d+[ -]?(?:bytes?|bits?)                                           # as kubectl describes a Secret
     | %(?:\w+%|[sdvrq])                                      # %PASSWORD%, %s
     | !(?:vault|ref|sub|getatt|join|importvalue|secret|env|env_var|include|reference|encrypted)\b.*
     | @\w+@                                                  # @PASSWORD@
