@@ -31,10 +31,11 @@ _ASSIGNED = (
 _LISTED = r"\\*[\"'][ \t]*(?:,|\r?\n[ \t]*\d{1,4}\))[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
 _PAIRED = (
-    r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
+    r"\\*[\"']?(?:[ \t]+[\w\-]+=\\*[\"'][^\"'\n]*\\*[\"']|\r?\n[ \t]+[\w\-]+:[ \t][^\n]*){0,2}"
+    r"[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
     r"[ \t]*[:=]"
 )
-_OPENED = r"\\*[\"'][ \t]*\{[ \t\r\\]*\n"
+_OPENED = r"[ \t]?\\*[\"'][ \t]*\{[ \t\r\\]*\n"
 _POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
 _CONNECTOR = (
     r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|lautet|ist|es|est"
@@ -61,7 +62,7 @@ _TAIL = re.compile(
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
-_NAMED = re.compile(r"(?i:name|key|id|variable|output|field|param|parameter|header|setting|property)\W{1,8}$")
+_NAMED = re.compile(r"(?i:name|key|id|type|variable|output|field|param|parameter|header|setting|property)\W{1,8}$")
 _SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
@@ -77,16 +78,18 @@ _TYPED = re.compile(r"[ \t]+::")
 """In LDIF no space stands before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
-_ARGUMENT_START = re.compile(r"[\"']?[^\s]$")
+_BEFORE_ARGUMENT = re.compile(r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?")
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"([A-Za-z]+) $")
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
 _DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
+_ATTRIBUTE_VALUE = re.compile(r"[\w\]]=[\"']$")
 _FALLBACK = re.compile(
     r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?[ \t]*(?:\?\?|\|\||\?:|\bor)[ \t]+(?=[\"'`])"
 )
 _COMPARING = ("==", "!=")
+_QUOTES = ("\"", "'")
 _HEADING_BEFORE = re.compile(r"(?:^|\n)[ \t#*>]*(?:[A-Za-z]+ ){0,6}$")
 _LISTING = frozenset({"assigned", "headed"})
 _PARAMETER_MARKS = frozenset("?&")
@@ -122,7 +125,7 @@ def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
             position = name.end() if name else found + 1
             continue
         assert tail.lastgroup is not None
-        position = tail.end() if tail.lastgroup in ("assigned", "paired") else name.end()
+        position = tail.end() if tail.lastgroup == "assigned" else name.end()
         for edit in _find(text, _start_of_name(text, name.start()), name.end(), tail):
             position = max(position, edit.end)
             yield edit
@@ -159,6 +162,8 @@ def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
     if name.lower() in ("key", "keys"):
         owner = _OWNER.search(text, max(0, start - NAME_LIMIT), start)
         return owner is not None and (owner[1].lower() in PROSE or rate_name(f"{owner[1]} key") is None)
+    if tail.lastgroup == "assigned" and tail[0][:1] in _QUOTES and _ATTRIBUTE_VALUE.search(text, max(0, start - 4), start):
+        return True
     return name.islower() and tail[0] == ":" and _IN_IDENTIFIER.search(text, max(0, start - 8), start) is not None
 
 
@@ -311,7 +316,7 @@ def _read_followed(named: Named) -> Value | None:
     """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
     text = named.text
     before = text[max(0, named.start - 1) : named.start]
-    if _DECLARED.search(named.before):
+    if _DECLARED.search(named.before) or _ATTRIBUTE_VALUE.search(named.before):
         return None
     connector = _CONNECTING.match(text, named.end)
     is_keyword = _KEYWORD.search(named.before) is not None and connector is not None and connector[0] == " "
@@ -348,8 +353,9 @@ def _read_under(named: Named) -> Value | None:
     """An argument in the line below its option."""
     if named.text[named.start] != "-":
         return None
-    value = read_value(named.text, named.tail.end() - len(_ARGUMENT_START.search(named.tail[0])[0]))
-    if value is None:
+    lead = _BEFORE_ARGUMENT.match(named.text, named.end)
+    value = read_value(named.text, lead.end()) if lead else None
+    if value is None or _OPTION.match(named.text, value.start):
         return None
     content = named.text[value.start : value.end]
     return value if MASK not in content and is_secret(content, named.strength, is_quoted=True) else None
@@ -377,7 +383,7 @@ _READERS: dict[str, Callable[[Named], Value | None]] = {
     "called": _read_called,
     "tagged": read_tagged,
     "coupled": read_coupled,
-    "headed": lambda _: None,
+    "headed": _read_under,
     "under": _read_under,
     "posted": _read_posted,
     "followed": _read_followed,

@@ -25,7 +25,8 @@ PROGRAMS: dict[str, str] = {
     r"az[ \t]+keyvault[ \t]+secret[ \t]+set": rf"[ \t]--value[ \t=]+{_VALUE}",
     r"(?:mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|mysqlsh)": _P_ATTACHED,
     r"(?:docker|podman|nerdctl|crane|skopeo|buildah|helm|oras)[ \t](?:[a-z]+[ \t])?login": _P,
-    r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl|cqlsh|cypher-shell|beeline)": _P,
+    r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl|cqlsh|cypher-shell|beeline"
+    r"|rabbitmqadmin)": _P,
     r"(?i:psexec)(?:\.exe)?": _P,
     r"(?:sqlcmd|bcp|mosquitto_pub|mosquitto_sub|ipmitool|zip|unzip|tsm)": _UPPER_P,
     r"(?:curl|wget|smbclient|rpcclient|etcdctl)": _USER,
@@ -44,7 +45,7 @@ PROGRAMS: dict[str, str] = {
     ),
     r"pulumi[ \t]+config[ \t]+set": rf"[ \t]--secret[ \t]+\S+[ \t]+{_VALUE}",
     r"kubectl[ \t]+create[ \t]+secret": rf"[ \t]--from-literal[ \t=]+[\w.\-]+={_VALUE}",
-    r"net[ \t]+use": rf"[ \t](?:\\\\\S+|/user:\S+)[ \t]+{_VALUE}",
+    r"net[ \t]+use": rf"[ \t](?:\\\\\S+(?:[ \t]+/user:\S+)?|/user:\S+)[ \t]+{_VALUE}",
     r"net[ \t]+user": rf"(?<=user)[ \t]+\w\S*[ \t]+{_VALUE}",
     r"snmp(?:walk|get|getnext|set|bulkwalk|bulkget|table|trap|inform)": rf"[ \t]-[cAX][ \t]*(?!public\b){_VALUE}",
     r"ssh-keygen": rf"[ \t]-[NP][ \t]+{_VALUE}",

@@ -15,7 +15,7 @@ from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
-from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
+from tarsy_tasks.masking.values import is_made_up, is_secret, is_uuid, looks_random
 
 __all__ = ["FORMS", "find_forms"]
 
@@ -26,7 +26,13 @@ _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
 _NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
-_OWNERS = frozenset("user users account login host server pod node file path name id ids key role namespace in for at".split())
+_OWNERS = frozenset(
+    """
+    user users account login host server pod node file path name id ids key role namespace version revision hash digest
+    checksum fingerprint commit image url address arn object bucket session trace request job build type in for at from
+    """.split()
+)
+"""`secret not found, request id: x`."""
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
@@ -70,7 +76,7 @@ def _announced(text: str, start: int, end: int) -> Span | None:
     """At the end of a sentence about it, and not of one about whose it is."""
     before = text[max(0, start - 60) : start].rstrip(" \t:\"'`").rpartition(" ")[2].lower()
     is_owner = before.strip("()") in _OWNERS
-    return None if is_owner or not looks_random(text[start:end]) else _quoted(text, start, end)
+    return None if is_owner or not looks_random(text[start:end]) or is_uuid(text[start:end]) else _quoted(text, start, end)
 
 
 def _judged(judge: Callable[[str], bool]) -> Callable[[str, int, int], Span | None]:
@@ -191,10 +197,10 @@ def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
     """The same for those of `LINE_FORMS`."""
     position = 0
     while (found := _line_search.next(projection, position)) is not None:
-        index, start, position = found
-        span = LINE_FORMS[index].measure(text, start, position)
+        index, start, end = found
+        span = LINE_FORMS[index].measure(text, start, end)
         if span is None or MASK in text[slice(*span)]:
-            position = start + 1
+            position = max(start, position + 1)  # what is none may begin another
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])

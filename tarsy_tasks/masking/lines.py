@@ -79,6 +79,7 @@ LINES: dict[str, tuple[str, ...]] = {
         r"\bencrypt[ \t]*[=:][ \t]*\\*\"([A-Za-z0-9+/]{22,}={0,2})",
         r"\b(?:initial_management|agent|default|replication|agent_recovery)[ \t]*=[ \t]*\\*\"([0-9a-f]{8}-[0-9a-f\-]{27})\\*\"",
     ),
+    "PagerDuty": (r"\b(?:routing|service|integration)_key\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?([0-9A-Za-z]{32})\b",),
     "Kubernetes": (r"--certificate-key[ \t=]+(\S+)",),
     "Azure": (
         r"(?i:\bprimary_?key)[\"']?[ \t]*[:=][ \t]*[\"']?([A-Za-z0-9+/]{43,}={1,2})",
@@ -93,6 +94,9 @@ LINES: dict[str, tuple[str, ...]] = {
     "PHP": (r"[\"'](?i:[\w\-]*(?:passw(?:or)?d|pwd|secret|token|api_?key))[\"']\]=>\s+string\(\d+\) \"([^\"\n]+)\"",),
     "Ruby": (
         rf":(?:\w*_)?(?:password|passphrase|secret|token|api_key)[ \t]*,[ \t]*[\"']([^\"'\n]+)[\"']",
+    ),
+    "a message with a code": (
+        rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",
     ),
     "a pipe": (
         rf"\becho{_W}(?:-n{_W})?[\"']?[\w.\-]+:([^\"'|\n]+?){_PIPE}chpasswd\b",
@@ -137,9 +141,8 @@ CLUES: dict[str, tuple[str, ...]] = {
     ),
     "SQL": (r"(?i:\b(?:crypt|encrypt|(?:old_)?password|pgp_sym_encrypt|aes_encrypt)\()'([^'\n]+)'",),
     "people": (
-        rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",
         r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are))?[ \t]*[:=]?[ \t]*)[\w.@\-]+"
-        r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/]+)",
+        r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/()\"'<>]+)",
         r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
     ),
 }
@@ -150,21 +153,21 @@ VALUE_BEFORE_NAME = (
 )
 """`- value: x`, and in the next line `name: PASSWORD`."""
 ANNOUNCED = (
-    r"(?i:\b(?:password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key)\b)"
-    r"[^\n:=\"'{}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
+    r"(?i:\b(?:password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key))"
+    r"[ \t][^\n:=\"'{}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
 )
 """`A password was generated for bob: x`."""
 
 _ARG = r"[^,\n()]*,"
 _CALLED = (
-    r"(?i:login|\.auth|basic_?auth|bind(?:_s)?|authenticate|getconnection|usernamepasswordcredentials?|networkcredential"
+    r"(?i:login|\.auth|basic_?auth|bind(?:_s)?|authenticate|getconnection|usernamepasswordcredentials?"
     r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials)"
 )
 CALLS = (
     rf"{_CALLED}\([^()\n]*{_Q}[ \t]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
     r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
     r"[\"']([^\"'\n]+)[\"']",
-    rf"\b(?:NetworkCredential|PlainAuth)\({_ARG}(?:{_ARG})?[ \t]*\"([^\"\n]+)\"",
+    rf"\b(?:NetworkCredential\({_ARG}|PlainAuth\({_ARG}{_ARG})[ \t]*\"([^\"\n]+)\"",
     r"\b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\b(?i:jwt)\.(?:sign|verify|encode|decode)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\bcreateHmac\([\"'][\w\-]+[\"'][ \t]*,[ \t]*[\"']([^\"'\n]+)",
@@ -183,8 +186,7 @@ def is_some_secret(value: str) -> bool:
 def is_told(value: str) -> bool:
     """Whether it looks like a secret, too."""
     value = value.rstrip(".,;")
-    is_digits = value.isdigit() and len(value) >= 4
-    is_some = is_digits or looks_random(value) or is_made_up(value) or (" " in value and any(map(str.isdigit, value)))
+    is_some = looks_random(value) or is_made_up(value) or (" " in value and any(map(str.isdigit, value)))
     return is_some and is_some_secret(value)
 
 

@@ -24,6 +24,7 @@ from tarsy_tasks.masking.html_tables import find_in_html_tables
 from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
+from tarsy_tasks.masking.languages import find_in_other_languages, may_hold_words
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
@@ -50,6 +51,7 @@ _KINDS = (
     rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
     r"\\*\"op\\*\"\s*:\s*\\*\"(?:add|replace|test)\\*\"",  # JSON Patch
     r"vault[\w.\-]*/secrets/",
+    rf"{STEMS}[\w ]*</t[hd]>",
     rf"\"-[\w\-]*{STEMS}[\w.\-]*\"\s*,\s*\"",  # each item in a line of its own
 )
 
@@ -221,7 +223,7 @@ class Masker:
         mask_string = self._mask_inner(depth)
         if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-        if _is_anything_in(draft.suspicious):
+        if _is_anything_in(draft.suspicious) or may_hold_words(draft.text):
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
@@ -233,6 +235,7 @@ class Masker:
                 *find_inline(draft.text, draft.projection),
                 *find_private_keys(draft.text),
                 *find_in_tables(draft.text, draft.projection),
+                *find_in_other_languages(draft.text),
                 *find_in_html_tables(draft.text),
                 *find_printed(draft.text, draft.projection),
                 *find_in_sql(draft.text, draft.projection),

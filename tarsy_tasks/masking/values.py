@@ -9,7 +9,7 @@ from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.vocabulary import LITERALS, NAMES, PROSE
 
-__all__ = ["is_code", "is_item", "is_label", "is_made_up", "is_placeholder", "is_prose", "is_secret", "looks_random"]
+__all__ = ["is_code", "is_item", "is_label", "is_made_up", "is_placeholder", "is_prose", "is_secret", "is_uuid", "looks_random"]
 
 _LOOKED_AT = 512
 """So many characters of a value are enough to judge it."""
@@ -120,7 +120,7 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if strength is Strength.LIKELY:
         return _PLAIN_NAME.fullmatch(value) is None
     if strength is Strength.FAINT:
-        return len(value) >= _LONG and looks_random(value) and not _UUID.search(value)
+        return len(value) >= _LONG and looks_random(value) and not is_uuid(value)
     return looks_random(value) or is_made_up(value)
 
 
@@ -189,6 +189,11 @@ def _is_random_segment(segment: str) -> bool:
     return len(segment) >= _LONG_SEGMENT and not segment.isalpha() and not segment.isdigit()
 
 
+def is_uuid(value: str) -> bool:
+    """Whether a value is, or holds, an identifier that programs give to things."""
+    return _UUID.search(value) is not None
+
+
 def is_made_up(value: str) -> bool:
     """Whether a word of a sentence is none of its language: letters and digits in one."""
     value = value.rstrip(_PUNCTUATION)
@@ -204,7 +209,8 @@ def is_made_up(value: str) -> bool:
 
 def is_item(value: str, strength: Strength) -> bool:
     """Whether one of several values under a name of this strength is to be masked. There may be words among them."""
-    is_code = strength >= Strength.QUOTED and _CODE_OF_GROUPS.fullmatch(value) and not _TECHNICAL.fullmatch(value)
+    is_code = strength >= Strength.QUOTED and _CODE_OF_GROUPS.fullmatch(value) is not None
+    is_code = is_code and (value.isdigit() or not _TECHNICAL.fullmatch(value))
     if is_code:
         strength = Strength.STRONG
     is_some = is_code or looks_random(value) or is_made_up(value)

@@ -102,7 +102,7 @@ CODES = _words("recovery backup scratch emergency rescue")
 
 ALLOWED_SUFFIXES = _words(
     """
-    value string text plain plaintext raw data base b b64 base64 hash hashed md5 sha1 sha256 sha512 encrypted enc prod
+    value string text plain plaintext raw data base b b64 base64 hex hash hashed md5 sha1 sha256 sha512 encrypted enc prod
     production dev staging stage test new old current previous confirm confirmation default initial temp temporary json
     pem v x
     """
