@@ -17,7 +17,7 @@ from tarsy_tasks.masking.commands import find_in_commands, is_program
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
-from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
+from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search, project
 from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
@@ -98,6 +98,7 @@ class _Frame:
         is_telling: Whether one of these keys is that of a value of which something beside it tells what it is.
         owner: The object under whose `data` or `stringData` it stands.
         data: What stands under its own.
+        is_secret: Whether it is a Secret whatever its `kind`: nothing else has a `stringData`.
         undecided: The same of objects in it that have no `kind`.
     """
 
@@ -116,6 +117,7 @@ class _Frame:
         if outer is not None:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
         self.data: list[Token] = []
+        self.is_secret = False
         self.undecided: list[Token] = []
 
     @property
@@ -262,11 +264,13 @@ class _Reader:
         outer = self._frames[-1] if self._frames else None
         self._frames.append(_Frame(is_object=is_object, outer=outer, name=self._name))
         self._has_object = self._has_object or is_object
+        if outer is not None and outer.is_object and outer.key == STRING_DATA:
+            outer.is_secret = True
 
     def _close(self, frame: _Frame) -> None:
         outer = self._frames[-1] if self._frames else None
         kind = self._said(frame.scalars.get("kind"))
-        if kind in (SECRET_KIND, LIST_KIND):
+        if frame.is_secret or kind in (SECRET_KIND, LIST_KIND):
             self._mask_all(frame.data)
         if kind == LIST_KIND:
             self._mask_all(frame.undecided)

@@ -32,7 +32,7 @@ _COMMAND = (
 )
 ANNOUNCEMENTS = (
     rf"(?m:(?:^|\")(?:[^\n$#>+%\"]*(?:[$#>%+]|>>>))?[ \t]*(?:sudo[ \t]+)?(?:{_COMMAND})[^\n]*\n)",
-    rf"{STEMS}[^\n]*:[ \t\r]*\n",
+    rf"{STEMS}\w*[ \t][^\n]*:[ \t\r]*\n",
     r"\bchpasswd\b[^\n]*\n",
     r"(?m:^)[ \t]*=+[ \t]Data[ \t]=+[ \t\r]*\n",
 )
