@@ -18,6 +18,7 @@ _END = r"[ \t\r]*(?m:[\"'`\\]|$)"
 _W = r"[ \t]+"
 _Q = r"\\*[\"']"
 _RULES = r"(?:[ \t]+(?:on|off|reset\w*|all\w+|[+\-~&%@]\S*|\(\S*))*"
+_TOLD = "password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key"
 _CODE_OF = r"one-time|verification|security|login|sign-in|2fa|mfa|otp|authentication|confirmation"
 _PIPE = r"\\*[\"']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?"
 
@@ -98,6 +99,8 @@ LINES: dict[str, tuple[str, ...]] = {
     "a message with a code": (
         rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",
     ),
+    "Google": (r"(?i:\bapp(?:lication)?[ -]password\b)[^\n:=]*[:=][ \t]+([a-z\d]{4}(?: [a-z\d]{4}){3})\b",),
+    "auditd": (r"\ba0=\"(?:mysql|mariadb)\w*\"[^\n]*[ \t]a\d+=\"-p([^\"\n]+)\"",),
     "a pipe": (
         rf"\becho{_W}(?:-n{_W})?[\"']?[\w.\-]+:([^\"'|\n]+?){_PIPE}chpasswd\b",
         rf"\b(?:echo|printf){_W}(?:-n{_W})?\\*[\"']?([^\"'|\n\\]+?){_PIPE}(?:sudo{_W}-S|-S\b|[^\n|]+--?(?:password|pass|passphrase|token)"
@@ -141,8 +144,10 @@ CLUES: dict[str, tuple[str, ...]] = {
     ),
     "SQL": (r"(?i:\b(?:crypt|encrypt|(?:old_)?password|pgp_sym_encrypt|aes_encrypt)\()'([^'\n]+)'",),
     "people": (
-        r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are))?[ \t]*[:=]?[ \t]*)[\w.@\-]+"
+        r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are|with|as))?[ \t]*[:=]?[ \t]*)[\w.@\-]+"
         r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/()\"'<>]+)",
+        rf"(?i:\b(?:{_TOLD})\b)(?:{_W}[\w'\-]+){{1,6}}{_W}(?i:is|was)[ \t:]+[\"'`]?([^\s\"'`]*[^\s\"'`.,;])",
+        r"(?:^|[\s\"'=(])[\w.\-]+:([^\s:@/\"'<>]{6,})@(?:[\w\-]+\.)+[A-Za-z]{2,}\b",
         r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
     ),
 }
@@ -153,8 +158,7 @@ VALUE_BEFORE_NAME = (
 )
 """`- value: x`, and in the next line `name: PASSWORD`."""
 ANNOUNCED = (
-    r"(?i:\b(?:password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key))"
-    r"[ \t][^\n:=\"'{}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
+    rf"(?i:\b(?:{_TOLD}))[ \t][^\n:=\"'{{}}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
 )
 """`A password was generated for bob: x`."""
 
@@ -164,11 +168,11 @@ _CALLED = (
     r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials)"
 )
 CALLS = (
-    rf"{_CALLED}\([^()\n]*{_Q}[ \t]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
+    rf"{_CALLED}\([^()\n]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
     r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
     r"[\"']([^\"'\n]+)[\"']",
-    rf"\b(?:NetworkCredential\({_ARG}|PlainAuth\({_ARG}{_ARG})[ \t]*\"([^\"\n]+)\"",
-    r"\b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new)\([^\"'\n]*[\"']([^\"'\n]+)",
+    rf"\b(?:(?:NetworkCredential|cx_Oracle\.connect|oracledb\.connect)\({_ARG}|PlainAuth\({_ARG}{_ARG})[ \t]*\"([^\"\n]+)\"",
+    r"\b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new|Fernet|SecretBox)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\b(?i:jwt)\.(?:sign|verify|encode|decode)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\bcreateHmac\([\"'][\w\-]+[\"'][ \t]*,[ \t]*[\"']([^\"'\n]+)",
     r"\bprovider[ \t]+:\w+,[ \t]*[\"'][^\"'\n]*[\"'],[ \t]*[\"']([^\"'\n]+)",

@@ -35,7 +35,7 @@ _OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
 
 _KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (
-    rf"(?i:(?:{_KEYS})[ _.-]?key|secret[ _-]id|pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
+    rf"(?i:(?:{_KEYS})[ _.-]?key|secret[ _-]id|pass phrase|pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
     r"|(?:t?otp|mfa|recovery|seed|backup|scratch|emergency|rescue)[ _-]?(?:seed|phrase|secret|codes?)|sessid|sessionid|dockerc|kennwort|senha"
     r"|contrase.a|mdp|wachtw|haslo)"
 )

@@ -41,6 +41,7 @@ _PLACEHOLDER = re.compile(
       |users|private|tls|ssl|config|workspace)\b)|(?<=[~.])/)[\w.@%+\-/]*  # a path
     | [a-z]:\\[\w.\\\- ]+
     | (?:your|insert|enter|replace)[\W_](?:[a-z]+[\W_]?){0,6} # your-password-here
+    | \(\([\w./\-]+\)\)                                       # of Concourse
     | @microsoft\.\w+\(.*                                      # of Azure's App Service
     | \?[a-z]+(?:[_ \-][a-z]+)*                               # ${PASSWORD:?missing}
     | (?:required|nullable|sometimes|string|filled)(?:\|[\w:,.]+)+  # a rule of Laravel
