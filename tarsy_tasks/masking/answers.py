@@ -77,9 +77,7 @@ def is_resource(kind: str) -> bool:
     return kind in RESOURCES
 
 
-def find_secret_keys(
-    scalars: Mapping[str, str], name: str, resource: str | None
-) -> Iterator[tuple[str, Strength]]:
+def find_secret_keys(scalars: Mapping[str, str], name: str, resource: str | None) -> Iterator[tuple[str, Strength]]:
     """Which keys of an object hold a secret, and how sure that is.
 
     Args:

@@ -25,7 +25,8 @@ _BLOCK_LIMIT = 400
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
 _ASSIGNED = (
-    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*[ \t]*(?:#?\d{{1,2}}[ \t]*)?(?:(?i:value|is|are)[ \t]*)?(?:[(\[][^()\[\]\n]{{0,40}}[)\]][ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
+    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*[ \t]*(?:#?\d{{1,2}}[ \t]*)?(?:(?i:value|is|are)[ \t]*)?"
+    rf"(?:[(\[][^()\[\]\n]{{0,40}}[)\]][ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
     r"(?:=>|:=|===?|!==?|::[ \t]|[:=]\**|%3[AaDd]|\.{4,}[ \t]*:?)"
 )
 _LISTED = r"\\*[\"'][ \t]*(?:,|->|\r?\n[ \t]*\d{1,4}\))[ \t]*(?:[A-Za-z]?\\*[\"'])"
@@ -49,7 +50,8 @@ _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login
 _ARGUMENT = r"[ \t]+[^\s]"
 
 ASSIGNED = (
-    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)|{_CALLED}|{_OPENED}|{TAGGED}"
+    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)"
+    rf"|{_CALLED}|{_OPENED}|{TAGGED}"
     rf"|{COUPLED}|{_HEADED}|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{_ARGUMENT}|{_UNDER})|{_KEYED}"
 )
 """A name with whatever may stand between it and its value."""
@@ -86,10 +88,11 @@ _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
 _DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
 _ATTRIBUTE_VALUE = re.compile(r"[\w\]]=[\"']$")
 _FALLBACK = re.compile(
-    r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?[ \t]*(?:\?\?|\|\||\?:|\bor)[ \t]+(?=[\"'`])"
+    r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?"
+    r"[ \t]*(?:\?\?|\|\||\?:|\bor)[ \t]+(?=[\"'`])"
 )
 _COMPARING = ("==", "!=")
-_QUOTES = ("\"", "'")
+_QUOTES = ('"', "'")
 _HEADING_BEFORE = re.compile(r"(?:^|\n)[ \t#*>]*(?:[A-Za-z]+ ){0,6}$")
 _LISTING = frozenset({"assigned", "headed"})
 _PARAMETER_MARKS = frozenset("?&")
@@ -157,12 +160,15 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
 
 
 def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
-    """Whether it is but the end of a name, such as `public key`, or the middle of an identifier, as `arn:aws:…:secret:x`
-    is one."""
+    """Whether it is but the end of a name, such as `public key`, or the middle of an identifier: `arn:…:secret:x`."""
     if name.lower() in ("key", "keys"):
         owner = _OWNER.search(text, max(0, start - NAME_LIMIT), start)
         return owner is not None and (owner[1].lower() in PROSE or rate_name(f"{owner[1]} key") is None)
-    if tail.lastgroup == "assigned" and tail[0][:1] in _QUOTES and _ATTRIBUTE_VALUE.search(text, max(0, start - 4), start):
+    if (
+        tail.lastgroup == "assigned"
+        and tail[0][:1] in _QUOTES
+        and _ATTRIBUTE_VALUE.search(text, max(0, start - 4), start)
+    ):
         return True
     return name.islower() and tail[0] == ":" and _IN_IDENTIFIER.search(text, max(0, start - 8), start) is not None
 

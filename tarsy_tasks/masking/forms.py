@@ -16,6 +16,7 @@ from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
 from tarsy_tasks.masking.values import is_made_up, is_secret, is_uuid, looks_random
+from tarsy_tasks.masking.vocabulary import OWNERS
 
 __all__ = ["FORMS", "find_forms"]
 
@@ -26,13 +27,6 @@ _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
 _NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
-_OWNERS = frozenset(
-    """
-    user users account login host server pod node file path name id ids key role namespace version revision hash digest
-    checksum fingerprint commit image url address arn object bucket session trace request job build type in for at from
-    """.split()
-)
-"""`secret not found, request id: x`."""
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
@@ -75,8 +69,10 @@ def _value_before_name(text: str, start: int, end: int) -> Span | None:
 def _announced(text: str, start: int, end: int) -> Span | None:
     """At the end of a sentence about it, and not of one about whose it is."""
     before = text[max(0, start - 60) : start].rstrip(" \t:\"'`").rpartition(" ")[2].lower()
-    is_owner = before.strip("()") in _OWNERS
-    return None if is_owner or not looks_random(text[start:end]) or is_uuid(text[start:end]) else _quoted(text, start, end)
+    is_owner = before.strip("()") in OWNERS
+    return (
+        None if is_owner or not looks_random(text[start:end]) or is_uuid(text[start:end]) else _quoted(text, start, end)
+    )
 
 
 def _judged(judge: Callable[[str], bool]) -> Callable[[str, int, int], Span | None]:
@@ -156,7 +152,11 @@ FORMS = (
     ),
     Form("SQL, bare", r"(?i:\bidentified[ \t]+by[ \t]+)([^\s\"';,]+)", _made_up),
     Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
-    Form("pgpass", r"(?m:(?:^|\")[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:\"\\]{8,})(?:[\r\"\\]|$))", _random),
+    Form(
+        "pgpass",
+        r"(?m:(?:^|\")[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:\"\\]{8,})(?:[\r\"\\]|$))",
+        _random,
+    ),
 )
 
 LINE_FORMS = (

@@ -13,7 +13,9 @@ from tarsy_tasks.masking.values import is_label, is_prose, is_secret
 __all__ = ["find_in_html_tables"]
 
 _MOST_ROWS = 200
-_CELL = re.compile(r"<(?P<tag>th|td)\b[^<>]{0,200}>(?P<text>[^<]*(?:<(?!/?t[hdr]\b)[^<]*)*)|(?P<row></?tr\b)|(?P<end></table\b)", re.I)
+_CELL = re.compile(
+    r"<(?P<tag>th|td)\b[^<>]{0,200}>(?P<text>[^<]*(?:<(?!/?t[hdr]\b)[^<]*)*)|(?P<row></?tr\b)|(?P<end></table\b)", re.I
+)
 _TEXT = re.compile(r"(?:\s|<[^<>]*>)*([^<]*[^<\s])")
 
 

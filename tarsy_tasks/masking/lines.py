@@ -43,8 +43,10 @@ LINES: dict[str, tuple[str, ...]] = {
     "Cisco and alike": (
         rf"\b(?:radius|tacacs)(?:-server)?\b[^\n]*?{_W}key{_W}(?:\d{_W})?(\S+)",
         rf"\bcrypto{_W}(?:isakmp|ike\w*){_W}key{_W}(?:[06]{_W})?(\S+)",
-        rf"\b(?:message-digest-key{_W}\d+{_W}md5|authentication-key|key-string|wpa-psk{_W}(?:ascii|hex)){_W}(?:\d{_W})?"
-        r"\"?([^\s\"]+)",
+        (
+            rf"\b(?:message-digest-key{_W}\d+{_W}md5|authentication-key|key-string|wpa-psk{_W}(?:ascii|hex)){_W}(?:\d{_W})?"
+            r"\"?([^\s\"]+)"
+        ),
         rf"\bpre-shared-key{_W}(?:(?:ascii-text|hexadecimal|local|remote){_W})*\"?([^\s\"]+)",
         rf"\b(?:psksecret|passwd|password|secret|key){_W}ENC{_W}(\S+)",
     ),
@@ -68,7 +70,10 @@ LINES: dict[str, tuple[str, ...]] = {
         rf"(?i:convertto-securestring){_W}(?:-(?i:string){_W})?[\"']([^\"'\n]+)[\"']",
     ),
     "expect": (
-        r"(?i:expect[^\n]*pass(?:word|phrase|code)[^\n]*)\n[ \t]*(?:\w+\.)?send(?:line)?[\w]*[ \t(]+(?:--[ \t]+)?[\"']([^\"'\\\n]+)",
+        (
+            r"(?i:expect[^\n]*pass(?:word|phrase|code)[^\n]*"
+            r")\n[ \t]*(?:\w+\.)?send(?:line)?[\w]*[ \t(]+(?:--[ \t]+)?[\"']([^\"'\\\n]+)"
+        ),
     ),
     "Erlang": (r"\{[ \t]*'?\w*(?:pass|password|secret|token|cookie)'?[ \t]*,[ \t]*(?:<<)?\\*\"([^\"\n\\]+)",),
     "JAAS": (r"\buser_\w+=\\*\"([^\"\n\\]+)",),
@@ -78,7 +83,10 @@ LINES: dict[str, tuple[str, ...]] = {
     ),
     "Consul": (
         r"\bencrypt[ \t]*[=:][ \t]*\\*\"([A-Za-z0-9+/]{22,}={0,2})",
-        r"\b(?:initial_management|agent|default|replication|agent_recovery)[ \t]*=[ \t]*\\*\"([0-9a-f]{8}-[0-9a-f\-]{27})\\*\"",
+        (
+            r"\b(?:initial_management|agent|default|replication|agent_recovery)"
+            r"[ \t]*=[ \t]*\\*\"([0-9a-f]{8}-[0-9a-f\-]{27})\\*\""
+        ),
     ),
     "PagerDuty": (r"\b(?:routing|service|integration)_key\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?([0-9A-Za-z]{32})\b",),
     "Kubernetes": (r"--certificate-key[ \t=]+(\S+)",),
@@ -90,23 +98,25 @@ LINES: dict[str, tuple[str, ...]] = {
     "HAProxy": (rf"\bstats{_W}auth{_W}[^\s:]+:(\S+)",),
     "Terraform": (
         r"resource[ \t]+\\*\"random_password\\*\"[^{]+\{[^}]*?\bresult[ \t]*=[ \t]*\\*\"([^\"\n\\]+)",
-        r"\b(?:value|default)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)\\*\"[ \t]*\r?\n(?:[^}\n]*\n)*?[ \t]*sensitive[ \t]*=[ \t]*true",
+        (
+            r"\b(?:value|default)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)\\*\"[ \t]*\r?\n"
+            r"(?:[^}\n]*\n)*?[ \t]*sensitive[ \t]*=[ \t]*true"
+        ),
     ),
     "PHP": (r"[\"'](?i:[\w\-]*(?:passw(?:or)?d|pwd|secret|token|api_?key))[\"']\]=>\s+string\(\d+\) \"([^\"\n]+)\"",),
-    "Ruby": (
-        rf":(?:\w*_)?(?:password|passphrase|secret|token|api_key)[ \t]*,[ \t]*[\"']([^\"'\n]+)[\"']",
-    ),
-    "a message with a code": (
-        rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",
-    ),
+    "Ruby": (r":(?:\w*_)?(?:password|passphrase|secret|token|api_key)[ \t]*,[ \t]*[\"']([^\"'\n]+)[\"']",),
+    "a message with a code": (rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",),
     "Google": (r"(?i:\bapp(?:lication)?[ -]password\b)[^\n:=]*[:=][ \t]+([a-z\d]{4}(?: [a-z\d]{4}){3})\b",),
     "auditd": (r"\ba0=\"(?:mysql|mariadb)\w*\"[^\n]*[ \t]a\d+=\"-p([^\"\n]+)\"",),
     "a pipe": (
         rf"\becho{_W}(?:-n{_W})?[\"']?[\w.\-]+:([^\"'|\n]+?){_PIPE}chpasswd\b",
-        rf"\b(?:echo|printf){_W}(?:-n{_W})?\\*[\"']?([^\"'|\n\\]+?){_PIPE}(?:sudo{_W}-S|-S\b|[^\n|]+--?(?:password|pass|passphrase|token)"
-        r"-(?:stdin|fd)|cryptsetup\b|passwd\b|kinit\b|smbpasswd\b|gh auth login)",
+        (
+            rf"\b(?:echo|printf){_W}(?:-n{_W})?\\*[\"']?([^\"'|\n\\]+?){_PIPE}"
+            rf"(?:sudo{_W}-S|-S\b|[^\n|]+--?(?:password|pass|passphrase|token)"
+            r"-(?:stdin|fd)|cryptsetup\b|passwd\b|kinit\b|smbpasswd\b|gh auth login)"
+        ),
     ),
-    "a here string": (rf"\b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)",),
+    "a here string": (r"\b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)",),
 }
 """Who writes it → what stands around its secret, which is the group."""
 
@@ -140,12 +150,18 @@ CLUES: dict[str, tuple[str, ...]] = {
     "PPP": (rf"{_LINE}\"?[\w.@\\\-]+\"?{_W}\*{_W}\"?([^\s\"*]+)\"?{_W}\*{_END}",),
     "Postfix": (rf"{_LINE}[\w.\-]+(?::\d+)?{_W}[\w.+\-]+@[\w.\-]+:([^\s\"\\]+){_END}",),
     "WordPress": (
-        r"\bdefine\([ \t]*[\"'](?:(?:SECURE_)?AUTH|LOGGED_IN|NONCE)_(?:KEY|SALT)[\"'][ \t]*,[ \t]*[\"']([^'\n]{8,})[\"']",
+        (
+            r"\bdefine\([ \t]*[\"'](?:(?:SECURE_)?AUTH|LOGGED_IN|NONCE)_(?:KEY|SALT)[\"']"
+            r"[ \t]*,[ \t]*[\"']([^'\n]{8,})[\"']"
+        ),
     ),
     "SQL": (r"(?i:\b(?:crypt|encrypt|(?:old_)?password|pgp_sym_encrypt|aes_encrypt)\()'([^'\n]+)'",),
     "people": (
-        r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are|with|as))?[ \t]*[:=]?[ \t]*)[\w.@\-]+"
-        r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/()\"'<>]+)",
+        (
+            r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are|with|as))?"
+            r"[ \t]*[:=]?[ \t]*)[\w.@\-]+"
+            r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/()\"'<>]+)"
+        ),
         rf"(?i:\b(?:{_TOLD})\b)(?:{_W}[\w'\-]+){{1,6}}{_W}(?i:is|was)[ \t:]+[\"'`]?([^\s\"'`]*[^\s\"'`.,;])",
         r"(?:^|[\s\"'=(])[\w.\-]+:([^\s:@/\"'<>]{6,})@(?:[\w\-]+\.)+[A-Za-z]{2,}\b",
         r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
@@ -157,9 +173,7 @@ VALUE_BEFORE_NAME = (
     rf"(?m:^)[ \t]*(?:-{_W})?[\"']?value[\"']?:{_W}([^\n]+)\n[ \t]+[\"']?(?:name|key)[\"']?:{_W}[\"']?[\w.\-]*{STEMS}"
 )
 """`- value: x`, and in the next line `name: PASSWORD`."""
-ANNOUNCED = (
-    rf"(?i:\b(?:{_TOLD}))[ \t][^\n:=\"'{{}}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
-)
+ANNOUNCED = rf"(?i:\b(?:{_TOLD}))[ \t][^\n:=\"'{{}}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
 """`A password was generated for bob: x`."""
 
 _ARG = r"[^,\n()]*,"
@@ -169,9 +183,14 @@ _CALLED = (
 )
 CALLS = (
     rf"{_CALLED}\([^()\n]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
-    r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
-    r"[\"']([^\"'\n]+)[\"']",
-    rf"\b(?:(?:NetworkCredential|cx_Oracle\.connect|oracledb\.connect)\({_ARG}|PlainAuth\({_ARG}{_ARG})[ \t]*\"([^\"\n]+)\"",
+    (
+        r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
+        r"[\"']([^\"'\n]+)[\"']"
+    ),
+    (
+        rf"\b(?:(?:NetworkCredential|cx_Oracle\.connect|oracledb\.connect)\({_ARG}"
+        rf"|PlainAuth\({_ARG}{_ARG})[ \t]*\"([^\"\n]+)\""
+    ),
     r"\b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new|Fernet|SecretBox)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\b(?i:jwt)\.(?:sign|verify|encode|decode)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\bcreateHmac\([\"'][\w\-]+[\"'][ \t]*,[ \t]*[\"']([^\"'\n]+)",
@@ -184,7 +203,9 @@ CALLS = (
 
 def is_some_secret(value: str) -> bool:
     """Whether what stands in such a place is none of the words that say that nothing does."""
-    return is_secret(value, Strength.STRONG, is_quoted=True) and value != "public" and not is_prose(value, is_quoted=True)
+    return (
+        is_secret(value, Strength.STRONG, is_quoted=True) and value != "public" and not is_prose(value, is_quoted=True)
+    )
 
 
 def is_told(value: str) -> bool:

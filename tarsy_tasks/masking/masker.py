@@ -56,7 +56,20 @@ _KINDS = (
 )
 
 _escapes = Places([r"\\"])
-_anything = Places([ASSIGNED, HEADINGS, BORDERS, STATEMENTS, *ANNOUNCEMENTS, *COMMANDS, ARRAYS, *CLUES, *_KINDS, *(form.pattern for form in (*FORMS, *LINE_FORMS))])
+_anything = Places(
+    [
+        ASSIGNED,
+        HEADINGS,
+        BORDERS,
+        STATEMENTS,
+        *ANNOUNCEMENTS,
+        *COMMANDS,
+        ARRAYS,
+        *CLUES,
+        *_KINDS,
+        *(form.pattern for form in (*FORMS, *LINE_FORMS)),
+    ]
+)
 
 
 class _Draft:

@@ -35,8 +35,10 @@ _OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
 
 _KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (
-    rf"(?i:(?:{_KEYS})[ _.-]?key|secret[ _-]id|pass phrase|pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
-    r"|(?:t?otp|mfa|recovery|seed|backup|scratch|emergency|rescue)[ _-]?(?:seed|phrase|secret|codes?)|sessid|sessionid|dockerc|kennwort|senha"
+    rf"(?i:(?:{_KEYS})[ _.-]?key|secret[ _-]id|pass phrase|pass|pwd|pw|psk|secret"
+    rf"|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
+    r"|(?:t?otp|mfa|recovery|seed|backup|scratch|emergency|rescue)[ _-]?(?:seed|phrase|secret|codes?)"
+    r"|sessid|sessionid|dockerc|kennwort|senha"
     r"|contrase.a|mdp|wachtw|haslo)"
 )
 """Every name but those ending in just any `key` holds one of these; for the search, which costs less than the rating.
@@ -80,7 +82,7 @@ def _rate_one(name: str, last: str, before: str) -> Strength | None:
         return Strength.STRONG
     if last == "pat":
         return Strength.WEAK if before in vocabulary.PATS_OF else None
-    if (last == "code" and before in vocabulary.CODES):
+    if last == "code" and before in vocabulary.CODES:
         return Strength.STRONG
     if (last == "seed" and before in vocabulary.SEEDS) or (last == "phrase" and before in vocabulary.PHRASES):
         return Strength.STRONG

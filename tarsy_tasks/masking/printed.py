@@ -22,13 +22,15 @@ _COMMAND = (
     r"|gcloud\b[^\n]*print-(?:access|identity)-token"
     r"|aws\b[^\n]*(?:get-secret-value|get-login-password|--with-decryption|get-random-password)[^\n]*"
     r"|az\b[^\n]*(?:keyvault[ \t]+secret[ \t]+show|get-access-token|keys?[ \t]+list|credential[ \t]+show)[^\n]*tsv"
-    r"|op[ \t]+read\b|pass[ \t]+(?:show[ \t]+)?[\w./\-]+/[\w./\-]+|gopass[ \t]+show|bw[ \t]+get[ \t]+password|chamber[ \t]+read"
+    r"|op[ \t]+read\b|pass[ \t]+(?:show[ \t]+)?[\w./\-]+/[\w./\-]+"
+    r"|gopass[ \t]+show|bw[ \t]+get[ \t]+password|chamber[ \t]+read"
     r"|gh[ \t]+auth[ \t]+token|argocd[ \t]+admin[ \t]+initial-password|terraform[ \t]+output[ \t]+-raw"
     r"|openssl[ \t]+rand\b|pwgen\b|apg\b|makepasswd\b|wg[ \t]+gen(?:key|psk)\b|uuidgen[^\n]*token|mkpasswd\b"
     r"|rabbitmqctl[ \t]+eval[^\n]*get_cookie|secrets\.token_\w+\("
     r"|(?:docker|kubectl|podman)\b[^\n]*\b(?:cat|printenv)\b[^\n]*(?:password|passwd|secret|token)"
     r"|(?:sudo[ \t]+)?(?:cat|less|head|tail)[ \t]+[^\n]*(?i:secrets?/|passw(?:or)?d|token)[\w.\-]*"
-    r"|(?:echo|printenv)[ \t]+[\"']?\$?\{?\w*(?:PASS|PASSWORD|PASSWD|PWD|TOKEN|SECRET|KEY|CREDENTIALS)\w*\}?[\"']?[ \t\r]*"
+    r"|(?:echo|printenv)[ \t]+[\"']?\$?\{?\w*(?:PASS|PASSWORD|PASSWD|PWD"
+    r"|TOKEN|SECRET|KEY|CREDENTIALS)\w*\}?[\"']?[ \t\r]*"
 )
 ANNOUNCEMENTS = (
     rf"(?m:(?:^|\")(?:[^\n$#>+%\"]*(?:[$#>%+]|>>>))?[ \t]*(?:sudo[ \t]+)?(?:{_COMMAND})[^\n]*\n)",

@@ -15,7 +15,8 @@ BORDERS = r"---- ?-?(?:BEGIN|END) (?:[A-Z0-9 ]*PRIVATE KEY|OpenVPN )|Private-Lin
 
 _LIMIT = 64 * 1024
 _BORDER = re.compile(
-    r"(?:-----|---- )(BEGIN|END) (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|OpenVPN (?:Static key V1|tls-crypt-v2 \w+ key))"
+    r"(?:-----|---- )(BEGIN|END) (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?"
+    r"|OpenVPN (?:Static key V1|tls-crypt-v2 \w+ key))"
     r"(?:-----| ----)"
 )
 _NEWLINE = r"(?:\r?\n|(?:\\{1,8}r)?\\{1,8}n)"

@@ -17,7 +17,10 @@ _PATIENCE_ROWS = 50
 _ROW_LIMIT = 64 * 1024
 _TABLE = r"[\w.\"`\[\]\\]+"
 _COLUMNS = r"\([\w\s,.\"`\[\]\\]+\)"
-STATEMENTS = rf"(?i:\b(?:insert|replace|copy)\b[\w \t]*[ \t]{_TABLE}\s*{_COLUMNS}\s*(?:overriding \w+ value\s+)?(?:values?\b|from stdin))"
+STATEMENTS = (
+    rf"(?i:\b(?:insert|replace|copy)\b[\w \t]*[ \t]{_TABLE}\s*{_COLUMNS}\s*(?:overriding \w+ value\s+)?"
+    r"(?:values?\b|from stdin))"
+)
 """What says which columns there are."""
 
 _search = Places([STATEMENTS])
@@ -47,7 +50,7 @@ def find_in_sql(text: str, projection: bytes) -> Iterator[Edit]:
         position = statement.end()
         columns = _COLUMN_LIST.search(text, found, position)
         assert columns is not None
-        names = [name.strip(" \t\r\n\"`[]\\") for name in columns[0][1:-1].split(",")]
+        names = [name.strip(' \t\r\n"`[]\\') for name in columns[0][1:-1].split(",")]
         strengths = {index: strength for index, name in enumerate(names) if (strength := rate_name(name)) is not None}
         is_copy = statement[0][-1] in "nN"
         rows = _rows_of_copy(text, position) if is_copy else _rows(text, position)

@@ -29,7 +29,11 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "Databricks": (rf"dapi{_H}{{32}}(?:-\d)?",),
     "DigitalOcean": (rf"do[opr]_v1_{_H}{{32,}}",),
     "Discord": (rf"[MNO]{_B}{{22,27}}\.{_B}{{6,7}}\.{_B}{{27,}}",),
-    "Docker": (rf"dckr_(?:pat|oat)_{_B}{{16,}}", r"SWMTKN-1-[a-z0-9]{20,}-[a-z0-9]{16,}", r"SWMKEY-1-[A-Za-z0-9+/]{40,}"),
+    "Docker": (
+        rf"dckr_(?:pat|oat)_{_B}{{16,}}",
+        r"SWMTKN-1-[a-z0-9]{20,}-[a-z0-9]{16,}",
+        r"SWMKEY-1-[A-Za-z0-9+/]{40,}",
+    ),
     "Doppler": (rf"dp\.(?:pt|st|sa|ct|scim|audit|said)\.(?:[a-z0-9_\-]+\.)?{_A}{{24,}}",),
     "Dropbox": (rf"sl\.(?:u\.)?{_B}{{60,}}",),
     "Dynatrace": (r"dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64}",),

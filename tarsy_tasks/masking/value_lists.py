@@ -19,7 +19,8 @@ _PATIENCE = 1024
 _PATIENCE_LINES = 20
 _MOST_VALUES = 100
 _BRACKET = re.compile(
-    r"\s{0,40}(?:!!\w+[ \t]+|new[ \t]+)?(?:(?:Arrays\.asList|(?:Immutable)?(?:List|Set)(?:\.of)?|frozenset|set|list|tuple|array"
+    r"\s{0,40}(?:!!\w+[ \t]+|new[ \t]+)?(?:(?:Arrays\.asList|(?:Immutable)?(?:List|Set)(?:\.of)?"
+    r"|frozenset|set|list|tuple|array"
     r"|listOf|setOf|arrayOf|vec!|%w|Seq|Array)(?=[\[({]))?(?:\w*\[\]\w*[ \t]*(?=\{))?\(?([\[({])"
 )
 _IN_BRACKETS = re.compile(
@@ -105,7 +106,9 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
             return
         group = "quoted" if line["quote"] else "bare" if line["bare"] else "free"
         word = line[group]
-        if not line["bullet"] and (group == "free" or (len(line["indent"]) <= indent and not is_item(word, named.strength))):
+        if not line["bullet"] and (
+            group == "free" or (len(line["indent"]) <= indent and not is_item(word, named.strength))
+        ):
             return
         patience = _PATIENCE_LINES if MASK in word else patience - 1
         if MASK not in word and is_item(word, named.strength):

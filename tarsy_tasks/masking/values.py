@@ -9,7 +9,17 @@ from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.vocabulary import LITERALS, NAMES, PROSE
 
-__all__ = ["is_code", "is_item", "is_label", "is_made_up", "is_placeholder", "is_prose", "is_secret", "is_uuid", "looks_random"]
+__all__ = [
+    "is_code",
+    "is_item",
+    "is_label",
+    "is_made_up",
+    "is_placeholder",
+    "is_prose",
+    "is_secret",
+    "is_uuid",
+    "looks_random",
+]
 
 _LOOKED_AT = 512
 """So many characters of a value are enough to judge it."""
@@ -66,7 +76,8 @@ _CODE = re.compile(
       (?:await\s+|new\s+|not\s+|!|&|\*|\(\w+\)\s*)?
       (?:[A-Za-z_$]{3,}(?:64|256|512|[12])?[A-Za-z_$]*|[A-Za-z_$]+(?=\.|::|->))(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
       (?:\((?:["'A-Za-z_)*&{\[$].*)?|\[["'$\w:].*)              # os.getenv("X"), environ["X"], Optional[str]
-    | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.* | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
+    | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.*
+    | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
     | (?i:n?var(?:char|binary)2?|n?char|decimal|numeric|binary|bit)\(\d+.*
     | [A-Za-z_][\w.\[\]]*\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*

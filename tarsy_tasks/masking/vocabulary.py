@@ -13,6 +13,7 @@ __all__ = [
     "KEYS_TO_VAULTS",
     "LITERALS",
     "NAMES",
+    "OWNERS",
     "PAIR_NAMES",
     "PAIR_VALUES",
     "PASS_OWNERS",
@@ -59,7 +60,7 @@ ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "bindpw", "api
 """Ends of strong names that are written in one: `dbpassword`."""
 WEAK_ENDINGS = ("token", "secret")
 PASS_OWNERS = tuple(
-    "db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key default".split()
+    _words("db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key default")
 )
 """`dbpass` is a password, `compass` is not."""
 
@@ -102,9 +103,9 @@ CODES = _words("recovery backup scratch emergency rescue")
 
 ALLOWED_SUFFIXES = _words(
     """
-    value string text plain plaintext raw data base b b64 base64 hex hash hashed md5 sha1 sha256 sha512 encrypted enc prod
-    production dev staging stage test new old current previous confirm confirmation default initial temp temporary json
-    pem v x
+    value string text plain plaintext raw data base b b64 base64 hex hash hashed md5 sha1 sha256 sha512 encrypted enc
+    prod production dev staging stage test new old current previous confirm confirmation default initial temp temporary
+    json pem v x
     """
 )
 """They say which one or in what form, and leave it a secret: `SECRET_KEY_BASE`, `password_confirmation`, `token2`."""
@@ -150,13 +151,21 @@ VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
 VALUES_LISTED = _words("enum examples values")
 """`{"password": {"examples": ["x"]}}`, as a JSON Schema has it."""
 
+OWNERS = _words(
+    """
+    user users account login host server pod node file path name id ids key role namespace version revision hash digest
+    checksum fingerprint commit image url address arn object bucket session trace request job build type in for at from
+    """
+)
+"""`secret not found, request id: x`: what a sentence about a secret ends with, when it tells of something else."""
+
 PROSE = _words(
     """
     the a an is are was were be been being must should shall may might can cannot could will would has have had does do
     did not for to of in on at by with from and or but that this these those it its your you my our we they if when
     where which what who how please enter type provide use using used least than too only no length characters
-    character required expired invalid incorrect missing changed field value updated successfully rotated generated failed
-    left remaining sent stored
+    character required expired invalid incorrect missing changed field value updated successfully rotated
+    generated failed left remaining sent stored
     """
 )
 """Several words with one of these among them are a sentence rather than a passphrase."""
