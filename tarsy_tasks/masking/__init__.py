@@ -12,15 +12,15 @@ A text goes through `masker`, which asks in this order, whatever knows more of t
     printed       what the line above announces
     sql           columns named in one place, with their values in another
     commands      arguments of programs
-    forms         what shows by its form that it is a secret; `tokens` has the providers', `lines` what stands at a fixed
-                  place of a line
+    forms         what shows by its form that it is a secret; `tokens` has the providers', `lines` what stands at
+                  a fixed place of a line
     assignments   what a name says is one (`named`): `value_spans` and `value_lists` know where it ends, `markup` and
                   `headers` those with a syntax of their own
     encoded       base64 of a text
     custom        patterns that a configuration adds; `groups` has their names
 
-`names` and `values` go by the words of `vocabulary`: which names promise a secret, and which values are none all the same.
-Nothing here finds a secret that has neither a name nor a form.
+`names` and `values` go by the words of `vocabulary`: which names promise a secret, and which values are none all
+the same. Nothing here finds a secret that has neither a name nor a form.
 """
 
 from tarsy_tasks.masking.edits import MASK

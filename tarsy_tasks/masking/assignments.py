@@ -43,7 +43,8 @@ _CONNECTOR = (
     r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)[ \t]*:?[ \t]+)?"
 )
 _FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
-_UNDER = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?(?:[\"'][^\s\-]|[^\s\-\"'])"
+_LINE_BREAK = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?"
+_UNDER = rf"{_LINE_BREAK}(?:[\"'][^\s\-]|[^\s\-\"'])"
 _HEADED = r"[ \t]*\r?\n[ \t]*(?:\r?\n[ \t]*)?(?:\d{1,2}[.)]|[-*])[ \t]"
 _KEYED = r"(?i:key)[ \t]?[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
@@ -64,7 +65,6 @@ _TAIL = re.compile(
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
-_NAMED = re.compile(r"(?i:name|key|id|type|variable|output|field|param|parameter|header|setting|property)\W{1,8}$")
 _SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
@@ -80,7 +80,7 @@ _TYPED = re.compile(r"[ \t]+::")
 """In LDIF no space stands before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
-_BEFORE_ARGUMENT = re.compile(r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?")
+_BEFORE_ARGUMENT = re.compile(_LINE_BREAK)
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"([A-Za-z]+) $")
@@ -268,7 +268,7 @@ def _with_rest_of_masked(content: str, value: Value) -> Value | None:
 
 def _read_paired(named: Named) -> Value | None:
     """`name: X` and beside it `value: Y`."""
-    if not _NAMED.search(named.before):
+    if not named.is_told:
         return _read_assigned(named) if _LABELLED.fullmatch(named.tail[0]) else None
     text, tail = named.text, named.tail
     line_start = text.rfind("\n", tail.start(), tail.end()) + 1
@@ -278,7 +278,7 @@ def _read_paired(named: Named) -> Value | None:
 
 def _read_opened(named: Named) -> Value | None:
     """`variable "password" {`, and in the block its value."""
-    if not _NAMED.search(named.before):
+    if not named.is_told:
         return None
     default = _DEFAULT.match(named.text, named.tail.end(), named.tail.end() + _BLOCK_LIMIT)
     value = read_value(named.text, default.end()) if default else None

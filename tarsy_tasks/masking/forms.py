@@ -18,7 +18,7 @@ from tarsy_tasks.masking.tokens import TOKENS
 from tarsy_tasks.masking.values import is_made_up, is_secret, is_uuid, looks_random
 from tarsy_tasks.masking.vocabulary import OWNERS
 
-__all__ = ["FORMS", "find_forms"]
+__all__ = ["FORMS", "LINE_FORMS", "find_forms", "find_in_lines"]
 
 Span: TypeAlias = tuple[int, int]
 _ADDRESS_LIMIT = 512

@@ -21,9 +21,6 @@ COUPLED = rf"\s*</[\w:.\-]+>\s*(?:<[\w:]+>[^<>\n]*</[\w:]+>\s*)?{_VALUE_TAG}"
 
 _OPENING = re.compile(rf"\s*(?:{_VALUE_TAG})?\s*(?P<cdata><!\[CDATA\[)?")
 _CLOSING_TAG = re.compile(r"</[\w:.\-]*$")
-_NAMED_BY = re.compile(
-    r"(?i)(?:name|key|id|variable|output|field|param|parameter|header|setting|property|option)\W{1,8}$"
-)
 _NAME_TAG = re.compile(
     r"(?i)<(?:\w+:)?\w*(?:name|key|id|string|variable|field|param|parameter|header|setting|property|option|td|th|dt)"
     r"(?:\s[^<>]*)?>[^<>]{0,60}$"
@@ -35,7 +32,7 @@ def read_tagged(named: Named) -> Value | None:
     text = named.text
     tag = _CLOSING_TAG.search(text, max(0, named.start - NAME_LIMIT), named.start)
     if tag is None:
-        is_named = named.before.endswith("<") or _NAMED_BY.search(named.before)
+        is_named = named.before.endswith("<") or named.is_told
         return _read_element(named, named.tail.end()) if is_named else None
     opened = text.rfind(">", max(0, tag.start() - _ELEMENT_LIMIT), _start_of_cdata(text, tag.start()))
     return None if opened < 0 else _read_element(named, opened + 1)

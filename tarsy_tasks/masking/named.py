@@ -17,6 +17,9 @@ _LINE_BEFORE = re.compile(
     r"[ \t]*(?:[-+~*>|#;!<$:?][-+~ \t]*)*(?:(?:export|set|setx|declare|local|readonly|env|const|let|var|final|static"
     r"|private|public|ENV|ARG)[ \t]+(?:-\w+[ \t]+)*)*[\\\"'`*_]*"
 )
+_TELLING = re.compile(
+    r"(?i)(?:name|key|id|type|variable|output|field|param|parameter|header|setting|property|option)\W{1,8}$"
+)
 _QUOTES = frozenset("\"'`")
 
 
@@ -37,6 +40,11 @@ class Named(NamedTuple):
     def before(self) -> str:
         """What stands before the name, in its line and the one above."""
         return self.text[max(0, self.start - _BEFORE_LIMIT) : self.start]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is what a `name` says, or a `key`: the value stands beside it."""
+        return _TELLING.search(self.before) is not None
 
     @property
     def opened(self) -> str:

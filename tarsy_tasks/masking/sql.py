@@ -14,7 +14,9 @@ from tarsy_tasks.masking.values import is_prose, is_secret
 __all__ = ["STATEMENTS", "find_in_sql"]
 
 _PATIENCE_ROWS = 50
-_ROW_LIMIT = 64 * 1024
+_VALUE_LIMIT = 64 * 1024
+_TOKENS_A_VALUE = 20
+"""A row that has more has no end."""
 _TABLE = r"[\w.\"`\[\]\\]+"
 _COLUMNS = r"\([\w\s,.\"`\[\]\\]+\)"
 STATEMENTS = (
@@ -53,7 +55,7 @@ def find_in_sql(text: str, projection: bytes) -> Iterator[Edit]:
         names = [name.strip(' \t\r\n"`[]\\') for name in columns[0][1:-1].split(",")]
         strengths = {index: strength for index, name in enumerate(names) if (strength := rate_name(name)) is not None}
         is_copy = statement[0][-1] in "nN"
-        rows = _rows_of_copy(text, position) if is_copy else _rows(text, position)
+        rows = _rows_of_copy(text, position) if is_copy else _rows(text, position, len(names))
         patience = _PATIENCE_ROWS
         for cells in rows if strengths or len(names) > 1 else ():
             edits = list(_find_in_row(text, names, strengths, cells))
@@ -80,13 +82,15 @@ def _find_in_row(
             yield Edit(start, end)
 
 
-def _rows(text: str, position: int) -> Iterator[list[tuple[int, int]]]:
+def _rows(text: str, position: int, width: int) -> Iterator[list[tuple[int, int]]]:
     """The values of each pair of brackets; what is no literal is empty."""
     cells: list[tuple[int, int]] = []
     depth = 0
     is_new = True
-    while (token := _VALUE.match(text, position, position + _ROW_LIMIT)) is not None:
+    patience = most = width * _TOKENS_A_VALUE
+    while patience and (token := _VALUE.match(text, position, position + _VALUE_LIMIT)) is not None:
         position = token.end()
+        patience -= 1
         if token["open"]:
             depth += 1
             if depth == 1:
@@ -97,6 +101,7 @@ def _rows(text: str, position: int) -> Iterator[list[tuple[int, int]]]:
                 return
             if not depth and cells:
                 yield cells
+                patience = most
         elif token["comma"]:
             is_new = is_new or depth == 1
         elif not depth:
