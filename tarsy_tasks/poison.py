@@ -22,7 +22,6 @@ __all__ = ["DamagedMessage", "SetAside", "drop", "load", "load_arguments", "load
 _READ_LIMIT_BYTES = 1024 * 1024
 """A list reads no more than that of one message; they can be as large as Redis takes."""
 _HEAD_BYTES = 256
-_SHOWN_LIMIT = 200
 _NO_STRING = "it is no string in Redis"
 _CALLER = ("call_id", "agent_id", "run_id")
 
@@ -153,10 +152,9 @@ def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | 
         books = read_books(text)
     except DamagedMessage as damage:
         return SetAside(tag, queue, at, kept_s, size_bytes, damage=str(damage))
-    tool = f"{books.call.server}.{books.call.tool}"[:_SHOWN_LIMIT]
-    caller = {name: str(books.call.info[name])[:_SHOWN_LIMIT] for name in _CALLER if books.call.info.get(name)}
-    task = books.task[:_SHOWN_LIMIT]
-    return SetAside(tag, queue, at, kept_s, size_bytes, task, tool, caller)
+    tool = f"{books.call.server}.{books.call.tool}"
+    caller = {name: str(books.call.info[name]) for name in _CALLER if books.call.info.get(name)}
+    return SetAside(tag, queue, at, kept_s, size_bytes, books.task, tool, caller)
 
 
 def _text_of(redis: Any, tag: str) -> bytes | None:

@@ -162,7 +162,7 @@ def _load_servers() -> "Mapping[str, ServerConfig]":
 
 def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> dict[str, Any]:
     """What a model or its agent wrote, as it may be stored: masked as the configuration has it for the server."""
-    from tarsy_tasks.masking import mask_text
+    from tarsy_tasks.masking.masker import mask_text
     from tarsy_tasks.shown_arguments import build_shown
 
     server = servers.get(fields["server"])

@@ -13,7 +13,7 @@ from tarsy_tasks.arguments.example import example_call
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
 from tarsy_tasks.arguments.shape import Shape, find_near, look_up
 from tarsy_tasks.errors import ArgumentsError
-from tarsy_tasks.masking import MASK
+from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.values import is_secret
 from tarsy_tasks.outcomes import ErrorCode

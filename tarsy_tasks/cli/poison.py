@@ -1,6 +1,7 @@
 """`tarsy-tasks poison`: messages that were set aside because each worker that had them was lost."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["poison"]
 
+_NAME_CHARS = 200
 _ids = click.argument("ids", metavar="ID…", nargs=-1, required=True)
 
 
@@ -106,17 +108,17 @@ def _report(ctx: click.Context, ended: dict[str, str], success: str, *, as_json:
 
 
 def _row(message: SetAside) -> tuple[str, ...]:
-    mask = _masker_of(message).mask
+    mask = _short(_masker_of(message))
     agent = mask((message.caller or {}).get("agent_id", ""))
     what = mask(message.tool or message.queue or "")
     return (message.id, what, _time(message.set_aside_at), str(message.size_bytes), agent, message.damage or "")
 
 
 def _as_json(message: SetAside) -> dict[str, Any]:
-    mask = _masker_of(message).mask
+    mask = _short(_masker_of(message))
     return {
         "id": message.id,
-        "queue": message.queue,
+        "queue": message.queue and mask(message.queue),
         "task": message.task and mask(message.task),
         "tool": message.tool and mask(message.tool),
         "caller": message.caller and {name: mask(value) for name, value in message.caller.items()},
@@ -140,6 +142,11 @@ def _masker_of(message: SetAside) -> "Masker":
     except ConfigError:
         server = None
     return build_record_masker(server) if server else build_masker()
+
+
+def _short(masker: "Masker") -> Callable[[str], str]:
+    """Masks names, and then cuts them: half a secret would not be known for one."""
+    return lambda text: masker.mask(text)[:_NAME_CHARS]
 
 
 def _masked(arguments: Any, masker: "Masker") -> Any:

@@ -1,11 +1,13 @@
 """Where secrets stand in a server's configuration, told by the names of keys and the shapes of values.
 
-Owns the heuristics. They find what a configuration holds, to warn of it and to know what never to show; what leaves a
-worker is masked by `masking`, which knows many more shapes.
+Owns where they may stand, and that a name says more here than in any text: what is called a token is one, whatever it
+looks like. The names and the forms are those of `masking`.
 """
 
 import re
 from collections.abc import Iterator
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -13,27 +15,19 @@ from pydantic import SecretStr
 
 from tarsy_tasks.config.problems import KeyPath
 from tarsy_tasks.config.variables import find_references, has_references, written_text
+from tarsy_tasks.masking.headers import is_header
+from tarsy_tasks.masking.names import Strength, rate_name
+from tarsy_tasks.masking.tokens import TOKENS
 
 if TYPE_CHECKING:
     from tarsy_tasks.config.servers import ServerConfig
 
 __all__ = ["Secret", "find_exposed", "find_secrets", "find_written", "is_secret_name", "show_secret"]
 
-_NAME = re.compile(
-    r"""(?xi)
-    (?: token | secret | passw(?:or)?d | passphrase | passwd | pwd | credentials? | cookie | signature | bearer
-      | authori[sz]ation | apikey
-      | (?:api|access|private|secret|auth|account|signing|encryption|master|client|license|subscription|service)
-        [-_.]? key
-      | (?:^|[-_.]) (?:pass|psk) )
-    (?: [-_.]? (?:value|text|b64|base64|json|header|\d+) )? $
-    """
-)
-"""Anchored at the end: `MAX_TOKENS`, `TOKEN_URL` and `SECRET_NAME` are none."""
-_VAGUE_NAME = re.compile(r"(?i)(?:^|[-_.])(?:key|auth|pat|private|pw)$")
 _RANDOM = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{16,}")
 """What makes the value of a vague name a secret: `SORT_KEY` is a name of many meanings."""
-_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SIGNATURES = frozenset({"sig", "signature"})
+"""Parameters of signed addresses."""
 _HARMLESS = re.compile(
     r"""(?xi)
     (?: true | false | yes | no | on | off | none | null | enabled | disabled | basic | bearer | oauth2? | \d{1,4}
@@ -41,16 +35,6 @@ _HARMLESS = re.compile(
     """
 )
 """Nothing, a switch, a number, a gap to be filled in, or the path of a file."""
-_SHAPE = re.compile(
-    r"""(?x)
-      (?<![A-Za-z0-9]) (?:
-        gh[oprsu]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w-]{15,} | xox[abeoprs]-[\w-]{10,} | xapp-[\w-]{10,}
-      | sk-[\w-]{16,} | (?:sk|rk)_(?:live|test)_\w{10,} | (?:AKIA|ASIA)[A-Z0-9]{16} | AIza[\w-]{30,} | hvs\.[\w-]{16,}
-      | npm_\w{20,} | pypi-[\w-]{20,} | dop_v1_\w{20,} | SG\.[\w-]{10,}\.[\w-]{10,} | whsec_[\w+/=]{16,} | hf_\w{20,}
-      | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]* )
-    | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----
-    """
-)
 _SCHEME = re.compile(r"(?i)\A\s*(?:bearer|basic|token|apikey|api-key|digest)\s+")
 _URL_PASSWORD = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}://[^\s/?#@:]*:(?P<password>[^\s/?#]*)@")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -78,8 +62,7 @@ class Secret(NamedTuple):
 
 def is_secret_name(name: str) -> bool:
     """Whether a key, a variable, a header, an option or a parameter is named like one that holds a secret."""
-    words = _WORDS.sub("_", name)
-    return _NAME.search(words) is not None or _VAGUE_NAME.search(words) is not None
+    return is_header(name) or rate_name(name) is not None
 
 
 def show_secret(value: str) -> str:
@@ -108,7 +91,7 @@ def find_written(server: "ServerConfig") -> Iterator[KeyPath]:
     for at, text in find_secrets(server):
         written = written_text(text) if has_references(text) else text
         # Beside a reference stands what wraps it, unless that has a secret's own shape.
-        is_written = _is_default(text, written) or _SHAPE.search(written) if has_references(text) else written
+        is_written = _is_default(text, written) or _shape().search(written) if has_references(text) else written
         if is_written and at not in seen:
             seen.add(at)
             yield at
@@ -128,10 +111,18 @@ def _is_default(text: str, written: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    words = _WORDS.sub("_", name)
-    if _NAME.search(words):
-        return _HARMLESS.fullmatch(value) is None
-    return _VAGUE_NAME.search(words) is not None and (has_references(value) or _RANDOM.fullmatch(value) is not None)
+    if not is_secret_name(name):
+        return False
+    if rate_name(name) is Strength.FAINT:
+        return has_references(value) or _RANDOM.fullmatch(value) is not None
+    return _HARMLESS.fullmatch(value) is None
+
+
+@cache
+def _shape() -> re.Pattern[str]:
+    """Secrets that show by themselves that they are some."""
+    tokens = "|".join(chain.from_iterable(TOKENS.values()))
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{tokens})|-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 
 def _of_named(at: KeyPath, name: str, text: str) -> Iterator[Secret]:
@@ -144,7 +135,7 @@ def _of_named(at: KeyPath, name: str, text: str) -> Iterator[Secret]:
 
 def _of_text(at: KeyPath, text: str) -> Iterator[Secret]:
     """Secrets that are known by themselves, whatever they are called."""
-    for match in _SHAPE.finditer(text[:_SEARCHED_CHARS]):
+    for match in _shape().finditer(text[:_SEARCHED_CHARS]):
         yield Secret(at, text if match[0].startswith("-") else match[0])
     for match in _URL_PASSWORD.finditer(text):
         if _HARMLESS.fullmatch(match["password"]) is None:
@@ -181,7 +172,7 @@ def _of_url(at: KeyPath, url: str) -> Iterator[Secret]:
         yield Secret(at, user)  # a token in the place of a user
     for pair in parts.query.split("&"):
         name, _, value = pair.partition("=")
-        if _is_secret(unquote(name), value):
+        if value and (name.lower() in _SIGNATURES or _is_secret(unquote(name), value)):
             yield Secret(at, value)
             yield Secret(at, unquote(value))
     for segment in parts.path.split("/"):

@@ -24,7 +24,7 @@ from tarsy_tasks.audit import AuditEntry, AuditFilter, AuditPage, Step, read_aud
 from tarsy_tasks.flower_tab.recent_calls import RecentCalls
 from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.flower_tab.tools import ToolView, build_tools
-from tarsy_tasks.masking import build_masker
+from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.metrics import ToolMetrics, is_known, read_metrics
 from tarsy_tasks.models import ToolResult
 
@@ -49,6 +49,7 @@ _SCAN_LIMIT = 2000
 _LONG_SCAN_LIMIT = 20_000
 """So many once, behind those in memory."""
 _PLACES = 1000
+_FAILURE_CHARS = 1000
 _BACK_AT_ONCE_S = 0.3
 """A Redis that is back answers a look within this time; one that is away holds nobody up for longer."""
 _NEAR_S = 600.0
@@ -283,7 +284,7 @@ class Dashboard:
                 found = cast("dict[str, Any]", meta)
                 if found.get("status") == "SUCCESS":
                     return Call(task_id, entry, ToolResult.model_validate(found.get("result")))
-                return Call(task_id, entry, None, self._masker.mask(_describe_failure(found)))
+                return Call(task_id, entry, None, self._masker.mask(_describe_failure(found))[:_FAILURE_CHARS])
         except (ValueError, ValidationError, RecursionError):
             return Call(task_id, entry, None, "What is stored under its id is no result of a tool call.")
         return Call(task_id, entry, None)
@@ -308,7 +309,7 @@ def _describe_failure(meta: dict[str, Any]) -> str:
     status = str(meta.get("status"))
     if isinstance(result, dict):
         told = cast("dict[str, Any]", result)
-        return f"{status}: {told.get('exc_type')}: {told.get('exc_message')}"[:1000]
+        return f"{status}: {told.get('exc_type')}: {told.get('exc_message')}"
     return status
 
 

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.exposition import build_health_families, build_metric_families
 from tarsy_tasks.health import read_health
-from tarsy_tasks.masking import mask_text
+from tarsy_tasks.masking.masker import mask_text
 from tarsy_tasks.metrics import known_servers, read_metrics
 
 __all__ = ["serve_metrics"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from tarsy_tasks.catalogue import ListedServer
-from tarsy_tasks.masking import Masker
+from tarsy_tasks.masking.masker import Masker
 from tarsy_tasks.metrics import NO_TOOL, ToolMetrics
 from tarsy_tasks.models import ToolDefinition
 

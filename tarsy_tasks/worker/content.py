@@ -8,10 +8,7 @@ import base64
 import binascii
 import json
 import math
-import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, count, takewhile
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from mcp_types import (
@@ -27,10 +24,10 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
-from tarsy_tasks.masking import MASK
 from tarsy_tasks.models import Attachment, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.worker.masking import Masker
+from tarsy_tasks.worker.pieces import are_one_document, mask_borders, mask_split
 
 __all__ = ["build_result"]
 
@@ -44,10 +41,6 @@ _LONGEST_LINE = 64 * 1024
 """A text is cut at the end of a line, unless that is longer."""
 _WITHHELD = "[left out: there is a secret in this content]"
 _NOTICE = "[left out: a piece of a document that holds secrets]"
-_BORDER_CHARS = 512
-_TOKEN = re.compile(r"[\w+/=.~%\-]*")
-_LINE_OF_YAML = re.compile(r"\s*(?:-\s|---|#|[\"']?[\w.\-/]+[\"']?:(?:\s|$))")
-_NOT_BEFORE_REST, _NOT_FIRST_OF_REST = "\r\n)]}>", "\r\n{[(<"
 
 
 def build_result(
@@ -63,7 +56,7 @@ def build_result(
     """The answer to a call that the MCP server answered, error or not."""
     texts = [*map(_text_of, result.content)]
     content = _mask_document(texts, masker)
-    parts = _masked_borders(texts, masker) if content is None else [_NOTICE] * len(texts)
+    parts = mask_borders(texts, masker) if content is None else [_NOTICE] * len(texts)
     if content is None:
         content = _mask_and_cut("\n".join(parts), masker)
     attachments = [
@@ -91,85 +84,12 @@ def build_result(
     )
 
 
-def _masked_borders(texts: list[str], masker: Masker) -> list[str]:
-    """The parts, without what is a secret only together with its neighbours: a server may cut where it likes."""
-    masked, tail = [*texts], ""
-    for index, text in enumerate(texts):
-        head = text[:_BORDER_CHARS]
-        if _may_go_on(tail, head):
-            before, after, together = masker.mask(tail), masker.mask(head), masker.mask(tail + head)
-            if together != before + after:
-                end = before[_common(before, together) :]
-                beginning = after[: len(after) - _common(after[::-1], together[::-1])]
-                _mask_end(masked, texts, index, len(tail if MASK in end else end))
-                # What has its name cut off would not be known any more.
-                masked[index] = _without_beginning(text, len(head if MASK in after else beginning))
-        tail = (tail + text[-_BORDER_CHARS:])[-_BORDER_CHARS:]
-    return masked
-
-
 def _mask_document(texts: Sequence[str], masker: Masker) -> str | None:
     """The parts as the one text that they are pieces of; None if they are none, or each shows its secrets itself."""
-    if not _is_one_document(texts):
+    if not are_one_document(texts, TEXT_LIMIT):
         return None
     masked = _mask_and_cut("".join(texts), masker)
     return None if masked == "".join(_mask_and_cut(text, masker) for text in texts) else masked
-
-
-def _is_one_document(texts: Sequence[str]) -> bool:
-    """Whether the parts are pieces of one document, in which a value is secret by what stands in another piece."""
-    pieces = [text for text in texts if text.strip()]
-    if len(pieces) < 2 or not any(map(_is_cut_within, pieces, pieces[1:])):
-        return False
-    whole = "".join(pieces)[:TEXT_LIMIT]
-    if "Secret" in whole:
-        return True
-    try:
-        return whole.lstrip()[0] in "{[" and bool(json.loads(whole))
-    except (ValueError, RecursionError):
-        return False
-
-
-def _is_cut_within(before: str, after: str) -> bool:
-    """Whether the next part goes on where this one ends, rather than in a line of its own."""
-    if before.lstrip()[0] in "{[":
-        try:
-            json.loads(before)
-        except (ValueError, RecursionError):
-            return True
-        return False
-    last, first = before[before.rfind("\n") + 1 :], after.partition("\n")[0]
-    return not last or not (_LINE_OF_YAML.match(last) and _LINE_OF_YAML.match(first))
-
-
-def _common(one: str, other: str) -> int:
-    """With how many of the same characters both begin."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-def _may_go_on(tail: str, head: str) -> bool:
-    """Whether one secret can begin in a part and go on in the next."""
-    if not tail.strip() or tail[-1] in _NOT_BEFORE_REST:
-        return False
-    return bool(head.strip()) and head[0] not in _NOT_FIRST_OF_REST
-
-
-def _without_beginning(text: str, length: int) -> str:
-    """The text with so many characters masked, and if that is all that was looked at, as many more as a token has."""
-    if not length:
-        return text
-    rest = _TOKEN.match(text, length) if length >= _BORDER_CHARS else None
-    return MASK + text[rest.end() if rest else length :]
-
-
-def _mask_end(masked: list[str], texts: list[str], stop: int, length: int) -> None:
-    """Mask so many characters at the end of the texts before the one at `stop`."""
-    for index in reversed(range(stop)):
-        if length <= 0:
-            return
-        within = length < len(texts[index])
-        masked[index] = masked[index][:-length] + MASK if within else MASK if texts[index] else ""
-        length -= len(texts[index])
 
 
 def _mask_and_cut(text: str, masker: Masker) -> str:
@@ -198,35 +118,9 @@ def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonVal
 
 def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
     """The value masked, also where one secret is cut into several strings; None if it is too long to be kept."""
-    texts = [*_texts_in(value)]
-    if sum(map(len, texts)) > STRUCTURED_LIMIT or len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT:
+    if len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT:
         return None
-    ends = [*accumulate(map(len, texts))]
-    split: set[int] = set()
-    for start, end, _ in masker.find_known("".join(texts)):
-        first, last = bisect_right(ends, start), bisect_left(ends, end)
-        split.update(range(first, last + 1) if first < last else ())
-    if split:
-        counted = count()
-        value = _replace_texts(value, lambda text: MASK if next(counted) in split else text)
-    return masker.mask_json(value)
-
-
-def _texts_in(value: JsonValue) -> Iterator[str]:
-    """The strings that are values, in order."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts_in(item)
-
-
-def _replace_texts(value: JsonValue, replace: Callable[[str], str]) -> JsonValue:
-    if isinstance(value, str):
-        return replace(value)
-    if isinstance(value, dict):
-        return {key: _replace_texts(item, replace) for key, item in value.items()}
-    return [_replace_texts(item, replace) for item in value] if isinstance(value, list) else value
+    return masker.mask_json(mask_split(value, masker))
 
 
 def _json_safe(value: Any) -> JsonValue:

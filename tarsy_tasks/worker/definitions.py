@@ -1,7 +1,8 @@
 """A tool as its MCP server defines it, without the secrets that stand there.
 
 Owns what of a definition is masked, which is all of it, names included. It is masked when it is listed, and everybody
-goes by the same definition, the check of arguments too: else what is approved and what is listed would differ.
+goes by the same definition, approvals too. Only arguments are checked by the server's own schema: what is masked in it
+may be the one value that fits.
 """
 
 from collections.abc import Container

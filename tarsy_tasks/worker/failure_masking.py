@@ -9,9 +9,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from celery import current_app
 from celery.exceptions import Ignore, Reject, TimeLimitExceeded
 
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.celery_app import TarsyApp
+from tarsy_tasks.worker.masking import Masker, build_common_masker, build_masker
 
 __all__ = ["masked_failures"]
 
@@ -21,7 +23,6 @@ _SIGNALS = (Ignore, Reject, TimeLimitExceeded)
 
 def masked_failures(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Let a task's function raise nothing that names a secret, neither in the exception nor in those that led to it."""
-    masker = build_masker()
 
     @wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -30,6 +31,7 @@ def masked_failures(fun: Callable[..., Any]) -> Callable[..., Any]:
         except _SIGNALS:
             raise
         except Exception as error:
+            masker = _build_masker()
             told = "".join(traceback.format_exception(error))
             if masker.mask(told) == told:
                 raise
@@ -37,3 +39,10 @@ def masked_failures(fun: Callable[..., Any]) -> Callable[..., Any]:
         raise masked.with_traceback(None) from None
 
     return run
+
+
+def _build_masker() -> Masker:
+    """By what any server has masked: a task may fail before it is known whose it is."""
+    if not isinstance(current_app, TarsyApp):
+        return build_masker()
+    return build_common_masker(current_app.mcp_config.enabled_servers.values())

@@ -31,26 +31,26 @@ class ListingError(Exception):
 
 async def list_all_tools(
     client: Client, server: str, masker: Masker
-) -> tuple[dict[str, ToolDefinition], dict[str, str]]:
+) -> tuple[dict[str, ToolDefinition], dict[str, Tool]]:
     """All pages of a server's tools, masked, by their names; past every cache.
 
     Returns:
-        The tools, and the server's own names of those that are known by others here, because theirs hold secrets.
+        The tools, and as the server itself has them those whose names or schemas hold secrets.
 
     Raises:
         ListingError: The list has no end.
         MCPError: The server could not be asked.
     """
     tools: dict[str, ToolDefinition] = {}
-    own_names: dict[str, str] = {}
+    own: dict[str, Tool] = {}
     if client.server_capabilities.tools is None:
-        return tools, own_names
+        return tools, own
     async for tool in _all_tools(client):
         name = choose_name(tool, masker, tools)
-        tools[name] = build_definition(server, name, tool, masker)
-        if name != tool.name:
-            own_names[name] = tool.name
-    return tools, own_names
+        definition = tools[name] = build_definition(server, name, tool, masker)
+        if name != tool.name or definition.input_schema != tool.input_schema:
+            own[name] = tool
+    return tools, own
 
 
 async def _all_tools(client: Client) -> AsyncIterator[Tool]:

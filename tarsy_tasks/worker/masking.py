@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tarsy_tasks import masking
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.masking import KnownSecrets, Masker
+from tarsy_tasks.masking import masker
+from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.masker import Masker
 
 __all__ = [
     "Masker",
@@ -36,13 +37,13 @@ def build_masker(groups: Iterable[str] | None = None) -> Masker:
     Raises:
         ValueError: There is no such group; the text lists what there is.
     """
-    return masking.build_masker(groups, known=known_secrets)
+    return masker.build_masker(groups, known=known_secrets)
 
 
 def build_server_masker(server: ServerConfig) -> Masker:
     """The masker for what a server says, or is said about it."""
     settings = server.masking
-    return masking.build_masker(
+    return masker.build_masker(
         settings.groups, patterns=settings.patterns, known=known_secrets, is_enabled=settings.enabled
     )
 
@@ -50,7 +51,7 @@ def build_server_masker(server: ServerConfig) -> Masker:
 def build_record_masker(server: ServerConfig) -> Masker:
     """The masker for what is kept of a server's calls, also where its masking is switched off."""
     settings = server.masking
-    return masking.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
+    return masker.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
 
 
 def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:
@@ -58,7 +59,7 @@ def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:
     settings = [server.masking for server in servers]
     groups = {"basic", *(group for each in settings for group in each.groups)}
     patterns = dict.fromkeys(pattern for each in settings for pattern in each.patterns)
-    return masking.build_masker(sorted(groups), patterns=list(patterns), known=known_secrets)
+    return masker.build_masker(sorted(groups), patterns=list(patterns), known=known_secrets)
 
 
 def know_broker(conf: Any) -> None:

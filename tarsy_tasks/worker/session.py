@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import CallToolResult, Implementation, ToolListChangedNotification
+from mcp_types import CallToolResult, Implementation, Tool, ToolListChangedNotification
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
@@ -86,7 +86,7 @@ class Session:
         self._mode: Mode = mode
         self._on_tools = on_tools
         self._masker = masker or build_masker()
-        self._own_names: Mapping[str, str] = {}
+        self._own_tools: Mapping[str, Tool] = {}
         self._client: Client | None = None
         self._silent_since = time.monotonic()
         self.longest_call_s = 0.0
@@ -189,14 +189,19 @@ class Session:
         list_s = self._server.timeouts.list_s
         try:
             async with asyncio.timeout(list_s):
-                tools, own_names = await list_all_tools(self._client, self._server.name, self._masker)
+                tools, own = await list_all_tools(self._client, self._server.name, self._masker)
         except TimeoutError:
             raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self._silent_since = time.monotonic()
         if tools != self.tools:
             # Else the definitions stay the same objects, and keep the fingerprints that were computed for them.
             self.tools = tools
-        self._own_names = own_names
+        self._own_tools = own
+
+    def own_schema(self, tool: str) -> Mapping[str, Any] | None:
+        """A tool's schema as the server has it, None if that is the one in `tools`. Safe to call from any thread."""
+        own = self._own_tools.get(tool)
+        return None if own is None else own.input_schema
 
     async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
         """Send one call; raises what the SDK raises."""
@@ -207,7 +212,8 @@ class Session:
         self.longest_call_s = max(self.longest_call_s, timeout_s)
         self.in_flight += 1
         try:
-            name = self._own_names.get(tool, tool)
+            own = self._own_tools.get(tool)
+            name = tool if own is None else own.name
             result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
         except MCPError as error:
             if classify_error(error).executed is Executed.YES:

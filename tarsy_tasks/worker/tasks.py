@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tarsy_tasks import celery_app, keys
-from tarsy_tasks.arguments import read_arguments
+from tarsy_tasks.arguments import ParsedArguments, read_arguments
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolListing, ToolResult
@@ -85,7 +85,7 @@ def call_tool(self: Any, server: str = "", tool: str = "", arguments: Any = None
             trail.tool = definition.tool
             if connection.server.pin == "block":
                 _approvals.require(definition, current_app.backend.client)
-            parsed = read_arguments(arguments, definition.input_schema)
+            parsed = _read_arguments(arguments, connection, definition)
             repairs, trail.arguments = parsed.reported, parsed.arguments
             guard.begin(definition, connection.server, deadline)
             invocation = Invocation(
@@ -262,6 +262,25 @@ def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: fl
         # Perhaps a shortened function name; else this raises the rejection that lists what there is.
         tool = resolve_tool_name(f"{server}.{tool}", {server: tools})[1]
     return tools[tool]
+
+
+def _read_arguments(arguments: Any, connection: ServerConnection, definition: ToolDefinition) -> ParsedArguments:
+    """The arguments, checked by the server's own schema; a rejection says only what of it may be shown."""
+    session = connection.session
+    own = session.own_schema(definition.tool) if session is not None else None
+    if own is None:
+        return read_arguments(arguments, definition.input_schema)
+    try:
+        return read_arguments(arguments, own)
+    except ArgumentsError as error:
+        repairs = error.repairs
+    read_arguments(arguments, definition.input_schema)
+    raise ArgumentsError(
+        ErrorCode.INVALID_ARGUMENTS,
+        "The arguments do not fit this tool. Nothing was sent. Why is not told here, because that part of the tool's "
+        "schema holds a secret. Look at the schema for values that are masked, and ask the user for them.",
+        repairs,
+    )
 
 
 def _invoke(job: Job, invocation: Invocation) -> Any:

@@ -16,7 +16,7 @@ from kombu import Queue
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
 from tarsy_tasks.audit import AuditEntry, AuditFilter, StepName, build_canonical, build_digest, read_audit
-from tarsy_tasks.masking import MASK
+from tarsy_tasks.masking.edits import MASK
 from tests.calls.audit_entries import only_entry
 from tests.calls.test_endings import hold, recording_server
 from tests.conftest import StartWorker

@@ -84,17 +84,36 @@ class Network:
         try:
             await self._passable.wait()
             with suppress(OSError):
-                if self._tls is not None:
-                    await writer.start_tls(self._tls)  # not by the server: that closes no connection in mid-handshake
-                redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
-                self._open.add(redis_writer)
-                try:
-                    await asyncio.gather(self._pass_on(reader, redis_writer), self._pass_on(redis_reader, writer))
-                finally:
-                    self._open.discard(redis_writer)
-                    redis_writer.close()
+                if self._tls is None:
+                    await self._lead(reader, writer)
+                else:
+                    await self._lead_tls(writer, self._tls)
         finally:
             self._open.discard(writer)
+            writer.close()
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
+        self._open.add(redis_writer)
+        try:
+            await asyncio.gather(self._pass_on(reader, redis_writer), self._pass_on(redis_reader, writer))
+        finally:
+            self._open.discard(redis_writer)
+            redis_writer.close()
+
+    async def _lead_tls(self, raw: asyncio.StreamWriter, tls: ssl.SSLContext) -> None:
+        """By the loop itself: a server that speaks TLS closes no connection in mid-handshake, and a writer that is
+        upgraded breaks when the other side hangs up at once."""
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport = await self._loop.start_tls(raw.transport, protocol, tls, server_side=True)
+        if transport is None:
+            return  # it hung up after the handshake
+        protocol.connection_made(transport)
+        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+        try:
+            await self._lead(reader, writer)
+        finally:
             writer.close()
 
     async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -23,7 +23,7 @@ from tarsy_tasks.flower_tab.task_list import format_task, widen_search
 from tarsy_tasks.flower_tab.tools import build_tools
 from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.history import Minute
-from tarsy_tasks.masking import build_masker
+from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.metrics import BUCKETS_S, Distribution, ToolMetrics
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome

@@ -324,6 +324,7 @@ def call_as_models_do(tools: ToolExecutor, story: Story, redis_url: str, worker:
         "in text": ("desk.tell", f"how: text\npassword: {SECRETS['in text']}"),
         "of the wrong type": ("desk.log_in", {"password": [SECRETS["of the wrong type"]], "count": 1}),
         "beside the wrong type": ("desk.log_in", {"password": SECRETS["beside the wrong type"], "count": "many"}),
+        "the right member": ("desk.log_in", {"token": SECRETS["member"], "count": 1}),
         "of no member": ("desk.log_in", {"token": SECRETS["of no member"], "count": 1}),
         "made up": (f"desk.{SECRETS['made up']}", {}),
         "made up, by its pattern": (f"custom.door-code_{SECRETS['pattern']}", {}),
@@ -376,6 +377,11 @@ def test_what_was_planted_was_told_and_masked(story: Story) -> None:
     quiet = ("image", "structured", "nonsense", "page")
     silent = [what for what in told if what.split(" ", 1)[1] not in quiet and MARK not in story.results[what].content]
     assert silent == []
+
+
+def test_arguments_are_checked_by_what_the_server_demands_not_by_what_is_shown_of_it(story: Story) -> None:
+    assert story.results["the right member"].outcome is Outcome.OK
+    assert story.results["of no member"].outcome is Outcome.REJECTED
 
 
 def test_nobody_can_read_what_was_planted(story: Story) -> None:

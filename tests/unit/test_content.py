@@ -17,7 +17,8 @@ from mcp_types import (
 )
 
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
-from tarsy_tasks.masking import MASK, Masker
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.masker import Masker
 from tarsy_tasks.worker.content import ATTACHMENTS_LIMIT_BYTES, TEXT_LIMIT, build_result
 from tarsy_tasks.worker.masking import build_masker
 

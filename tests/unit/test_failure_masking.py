@@ -1,14 +1,19 @@
 """What a task fails of, and whatever a worker logs, tells no secret."""
 
+import json
 import subprocess
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from celery.exceptions import Ignore, Reject
 
-from tarsy_tasks.masking import MASK
+from tarsy_tasks.celery_app import build_app
+from tarsy_tasks.config import load_config
+from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.worker.failure_masking import masked_failures
 
 SECRET = "hunter2hunter2"
@@ -57,6 +62,22 @@ def test_a_failure_whose_cause_tells_a_secret_is_replaced_too() -> None:
     with pytest.raises(RuntimeError, match=r"^ValueError: innocent$") as found:
         masked_failures(fail)(ValueError("innocent"))
     assert SECRET not in "".join(traceback.format_exception(found.value))
+
+
+def test_the_patterns_of_a_server_are_masked_in_failures_too(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["door-code \\S+"]}}}}))
+
+    def fail_in_worker() -> str:
+        with closing(build_app()) as app:
+            app.mcp_config = load_config(config)
+            app.set_current()
+            with pytest.raises(RuntimeError) as found:
+                masked_failures(fail)(ValueError("the door-code 4711 is wrong"))
+        return str(found.value)
+
+    with ThreadPoolExecutor(1) as thread:  # which has a current application of its own
+        assert thread.submit(fail_in_worker).result() == f"ValueError: the {MASK} is wrong"
 
 
 def test_other_failures_and_what_is_said_to_celery_pass() -> None:

@@ -5,7 +5,8 @@ import pytest
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from tarsy_tasks.masking import KnownSecrets, build_masker
+from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.worker.call_errors import describe_error
 from tarsy_tasks.worker.transport.transport_errors import http_status
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tarsy_tasks.masking import build_masker
+from tarsy_tasks.masking.masker import build_masker
 from tests.unit.masking_corpus import Case, load_cases
 
 masker = build_masker()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tarsy_tasks.masking import MASK, build_masker
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.masker import build_masker
 
 masker = build_masker()
 SMALL, LARGE = 20_000, 80_000

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tarsy_tasks.masking import MASK, KnownSecrets, build_masker
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.masker import build_masker
 
 masker = build_masker()
 

@@ -6,7 +6,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarsy_tasks.masking import MASK, build_masker
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.masker import build_masker
 from tests.unit.masking_corpus import load_cases
 
 masker = build_masker()

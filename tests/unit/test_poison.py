@@ -2,8 +2,12 @@
 
 import base64
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ import redis
 
 from tarsy_tasks import keys, poison
 from tarsy_tasks.broker.deliveries import POISON_TTL_S
+from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.poison import DamagedMessage
 
 QUEUE = "mcp.desk"
@@ -115,6 +120,23 @@ def test_arguments_of_foreign_producers_are_described_as_far_as_they_can_be(clie
     assert (found.damage, found.caller) == (None, {})
     assert poison.load_arguments(client, "a") == 5
     assert poison.retry(client, "a")
+
+
+def test_names_are_masked_before_they_are_cut(client: redis.Redis, redis_url: str) -> None:
+    token = f"ghp_{'a1B2' * 9}"
+    for start in ("", "x" * 190 + " "):
+        call = CALL | {"agent_id": start + token}
+        set_aside(client, "a", f"{QUEUE}\n\n{json.dumps(message(args=['desk', start + token, '', call]))}")
+        done = subprocess.run(
+            [Path(sys.executable).with_name("tarsy-tasks"), "poison", "show", "a", "--json"],
+            env={**os.environ, "TARSY_REDIS_URL": redis_url},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        shown = json.loads(done.stdout)
+        assert shown["caller"]["agent_id"] == (start + MASK)[:200]
+        assert "ghp_" not in done.stdout
 
 
 @pytest.mark.parametrize("by_name", [False, True])

@@ -9,7 +9,8 @@ import re
 import time
 from collections import deque
 
-from tarsy_tasks.masking import MASK, Masker
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.masker import Masker
 
 __all__ = ["ServerOutput"]
 
