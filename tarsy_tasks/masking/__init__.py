@@ -20,6 +20,6 @@ A text goes through `masker`, which asks in this order, whatever knows more of t
     custom        patterns that a configuration adds; `groups` has their names
 
 `names` and `values` go by the words of `vocabulary`: which names promise a secret, and which values are none all
-the same. Nothing here finds a secret that has neither a name nor a form. Importing this package imports nothing: whoever
-needs no more than the words does without the search.
+the same. Nothing here finds a secret that has neither a name nor a form. Importing this package imports nothing:
+whoever needs no more than the words does without the search.
 """

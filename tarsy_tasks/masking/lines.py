@@ -160,10 +160,10 @@ CLUES: dict[str, tuple[str, ...]] = {
         (
             r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are|with|as))?"
             r"[ \t]*[:=]?[ \t]*)[\w.@\-]+"
-            r"[ \t]*(?:/|:|,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t])[ \t]*([^\s/()\"'<>]+)"
+            r"(?:[ \t]*/[ \t]*|:|[ \t]*,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t]+)([^\s/()\"'<>]+)"
         ),
         rf"(?i:\b(?:{_TOLD})\b)(?:{_W}[\w'\-]+){{1,6}}{_W}(?i:is|was)[ \t:]+[\"'`]?([^\s\"'`]*[^\s\"'`.,;])",
-        r"(?:^|[\s\"'=(])[\w.\-]+:([^\s:@/\"'<>]{6,})@(?:[\w\-]+\.)+[A-Za-z]{2,}\b",
+        r"(?:^|[\s\"'=(])(?:admin|root|user|app|svc|deploy|guest|test|postgres|sa|ftp|backup)[\w.\-]*:([^\s:@/\"'<>]{6,})@(?:[\w\-]+\.)+[A-Za-z]{2,}\b",
         r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
     ),
 }
