@@ -6,64 +6,65 @@ Which names count is `names`' to say, whether a value is a secret `values`', and
 
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.headers import find_in_header, is_header
+from tarsy_tasks.masking.markup import COUPLED, TAGGED, read_coupled, read_tagged
+from tarsy_tasks.masking.named import NAME_LIMIT, Named
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
+from tarsy_tasks.masking.value_lists import is_enumeration, read_list
 from tarsy_tasks.masking.value_spans import Value, indent_of, read_value
-from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_placeholder, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.vocabulary import PROSE
 
 __all__ = ["ASSIGNED", "find_assigned"]
 
-_NAME_LIMIT = 100
-_BEFORE_LIMIT = 160
-_TAG_LIMIT = 4096
 _BLOCK_LIMIT = 400
 
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
 _ASSIGNED = (
-    rf"(?:[\\\"'`\]?!]|%22|%27|{_ANSI})*[ \t]*(?:value[ \t]*)?(?:\([^()\n]{{0,24}}\)[ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
-    r"(?:=>|:=|==|::[ \t]|[:=]|%3[AaDd])"
+    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*[ \t]*(?:#?\d{{1,2}}[ \t]*)?(?:(?i:value|is|are)[ \t]*)?"
+    rf"(?:[(\[][^()\[\]\n]{{0,40}}[)\]][ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
+    r"(?:=>|:=|===?|!==?|::[ \t]|[:=]\**|%3[AaDd]|\.{4,}[ \t]*:?)"
 )
-_LISTED = r"\\*[\"'][ \t]*,[ \t]*(?:[A-Za-z]?\\*[\"'])"
+_LISTED = r"\\*[\"'][ \t]*(?:,|->|\r?\n[ \t]*\d{1,4}\))[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
 _PAIRED = (
-    r"\\*[\"']?[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
+    r"\\*[\"']?(?:[ \t]+[\w\-]+=\\*[\"'][^\"'\n]*\\*[\"']|\r?\n[ \t]+[\w\-]+:[ \t][^\n]*){0,2}"
+    r"[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
     r"[ \t]*[:=]"
 )
-_OPENED = r"\\*[\"'][ \t]*\{[ \t\r\\]*\n"
-_TAGGED = r"\\*[\"']?[ \t]*>"
+_OPENED = r"[ \t]?\\*[\"'][ \t]*\{[ \t\r\\]*\n"
 _POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
 _CONNECTOR = (
-    r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|set to)[ \t]*:?[ \t]+)?"
+    r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|lautet|ist|es|est"
+    r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)[ \t]*:?[ \t]+)?"
 )
 _FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
-_KEYED = r"(?i:key)[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
+_LINE_BREAK = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?"
+_UNDER = rf"{_LINE_BREAK}(?:[\"'][^\s\-]|[^\s\-\"'])"
+_HEADED = r"[ \t]*\r?\n[ \t]*(?:\r?\n[ \t]*)?(?:\d{1,2}[.)]|[-*])[ \t]"
+_KEYED = r"(?i:key)[ \t]?[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
 _ARGUMENT = r"[ \t]+[^\s]"
 
 ASSIGNED = (
-    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*[,)\]}}\n]|{_CALLED}|{_OPENED}|{_TAGGED}"
-    rf"|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*{_ARGUMENT}|{_KEYED}"
+    rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)"
+    rf"|{_CALLED}|{_OPENED}|{TAGGED}"
+    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{_ARGUMENT}|{_UNDER})|{_KEYED}"
 )
 """A name with whatever may stand between it and its value."""
 
 _search = Places([ASSIGNED])
 _NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
 _TAIL = re.compile(
-    rf"(?P<paired>{_PAIRED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
-    rf"|(?P<tagged>{_TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})"
+    rf"(?P<paired>{_PAIRED})|(?P<coupled>{COUPLED})|(?P<headed>{_HEADED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
+    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})|(?P<under>{_UNDER})"
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
-_LINE_BEFORE = re.compile(
-    r"[ \t]*(?:[-+~*>|#;!<$:?][-+~ \t]*)*(?:(?:export|set|setx|declare|local|readonly|env|const|let|var|final|static"
-    r"|private|public|ENV|ARG)[ \t]+(?:-\w+[ \t]+)*)*[\\\"'`]*"
-)
-_NAMED = re.compile(r"(?i:name|key|id|variable|output|field|param|parameter|header|setting|property)\W{1,8}$")
 _SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
@@ -79,7 +80,21 @@ _TYPED = re.compile(r"[ \t]+::")
 """In LDIF no space stands before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
-_QUOTES = frozenset("\"'`")
+_BEFORE_ARGUMENT = re.compile(_LINE_BREAK)
+_LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
+"""`Client Secret Value: x`."""
+_OWNER = re.compile(r"([A-Za-z]+) $")
+_IN_IDENTIFIER = re.compile(r"[\w\-]:$")
+_DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
+_ATTRIBUTE_VALUE = re.compile(r"[\w\]]=[\"']$")
+_FALLBACK = re.compile(
+    r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?"
+    r"[ \t]*(?:\?\?|\|\||\?:|\bor)[ \t]+(?=[\"'`])"
+)
+_COMPARING = ("==", "!=")
+_QUOTES = ('"', "'")
+_HEADING_BEFORE = re.compile(r"(?:^|\n)[ \t#*>]*(?:[A-Za-z]+ ){0,6}$")
+_LISTING = frozenset({"assigned", "headed"})
 _PARAMETER_MARKS = frozenset("?&")
 _VALUE_MARKS = frozenset("=:@")
 """What stands behind one of these is a value, no name."""
@@ -92,47 +107,10 @@ _PARTS = re.compile(r"[^\s/]+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
 _OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
 _BEHIND_ARGUMENT = frozenset(",)}")
-_CLOSING_TAG = re.compile(r"</[\w:.\-]*$")
 _READING = re.compile(
     r"(?i)(?:ask|prompt|generate|gen|make|build|new|issue|mint|sign|register|get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
-    r"|refresh|revoke|parse|resolve|input|label|test|expect)(?=[_A-Z]|$)"
+    r"|refresh|revoke|changeuser|parse|resolve|input|label|test|expect)(?=[_A-Z]|$)"
 )
-
-
-class _Named(NamedTuple):
-    """A name in a text, with what follows it."""
-
-    text: str
-    start: int
-    end: int
-    strength: Strength
-    tail: re.Match[str]
-
-    @property
-    def name(self) -> str:
-        return self.text[self.start : self.end]
-
-    @property
-    def before(self) -> str:
-        """What stands before the name, in its line and the one above."""
-        return self.text[max(0, self.start - _BEFORE_LIMIT) : self.start]
-
-    @property
-    def opened(self) -> str:
-        """The quote right before the name, if it is still open behind it."""
-        quote = self.text[max(0, self.start - 1) : self.start]
-        return quote if quote in _QUOTES and quote not in self.tail[0] else ""
-
-    @property
-    def line_start(self) -> int | None:
-        """Where the line begins, if nothing stands in it before the name that would not do so in a file of settings,
-        and the name has no quotes, as it has in code.
-        """
-        before = self.before
-        line = before[before.rfind("\n") + 1 :]
-        is_whole = len(line) < len(before) or self.start <= _BEFORE_LIMIT
-        is_setting = is_whole and _LINE_BEFORE.fullmatch(line) and not _QUOTES.intersection(self.tail[0])
-        return self.start - len(line) if is_setting else None
 
 
 def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
@@ -150,7 +128,7 @@ def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
             position = name.end() if name else found + 1
             continue
         assert tail.lastgroup is not None
-        position = tail.end() if tail.lastgroup in ("assigned", "paired") else name.end()
+        position = tail.end() if tail.lastgroup == "assigned" else name.end()
         for edit in _find(text, _start_of_name(text, name.start()), name.end(), tail):
             position = max(position, edit.end)
             yield edit
@@ -163,26 +141,45 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
         yield from find_in_header(text, bare, tail.end())
         return
     strength = rate_name(name)
-    if strength is None:
+    if strength is None or _is_part(text, start, name, tail):
         return
     if "/" in name:
         strength = Strength.WEAK  # a path, perhaps to a file that holds it
     elif text[max(0, start - 1) : start] in _PARAMETER_MARKS and tail[0] == "=":
         strength = Strength.STRONG if strength >= Strength.WEAK else strength  # of an address
-    value = _READERS[tail.lastgroup](_Named(text, start, end, strength, tail))
+    named = Named(text, start, end, strength, tail)
+    is_heading = tail.lastgroup != "headed" or _HEADING_BEFORE.search(named.before) is not None
+    if tail.lastgroup in _LISTING and is_heading and (values := list(read_list(named))):
+        yield from (Edit(value.start, value.end) for value in values)
+        return
+    value = _READERS[tail.lastgroup](named)
     while value is not None:
         yield Edit(value.start, value.end)
         changed = _CHANGED.match(text, value.end)
         value = read_value(text, changed.end()) if changed else None
 
 
+def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
+    """Whether it is but the end of a name, such as `public key`, or the middle of an identifier: `arn:…:secret:x`."""
+    if name.lower() in ("key", "keys"):
+        owner = _OWNER.search(text, max(0, start - NAME_LIMIT), start)
+        return owner is not None and (owner[1].lower() in PROSE or rate_name(f"{owner[1]} key") is None)
+    if (
+        tail.lastgroup == "assigned"
+        and tail[0][:1] in _QUOTES
+        and _ATTRIBUTE_VALUE.search(text, max(0, start - 4), start)
+    ):
+        return True
+    return name.islower() and tail[0] == ":" and _IN_IDENTIFIER.search(text, max(0, start - 8), start) is not None
+
+
 def _start_of_name(text: str, start: int) -> int:
-    limit = max(0, start - _NAME_LIMIT)
+    limit = max(0, start - NAME_LIMIT)
     start = limit + len(text[limit:start].rstrip(_NAME_CHARS))
     return start + text.startswith("</", start - 1)
 
 
-def _read_assigned(named: _Named) -> Value | None:
+def _read_assigned(named: Named) -> Value | None:
     text, position = named.text, named.tail.end()
     if _TYPED.match(named.tail[0]):
         return None
@@ -191,12 +188,16 @@ def _read_assigned(named: _Named) -> Value | None:
         value = read_value(text, heading.end())
     else:
         value = read_value(text, position, line_start=line_start, opened=named.opened)
+    if fallback := _FALLBACK.match(text, position):
+        value = read_value(text, fallback.end())
+    if value is not None and not value.is_quoted and named.tail[0].endswith(_COMPARING):
+        return None
     if value is None and line_start is not None and named.strength is Strength.STRONG:
         value = _read_below(named, line_start)
     return None if value is None else _secret_part(named, value)
 
 
-def _read_below(named: _Named, line_start: int) -> Value | None:
+def _read_below(named: Named, line_start: int) -> Value | None:
     """The line below a name, if it is one word and no plain one; in YAML only if it is indented, or an item."""
     below = _BELOW.match(named.text, named.tail.end())
     if below is None or below["word"].isalpha():
@@ -205,11 +206,13 @@ def _read_below(named: _Named, line_start: int) -> Value | None:
     return Value(*below.span("word"), is_quoted=True) if is_deeper or named.tail[0].endswith("=") else None
 
 
-def _is_reference(named: _Named, value: Value, content: str) -> bool:
+def _is_reference(named: Named, value: Value, content: str) -> bool:
     """Whether code passes on what is a secret, under a name much like it: `password=new_password,`."""
+    if value.is_quoted and named.before.endswith(":") and content.isidentifier():
+        return content == named.name  # of a component in Vue
     if value.is_quoted or named.name.isupper():
         return False
-    is_argument = named.text[value.end : value.end + 1] in _BEHIND_ARGUMENT
+    is_argument = named.text[value.end : value.end + 3].lstrip(" \n")[:1] in _BEHIND_ARGUMENT
     is_statement = named.tail[0].endswith((" =", " :="))
     is_typed = is_argument or named.text.startswith(" =", value.end)
     if (is_typed and _CLASS.fullmatch(content)) or (is_statement and _ATTRIBUTE.fullmatch(content)):
@@ -225,7 +228,7 @@ def _is_reference(named: _Named, value: Value, content: str) -> bool:
     return is_argument or (is_statement and named.start != named.line_start)
 
 
-def _secret_part(named: _Named, value: Value) -> Value | None:
+def _secret_part(named: Named, value: Value) -> Value | None:
     text, strength = named.text, named.strength
     content = text[value.start : value.end]
     if MASK in content:
@@ -236,14 +239,19 @@ def _secret_part(named: _Named, value: Value) -> Value | None:
         words = content.split()
         is_some = strength is Strength.STRONG or any(map(looks_random, words))
         return value if is_some and not is_prose(content, is_quoted=True) else None
+    if value.is_quoted and " " in content and text[value.start - 1] == "`" and not any(map(str.isdigit, content)):
+        return None  # a command
     if " " in content.strip() and is_prose(content, is_quoted=value.is_quoted):
         word = content.split()[0]
         return Value(value.start, value.start + len(word)) if is_made_up(word) else None
     if is_secret(content, strength, is_quoted=value.is_quoted or named.name.startswith("--")):
         return value
+    if strength is not Strength.STRONG and is_enumeration(named, content):
+        return value
     if (
         (" " in content or "/" in content)
         and not value.is_quoted
+        and not is_placeholder(content)
         and strength is not Strength.STRONG
         and not is_code(content)
     ):
@@ -258,26 +266,26 @@ def _with_rest_of_masked(content: str, value: Value) -> Value | None:
     return value if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content else None
 
 
-def _read_paired(named: _Named) -> Value | None:
+def _read_paired(named: Named) -> Value | None:
     """`name: X` and beside it `value: Y`."""
-    if not _NAMED.search(named.before):
-        return None
+    if not named.is_told:
+        return _read_assigned(named) if _LABELLED.fullmatch(named.tail[0]) else None
     text, tail = named.text, named.tail
     line_start = text.rfind("\n", tail.start(), tail.end()) + 1
     value = read_value(text, tail.end(), line_start=line_start or None)
     return None if value is None else _secret_part(named, value)
 
 
-def _read_opened(named: _Named) -> Value | None:
+def _read_opened(named: Named) -> Value | None:
     """`variable "password" {`, and in the block its value."""
-    if not _NAMED.search(named.before):
+    if not named.is_told:
         return None
     default = _DEFAULT.match(named.text, named.tail.end(), named.tail.end() + _BLOCK_LIMIT)
     value = read_value(named.text, default.end()) if default else None
     return None if value is None else _secret_part(named, value)
 
 
-def _read_listed(named: _Named) -> Value | None:
+def _read_listed(named: Named) -> Value | None:
     """`("password", "x")`, and no list of words such as `["secret", "token"]`."""
     if named.text[named.start - 1 : named.start] not in ("'", '"'):
         return None
@@ -285,13 +293,13 @@ def _read_listed(named: _Named) -> Value | None:
     if value is None:
         return None
     content = named.text[value.start : value.end]
-    if _SETTER.search(named.before):
+    if _SETTER.search(named.before) or "\n" in named.tail[0]:
         return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
     is_word = not is_made_up(content) and not (named.strength is Strength.STRONG and looks_random(content))
     return None if is_word or not is_secret(content, named.strength, is_quoted=True) else value
 
 
-def _read_called(named: _Named) -> Value | None:
+def _read_called(named: Named) -> Value | None:
     """`setPassword("x")`, but not `get_secret("name")`."""
     if _READING.match(re.split(r"[.\->:]", named.name)[-1]):
         return None
@@ -302,7 +310,7 @@ def _read_called(named: _Named) -> Value | None:
     return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
 
 
-def _read_posted(named: _Named) -> Value | None:
+def _read_posted(named: Named) -> Value | None:
     """A field of a form, as `multipart/form-data` has it."""
     run = _LINE.match(named.text, named.tail.end())
     if run is None or not named.before.endswith(('name="', "name='")):
@@ -310,35 +318,12 @@ def _read_posted(named: _Named) -> Value | None:
     return Value(*run.span(1)) if is_secret(run[1], named.strength, is_quoted=True) else None
 
 
-def _read_tagged(named: _Named) -> Value | None:
-    """`<password>x</password>`, `<password type="y">x</password>`, `<entry key="password">x</entry>`."""
-    text = named.text
-    tag = _CLOSING_TAG.search(text, max(0, named.start - _NAME_LIMIT), named.start)
-    if tag is None:
-        is_named = named.before.endswith("<") or _NAMED.search(named.before)
-        return _read_element(named, named.tail.end()) if is_named else None
-    opened = text.rfind(">", max(0, tag.start() - _TAG_LIMIT), tag.start())
-    return None if opened < 0 else _read_element(named, opened + 1)
-
-
-def _read_element(named: _Named, position: int) -> Value | None:
-    text = named.text
-    end = text.find("<", position, position + _TAG_LIMIT)
-    if end < 0 or not text.startswith("</", end):
-        return None
-    while position < end and text[position].isspace():
-        position += 1
-    while position < end and text[end - 1].isspace():
-        end -= 1
-    content = text[position:end]
-    is_some = is_secret(content, named.strength, is_quoted=True) and not is_prose(content)
-    return Value(position, end) if is_some else None
-
-
-def _read_followed(named: _Named) -> Value | None:
+def _read_followed(named: Named) -> Value | None:
     """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
     text = named.text
     before = text[max(0, named.start - 1) : named.start]
+    if _DECLARED.search(named.before) or _ATTRIBUTE_VALUE.search(named.before):
+        return None
     connector = _CONNECTING.match(text, named.end)
     is_keyword = _KEYWORD.search(named.before) is not None and connector is not None and connector[0] == " "
     if (
@@ -358,6 +343,8 @@ def _read_followed(named: _Named) -> Value | None:
     is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
     if MASK in content or not is_secret(content, strength, is_quoted=is_text):
         return None
+    if is_option and "  " in connector[0] and content.isalpha():
+        return None  # what it is for
     if not is_option and _FIELD.match(content):
         return None
     if value.is_quoted and not is_prose(content):
@@ -368,7 +355,19 @@ def _read_followed(named: _Named) -> Value | None:
     return value if is_option or _is_command(named) else None
 
 
-def _is_command(named: _Named) -> bool:
+def _read_under(named: Named) -> Value | None:
+    """An argument in the line below its option."""
+    if named.text[named.start] != "-":
+        return None
+    lead = _BEFORE_ARGUMENT.match(named.text, named.end)
+    value = read_value(named.text, lead.end()) if lead else None
+    if value is None or _OPTION.match(named.text, value.start):
+        return None
+    content = named.text[value.start : value.end]
+    return value if MASK not in content and is_secret(content, named.strength, is_quoted=True) else None
+
+
+def _is_command(named: Named) -> bool:
     """Whether a value follows the name because both stand in a statement of a shell, or in a netrc."""
     before = named.before
     return _SHELL.search(before) is not None or (
@@ -382,13 +381,16 @@ def _length_of_quote(tail: str) -> int:
     return len(opening[0]) if opening else 0
 
 
-_READERS: dict[str, Callable[[_Named], Value | None]] = {
+_READERS: dict[str, Callable[[Named], Value | None]] = {
     "assigned": _read_assigned,
     "paired": _read_paired,
     "opened": _read_opened,
     "listed": _read_listed,
     "called": _read_called,
-    "tagged": _read_tagged,
+    "tagged": read_tagged,
+    "coupled": read_coupled,
+    "headed": _read_under,
+    "under": _read_under,
     "posted": _read_posted,
     "followed": _read_followed,
 }

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME
+from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
-from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
+from tarsy_tasks.masking.values import is_made_up, is_secret, is_uuid, looks_random
+from tarsy_tasks.masking.vocabulary import OWNERS
 
-__all__ = ["FORMS", "find_forms"]
+__all__ = ["FORMS", "LINE_FORMS", "find_forms", "find_in_lines"]
 
 Span: TypeAlias = tuple[int, int]
 _ADDRESS_LIMIT = 512
@@ -24,6 +26,7 @@ _HOST = re.compile(r"@(?:\[[0-9A-Fa-f:.%]+\]|[\w.\-%${}]+)(?::\d{1,5})?(?![\w@])
 _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
+_NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
@@ -51,6 +54,29 @@ def _bearer(text: str, start: int, end: int) -> Span | None:
 
 def _quoted(text: str, start: int, end: int) -> Span | None:
     return (start, end) if is_secret(text[start:end], Strength.STRONG, is_quoted=True) else None
+
+
+def _value_before_name(text: str, start: int, end: int) -> Span | None:
+    """Of an entry whose name stands in the line below."""
+    name = _NAME_BELOW.match(text, end)
+    strength = rate_name(name[1]) if name else None
+    value = text[start:end].strip("\"'")
+    if strength is None or not is_secret(value, strength, is_quoted=True):
+        return None
+    return text.index(value, start), text.index(value, start) + len(value)
+
+
+def _announced(text: str, start: int, end: int) -> Span | None:
+    """At the end of a sentence about it, and not of one about whose it is."""
+    before = text[max(0, start - 60) : start].rstrip(" \t:\"'`").rpartition(" ")[2].lower()
+    is_owner = before.strip("()") in OWNERS
+    return (
+        None if is_owner or not looks_random(text[start:end]) or is_uuid(text[start:end]) else _quoted(text, start, end)
+    )
+
+
+def _judged(judge: Callable[[str], bool]) -> Callable[[str, int, int], Span | None]:
+    return lambda text, start, end: (start, end) if judge(text[start:end]) else None
 
 
 def _made_up(text: str, start: int, end: int) -> Span | None:
@@ -99,11 +125,11 @@ FORMS = (
     Form("basic", r"(?i:\bbasic)(?:[ \t]+|%20)([A-Za-z0-9+/_\-]{6,}={0,2})", _credentials),
     Form("password in an address", r"://[^\s/@:\"'<>`|?#]*:([^\s\"'<>`@])", _password_of_address),
     Form("token in an address", r"://([\w.~\-]{20,})@", _random),
-    Form("MySQL account", r"(@)(?:tcp|unix|udp)\(", _password_before),
+    Form("MySQL account", r"(@)(?:(?:tcp|unix|udp)\(|\([\w.\-]+:\d)", _password_before),
     Form("Oracle account", rf"jdbc:oracle:\w+:{_WORD}/([^\s@\"'/]+)@"),
     Form(
         "parameter of an address",
-        r"[?&;#](?i:sig|signature|x-(?:amz|goog|oss)-(?:signature|security-token)|code|sid|hmac|ticket|key)"
+        r"[?&;#](?i:sig|signature|x-(?:amz|goog|oss)-(?:signature|security-token)|code|sid|hmac|ticket|key|appid|appkey)"
         r"=([^\s&#?\"'<>\\)]{8,})",
         _random,
     ),
@@ -126,15 +152,27 @@ FORMS = (
     ),
     Form("SQL, bare", r"(?i:\bidentified[ \t]+by[ \t]+)([^\s\"';,]+)", _made_up),
     Form("old Vault token", r"\bs\.[A-Za-z0-9]{24}\b", _random),
-    Form("pgpass", r"(?m:^[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:]{8,})\r?$)", _random),
     Form(
-        "ssh key",
-        r"(?:ssh-(?:rsa|dss|ed25519|ed448)|ecdsa-sha2-nistp\d+)(?:@openssh\.com)?[ \t]+"
-        r"(AAAA[A-Za-z0-9+/]{16,}={0,3}|[A-Za-z0-9+/=\-]{24,})",
+        "pgpass",
+        r"(?m:(?:^|\")[ \t]*[\w.*\-]+:(?:\d{2,5}|\*):[\w.*\-]+:[\w.*@\-]+:([^\s:\"\\]{8,})(?:[\r\"\\]|$))",
+        _random,
     ),
 )
 
+LINE_FORMS = (
+    *(
+        Form(name, pattern, _judged(judge))
+        for table, judge in JUDGES
+        for name, patterns in table.items()
+        for pattern in patterns
+    ),
+    Form("value before its name", VALUE_BEFORE_NAME, _value_before_name),
+    Form("announced in its line", ANNOUNCED, _announced),
+)
+"""What tells by the rest of its line: there may be others in front of the secret."""
+
 _search = Search([form.pattern for form in FORMS])
+_line_search = Search([form.pattern for form in LINE_FORMS])
 
 
 def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
@@ -150,6 +188,19 @@ def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
         span = FORMS[index].measure(text, start, position)
         if span is None or MASK in text[slice(*span)]:
             position = max(start, position if index < len(TOKENS) else start + 1)
+        else:
+            yield Edit(*span)
+            position = max(start + 1, span[1])
+
+
+def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
+    """The same for those of `LINE_FORMS`."""
+    position = 0
+    while (found := _line_search.next(projection, position)) is not None:
+        index, start, end = found
+        span = LINE_FORMS[index].measure(text, start, end)
+        if span is None or MASK in text[slice(*span)]:
+            position = max(start, position + 1)  # what is none may begin another
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])

@@ -21,7 +21,6 @@ ALWAYS = (
     "private_key",
     "secret_key",
     "slack_token",
-    "ssh_key",
     "token",
 )
 
@@ -32,6 +31,10 @@ OPTIONAL: dict[str, str] = {
         r"([A-Za-z0-9+/]{8,}={0,2})"
     ),
     "email": r"\b[A-Za-z0-9._%+\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*\.[A-Za-z]{2,63}\b",
+    "ssh_key": (
+        r"(?:ssh-(?:rsa|dss|ed25519|ed448)|ecdsa-sha2-nistp\d+)(?:@openssh\.com)?[ \t]+"
+        r"(AAAA[A-Za-z0-9+/]{16,}={0,3}|[A-Za-z0-9+/=\-]{24,})"
+    ),
     # Upper case tells it from a checksum, `=` from a word, and what begins with `/` is a path.
     "base64_secret": r"(?:^|[^\w+/=.\-])([A-Za-z0-9+][A-Za-z0-9+/]{18,}(?:=|[A-Z][A-Za-z0-9+/]*)=?)(?:$|[^\w+/=.\-])",
     "base64_short": r":[ \t]+\\*[\"']?([A-Za-z0-9+/]{3,22}={1,2})(?:$|[^\w+/=])",

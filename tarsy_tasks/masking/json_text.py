@@ -6,19 +6,21 @@ is for the masker to search, as a text of its own.
 
 import json
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+from tarsy_tasks.masking.answers import find_secret_keys, is_resource, is_telling
+from tarsy_tasks.masking.commands import find_in_commands, is_program
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
-from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, are_encoded
+from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.search import Search
-from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.search import Search, project
+from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
 
 __all__ = ["JsonText", "confine", "find_json", "may_hold_json", "says_something"]
@@ -46,6 +48,8 @@ _FAILURES_LIMIT = 50
 """What is no JSON costs more at that speed, for its error counts all lines before it."""
 _SHORTEST_SKIP, _LONGEST_SKIP = 128, 64 * 1024
 """Shorter ones cost as much as they save."""
+_RESOURCE_DEPTH = 5
+_KEYS_OF_VAULT = re.compile(r"[^\[\]]{0,1000}\]\s*,\s*\"keys_base64\"")
 _ATTEMPTS = 2
 """Before each hit; what it lies in cannot be skipped."""
 
@@ -62,11 +66,6 @@ def _rate(name: str) -> _Rating:
 def says_something(name: str) -> bool:
     """Whether a name counts for values below it."""
     return _rate(name) is not None or name.lower() in COLLECTIONS
-
-
-@lru_cache(maxsize=4096)
-def _is_pair_value(key: str) -> bool:
-    return key.lower() in PAIR_VALUES
 
 
 class JsonText(NamedTuple):
@@ -94,10 +93,12 @@ class _Frame:
         key: The key of its own that was read last.
         rating: What that says of its value.
         previous: The string that was read last, in an array.
+        arguments: The strings of an array, if the first is that of a program that takes a secret.
         scalars: Its values that are no object and no array, by their keys.
-        has_pair_value: Whether one of these keys is that of a value whose name stands beside it.
+        is_telling: Whether one of these keys is that of a value of which something beside it tells what it is.
         owner: The object under whose `data` or `stringData` it stands.
         data: What stands under its own.
+        is_secret: Whether it is a Secret whatever its `kind`: nothing else has a `stringData`.
         undecided: The same of objects in it that have no `kind`.
     """
 
@@ -109,12 +110,14 @@ class _Frame:
         self.key = ""
         self.rating: _Rating = None
         self.previous = ""
+        self.arguments: list[Token] = []
         self.scalars: dict[str, Token] = {}
-        self.has_pair_value = False
+        self.is_telling = False
         self.owner: _Frame | None = None
         if outer is not None:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
         self.data: list[Token] = []
+        self.is_secret = False
         self.undecided: list[Token] = []
 
     @property
@@ -200,6 +203,7 @@ class _Reader:
         self._frames: list[_Frame] = []
         self._is_json = True
         self._has_object = False
+        self._has_resource = False
         self._attempts = _ATTEMPTS
 
     @property
@@ -246,6 +250,8 @@ class _Reader:
         """Whether what begins now belongs to the data of a Secret, or stands under a name that says something."""
         outer = self._frames[-1]
         name = outer.name_below
+        if name == "keys" or self._resource() is not None:
+            return True
         return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or says_something(name)
 
     def _pass_hits(self, position: int) -> None:
@@ -258,18 +264,22 @@ class _Reader:
         outer = self._frames[-1] if self._frames else None
         self._frames.append(_Frame(is_object=is_object, outer=outer, name=self._name))
         self._has_object = self._has_object or is_object
+        if outer is not None and outer.is_object and outer.key == STRING_DATA:
+            outer.is_secret = True
 
     def _close(self, frame: _Frame) -> None:
         outer = self._frames[-1] if self._frames else None
         kind = self._said(frame.scalars.get("kind"))
-        if kind in (SECRET_KIND, LIST_KIND):
+        if frame.is_secret or kind in (SECRET_KIND, LIST_KIND):
             self._mask_all(frame.data)
         if kind == LIST_KIND:
             self._mask_all(frame.undecided)
-        if frame.has_pair_value:
+        if frame.is_telling:
             self._mask_pair(frame)
-        if frame.name == "payload" and "data" in frame.scalars and "dataCrc32c" in frame.scalars:
-            self._mask_all([frame.scalars["data"]])  # of Google's Secret Manager
+        if frame.arguments:
+            self._mask_arguments(frame.arguments)
+        if frame.is_telling or self._has_resource:
+            self._mask_answer(frame)
         if outer is not None and not kind:
             outer.undecided += frame.data + frame.undecided
 
@@ -305,8 +315,10 @@ class _Reader:
             if frame.is_object:
                 name = frame.key
                 frame.scalars[name] = token
-                if _is_pair_value(name):
-                    frame.has_pair_value = True
+                if is_telling(name):
+                    frame.is_telling = True
+                if name == "type" and is_resource(self._text[token.start : token.end]):
+                    self._has_resource = True
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
                 is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
@@ -352,14 +364,18 @@ class _Reader:
         """Mask an item of an array: of `"passwords": […]`, behind `"--password"`, or behind `"x-api-key"`."""
         said, previous = self._said(token), frame.previous
         frame.previous = said
+        if frame.arguments or (not previous and is_program(said)):
+            frame.arguments.append(token)
         for name in (frame.name, previous):
             if is_header(name):
                 return self._mask_named(token, name)
         if previous.startswith("-") and not said.startswith("-") and "=" not in previous:
             return self._mask_named(token, previous)
-        if looks_random(said) or is_made_up(said):
-            return any(self._mask_named(token, name) for name in (frame.name, frame.name.removesuffix("s"), previous))
-        return False
+        if frame.name == "keys" and _KEYS_OF_VAULT.match(self._text, token.end):
+            return self._replace(token, MASK)
+        ratings = (_rate(frame.name), _rate(previous))
+        is_some = any(isinstance(rating, Strength) and is_item(said, rating) for rating in ratings)
+        return is_some and self._replace(token, MASK)
 
     def _mask_pair(self, frame: _Frame) -> None:
         """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
@@ -376,6 +392,30 @@ class _Reader:
             elif _VAULT.search(self._said(scalars.get("id"))):
                 self._mask_as(scalars[value], Strength.STRONG, "")
 
+    def _mask_arguments(self, tokens: Sequence[Token]) -> None:
+        """Mask what is secret of a command line whose words are strings."""
+        words = [self._said(token) for token in tokens]
+        line = " ".join(words)
+        starts = list(accumulate((len(word) + 1 for word in words), initial=0))
+        for edit in find_in_commands(line, project(line)):
+            index = bisect_right(starts, edit.start) - 1
+            self._replace(tokens[index], words[index][: edit.start - starts[index]] + MASK)
+
+    def _mask_answer(self, frame: _Frame) -> None:
+        """Mask what is secret by what stands beside it."""
+        scalars = {key.lower(): token for key, token in frame.scalars.items()}
+        said = {key: self._text[token.start : token.end] for key, token in scalars.items()}
+        for key, strength in find_secret_keys(said, frame.name, self._resource()):
+            self._mask_as(scalars[key], strength, "")
+
+    def _resource(self) -> str | None:
+        """The type of Terraform's resource that is being read, if it may hold secrets."""
+        for outer in reversed(self._frames[-_RESOURCE_DEPTH:] if self._has_resource else ()):
+            kind = outer.scalars.get("type")
+            if kind is not None and is_resource(said := self._text[kind.start : kind.end]):
+                return said
+        return None
+
     def _mask_all(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
             if token.kind is _STRING:
@@ -386,8 +426,8 @@ class _Reader:
 
     def _search(self, token: Token) -> None:
         """Have the masker look at what a string says, if there may be something."""
-        if self._hit < token.start:
-            self._pass_hits(token.start)
+        if self._hit < token.start - 1:
+            self._pass_hits(token.start - 1)  # what begins a line may begin with its quote
         if self._hit < token.end:
             said = self._said(token)
             if not _PLAIN.fullmatch(said):

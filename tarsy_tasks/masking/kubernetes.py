@@ -16,11 +16,12 @@ from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import looks_random
 
-__all__ = ["DATA_KEYS", "LIST_KIND", "SECRET_KIND", "are_encoded", "find_in_yaml", "find_inline"]
+__all__ = ["DATA_KEYS", "LIST_KIND", "SECRET_KIND", "STRING_DATA", "are_encoded", "find_in_yaml", "find_inline"]
 
 SECRET_KIND = "Secret"  # noqa: S105
 LIST_KIND = "SecretList"
-DATA_KEYS = frozenset({"data", "stringData"})
+STRING_DATA = "stringData"
+DATA_KEYS = frozenset({"data", STRING_DATA})
 
 _BEFORE = r"[ \t]*(?:-[ \t]+)*"
 _kinds = Places([rf"(?m:^){_BEFORE}[\"']?kind[\"']?[ \t]*:[ \t]"])

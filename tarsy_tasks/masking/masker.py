@@ -12,21 +12,26 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tarsy_tasks.masking.answers import CLUES
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
-from tarsy_tasks.masking.commands import COMMANDS, find_in_commands
+from tarsy_tasks.masking.commands import ARRAYS, COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
-from tarsy_tasks.masking.forms import FORMS, find_forms
+from tarsy_tasks.masking.forms import FORMS, LINE_FORMS, find_forms, find_in_lines
 from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
+from tarsy_tasks.masking.html_tables import find_in_html_tables
 from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
+from tarsy_tasks.masking.languages import find_in_other_languages, may_hold_words
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
+from tarsy_tasks.masking.printed import ANNOUNCEMENTS, find_printed
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.search import Places, project, unescape
+from tarsy_tasks.masking.sql import STATEMENTS, find_in_sql
 from tarsy_tasks.masking.tables import HEADINGS, find_in_tables
 
 if TYPE_CHECKING:
@@ -46,11 +51,25 @@ _KINDS = (
     rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
     r"\\*\"op\\*\"\s*:\s*\\*\"(?:add|replace|test)\\*\"",  # JSON Patch
     r"vault[\w.\-]*/secrets/",
+    rf"{STEMS}[\w ]*</t[hd]>",
     rf"\"-[\w\-]*{STEMS}[\w.\-]*\"\s*,\s*\"",  # each item in a line of its own
 )
 
 _escapes = Places([r"\\"])
-_anything = Places([ASSIGNED, HEADINGS, BORDERS, *COMMANDS, *_KINDS, *(form.pattern for form in FORMS)])
+_anything = Places(
+    [
+        ASSIGNED,
+        HEADINGS,
+        BORDERS,
+        STATEMENTS,
+        *ANNOUNCEMENTS,
+        *COMMANDS,
+        ARRAYS,
+        *CLUES,
+        *_KINDS,
+        *(form.pattern for form in (*FORMS, *LINE_FORMS)),
+    ]
+)
 
 
 class _Draft:
@@ -217,7 +236,7 @@ class Masker:
         mask_string = self._mask_inner(depth)
         if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-        if _is_anything_in(draft.suspicious):
+        if _is_anything_in(draft.suspicious) or may_hold_words(draft.text):
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
@@ -229,8 +248,13 @@ class Masker:
                 *find_inline(draft.text, draft.projection),
                 *find_private_keys(draft.text),
                 *find_in_tables(draft.text, draft.projection),
+                *find_in_other_languages(draft.text),
+                *find_in_html_tables(draft.text),
+                *find_printed(draft.text, draft.projection),
+                *find_in_sql(draft.text, draft.projection),
                 *find_in_commands(draft.text, draft.projection),
                 *chain.from_iterable(find_forms(draft.text, each) for each in projections),
+                *chain.from_iterable(find_in_lines(draft.text, each) for each in projections),
             )
         )
         draft.apply(find_assigned(draft.text, draft.suspicious))

@@ -29,15 +29,17 @@ class Strength(IntEnum):
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-_HEADER_KEY = ["x", "auth", "key"]
+_HEADER_KEY = ("x-auth-key", "x_auth_key")
 _OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
 """What charts write onto pods, so that these restart when a Secret changes."""
 
 _KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
 STEMS = (
-    r"(?i:pass|pwd|pw|psk|secret|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
-    r"|(?:t?otp|mfa|recovery|seed|backup)[ _-](?:seed|phrase|secret|codes?)|sessid|sessionid|dockerc|kennwort|senha"
-    rf"|contrase|mdp|wachtw|haslo|(?:{_KEYS})[ _.-]?key)"
+    rf"(?i:(?:{_KEYS})[ _.-]?key|secret[ _-]id|pass phrase|pass|pwd|pw|psk|secret"
+    rf"|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
+    r"|(?:t?otp|mfa|recovery|seed|backup|scratch|emergency|rescue)[ _-]?(?:seed|phrase|secret|codes?)"
+    r"|sessid|sessionid|dockerc|kennwort|senha"
+    r"|contrase.a|mdp|wachtw|haslo)"
 )
 """Every name but those ending in just any `key` holds one of these; for the search, which costs less than the rating.
 """
@@ -54,27 +56,40 @@ def rate_name(name: str) -> Strength | None:
         return None
     ascii_name = name[-_LONGEST:].replace("ñ", "n").replace("Ñ", "N")
     words = [word.lower() for word in _WORD.findall(ascii_name)]
+    if "".join(words) in vocabulary.WEAK:
+        return Strength.WEAK
     while words and (words[-1].isdigit() or (len(words) > 1 and words[-1] in vocabulary.ALLOWED_SUFFIXES)):
         words.pop()
     if not words:
         return None
     last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last.endswith("s") and (one := _rate_one(name, last.removesuffix("s"), before)):
+        return Strength.QUOTED if one is Strength.STRONG else Strength.WEAK  # several may be counted, or told by name
+    return _rate_one(name, last, before)
+
+
+def _rate_one(name: str, last: str, before: str) -> Strength | None:
+    """How sure a name is that ends in these words."""
     if last in vocabulary.STRONG or last.endswith(vocabulary.ENDINGS):
         return Strength.STRONG
-    if last in ("key", "keys"):
-        return Strength.STRONG if words[-3:] == _HEADER_KEY else _rate_key(last, before)
+    if last == "key":
+        return Strength.STRONG if name.lower().endswith(_HEADER_KEY) else _rate_key(before)
     if last.endswith("secretkey"):
         return Strength.LIKELY
     if last == "pass":
         return Strength.STRONG if before else Strength.QUOTED
-    if last.endswith("pass") and last.removesuffix("pass") in vocabulary.PASS_OWNERS:
+    if last.endswith("pass") and last.removesuffix("pass").endswith(vocabulary.PASS_OWNERS):
         return Strength.STRONG
     if last == "pat":
         return Strength.WEAK if before in vocabulary.PATS_OF else None
+    if last == "code" and before in vocabulary.CODES:
+        return Strength.STRONG
     if (last == "seed" and before in vocabulary.SEEDS) or (last == "phrase" and before in vocabulary.PHRASES):
         return Strength.STRONG
     if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.TOKENS_OF_PAGES:
         return None
+    if last == "token" and before == "client":
+        return Strength.FAINT  # of AWS, which is there to make a call only once
     if last == "secret" and before in vocabulary.SECRETS_OF:
         return Strength.STRONG
     if name.isupper() and before and last in ("token", "secret"):
@@ -83,11 +98,11 @@ def rate_name(name: str) -> Strength | None:
     return Strength.WEAK if is_weak else None
 
 
-def _rate_key(last: str, owner: str) -> Strength | None:
+def _rate_key(owner: str) -> Strength | None:
     if owner == "secret":
         return Strength.LIKELY  # in Kubernetes also the key of a Secret: `secretKey: password`
     if owner in vocabulary.KEYS_TO_VAULTS:
         return Strength.STRONG
     if owner in vocabulary.KEYS_TO_ROOMS:
         return Strength.WEAK
-    return None if last == "keys" or owner in vocabulary.KEYS_TO_THINGS else Strength.FAINT
+    return None if owner in vocabulary.KEYS_TO_THINGS else Strength.FAINT

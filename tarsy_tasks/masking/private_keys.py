@@ -10,11 +10,15 @@ from tarsy_tasks.masking.edits import MASK, Edit
 
 __all__ = ["BORDERS", "find_private_keys"]
 
-BORDERS = r"-----(?:BEGIN|END) [A-Z0-9 ]*PRIVATE KEY|Private-Lines:"
+BORDERS = r"---- ?-?(?:BEGIN|END) (?:[A-Z0-9 ]*PRIVATE KEY|OpenVPN )|Private-Lines:"
 """How a key, or its end, can be told from afar."""
 
 _LIMIT = 64 * 1024
-_BORDER = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_BORDER = re.compile(
+    r"(?:-----|---- )(BEGIN|END) (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?"
+    r"|OpenVPN (?:Static key V1|tls-crypt-v2 \w+ key))"
+    r"(?:-----| ----)"
+)
 _NEWLINE = r"(?:\r?\n|(?:\\{1,8}r)?\\{1,8}n)"
 _LINE = rf"[ \t>|*#]*(?:[A-Za-z0-9+/=]{{16,}}|[A-Za-z0-9+/=]{{1,15}}(?={_NEWLINE}|[\"'`]|[ \t]*$))"
 _HEADER = r"[ \t]*(?:Proc-Type|DEK-Info|Comment|Version|Charset|Hash):[^\n\\]{0,200}"
@@ -32,7 +36,7 @@ _PUTTY_MAC = re.compile(r"Private-MAC: ([0-9a-f]{32,})")
 
 def find_private_keys(text: str) -> Iterator[Edit]:
     """The bodies of all private keys, from left to right."""
-    if "PRIVATE KEY" in text:
+    if "PRIVATE KEY" in text or "OpenVPN" in text:
         yield from _find_pem(text)
     if "Private-Lines:" in text:
         yield from _find_putty(text)

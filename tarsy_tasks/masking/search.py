@@ -14,6 +14,7 @@ __all__ = ["Places", "Search", "project", "unescape"]
 
 _MEMORY_BYTES = 64 * 1024 * 1024
 """The most that the states of one search may take; with less, RE2 would give up its fast way."""
+_ESCAPES = ((b"\\n", b" \n"), (b"\\r", b" \r"), (b"\\t", b" \t"), (b'\\"', b' "'))
 _WINDOW = 16 * 1024
 _OVERLAP = 4 * 1024
 """No match needs more to show that it is one."""
@@ -25,11 +26,13 @@ def project(text: str) -> bytes:
 
 
 def unescape(projection: bytes) -> bytes:
-    """The same with white space in place of its escapes: in a JSON string, or a log line, the word behind one is a word
-    of its own."""
+    """The same with white space in place of its escapes, and bare quotes: in a JSON string, or a log line, the word
+    behind one is a word of its own."""
     if b"\\" not in projection:
         return projection
-    return projection.replace(b"\\n", b" \n").replace(b"\\r", b" \r").replace(b"\\t", b" \t")
+    for escape, meant in _ESCAPES:
+        projection = projection.replace(escape, meant)
+    return projection
 
 
 class Search:

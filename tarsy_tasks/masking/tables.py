@@ -11,20 +11,27 @@ from typing import NamedTuple
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
-from tarsy_tasks.masking.values import is_made_up, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import PAIR_VALUES
+from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.vocabulary import PAIR_VALUES, PROSE
 
 __all__ = ["HEADINGS", "find_in_tables"]
 
 _LINE_LIMIT = 4096
 _PATIENCE_ROWS = 50
 """So many rows without a secret are looked at; else a text of nothing but headings would take for ever."""
-HEADINGS = rf"{STEMS}[\w.\-]*(?:[ \t]*[|,;]|[ \t]{{2,}}\S|\t|[ \t\r\\]*(?:\n|$))"
-"""A name in a cell."""
+HEADINGS = (
+    rf"(?:{STEMS}|_key\b)[\w.\-]*(?:[ \t]?\\*[\"'`*])*(?:[ \t]*[|,;?]|[ \t]{{2,}}\S|\t|[ \t\r\\]*(?:\n|$))"
+    r"|\bPermissions[\s|?\"']+Value\b"
+)
+"""A name in a cell; of signs that are not ASCII, such as those of boxes, a projection has `?`."""
+_HEADINGS_OF_KEYS = ["KeyName", "Permissions", "Value"]
+"""`az storage account keys list`: the last is one."""
 
 _search = Places([HEADINGS])
+_BARS = "|\u2502\u2503\u2551"
+_BAR = re.compile(f"[{_BARS}]")
 _CELLS = {
-    "|": re.compile(r"[^|\n]+"),
+    "|": re.compile(rf"[^{_BARS}\n]+"),
     ",": re.compile(r'"[^"\n]*"|[^,\n]+|(?<=,)(?=,|$)'),
     ";": re.compile(r'"[^"\n]*"|[^;\n]+|(?<=;)(?=;|$)'),
     "\t": re.compile(r"[^\t\n]+"),
@@ -35,12 +42,21 @@ _TYPES = frozenset(
     {"string", "str", "int", "integer", "bool", "boolean", "duration", "none", "null", "required", "optional"}
 )
 """What a row of a reference says of a name, and no heading."""
-_RULE = re.compile(r"[\s|+:=\-]*")
+_FILE = re.compile(r"[\w@.\-]+/[\w@./\-]+\.[a-z]{1,4}")
+_NAME_LIKE = re.compile(r"[a-z]+(?:[-_.][a-z]+)+|[A-Z]+\d?(?:[ _][A-Z]+\d?)*")
+_ASSIGNMENTS = ("=", ":=", ":")
+"""What stands in the second column of settings that are aligned."""
+_RULE = re.compile(r"[\s|+:=\-\u2500-\u257f]*")
 _HEADINGS = {
-    mark: re.compile(r"[A-Za-z][\w.\-]{0,40}" if mark in ",;" else r"[A-Za-z][\w()/\-]{0,40}(?: [\w()/\-]{1,40}){0,2}")
+    mark: re.compile(
+        r"[A-Za-z][\w.\-]{0,40}(?: [\w.\-]{1,40}){0,3}"
+        if mark in ",;"
+        else r"[A-Za-z][\w()/\-]{0,40}(?: [\w()/\-]{1,40}){0,2}"
+    )
     for mark in _CELLS
 }
-_BLANKS = " \t\r\"'"
+_BLANKS = " \t\r\"'`"
+_EMPHASIS = _BLANKS + "*#"
 
 
 def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
@@ -79,6 +95,7 @@ class _Table(NamedTuple):
     """A line that may be the heading of a table, or a row.
 
     Attributes:
+        start: Where the line begins.
         separator: What is between the cells.
         cells: Where they are.
         starts: Where they begin in their line.
@@ -86,6 +103,7 @@ class _Table(NamedTuple):
         is_heading: Whether all of them could be.
     """
 
+    start: int
     separator: str
     cells: list[tuple[int, int]]
     starts: dict[int, int]
@@ -99,18 +117,22 @@ class _Table(NamedTuple):
         if separator is None:
             return None
         cells = list(_cells(text, start, end, separator))
-        names = [text[slice(*cell)].strip(_BLANKS) for cell in cells]
+        names = [text[slice(*cell)].strip(_EMPHASIS) for cell in cells]
         are_names = [_HEADINGS[separator].fullmatch(name) is not None for name in names]
         strengths = {
             index: strength
             for index, name in enumerate(names)
             if are_names[index] and (strength := rate_name(name)) is not None
         }
-        if not strengths or len(cells) < 2:
+        if names[-3:] == _HEADINGS_OF_KEYS:
+            strengths[len(names) - 1] = Strength.STRONG
+        if not strengths or len(cells) < 2 or any(name.startswith(_ASSIGNMENTS) for name in names):
             return None
         starts = {cell[0] - start: index for index, cell in enumerate(cells)}
         is_heading = all(are_names) and _TYPES.isdisjoint(map(str.lower, names))
-        return cls(separator, cells, starts, strengths, is_heading)
+        if separator in ",;":
+            is_heading = is_heading and PROSE.isdisjoint(word.lower() for name in names for word in name.split())
+        return cls(start, separator, cells, starts, strengths, is_heading)
 
     def above(self, text: str, start: int) -> list[str] | None:
         """What the cells of the first row of the table say that this line is a row of; None: of none, or of CSV, whose
@@ -165,6 +187,7 @@ class _Table(NamedTuple):
                 edit
                 for index, strength in self.strengths.items()
                 if index in placed
+                if self._may_be_secret(text, index, placed[index])
                 for edit in _secret_cell(text, *placed[index], strength)
             ]
             edits += found
@@ -177,8 +200,28 @@ class _Table(NamedTuple):
         cells = list(_cells(text, start, end, self.separator))
         if self.separator != "  ":
             return dict(enumerate(cells)) if len(cells) == len(self.cells) else {}
-        placed = {self.starts[cell[0] - start]: cell for cell in cells if cell[0] - start in self.starts}
+        if len(cells) == len(self.cells):
+            return dict(enumerate(cells))
+        shift = self.start - start
+        placed = {
+            index: cell for cell in cells if (index := self._column(cell[0] + shift, cell[1] + shift)) is not None
+        }
         return placed if len(placed) > 1 else {}
+
+    def _column(self, start: int, end: int) -> int | None:
+        """Which heading a cell begins with, or ends with, or else the only one that it lies under."""
+        if (start - self.start) in self.starts:
+            return self.starts[start - self.start]
+        under = [index for index, heading in enumerate(self.cells) if heading[0] < end and start < heading[1]]
+        aligned = [index for index in under if self.cells[index][1] == end]
+        return (aligned or under)[0] if len(aligned or under) == 1 else None
+
+    def _may_be_secret(self, text: str, index: int, cell: tuple[int, int]) -> bool:
+        """Whether a cell is no part of a sentence, below a sentence with as many commas."""
+        content = text[slice(*cell)]
+        heading = text[slice(*self.cells[index])]
+        is_plain = self.separator in ",;" and " " in heading.strip() and heading[:1] not in ("'", '"')
+        return not is_plain or looks_random(content.strip(_BLANKS)) or is_made_up(content.strip(_BLANKS))
 
     def find_in_row(self, text: str, *, is_pair: bool, is_value: bool) -> Iterator[Edit]:
         """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value.
@@ -194,19 +237,21 @@ class _Table(NamedTuple):
             start, end = _trim(text, *cell)
             content = text[start:end]
             is_some = looks_random(content) or is_made_up(content) or (is_pair and (is_value or not content.isalpha()))
-            if index in self.strengths and is_some:
+            if index in self.strengths and is_some and not _FILE.fullmatch(content):
                 yield from _secret_cell(text, start, end, self.strengths[index])
 
 
 def _separator(line: str) -> str | None:
-    for mark in ("|", "\t", "  ", ";", ","):
+    if _BAR.search(line):
+        return "|"
+    for mark in ("\t", "  ", ";", ","):
         if mark in line.strip():
             return mark
     return None
 
 
 def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[int, int]]:
-    start, end = _trim(text, start, end)  # of a line that is indented, or ends as in Windows
+    start, end = _trim(text, start, end, " \t\r" if separator in ",;\t" else _BLANKS)
     for cell in _CELLS[separator].finditer(text, start, end):
         if cell.end() > cell.start() or separator in ",;":
             yield cell.span()
@@ -215,14 +260,22 @@ def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[in
 def _secret_cell(text: str, start: int, end: int, strength: Strength) -> Iterator[Edit]:
     start, end = _trim(text, start, end)
     content = text[start:end]
-    if MASK not in content and not content.isdigit() and is_secret(content, strength, is_quoted=True):
+    is_text = content.isdigit() or is_prose(content, is_quoted=True) or _is_name(content)
+    if MASK not in content and not is_text and is_secret(content, strength, is_quoted=True):
         yield Edit(start, end)
 
 
-def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and text[start] in _BLANKS:
+def _is_name(content: str) -> bool:
+    """Whether a cell is the name of a secret, or whether there is one."""
+    first = content.split()[0] if content else ""
+    is_some = rate_name(content) is not None and _NAME_LIKE.fullmatch(content) is not None
+    return is_some or first in ("True", "False")
+
+
+def _trim(text: str, start: int, end: int, blanks: str = _BLANKS) -> tuple[int, int]:
+    while start < end and text[start] in blanks:
         start += 1
-    while end > start and text[end - 1] in _BLANKS:
+    while end > start and text[end - 1] in blanks:
         end -= 1
     return start, end
 

@@ -16,7 +16,11 @@ _UNCLOSED_LIMIT = 1024
 _LOOK_AHEAD = 128
 _LONGEST_LINE = 1024
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
-_LEAD = re.compile(rf"(?:[ \t]|{_ANSI}|%20)*(?:!!\w+[ \t]+)?(?:[A-Za-z@]?[A-Za-z]?(?=\\*[\"'`]))?")
+_LEAD = re.compile(
+    rf"(?:[ \t]|{_ANSI}|%20|</?(?:b|strong|em|i|code|span|kbd|tt)>)*(?:!!\w+[ \t]+)?"
+    rf"(?:(?:Some|Secret|SecretStr(?:ing)?|String::from|Optional\.of)\((?=\\*[\"']))?"
+    r"(?:[A-Za-z@]?[A-Za-z]?(?=\\*[\"'`]))?"
+)
 _QUOTE = re.compile(r"(\\*)(\"\"\"|'''|[\"'`])|(%22|%27)")
 _TYPE = re.compile(
     r"[ \t]*[A-Za-z_][\w.]*(?:\[[\w., \[\]]*\])?(?:[ \t]*\|[ \t]*[\w.\[\]]+)*[ \t]*=(?![=>])[ \t]*(?=[A-Za-z]?[\"'`])"

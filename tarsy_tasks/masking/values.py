@@ -9,7 +9,17 @@ from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.vocabulary import LITERALS, NAMES, PROSE
 
-__all__ = ["is_code", "is_label", "is_made_up", "is_prose", "is_secret", "looks_random"]
+__all__ = [
+    "is_code",
+    "is_item",
+    "is_label",
+    "is_made_up",
+    "is_placeholder",
+    "is_prose",
+    "is_secret",
+    "is_uuid",
+    "looks_random",
+]
 
 _LOOKED_AT = 512
 """So many characters of a value are enough to judge it."""
@@ -26,12 +36,13 @@ _AROUND_WORDS = ".,;:!?\"'()[]"
 
 _PLACEHOLDER = re.compile(
     r"""(?xis)
-      [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
-    | \$\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
+      [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
+    | \$\w*\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
     | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
     | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
     | (?:<|&lt;|&\#x3C;)[\w .:/\-]*(?:>|&gt;)?               # <password>
-    | \d+\ ?bytes?                                           # as kubectl describes a Secret
+    | alias/[\w/\-]+                                          # of a key of AWS
+    | \d+[ -]?(?:bytes?|bits?)                                           # as kubectl describes a Secret
     | %(?:\w+%|[sdvrq])                                      # %PASSWORD%, %s
     | !(?:vault|ref|sub|getatt|join|importvalue|secret|env|env_var|include|reference|encrypted)\b.*
     | @\w+@                                                  # @PASSWORD@
@@ -40,15 +51,33 @@ _PLACEHOLDER = re.compile(
       |users|private|tls|ssl|config|workspace)\b)|(?<=[~.])/)[\w.@%+\-/]*  # a path
     | [a-z]:\\[\w.\\\- ]+
     | (?:your|insert|enter|replace)[\W_](?:[a-z]+[\W_]?){0,6} # your-password-here
+    | \(\([\w./\-]+\)\)                                       # of Concourse
+    | @microsoft\.\w+\(.*                                      # of Azure's App Service
+    | \?[a-z]+(?:[_ \-][a-z]+)*                               # ${PASSWORD:?missing}
+    | (?:required|nullable|sometimes|string|filled)(?:\|[\w:,.]+)+  # a rule of Laravel
     """
 )
+_PUBLIC = re.compile(
+    r"""(?x)
+      (?:(?:sk-)?(?:ssh|ecdsa)-[\w.@\-]+[ \t]+)?AAAA[A-Za-z0-9+/]{2}(?:NzaC|VjZH|NrLX)[^\n]*  # ssh
+    | age1[0-9a-z]{50,}
+    | SHA256:[A-Za-z0-9+/]{43}=?
+    | 0x(?:[0-9A-Fa-f]{8}){1,2}                                # of GPG
+    | [0-9A-F]{40}
+    | [0-9a-z]{25}                                             # the id of an object of Docker Swarm
+    | -----BEGIN[ ](?:[A-Z0-9 ]*PUBLIC[ ]KEY|CERTIFICATE)[^\n]*.*
+    """,
+    re.DOTALL,
+)
+"""Keys that are there to be shown, and fingerprints."""
 _SHELL_VARIABLES = re.compile(r"\$(\w+)(?:[/:@]\$(\w+))*")
 _CODE = re.compile(
     r"""(?xs)
       (?:await\s+|new\s+|not\s+|!|&|\*|\(\w+\)\s*)?
       (?:[A-Za-z_$]{3,}(?:64|256|512|[12])?[A-Za-z_$]*|[A-Za-z_$]+(?=\.|::|->))(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
-      (?:\((?:["'A-Za-z_)*&{\[].*)?|\[["'$\w:].*)               # os.getenv("X"), environ["X"], Optional[str]
-    | (?:[A-Z][a-z]+)+\{.* | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
+      (?:\((?:["'A-Za-z_)*&{\[$].*)?|\[["'$\w:].*)              # os.getenv("X"), environ["X"], Optional[str]
+    | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.*
+    | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
     | (?i:n?var(?:char|binary)2?|n?char|decimal|numeric|binary|bit)\(\d+.*
     | [A-Za-z_][\w.\[\]]*\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
@@ -56,9 +85,10 @@ _CODE = re.compile(
     | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
       |data|module|secrets|github|inputs?|user|conn|credentials?|creds|ctx|state|form|body|outputs|event|response|resp
       |res|result|values|vault|z|models|types?|schema|fields?|app|c|s|p|t|m|r|u)
-      (?:\??\.[A-Za-z_$][\w$]{0,20})+
+      (?:\??\.[A-Za-z_$][\w$]{0,40})+
     """
 )
+_ALTERNATIVE = re.compile(r"[ \t]+(?:\?\?|\|\||\?:|or)[ \t].*", re.DOTALL)
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
 _METAVARIABLE = re.compile(r"(?:[A-Z]+_)?([A-Z]+)")
@@ -72,6 +102,8 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NAME_LIKE = re.compile(r"[\w.:/\-]+")
 _SEPARATOR = re.compile(r"[-./_:]")
 _LETTERS = re.compile(r"[^A-Za-z]+")
+_CODE_OF_GROUPS = re.compile(r"(?=[^0-9]*[0-9])(?:[A-Za-z0-9]{6,12}|[A-Za-z0-9]{3,12}(?:[- ][A-Za-z0-9]{3,12})+)")
+"""A code for recovery: `a1b2c-d3e4f`."""
 
 
 def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> bool:
@@ -91,20 +123,26 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if value.isalnum():
         if not folded.strip("x") or (value.isupper() and folded in NAMES):
             return False  # xxxxxxxx, --password PASSWORD
-    elif _is_placeholder(value) or (not is_quoted and is_code(value)):
+    elif is_placeholder(value) or (not is_quoted and is_code(value)):
         return False
-    if len(value) < _MIN_LENGTH:
+    if len(value) < _MIN_LENGTH or _is_public(value, strength):
         return False
     if strength is Strength.STRONG or (strength is Strength.QUOTED and is_quoted and not value.isdigit()):
         return True
     if strength is Strength.LIKELY:
         return _PLAIN_NAME.fullmatch(value) is None
     if strength is Strength.FAINT:
-        return len(value) >= _LONG and looks_random(value) and not _UUID.search(value)
+        return len(value) >= _LONG and looks_random(value) and not is_uuid(value)
     return looks_random(value) or is_made_up(value)
 
 
-def _is_placeholder(value: str) -> bool:
+def _is_public(value: str, strength: Strength) -> bool:
+    is_sure = strength is Strength.STRONG and value.isalnum() and not value.startswith("0x")
+    return not is_sure and _PUBLIC.fullmatch(value) is not None
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether a value only says where the secret would stand, or is to be found."""
     if _PLACEHOLDER.fullmatch(value):
         return True
     if variables := _SHELL_VARIABLES.fullmatch(value):
@@ -118,14 +156,16 @@ def _is_placeholder(value: str) -> bool:
 
 def is_code(value: str) -> bool:
     """Whether an unquoted value is code that fetches it, or its type."""
+    value = _ALTERNATIVE.sub("", value)
     return _CODE.fullmatch(value) is not None or (
         _DOTTED.fullmatch(value) is not None and rate_name(value.rpartition(".")[2]) is not None
     )
 
 
 def is_label(name: str, value: str) -> bool:
-    """Whether the value only says again what the name says: `"password": "Password"`."""
-    return _fold(value) == _fold(name) and not value.islower()
+    """Whether the value only says again what the name says: `"password": "Password"`, `login.password=Passwort`."""
+    is_same = _fold(value) == _fold(name) or (value.isalpha() and rate_name(value) is Strength.STRONG)
+    return is_same and not value.islower()
 
 
 def _fold(text: str) -> str:
@@ -161,6 +201,11 @@ def _is_random_segment(segment: str) -> bool:
     return len(segment) >= _LONG_SEGMENT and not segment.isalpha() and not segment.isdigit()
 
 
+def is_uuid(value: str) -> bool:
+    """Whether a value is, or holds, an identifier that programs give to things."""
+    return _UUID.search(value) is not None
+
+
 def is_made_up(value: str) -> bool:
     """Whether a word of a sentence is none of its language: letters and digits in one."""
     value = value.rstrip(_PUNCTUATION)
@@ -174,7 +219,17 @@ def is_made_up(value: str) -> bool:
     )
 
 
+def is_item(value: str, strength: Strength) -> bool:
+    """Whether one of several values under a name of this strength is to be masked. There may be words among them."""
+    is_code = strength >= Strength.QUOTED and _CODE_OF_GROUPS.fullmatch(value) is not None
+    is_code = is_code and (value.isdigit() or not _TECHNICAL.fullmatch(value))
+    if is_code:
+        strength = Strength.STRONG
+    is_some = is_code or looks_random(value) or is_made_up(value)
+    return is_some and is_secret(value, max(strength, Strength.WEAK), is_quoted=True)
+
+
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
     words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
-    return len(words) > 1 and sum(word in PROSE for word in words) > is_quoted
+    return len(words) > 1 and sum(word in PROSE or word in NAMES for word in words) > is_quoted

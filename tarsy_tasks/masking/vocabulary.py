@@ -5,6 +5,7 @@ Owns the lists, nothing else: `names` and `values` say what they mean.
 
 __all__ = [
     "ALLOWED_SUFFIXES",
+    "CODES",
     "COLLECTIONS",
     "ENDINGS",
     "KEYS_TO_ROOMS",
@@ -12,6 +13,7 @@ __all__ = [
     "KEYS_TO_VAULTS",
     "LITERALS",
     "NAMES",
+    "OWNERS",
     "PAIR_NAMES",
     "PAIR_VALUES",
     "PASS_OWNERS",
@@ -35,9 +37,10 @@ def _words(text: str) -> frozenset[str]:
 
 STRONG = _words(
     """
-    password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey apikeys privatekey accesskey
+    password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey privatekey accesskey
     clientsecret masterkey signingkey encryptionkey accountkey sharedkey mnemonic
-    passwort kennwort senha contrasena mdp wachtwoord haslo
+    masterauth authtok
+    passwort kennwort passe senha contrasena mdp wachtwoord haslo
     """
 )
 """What stands behind one of these is a secret, unless it is clearly none."""
@@ -45,18 +48,19 @@ STRONG = _words(
 WEAK = _words(
     """
     secret token auth jwt bearer credential credentials creds otp totp csrf xsrf passkey authkey sessionkey
-    sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken
+    sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken secretid authenticationstring
+    keysbase64
     """
 )
 """What stands behind one of these is a secret if it looks like one."""
 
 NAMES = STRONG | WEAK | {"key"}
 
-ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "apikey", "accesskey", "privatekey")
+ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "bindpw", "apikey", "accesskey", "privatekey")
 """Ends of strong names that are written in one: `dbpassword`."""
 WEAK_ENDINGS = ("token", "secret")
-PASS_OWNERS = _words(
-    "db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key keystore truststore"
+PASS_OWNERS = tuple(
+    _words("db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key default")
 )
 """`dbpass` is a password, `compass` is not."""
 
@@ -66,7 +70,7 @@ KEYS_TO_VAULTS = _words(
 """`api_key`: as strong as a password."""
 KEYS_TO_ROOMS = _words(
     """
-    auth app application session license deploy service storage hmac jwt aes rsa webhook admin root ssh pgp gpg unseal
+    auth app application session license deploy service storage hmac jwt aes rsa webhook admin root ssh unseal
     recovery consumer ingest integration write read server user project bot function functions
     """
 )
@@ -75,7 +79,8 @@ KEYS_TO_THINGS = _words(
     """
     public primary foreign partition sort cache row object routing hash group order index range composite unique natural
     surrogate candidate idempotency dedup dedupe deduplication shard message event map dict json label host registry
-    path file translation locale i18n redis lookup join search query config setting option sorting grouping data
+    path file translation locale i18n redis lookup join search query config setting option sorting grouping data gpg pgp
+    trusted authorized known kernel module
     """
 )
 """`cache_key`: no secret. Any other `…_key` is one if its value is long and random."""
@@ -93,12 +98,14 @@ PATS_OF = _words("github gh gitlab ado azure devops asana docker bitbucket perso
 """`GITHUB_PAT` is a personal access token, `URL_PAT` a pattern."""
 SEEDS = _words("otp totp mfa wallet hd")
 PHRASES = _words("seed recovery backup mnemonic secret pass")
+CODES = _words("recovery backup scratch emergency rescue")
+"""`recovery_codes`: each is as good as a password."""
 
 ALLOWED_SUFFIXES = _words(
     """
-    value string text plain plaintext raw data base b b64 base64 hash hashed md5 sha1 sha256 sha512 encrypted enc prod
-    production dev staging stage test new old current previous confirm confirmation default initial temp temporary json
-    pem v x
+    value string text plain plaintext raw data base b b64 base64 hex hash hashed md5 sha1 sha256 sha512 encrypted enc
+    prod production dev staging stage test new old current previous confirm confirmation default initial temp temporary
+    json pem v x
     """
 )
 """They say which one or in what form, and leave it a secret: `SECRET_KEY_BASE`, `password_confirmation`, `token2`."""
@@ -106,7 +113,7 @@ ALLOWED_SUFFIXES = _words(
 LITERALS = _words(
     """
     true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
-    bearer digest ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
+    bearer digest cram-md5 digest-md5 scram-sha-1 scram-sha-256 ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
 
     required optional expected set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden
     redacted masked removed omitted filtered denied granted failed success succeeded unknown present absent provided
@@ -123,8 +130,18 @@ LITERALS = _words(
 )
 """Values that are no secrets: of settings, about secrets, types, and words with which a sentence goes on."""
 
-PAIR_NAMES = _words("name key id field parameter variable header setting property")
-PAIR_VALUES = _words("value val default content stringvalue string_value defaultvalue default_value")
+PAIR_NAMES = _words(
+    """
+    name key id field parameter variable header setting property parameterkey parametername optionname variablename
+    settingname propertyname headername fieldname attributename envname
+    """
+)
+PAIR_VALUES = _words(
+    """
+    value val default content stringvalue string_value defaultvalue default_value parametervalue optionvalue
+    variablevalue settingvalue propertyvalue
+    """
+)
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
 COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys")
 """`{"passwords": {"root": "x"}}`."""
@@ -134,12 +151,21 @@ VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
 VALUES_LISTED = _words("enum examples values")
 """`{"password": {"examples": ["x"]}}`, as a JSON Schema has it."""
 
+OWNERS = _words(
+    """
+    user users account login host server pod node file path name id ids key role namespace version revision hash digest
+    checksum fingerprint commit image url address arn object bucket session trace request job build type in for at from
+    """
+)
+"""`secret not found, request id: x`: what a sentence about a secret ends with, when it tells of something else."""
+
 PROSE = _words(
     """
     the a an is are was were be been being must should shall may might can cannot could will would has have had does do
     did not for to of in on at by with from and or but that this these those it its your you my our we they if when
     where which what who how please enter type provide use using used least than too only no length characters
-    character required expired invalid incorrect missing changed field value
+    character required expired invalid incorrect missing changed field value updated successfully rotated
+    generated failed left remaining sent stored
     """
 )
 """Several words with one of these among them are a sentence rather than a passphrase."""

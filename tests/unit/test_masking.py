@@ -374,3 +374,10 @@ def test_a_secret_is_found_wherever_a_window_of_the_search_ends(text: str) -> No
 def test_a_value_of_any_length_is_masked_up_to_its_end(text: str, length: int) -> None:
     value = "Zx81kQ7v" * (length // 8)
     assert masker.mask(text.format(value)) == text.format(MASK)
+
+
+def test_public_keys_of_ssh_are_masked_on_demand_only() -> None:
+    line = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'Xy9' * 14}z bob@laptop"
+    assert build_masker().mask(line) == line
+    assert build_masker(["ssh_key"]).mask(line) == f"ssh-ed25519 {MASK} bob@laptop"
+    assert build_masker(["security"]).mask(line) == f"ssh-ed25519 {MASK} bob@laptop"

@@ -1,0 +1,116 @@
+"""Secrets in the lines below what announces them: a command that asks for one, or a line that says so.
+
+Owns which lines these are: `kubectl get secret … | base64 -d`, `Please use the following password:`. What they announce
+stands alone in its line.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.lines import is_told
+from tarsy_tasks.masking.names import STEMS, Strength, rate_name
+from tarsy_tasks.masking.search import Search
+from tarsy_tasks.masking.values import looks_random
+
+__all__ = ["ANNOUNCEMENTS", "find_printed"]
+
+_COMMAND = (
+    r"(?:kubectl|oc|k|k3s)\b[^\n]*\bget[ \t][^\n]*\bsecrets?\b[^\n]*(?:base64[ \t]+(?:-d|-D|--decode)|\{\{?[^\n]*data)"
+    r"|vault[ \t]+(?:kv[ \t]+get|read)\b[^\n]*-field"
+    r"|(?:gcloud|doctl|scw)\b[^\n]*\bsecrets?[ \t]+versions?[ \t]+access\b"
+    r"|gcloud\b[^\n]*print-(?:access|identity)-token"
+    r"|aws\b[^\n]*(?:get-secret-value|get-login-password|--with-decryption|get-random-password)[^\n]*"
+    r"|az\b[^\n]*(?:keyvault[ \t]+secret[ \t]+show|get-access-token|keys?[ \t]+list|credential[ \t]+show)[^\n]*tsv"
+    r"|op[ \t]+read\b|pass[ \t]+(?:show[ \t]+)?[\w./\-]+/[\w./\-]+"
+    r"|gopass[ \t]+show|bw[ \t]+get[ \t]+password|chamber[ \t]+read"
+    r"|gh[ \t]+auth[ \t]+token|argocd[ \t]+admin[ \t]+initial-password|terraform[ \t]+output[ \t]+-raw"
+    r"|openssl[ \t]+rand\b|pwgen\b|apg\b|makepasswd\b|wg[ \t]+gen(?:key|psk)\b|uuidgen[^\n]*token|mkpasswd\b"
+    r"|rabbitmqctl[ \t]+eval[^\n]*get_cookie|secrets\.token_\w+\("
+    r"|(?:docker|kubectl|podman)\b[^\n]*\b(?:cat|printenv)\b[^\n]*(?:password|passwd|secret|token)"
+    r"|(?:sudo[ \t]+)?(?:cat|less|head|tail)[ \t]+[^\n]*(?i:secrets?/|passw(?:or)?d|token)[\w.\-]*"
+    r"|(?:echo|printenv)[ \t]+[\"']?\$?\{?\w*(?:PASS|PASSWORD|PASSWD|PWD"
+    r"|TOKEN|SECRET|KEY|CREDENTIALS)\w*\}?[\"']?[ \t\r]*"
+)
+ANNOUNCEMENTS = (
+    rf"(?m:(?:^|\")(?:[^\n$#>+%\"]*(?:[$#>%+]|>>>))?[ \t]*(?:sudo[ \t]+)?(?:{_COMMAND})[^\n]*\n)",
+    rf"{STEMS}\w*[ \t][^\n]*:[ \t\r]*\n",
+    r"\bchpasswd\b[^\n]*\n",
+    r"(?m:^)[ \t]*=+[ \t]Data[ \t]=+[ \t\r]*\n",
+)
+"""Lines that announce one; the first pattern: by a command."""
+_ASKED, _SAID, _CHANGED, _SHOWN = range(4)
+
+_search = Search(ANNOUNCEMENTS)
+_LINES = 5
+_MOST_ROWS = 100
+_BLANK = re.compile(r"[ \t\r]*(?:\+[ \t][^\n]*)?$")
+"""Also what a shell traces between."""
+_ALONE = re.compile(r"[ \t]*([\"']?)([^\s\"']{6,})\1[ \t\r]*$")
+_ACCOUNT = re.compile(r"[ \t]*(?:-[ \t]+)?[\"']?[\w.\-]+:([^\s:\"'][^\s\"']*)[\"']?[ \t\r]*$")
+_ROW = re.compile(r"[ \t]*[\w.\-]+[ \t]{2,}(\S+)[ \t\r]*$")
+_NAME = re.compile(r"[A-Za-z][\w\-]*(?: key| code)?")
+_LONGEST = 1024
+
+
+def find_printed(text: str, projection: bytes) -> Iterator[Edit]:
+    """The secrets of a text, from left to right.
+
+    Args:
+        text: What is searched.
+        projection: The same, as `search.project` has it.
+    """
+    position = 0
+    while (found := _search.next(projection, position)) is not None:
+        index, start, position = found
+        if position - start > _LONGEST * 4:
+            continue
+        if index == _ASKED:
+            yield from _alone(text, position, is_sure=True)
+        elif index == _SAID:
+            line_start = text.rfind("\n", max(0, start - _LONGEST), start) + 1
+            names = _NAME.findall(text[line_start:position])
+            if any(rate_name(name) in (Strength.STRONG, Strength.LIKELY) for name in names):
+                yield from _alone(text, position, is_sure=False)
+        else:
+            yield from _rows(text, position, _ACCOUNT if index == _CHANGED else _ROW)
+
+
+def _alone(text: str, position: int, *, is_sure: bool) -> Iterator[Edit]:
+    """The first line that is not blank, if it is one word."""
+    for _ in range(_LINES):
+        end = _end_of_line(text, position)
+        if not _BLANK.match(text, position, end):
+            word = _ALONE.match(text, position, end)
+            if word is not None and MASK not in word[2] and _is_secret(word[2], is_sure=is_sure):
+                yield Edit(*word.span(2))
+            return
+        position = end + 1
+
+
+def _is_secret(word: str, *, is_sure: bool) -> bool:
+    if word.endswith((":", ",", "{", "[", ";")) or word.startswith(("{", "[", "<", "-", "/", "$")):
+        return False
+    return is_told(word) if is_sure else looks_random(word) and is_told(word)
+
+
+def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
+    """What looks like one in lines of this kind, up to where they end."""
+    is_begun = False
+    for count in range(_MOST_ROWS):
+        if position >= len(text):
+            return
+        end = _end_of_line(text, position)
+        row = pattern.match(text, position, end)
+        if row is None and (is_begun or count >= _LINES):
+            return
+        if row is not None:
+            is_begun = True
+            if MASK not in row[1] and is_told(row[1]):
+                yield Edit(*row.span(1))
+        position = end + 1
+
+
+def _end_of_line(text: str, position: int) -> int:
+    end = text.find("\n", position, position + _LONGEST)
+    return min(len(text), position + _LONGEST) if end < 0 else end

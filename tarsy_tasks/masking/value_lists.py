@@ -1,0 +1,131 @@
+"""Several values under one name: in brackets, one in each line below, or in one text with signs between them.
+
+Owns how such lists are written. Each value is judged for itself, for there may be words among them.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.masking.named import Named
+from tarsy_tasks.masking.names import rate_name
+from tarsy_tasks.masking.value_spans import Value, indent_of
+from tarsy_tasks.masking.values import is_code, is_item, looks_random
+
+__all__ = ["is_enumeration", "read_list"]
+
+_PATIENCE = 1024
+"""So far is looked for one that is a secret."""
+_PATIENCE_LINES = 20
+_MOST_VALUES = 100
+_BRACKET = re.compile(
+    r"\s{0,40}(?:!!\w+[ \t]+|new[ \t]+)?(?:(?:Arrays\.asList|(?:Immutable)?(?:List|Set)(?:\.of)?"
+    r"|frozenset|set|list|tuple|array"
+    r"|listOf|setOf|arrayOf|vec!|%w|Seq|Array)(?=[\[({]))?(?:\w*\[\]\w*[ \t]*(?=\{))?\(?([\[({])"
+)
+_IN_BRACKETS = re.compile(
+    r"\\*(?P<quote>[\"'`])(?P<quoted>(?:[^\"'`\\\n]|\\.|(?!(?P=quote))[\"'`])*)(?P=quote)[ \t]*(?P<is_key>[:=])?"
+    r"|(?P<bare>[^\s,;\"'`\[\](){}]+)|(?P<bracket>[\[\](){}])"
+)
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+_LINE_END = re.compile(r"[ \t]*\r?\n(?:[ \t]*\r?\n)?")
+_LINE = re.compile(
+    r"(?P<indent>[ \t]*)(?P<bullet>[-*][ \t]+|\d{1,3}[.):][ \t]+)?"
+    r"(?:(?P<quote>[\"'`])(?P<quoted>[^\"'`\n]+)(?P=quote)|(?P<bare>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)"
+    r"|(?P<free>(?<=[ \t])[^\s\"'`\[{&*!|>%@][^\s\"'`]*))"
+    r"[ \t]*,?[ \t]*(?:\r?\n|\Z)"
+)
+_ROW = re.compile(r"[ \t]*([A-Za-z0-9\-_]{6,32}(?:[ \t]{2,}[A-Za-z0-9\-_]{6,32}){1,4})[ \t]*(?:\r?\n|\Z)")
+_WORD = re.compile(r"\S+")
+_SIGNS = re.compile(r"[\s,;|]+")
+
+
+def read_list(named: Named) -> Iterator[Value]:
+    """The secrets of the list that follows a name, from left to right."""
+    text, position = named.text, named.end if named.tail.lastgroup == "headed" else named.tail.end()
+    if bracket := _BRACKET.match(text, position):
+        yield from _read_brackets(named, bracket.start(1))
+    elif line_end := _LINE_END.match(text, position):
+        yield from _read_lines(named, line_end.end())
+
+
+def is_enumeration(named: Named, content: str) -> bool:
+    """Whether a value is several of them."""
+    values = _SIGNS.split(content.strip())
+    return 1 < len(values) <= _MOST_VALUES and all(is_item(value, named.strength) for value in values)
+
+
+def _read_brackets(named: Named, position: int) -> Iterator[Value]:
+    """What is quoted, or random; of a mapping nothing."""
+    text = named.text
+    closers: list[str] = []
+    found: list[Value] = []
+    for item in _IN_BRACKETS.finditer(text, position):
+        if item.start() > (found[-1].end if found else position) + _PATIENCE:
+            break
+        if bracket := item["bracket"]:
+            if bracket in _CLOSING:
+                closers.append(_CLOSING[bracket])
+            elif bracket != closers.pop():
+                return
+            if not closers:
+                break
+        elif item["is_key"] or (item["bare"] or "")[-1:] in (":", "="):
+            return
+        elif item["quoted"] is not None:
+            if MASK not in item["quoted"] and is_item(item["quoted"], named.strength):
+                found.append(Value(*item.span("quoted"), is_quoted=True))
+        elif _is_bare_item(named, item["bare"]):
+            found.append(Value(*item.span("bare")))
+    yield from found
+
+
+def _is_bare_item(named: Named, word: str) -> bool:
+    is_name = rate_name(word) is not None or is_code(word)
+    return not is_name and MASK not in word and looks_random(word) and is_item(word, named.strength)
+
+
+def _read_lines(named: Named, position: int) -> Iterator[Value]:
+    """One in each line: with a bullet, or indented, or looking like what the name says."""
+    text = named.text
+    line_start = text.rfind("\n", max(0, named.start - 200), named.start) + 1
+    indent = indent_of(text, line_start)
+    layout: tuple[str, bool] | None = None
+    patience = _PATIENCE_LINES
+    for row in _rows_of_words(text, position):
+        yield from (
+            Value(*word.span(), is_quoted=True)
+            for word in _WORD.finditer(text, *row)
+            if MASK not in word[0] and is_item(word[0], named.strength)
+        )
+        position = row[1] + 1
+    for line in _lines(text, position):
+        if layout is None:
+            layout = (line["indent"], line["bullet"] is not None)
+        elif layout != (line["indent"], line["bullet"] is not None):
+            return
+        group = "quoted" if line["quote"] else "bare" if line["bare"] else "free"
+        word = line[group]
+        if not line["bullet"] and (
+            group == "free" or (len(line["indent"]) <= indent and not is_item(word, named.strength))
+        ):
+            return
+        patience = _PATIENCE_LINES if MASK in word else patience - 1
+        if MASK not in word and is_item(word, named.strength):
+            patience = _PATIENCE_LINES
+            yield Value(*line.span(group), is_quoted=True)
+        if not patience:
+            return
+
+
+def _rows_of_words(text: str, position: int) -> Iterator[tuple[int, int]]:
+    """Lines with several of them."""
+    while (row := _ROW.match(text, position)) is not None:
+        yield row.span(1)
+        position = row.end()
+
+
+def _lines(text: str, position: int) -> Iterator[re.Match[str]]:
+    while position < len(text) and (line := _LINE.match(text, position)) is not None:
+        yield line
+        position = line.end()
