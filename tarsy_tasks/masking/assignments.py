@@ -231,8 +231,8 @@ def _is_reference(named: Named, value: Value, content: str) -> bool:
 def _secret_part(named: Named, value: Value) -> Value | None:
     text, strength = named.text, named.strength
     content = text[value.start : value.end]
-    if MASK in content:
-        return _with_rest_of_masked(content, value)
+    if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content:
+        return value
     if _is_reference(named, value, content) or is_label(named.name, content):
         return None
     if value.is_block:
@@ -255,15 +255,9 @@ def _secret_part(named: Named, value: Value) -> Value | None:
         and strength is not Strength.STRONG
         and not is_code(content)
     ):
-        for word in _PARTS.finditer(content):
-            if is_secret(word[0], strength):
-                return Value(value.start + word.start(), value.start + word.end())
+        words = [word for word in _PARTS.finditer(content) if is_secret(word[0], strength)]
+        return Value(value.start + words[0].start(), value.start + words[-1].end()) if words else None
     return None
-
-
-def _with_rest_of_masked(content: str, value: Value) -> Value | None:
-    """The whole value, when only a part of it was masked for its form."""
-    return value if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content else None
 
 
 def _read_paired(named: Named) -> Value | None:
@@ -341,7 +335,7 @@ def _read_followed(named: Named) -> Value | None:
     strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
     # In backticks stands code, too, and on a command line none.
     is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
-    if MASK in content or not is_secret(content, strength, is_quoted=is_text):
+    if not is_secret(content, strength, is_quoted=is_text):
         return None
     if is_option and "  " in connector[0] and content.isalpha():
         return None  # what it is for
@@ -364,7 +358,7 @@ def _read_under(named: Named) -> Value | None:
     if value is None or _OPTION.match(named.text, value.start):
         return None
     content = named.text[value.start : value.end]
-    return value if MASK not in content and is_secret(content, named.strength, is_quoted=True) else None
+    return value if is_secret(content, named.strength, is_quoted=True) else None
 
 
 def _is_command(named: Named) -> bool:

@@ -103,6 +103,11 @@ def _password_before(text: str, start: int, _: int) -> Span | None:
     return account.span(1) if account else None
 
 
+def _is_masked(found: str) -> bool:
+    """Whether it holds a mask, and beside that nothing that looks like a secret."""
+    return MASK in found and not is_secret(found, Strength.WEAK)
+
+
 class Form(NamedTuple):
     """One form.
 
@@ -186,7 +191,7 @@ def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
     while (found := _search.next(projection, position)) is not None:
         index, start, position = found
         span = FORMS[index].measure(text, start, position)
-        if span is None or MASK in text[slice(*span)]:
+        if span is None or _is_masked(text[slice(*span)]):
             position = max(start, position if index < len(TOKENS) else start + 1)
         else:
             yield Edit(*span)
@@ -199,7 +204,7 @@ def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
     while (found := _line_search.next(projection, position)) is not None:
         index, start, end = found
         span = LINE_FORMS[index].measure(text, start, end)
-        if span is None or MASK in text[slice(*span)]:
+        if span is None or _is_masked(text[slice(*span)]):
             position = max(start, position + 1)  # what is none may begin another
         else:
             yield Edit(*span)

@@ -7,7 +7,7 @@ stands alone in its line.
 import re
 from collections.abc import Iterator
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.lines import is_told
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Search
@@ -82,7 +82,7 @@ def _alone(text: str, position: int, *, is_sure: bool) -> Iterator[Edit]:
         end = _end_of_line(text, position)
         if not _BLANK.match(text, position, end):
             word = _ALONE.match(text, position, end)
-            if word is not None and MASK not in word[2] and _is_secret(word[2], is_sure=is_sure):
+            if word is not None and _is_secret(word[2], is_sure=is_sure):
                 yield Edit(*word.span(2))
             return
         position = end + 1
@@ -106,7 +106,7 @@ def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
             return
         if row is not None:
             is_begun = True
-            if MASK not in row[1] and is_told(row[1]):
+            if is_told(row[1]):
                 yield Edit(*row.span(1))
         position = end + 1
 

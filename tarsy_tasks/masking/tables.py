@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
@@ -36,6 +36,7 @@ _CELLS = {
     ";": re.compile(r'"[^"\n]*"|[^;\n]+|(?<=;)(?=;|$)'),
     "\t": re.compile(r"[^\t\n]+"),
     "  ": re.compile(r"\S+(?: \S+)*"),
+    " ": re.compile(r"\S+"),
 }
 _ROWS_ABOVE = 20
 _TYPES = frozenset(
@@ -46,6 +47,8 @@ _FILE = re.compile(r"[\w@.\-]+/[\w@./\-]+\.[a-z]{1,4}")
 _NAME_LIKE = re.compile(r"[a-z]+(?:[-_.][a-z]+)+|[A-Z]+\d?(?:[ _][A-Z]+\d?)*")
 _ASSIGNMENTS = ("=", ":=", ":")
 """What stands in the second column of settings that are aligned."""
+_CAPITALS = re.compile(r"[A-Z_]{2,}(?: [A-Z_]{2,})+[ \r]*")
+"""A heading with a blank between its words, as `column -t` and `kubectl` do not leave it."""
 _RULE = re.compile(r"[\s|+:=\-\u2500-\u257f]*")
 _HEADINGS = {
     mark: re.compile(
@@ -221,6 +224,7 @@ class _Table(NamedTuple):
         content = text[slice(*cell)]
         heading = text[slice(*self.cells[index])]
         is_plain = self.separator in ",;" and " " in heading.strip() and heading[:1] not in ("'", '"')
+        is_plain = is_plain or self.separator == " "
         return not is_plain or looks_random(content.strip(_BLANKS)) or is_made_up(content.strip(_BLANKS))
 
     def find_in_row(self, text: str, *, is_pair: bool, is_value: bool) -> Iterator[Edit]:
@@ -231,7 +235,7 @@ class _Table(NamedTuple):
             is_pair: Whether the lines around are names and values, too.
             is_value: Whether a heading says that it is one.
         """
-        if self.separator in ",;":
+        if self.separator in ",; ":
             return
         for index, (_, cell) in enumerate(pairwise(self.cells)):
             start, end = _trim(text, *cell)
@@ -247,7 +251,7 @@ def _separator(line: str) -> str | None:
     for mark in ("\t", "  ", ";", ","):
         if mark in line.strip():
             return mark
-    return None
+    return " " if _CAPITALS.fullmatch(line) else None
 
 
 def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[int, int]]:
@@ -261,7 +265,7 @@ def _secret_cell(text: str, start: int, end: int, strength: Strength) -> Iterato
     start, end = _trim(text, start, end)
     content = text[start:end]
     is_text = content.isdigit() or is_prose(content, is_quoted=True) or _is_name(content)
-    if MASK not in content and not is_text and is_secret(content, strength, is_quoted=True):
+    if not is_text and is_secret(content, strength, is_quoted=True):
         yield Edit(start, end)
 
 

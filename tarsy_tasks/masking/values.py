@@ -93,6 +93,8 @@ _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
 _METAVARIABLE = re.compile(r"(?:[A-Z]+_)?([A-Z]+)")
 _UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
+_ACCOUNT_MASKED = re.compile(rf"://.*{MASK}|:{MASK}@")
+_ALNUM = re.compile(r"[^\W_]")
 _TECHNICAL = re.compile(
     r"(?i)(?:sha|base|md|utf|u?int|float|double|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
     r"|\d+(?:st|nd|rd|th|s|ms|min|h|d|days?|kb|mb|gb|kib|mib|gib|bytes?|bits?|chars?|fa|x|%)"
@@ -114,11 +116,12 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
         strength: How sure the name is.
         is_quoted: It stood in quotes, so it is no code.
     """
-    value = value.strip()
+    said = value.strip()
+    value = _without_masks(said) if MASK in said else said
     if len(value) > _LOOKED_AT:
         return True
     folded = value.lower().rstrip(_PUNCTUATION + ")]}")
-    if not folded or folded in LITERALS or MASK in value:
+    if not folded or folded in LITERALS:
         return False
     if value.isalnum():
         if not folded.strip("x") or (value.isupper() and folded in NAMES):
@@ -132,8 +135,14 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if strength is Strength.LIKELY:
         return _PLAIN_NAME.fullmatch(value) is None
     if strength is Strength.FAINT:
-        return len(value) >= _LONG and looks_random(value) and not is_uuid(value)
-    return looks_random(value) or is_made_up(value)
+        return len(value) >= _LONG and looks_random(said) and not is_uuid(value)
+    return looks_random(said) or is_made_up(said)
+
+
+def _without_masks(value: str) -> str:
+    """What is left to be judged where a part of a value is masked already, and not only to tell a user or a host."""
+    words = (word.replace(MASK, "") for word in value.split() if not _ACCOUNT_MASKED.search(word))
+    return " ".join(filter(_ALNUM.search, words))
 
 
 def _is_public(value: str, strength: Strength) -> bool:
@@ -174,7 +183,7 @@ def _fold(text: str) -> str:
 
 def looks_random(value: str) -> bool:
     """Whether somebody made the text up to be hard to guess; words, numbers and names of things are not."""
-    value = value[:_LOOKED_AT]
+    value = value.replace(MASK, "")[:_LOOKED_AT]
     if value.isdigit():
         return len(value) >= _LONG_NUMBER
     if len(value) < _MIN_RANDOM or "://" in value or any(map(str.isspace, value)) or _TECHNICAL.fullmatch(value):
@@ -208,7 +217,7 @@ def is_uuid(value: str) -> bool:
 
 def is_made_up(value: str) -> bool:
     """Whether a word of a sentence is none of its language: letters and digits in one."""
-    value = value.rstrip(_PUNCTUATION)
+    value = value.replace(MASK, "").rstrip(_PUNCTUATION)
     return (
         len(value) >= _MIN_MADE_UP
         and not any(map(str.isspace, value))
