@@ -15,7 +15,16 @@ from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_lists import is_enumeration, read_list
 from tarsy_tasks.masking.value_spans import Value, indent_of, read_value
-from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_placeholder, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import (
+    is_code,
+    is_label,
+    is_made_up,
+    is_placeholder,
+    is_prose,
+    is_secret,
+    is_uuid,
+    looks_random,
+)
 from tarsy_tasks.masking.vocabulary import PROSE
 
 __all__ = ["ASSIGNED", "find_assigned"]
@@ -68,6 +77,8 @@ _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-
 _SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
+_WHOSE = re.compile(r"\W*(?:for|of)[ \t]+[^\s]+[ \t]+$")
+_NEXT_WORD = re.compile(r"[ \t]+([A-Za-z]+)")
 _CONNECTING = re.compile(_CONNECTOR)
 _DATA_HEADING = re.compile(r"[ \t]*\r?\n[ \t]*-{3,}\r?\n")
 _BELOW = re.compile(
@@ -105,7 +116,7 @@ _ATTRIBUTE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w{0,40})+")
 _LINE = re.compile(r"[ \t]*([^\r\n]+)")
 _PARTS = re.compile(r"[^\s/]+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
-_OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
+_OPTION = re.compile(r"--?[a-zA-Z][A-Za-z\-]*(?:[=\s)]|$)|-(?:\s|$)")
 _BEHIND_ARGUMENT = frozenset(",)}")
 _READING = re.compile(
     r"(?i)(?:ask|prompt|generate|gen|make|build|new|issue|mint|sign|register|get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
@@ -255,7 +266,11 @@ def _secret_part(named: Named, value: Value) -> Value | None:
         and strength is not Strength.STRONG
         and not is_code(content)
     ):
-        words = [word for word in _PARTS.finditer(content) if is_secret(word[0], strength)]
+        words = [
+            word
+            for word in _PARTS.finditer(content)
+            if is_secret(word[0], strength) and not _FIELD.match(word[0].lstrip("[({"))
+        ]
         return Value(value.start + words[0].start(), value.start + words[-1].end()) if words else None
     return None
 
@@ -337,8 +352,10 @@ def _read_followed(named: Named) -> Value | None:
     is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
     if not is_secret(content, strength, is_quoted=is_text):
         return None
-    if is_option and "  " in connector[0] and content.isalpha():
+    if is_option and content.isalpha() and ("  " in connector[0] or _is_sentence(text, value.end)):
         return None  # what it is for
+    if not is_option and (_is_grammar(content) or (is_uuid(content) and _WHOSE.match(connector[0]))):
+        return None
     if not is_option and _FIELD.match(content):
         return None
     if value.is_quoted and not is_prose(content):
@@ -347,6 +364,17 @@ def _read_followed(named: Named) -> Value | None:
     if is_made_up(content) and (not is_column or named.line_start is not None):
         return value
     return value if is_option or _is_command(named) else None
+
+
+def _is_grammar(content: str) -> bool:
+    """Whether a value only says what would stand there: `PASSWORD 'new_password'`."""
+    return content.islower() and _IDENTIFIER.fullmatch(content) is not None and rate_name(content) is not None
+
+
+def _is_sentence(text: str, end: int) -> bool:
+    """Whether one goes on behind a word."""
+    word = _NEXT_WORD.match(text, end)
+    return word is not None and word[1].lower() in PROSE
 
 
 def _read_under(named: Named) -> Value | None:

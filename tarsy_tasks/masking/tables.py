@@ -12,7 +12,7 @@ from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import PAIR_VALUES, PROSE
+from tarsy_tasks.masking.vocabulary import PAIR_VALUES, PROSE, VALUES_BELOW
 
 __all__ = ["HEADINGS", "find_in_tables"]
 
@@ -85,8 +85,8 @@ def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
         edits = edits or list(
             table.find_in_row(
                 text,
+                above,
                 is_pair=table.is_pair(text, above, line_end + 1),
-                is_value=above is not None and above[1:] == ["Value"],
             )
         )
         if edits:
@@ -227,21 +227,25 @@ class _Table(NamedTuple):
         is_plain = is_plain or self.separator == " "
         return not is_plain or looks_random(content.strip(_BLANKS)) or is_made_up(content.strip(_BLANKS))
 
-    def find_in_row(self, text: str, *, is_pair: bool, is_value: bool) -> Iterator[Edit]:
+    def find_in_row(self, text: str, above: list[str] | None, *, is_pair: bool) -> Iterator[Edit]:
         """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value.
 
         Args:
             text: What the line stands in.
+            above: What stands in the first row of the table.
             is_pair: Whether the lines around are names and values, too.
-            is_value: Whether a heading says that it is one.
         """
         if self.separator in ",; ":
             return
+        has_heading = above is not None and above[1:] == ["Value"]
         for index, (_, cell) in enumerate(pairwise(self.cells)):
             start, end = _trim(text, *cell)
             content = text[start:end]
-            is_some = looks_random(content) or is_made_up(content) or (is_pair and (is_value or not content.isalpha()))
-            if index in self.strengths and is_some and not _FILE.fullmatch(content):
+            is_some = (
+                looks_random(content) or is_made_up(content) or (is_pair and (has_heading or not content.isalpha()))
+            )
+            is_value_column = above is None or len(above) < 3 or above[index + 1].lower() in VALUES_BELOW
+            if index in self.strengths and is_some and is_value_column and not _FILE.fullmatch(content):
                 yield from _secret_cell(text, start, end, self.strengths[index])
 
 

@@ -37,10 +37,14 @@ _AROUND_WORDS = ".,;:!?\"'()[]"
 _PLACEHOLDER = re.compile(
     r"""(?xis)
       [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
+    | \S*[*•●]{3,}\S* | [\w\-]{0,12}(?:\.{3}|…)[\w\-]{0,8}              # xoxb-****, sk-...a1b2
+    | (?-i:[A-Z]{2,}(?:[_+][A-Z]{2,})+)                                  # CHANGE_ME, DATA+OMITTED
+    | (?:see|ask|stored|kept|refer|check|contact)\b[ :].*               # see vault
+    | (?:[a-z]+[ ])?[a-z]\w*\(\d+(?:,[ ]?\d+)?(?:\)(?:[ ,;\[].*)?)?           # varchar(64) NOT NULL
     | \$\w*\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
     | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
     | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
-    | (?:<|&lt;|&\#x3C;)[\w .:/\-]*(?:>|&gt;)?               # <password>
+    | (?:<|&lt;|&\#x3C;)[\w .:/|\-]*(?:>|&gt;)?               # <password>, <|endoftext|>
     | alias/[\w/\-]+                                          # of a key of AWS
     | \d+[ -]?(?:bytes?|bits?)                                           # as kubectl describes a Secret
     | %(?:\w+%|[sdvrq])                                      # %PASSWORD%, %s
@@ -79,7 +83,6 @@ _CODE = re.compile(
     | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.*
     | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
-    | (?i:n?var(?:char|binary)2?|n?char|decimal|numeric|binary|bit)\(\d+.*
     | [A-Za-z_][\w.\[\]]*\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
     | [A-Za-z_]\w*\([\w.,\s"'=*()]*\)(?:\.\w+(?:\([^()]*\))?)*
     | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
@@ -91,7 +94,6 @@ _CODE = re.compile(
 _ALTERNATIVE = re.compile(r"[ \t]+(?:\?\?|\|\||\?:|or)[ \t].*", re.DOTALL)
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
-_METAVARIABLE = re.compile(r"(?:[A-Z]+_)?([A-Z]+)")
 _UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
 _ACCOUNT_MASKED = re.compile(rf"://.*{MASK}|:{MASK}@")
 _ALNUM = re.compile(r"[^\W_]")
@@ -159,8 +161,8 @@ def is_placeholder(value: str) -> bool:
         return all(
             name.isupper() or name.isdigit() or rate_name(name) is not None for name in variables.groups() if name
         )
-    word = _METAVARIABLE.fullmatch(value)  # --api-key API_KEY
-    return word is not None and "_" in value and word[1].lower() in NAMES
+    first, _, rest = value.partition(" (")  # enabled (bcrypt)
+    return bool(rest) and first.lower() in LITERALS
 
 
 def is_code(value: str) -> bool:

@@ -23,9 +23,10 @@ __all__ = [
     "SECRETS_OF",
     "SEEDS",
     "STRONG",
-    "TOKENS_OF_PAGES",
+    "TOKENS_OF_TEXTS",
     "VALUES_BELOW",
     "VALUES_LISTED",
+    "VERBS",
     "WEAK",
     "WEAK_ENDINGS",
 ]
@@ -92,8 +93,21 @@ SECRETS_OF = _words(
     """
 )
 """`client_secret` is strong; `tls_secret` may be the name of an object in Kubernetes."""
-TOKENS_OF_PAGES = _words("next page continuation continue cursor pagination sync skip start resume prev previous")
-"""`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked."""
+TOKENS_OF_TEXTS = _words(
+    """
+    next page continuation continue cursor pagination sync skip start resume prev previous
+    eos bos pad unk sep cls mask special added stop vocab
+    """
+)
+"""`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked. `eos_token`:
+of a tokenizer."""
+VERBS = _words(
+    """
+    update reset change require requires use uses has is show allow enable disable force verify validate check send
+    generate create rotate remember save store forgot skip hide revoke expire
+    """
+)
+"""`update_password: on_create` says when."""
 PATS_OF = _words("github gh gitlab ado azure devops asana docker bitbucket personal")
 """`GITHUB_PAT` is a personal access token, `URL_PAT` a pattern."""
 SEEDS = _words("otp totp mfa wallet hd")
