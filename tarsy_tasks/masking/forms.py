@@ -15,7 +15,7 @@ from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
-from tarsy_tasks.masking.values import is_made_up, is_secret, is_uuid, looks_random
+from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_secret, is_uuid, looks_random
 from tarsy_tasks.masking.vocabulary import OWNERS
 
 __all__ = ["FORMS", "LINE_FORMS", "find_forms", "find_in_lines"]
@@ -53,7 +53,8 @@ def _bearer(text: str, start: int, end: int) -> Span | None:
 
 
 def _quoted(text: str, start: int, end: int) -> Span | None:
-    return (start, end) if is_secret(text[start:end], Strength.STRONG, is_quoted=True) else None
+    said = text[start:end]
+    return (start, end) if is_secret(said, Strength.STRONG, is_quoted=True) and not is_metavariable(said) else None
 
 
 def _value_before_name(text: str, start: int, end: int) -> Span | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
-from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import is_code, is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import PAIR_VALUES, PROSE, VALUES_BELOW
 
 __all__ = ["HEADINGS", "find_in_tables"]
@@ -245,7 +245,12 @@ class _Table(NamedTuple):
                 looks_random(content) or is_made_up(content) or (is_pair and (has_heading or not content.isalpha()))
             )
             is_value_column = above is None or len(above) < 3 or above[index + 1].lower() in VALUES_BELOW
-            if index in self.strengths and is_some and is_value_column and not _FILE.fullmatch(content):
+            if (
+                index in self.strengths
+                and is_some
+                and is_value_column
+                and not (_FILE.fullmatch(content) or is_code(content))
+            ):
                 yield from _secret_cell(text, start, end, self.strengths[index])
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "is_item",
     "is_label",
     "is_made_up",
+    "is_metavariable",
     "is_placeholder",
     "is_prose",
     "is_secret",
@@ -83,7 +84,8 @@ _CODE = re.compile(
     | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.*
     | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
-    | [A-Za-z_][\w.\[\]]*\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
+    | [*&\[\]]*[a-z]\w*\.[A-Z][A-Za-z]+ | [A-Z]\w*<[A-Za-z_&'\[(].*    # oauth2.Token, Option<String>
+    | [A-Za-z_][\w.\[\]]*[?!]?\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
     | [A-Za-z_]\w*\([\w.,\s"'=*()]*\)(?:\.\w+(?:\([^()]*\))?)*
     | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
       |data|module|secrets|github|inputs?|user|conn|credentials?|creds|ctx|state|form|body|outputs|event|response|resp
@@ -94,13 +96,15 @@ _CODE = re.compile(
 _ALTERNATIVE = re.compile(r"[ \t]+(?:\?\?|\|\||\?:|or)[ \t].*", re.DOTALL)
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
+_LOWER_NAME = re.compile(r"[a-z]+(?:[_ ][a-z]+)*")
+_TITLE = re.compile(r"[A-Z][\w/\-]*(?: [A-Z(][\w/\-)]*)+")
 _UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
 _ACCOUNT_MASKED = re.compile(rf"://.*{MASK}|:{MASK}@")
 _ALNUM = re.compile(r"[^\W_]")
 _TECHNICAL = re.compile(
     r"(?i)(?:sha|base|md|utf|u?int|float|double|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
     r"|\d+(?:st|nd|rd|th|s|ms|min|h|d|days?|kb|mb|gb|kib|mib|gib|bytes?|bits?|chars?|fa|x|%)"
-    r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?|v\d+(?:alpha|beta|rc)\d*"
+    r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?|v\d+(?:alpha|beta|rc)\d*|v?\d{1,4}[.:]\d+[.\-+~][\w.+~:\-]*"
 )
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NAME_LIKE = re.compile(r"[\w.:/\-]+")
@@ -135,7 +139,7 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if strength is Strength.STRONG or (strength is Strength.QUOTED and is_quoted and not value.isdigit()):
         return True
     if strength is Strength.LIKELY:
-        return _PLAIN_NAME.fullmatch(value) is None
+        return _PLAIN_NAME.fullmatch(value) is None and _TITLE.fullmatch(value) is None
     if strength is Strength.FAINT:
         return len(value) >= _LONG and looks_random(said) and not is_uuid(value)
     return looks_random(said) or is_made_up(said)
@@ -163,6 +167,11 @@ def is_placeholder(value: str) -> bool:
         )
     first, _, rest = value.partition(" (")  # enabled (bcrypt)
     return bool(rest) and first.lower() in LITERALS
+
+
+def is_metavariable(value: str) -> bool:
+    """Whether a value only says what would stand there, in a grammar: `PASSWORD 'new_password'`."""
+    return _LOWER_NAME.fullmatch(value) is not None and rate_name(value) is not None
 
 
 def is_code(value: str) -> bool:
@@ -243,4 +252,4 @@ def is_item(value: str, strength: Strength) -> bool:
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
     words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
-    return len(words) > 1 and sum(word in PROSE or word in NAMES for word in words) > is_quoted
+    return len(words) > 1 and sum((word in PROSE) + 2 * (word in NAMES) for word in words) > is_quoted
