@@ -34,7 +34,7 @@ _BLOCK_LIMIT = 400
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
 _ASSIGNED = (
-    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*[ \t]*(?:#?\d{{1,2}}[ \t]*)?(?:(?i:value|is|are)[ \t]*)?"
+    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*(?:[ \t]?#?\d{{1,2}})?[ \t]*(?:(?i:value|is|are)[ \t]*)?"
     rf"(?:[(\[][^()\[\]\n]{{0,40}}[)\]][ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
     r"(?:=>|:=|===?|!==?|::[ \t]|[:=]\**|%3[AaDd]|\.{4,}[ \t]*:?)"
 )

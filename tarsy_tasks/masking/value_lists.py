@@ -81,7 +81,7 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
 
 
 def _is_bare_item(named: Named, word: str) -> bool:
-    is_name = rate_name(word) is not None or is_code(word)
+    is_name = rate_name(word) is not None or is_code(word) or word.startswith("-")
     return not is_name and looks_random(word) and is_item(word, named.strength)
 
 
