@@ -27,6 +27,8 @@ _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
 _NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
+_CHANGED = re.compile(r"\\*\"[ \t]*->[ \t]*\\*\"([^\"\n\\]+)")
+"""`value = "x" -> "y"`, in a plan of Terraform."""
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
@@ -210,3 +212,6 @@ def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])
+            if changed := _CHANGED.match(text, span[1]):
+                yield Edit(*changed.span(1))
+                position = changed.end()

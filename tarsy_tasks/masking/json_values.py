@@ -98,7 +98,7 @@ class JsonValues:
             if any(self._mask_named(scalars[value], name) for name in names):
                 continue
             if frame.name.lower() in COLLECTIONS:
-                self.mask_as(scalars[value], Strength.LIKELY, "")
+                self.mask_as(scalars[value], Strength.WEAK if frame.name == "cookies" else Strength.LIKELY, "")
             elif _VAULT.search(self.said(scalars.get("id"))):
                 self.mask_as(scalars[value], Strength.STRONG, "")
 

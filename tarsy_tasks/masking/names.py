@@ -90,8 +90,12 @@ def _rate_one(name: str, last: str, before: str) -> Strength | None:
         return None
     if last == "token" and before == "client":
         return Strength.FAINT  # of AWS, which is there to make a call only once
+    if last == "secret" and before in vocabulary.SECRETS_NAMED:
+        return None
     if last == "secret" and before in vocabulary.SECRETS_OF:
         return Strength.STRONG
+    if last == "seed":
+        return Strength.FAINT
     if name.isupper() and before and last in ("token", "secret"):
         return Strength.LIKELY  # of an environment
     is_weak = last in vocabulary.WEAK or before + last in vocabulary.WEAK or last.endswith(vocabulary.WEAK_ENDINGS)

@@ -141,7 +141,7 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if strength is Strength.LIKELY:
         return _PLAIN_NAME.fullmatch(value) is None and _TITLE.fullmatch(value) is None
     if strength is Strength.FAINT:
-        return len(value) >= _LONG and looks_random(said) and not is_uuid(value)
+        return len(value) >= _LONG and looks_random(said) and not is_uuid(value) and not value.isdigit()
     return looks_random(said) or is_made_up(said)
 
 
@@ -252,4 +252,8 @@ def is_item(value: str, strength: Strength) -> bool:
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
     words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
-    return len(words) > 1 and sum((word in PROSE) + 2 * (word in NAMES) for word in words) > is_quoted
+    return len(words) > 1 and sum((word in PROSE) + 2 * _names_secrets(word) for word in words) > is_quoted
+
+
+def _names_secrets(word: str) -> bool:
+    return word in NAMES or rate_name(word) is Strength.STRONG

@@ -20,6 +20,7 @@ __all__ = [
     "PATS_OF",
     "PHRASES",
     "PROSE",
+    "SECRETS_NAMED",
     "SECRETS_OF",
     "SEEDS",
     "STRONG",
@@ -93,6 +94,8 @@ SECRETS_OF = _words(
     """
 )
 """`client_secret` is strong; `tls_secret` may be the name of an object in Kubernetes."""
+SECRETS_NAMED = _words("pull existing")
+"""`existingSecret` is the name of an object in Kubernetes."""
 TOKENS_OF_TEXTS = _words(
     """
     next page continuation continue cursor pagination sync skip start resume prev previous
@@ -127,6 +130,8 @@ ALLOWED_SUFFIXES = _words(
 LITERALS = _words(
     """
     true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
+    sha1 sha224 sha256 sha384 sha512 md5 hs256 hs384 hs512 rs256 rs384 rs512 es256 es384 ps256 eddsa bcrypt scrypt
+    argon2 argon2i argon2id pbkdf2
     bearer digest cram-md5 digest-md5 scram-sha-1 scram-sha-256 ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
 
     required optional expected set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden
@@ -157,7 +162,7 @@ PAIR_VALUES = _words(
     """
 )
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
-COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys")
+COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys cookies")
 """`{"passwords": {"root": "x"}}`."""
 VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
 """`{"password": {"value": "x"}}`."""
@@ -180,6 +185,7 @@ PROSE = _words(
     where which what who how please enter type provide use using used least than too only no length characters
     character required expired invalid incorrect missing changed field value updated successfully rotated
     generated failed left remaining sent stored
+    de la el los las para con su tu le les des du votre der die das den ein eine ihr dein mit und oder pour
     """
 )
 """Several words with one of these among them are a sentence rather than a passphrase."""
