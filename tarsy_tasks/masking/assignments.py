@@ -42,8 +42,8 @@ _LISTED = r"\\*[\"'][ \t]*(?:,|->|\r?\n[ \t]*\d{1,4}\))[ \t]*(?:[A-Za-z]?\\*[\"'
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
 _PAIRED = (
     r"\\*[\"']?(?:[ \t]+[\w\-]+=\\*[\"'][^\"'\n]*\\*[\"']|\r?\n[ \t]+[\w\-]+:[ \t][^\n]*){0,2}"
-    r"[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
-    r"[ \t]*[:=]"
+    r"(?:[ \t]*->[ \t]*null)?[ \t]*[,;{}]?\s*(?:[-+~][ \t]+)?(?:\\*[\"'])?"
+    r"(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
 )
 _OPENED = r"[ \t]?\\*[\"'][ \t]*\{[ \t\r\\]*\n"
 _POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
@@ -79,6 +79,8 @@ _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"([A-Za-z]+) $")
+_PROCESS = re.compile(r"\]?\[\d{3,}\]:")
+"""`passwd[1811]: `, in a log of the system."""
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
 _FALLBACK = re.compile(
     r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?"
@@ -158,6 +160,8 @@ def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
         and tail[0][:1] in _QUOTES
         and ATTRIBUTE_VALUE.search(text, max(0, start - 4), start)
     ):
+        return True
+    if _PROCESS.match(tail[0]):
         return True
     return name.islower() and tail[0] == ":" and _IN_IDENTIFIER.search(text, max(0, start - 8), start) is not None
 

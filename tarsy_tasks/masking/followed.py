@@ -52,9 +52,10 @@ def read_followed(named: Named) -> Value | None:
         connector is None
         or (before in _VALUE_MARKS and not is_keyword)
         or "/" in named.name
+        or named.name.startswith("$")
         or named.name.lower() == "pass"
     ):
-        return None  # behind a path stands what became of it, and to pass something is a verb
+        return None  # behind a path stands what became of it, a variable is read, and to pass something is a verb
     value = read_value(text, connector.end())
     if value is None or _OPTION.match(text, value.start):
         return None
@@ -67,7 +68,9 @@ def read_followed(named: Named) -> Value | None:
         return None
     if is_option and content.isalpha() and ("  " in connector[0] or _is_sentence(text, value.end)):
         return None  # what it is for
-    is_whose = _WHOSE.match(connector[0]) is not None and (not value.is_quoted or is_uuid(content))
+    is_whose = _WHOSE.match(connector[0]) is not None and (
+        not value.is_quoted or not is_made_up(content) or is_uuid(content)
+    )
     if not is_option and (is_whose or is_metavariable(content) or FIELD.match(content) or _NO_VALUE.match(content)):
         return None
     if value.is_quoted and not is_prose(content):

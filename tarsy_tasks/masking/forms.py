@@ -15,7 +15,7 @@ from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
-from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_secret, is_uuid, looks_random
+from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_placeholder, is_secret, is_uuid, looks_random
 from tarsy_tasks.masking.vocabulary import OWNERS
 
 __all__ = ["FORMS", "LINE_FORMS", "find_forms", "find_in_lines"]
@@ -33,8 +33,8 @@ _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
 
-def _all_of_it(_: str, start: int, end: int) -> Span:
-    return start, end
+def _all_of_it(text: str, start: int, end: int) -> Span | None:
+    return None if is_placeholder(text[start:end]) else (start, end)
 
 
 def _credentials(text: str, start: int, end: int) -> Span | None:

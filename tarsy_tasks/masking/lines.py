@@ -206,7 +206,7 @@ PHRASE = (
 _ARG = r"[^,\n()]*,"
 _CALLED = (
     r"(?i:login|\.auth|basic_?auth|bind(?:_s)?|authenticate|getconnection|usernamepasswordcredentials?"
-    r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials)"
+    r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials\w*)"
 )
 CALLS = (
     rf"{_CALLED}\([^()\n]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",

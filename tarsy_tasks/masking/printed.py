@@ -28,7 +28,7 @@ _COMMAND = (
     r"|openssl[ \t]+rand\b|pwgen\b|apg\b|makepasswd\b|wg[ \t]+gen(?:key|psk)\b|uuidgen[^\n]*token|mkpasswd\b"
     r"|rabbitmqctl[ \t]+eval[^\n]*get_cookie|secrets\.token_\w+\("
     r"|(?:docker|kubectl|podman)\b[^\n]*\b(?:cat|printenv)\b[^\n]*(?:password|passwd|secret|token)"
-    r"|(?:sudo[ \t]+)?(?:cat|less|head|tail)[ \t]+[^\n]*(?i:secrets?/|passw(?:or)?d|token)[\w.\-]*"
+    r"|(?:sudo[ \t]+)?(?:cat|less|head|tail)[ \t]+[^\n]*(?i:secrets?/|passw(?:or)?d|token|\.key\b)[\w.\-]*"
     r"|(?:echo|printenv)[ \t]+[\"']?\$?\{?\w*(?:PASS|PASSWORD|PASSWD|PWD"
     r"|TOKEN|SECRET|KEY|CREDENTIALS)\w*\}?[\"']?[ \t\r]*"
 )

@@ -80,7 +80,8 @@ def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
             continue
         edits: list[Edit] = []
         above = table.above(text, line_start)
-        if line_start >= rows_end and above is None and not table.is_list(text, line_end + 1):  # a row is no heading
+        is_row = above is not None or table.is_aligned(text, line_start)
+        if line_start >= rows_end and not is_row and not table.is_list(text, line_end + 1):  # a row is no heading
             edits, rows_end = table.find_in_columns(text, line_end + 1)
         edits = edits or list(
             table.find_in_row(
@@ -151,6 +152,14 @@ class _Table(NamedTuple):
                 break
             first = [text[slice(*_trim(text, *cell))] for cell in cells]
         return first
+
+    def is_aligned(self, text: str, start: int) -> bool:
+        """Whether it stands in the columns of the line above, which may have others, too."""
+        above = next(_lines_before(text, start), None)
+        if above is None or self.separator != "  " or text[self.start : self.cells[-1][1]].isupper():
+            return False
+        starts = {cell[0] - above[0] for cell in _cells(text, *above, self.separator)}
+        return len(starts & self.starts.keys()) > 1
 
     def is_list(self, text: str, position: int) -> bool:
         """Whether names stand below a name, and beside each its value."""
@@ -244,7 +253,10 @@ class _Table(NamedTuple):
             is_some = (
                 looks_random(content) or is_made_up(content) or (is_pair and (has_heading or not content.isalpha()))
             )
-            is_value_column = above is None or len(above) < 3 or above[index + 1].lower() in VALUES_BELOW
+            if above is None:
+                is_value_column = index == 0 or self.separator != "  "
+            else:
+                is_value_column = len(above) < 3 or above[index + 1].lower() in VALUES_BELOW
             if (
                 index in self.strengths
                 and is_some

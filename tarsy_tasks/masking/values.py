@@ -39,18 +39,20 @@ _PLACEHOLDER = re.compile(
     r"""(?xis)
       [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
     | \S*[*•●]{3,}\S* | [\w\-]{0,12}(?:\.{3}|…)[\w\-]{0,8}              # xoxb-****, sk-...a1b2
+    | .*(?P<same>[^\W_])(?P=same){7}.*                                 # sk_test_xxxxxxxxxxxx
     | (?-i:[A-Z]{2,}(?:[_+][A-Z]{2,})+)                                  # CHANGE_ME, DATA+OMITTED
     | (?:see|ask|stored|kept|refer|check|contact)\b[ :].*               # see vault
     | (?:[a-z]+[ ])?[a-z]\w*\(\d+(?:,[ ]?\d+)?(?:\)(?:[ ,;\[].*)?)?           # varchar(64) NOT NULL
     | \$\w*\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
     | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
-    | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
+    | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]? | \([\w ,.'\-]*\)?
+    | \[\w+\(.*                                              # {token}, [REDACTED], (known after apply)
     | (?:<|&lt;|&\#x3C;)[\w .:/|\-]*(?:>|&gt;)?               # <password>, <|endoftext|>
     | alias/[\w/\-]+                                          # of a key of AWS
     | \d+[ -]?(?:bytes?|bits?)                                           # as kubectl describes a Secret
     | %(?:\w+%|[sdvrq])                                      # %PASSWORD%, %s
     | !(?:vault|ref|sub|getatt|join|importvalue|secret|env|env_var|include|reference|encrypted)\b.*
-    | @\w+@                                                  # @PASSWORD@
+    | @[\w.\-]+@                                             # @PASSWORD@
     | (?:env|file|vault|ref\+\w+|op|arn|ssm|gcpsm|awssm|akv|sops|keyring|valueFrom):\S*  # where it is to be found
     | (?:~|\.{1,2})?(?:/(?=(?:etc|var|run|usr|home|opt|tmp|mnt|root|srv|secrets?|app|data|vault|certs?|dev|proc|sys
       |users|private|tls|ssl|config|workspace)\b)|(?<=[~.])/)[\w.@%+\-/]*  # a path
@@ -110,6 +112,7 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NAME_LIKE = re.compile(r"[\w.:/\-]+")
 _SEPARATOR = re.compile(r"[-./_:]")
 _LETTERS = re.compile(r"[^A-Za-z]+")
+_PHRASE = re.compile(r"[^\W\d_]+(?:[ \-][^\W\d_]+)*[.?!]?")
 _CODE_OF_GROUPS = re.compile(r"(?=[^0-9]*[0-9])(?:[A-Za-z0-9]{6,12}|[A-Za-z0-9]{3,12}(?:[- ][A-Za-z0-9]{3,12})+)")
 """A code for recovery: `a1b2c-d3e4f`."""
 
@@ -184,8 +187,12 @@ def is_code(value: str) -> bool:
 
 def is_label(name: str, value: str) -> bool:
     """Whether the value only says again what the name says: `"password": "Password"`, `login.password=Passwort`."""
+    if value.islower():
+        return False
+    words = _LETTERS.sub(" ", value).lower().split()
+    is_phrase = _PHRASE.fullmatch(value) is not None
     is_same = _fold(value) == _fold(name) or (value.isalpha() and rate_name(value) is Strength.STRONG)
-    return is_same and not value.islower()
+    return is_same or (is_phrase and (not value.isascii() or not set(words).isdisjoint(_LETTERS.split(name.lower()))))
 
 
 def _fold(text: str) -> str:

@@ -99,11 +99,11 @@ SECRETS_NAMED = _words("pull existing")
 TOKENS_OF_TEXTS = _words(
     """
     next page continuation continue cursor pagination sync skip start resume prev previous
-    eos bos pad unk sep cls mask special added stop vocab
+    key eos bos pad unk sep cls mask special added stop vocab
     """
 )
 """`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked. `eos_token`:
-of a tokenizer."""
+of a tokenizer. `PublicKeyToken`: of .NET."""
 VERBS = _words(
     """
     update reset change require requires use uses has is show allow enable disable force verify validate check send
@@ -136,7 +136,7 @@ LITERALS = _words(
 
     required optional expected set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden
     redacted masked removed omitted filtered denied granted failed success succeeded unknown present absent provided
-    rotated not new old passwords tokens secrets credentials keys placeholder todo fixme
+    rotated same not new old passwords tokens secrets credentials keys placeholder todo fixme
 
     str string int integer number bool boolean text varchar char object array list dict map bytes byte void char[]
     string[] byte[] []byte optional[str] securestring secretstr float double date uuid
@@ -184,7 +184,7 @@ PROSE = _words(
     did not for to of in on at by with from and or but that this these those it its your you my our we they if when
     where which what who how please enter type provide use using used least than too only no length characters
     character required expired invalid incorrect missing changed field value updated successfully rotated
-    generated failed left remaining sent stored
+    generated failed left remaining sent stored as before after same
     de la el los las para con su tu le les des du votre der die das den ein eine ihr dein mit und oder pour
     """
 )
