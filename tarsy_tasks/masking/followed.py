@@ -32,6 +32,7 @@ _KEYWORD = re.compile(r"(?:^|[\s({]):$")
 _BEFORE_ARGUMENT = re.compile(_LINE_BREAK)
 _NO_VALUE = re.compile(r"\(|[,;)\]][\s,;)]")
 """A remark in brackets; what stands behind a closing quote."""
+_MORE_COLUMNS = re.compile(r"(?: {2,}|\t)[^\s#]")
 _DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
 _OPTION = re.compile(r"--?[a-zA-Z][A-Za-z\-]*(?:[=\s)]|$)|-(?:\s|$)")
 FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-Z][a-z]+)+)[=:](?!=|$)")
@@ -76,6 +77,8 @@ def read_followed(named: Named) -> Value | None:
     if value.is_quoted and not is_prose(content):
         return value
     is_column = "  " in connector[0] or "\t" in connector[0]
+    if is_column and _MORE_COLUMNS.match(text, value.end):
+        return None  # for `tables`
     if is_made_up(content) and (not is_column or named.line_start is not None):
         return value
     return value if is_option or _is_command(named) else None

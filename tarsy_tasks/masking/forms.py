@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME
+from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_told
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
@@ -27,8 +27,8 @@ _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
 _NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
-_CHANGED = re.compile(r"\\*\"[ \t]*->[ \t]*\\*\"([^\"\n\\]+)")
-"""`value = "x" -> "y"`, in a plan of Terraform."""
+_CHANGED = re.compile(r"(?:\\*\"[ \t]*->[ \t]*\\*\"|[\"'`]?[ \t]+to[ \t]+[\"'`]?)([^\s\"'`\\]+)")
+"""`value = "x" -> "y"`, in a plan of Terraform; `from x to y`."""
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
@@ -212,6 +212,6 @@ def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])
-            if changed := _CHANGED.match(text, span[1]):
+            if (changed := _CHANGED.match(text, span[1])) is not None and is_told(changed[1]):
                 yield Edit(*changed.span(1))
                 position = changed.end()

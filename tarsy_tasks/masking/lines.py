@@ -10,7 +10,7 @@ from tarsy_tasks.masking.names import STEMS, Strength
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
 from tarsy_tasks.masking.vocabulary import PROSE
 
-__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME"]
+__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME", "is_told"]
 
 _BEGIN = r"(?m:^|[\"'`>]|[:\]][ \t])[ \t]*"
 """Of a line, of a text in quotes, behind a prompt, or behind what a log puts first."""
@@ -20,7 +20,10 @@ _W = r"[ \t]+"
 _Q = r"\\*[\"']"
 _FIELD = r"[ \t]+\w+:[ \t]+[^\n]+"
 _RULES = r"(?:[ \t]+(?:on|off|reset\w*|all\w+|[+\-~&%@]\S*|\(\S*))*"
-_TOLD = "password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key"
+_TOLD = (
+    "password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key"
+    "|(?:reset|access|activation|pairing)[ -]code"
+)
 _CODE_OF = r"one-time|verification|security|login|sign-in|2fa|mfa|otp|authentication|confirmation"
 _PIPE = r"\\*[\"']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?"
 
@@ -122,15 +125,15 @@ LINES: dict[str, tuple[str, ...]] = {
     "a command that tells a password": (
         rf"--?pass(?:word|phrase)?-(?:command|cmd)[ \t=]+\\*[\"']?(?:echo|printf){_W}(?:-n{_W})?[\"']?([^\s\"'\\|;]+)",
     ),
-    "CloudFormation": (
-        rf"\bNoEcho:{_W}[\"']?true[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+Default:{_W}[\"']?([^\s\"']+)",
-        rf"\bDefault:{_W}[\"']?([^\s\"']+)[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+NoEcho:{_W}[\"']?true",
-    ),
     "a here string": (r"\b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)",),
 }
 """Who writes it → what stands around its secret, which is the group."""
 
 CLUES: dict[str, tuple[str, ...]] = {
+    "CloudFormation": (
+        rf"\bNoEcho:{_W}[\"']?true[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+Default:{_W}[\"']?([^\s\"']+)",
+        rf"\bDefault:{_W}[\"']?([^\s\"']+)[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+NoEcho:{_W}[\"']?true",
+    ),
     "Terraform": (
         (
             rf"resource[ \t]+\\*\"\w+\\*\"[ \t]+\\*\"[\w\-]*{STEMS}[\w\-]*\\*\"[ \t]+\{{[^}}]*?"
@@ -184,6 +187,8 @@ CLUES: dict[str, tuple[str, ...]] = {
             r"(?:[ \t]*/[ \t]*|:|[ \t]*,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t]+)([^\s/()\"'<>]+)"
         ),
         rf"(?i:\b(?:{_TOLD})\b)(?:{_W}[\w'\-]+){{1,6}}{_W}(?i:is|was)[ \t:]+[\"'`]?([^\s\"'`]*[^\s\"'`.,;])",
+        rf"(?i:\b(?:{_TOLD}|pw|pwd)\b)[^\n:=]{{0,40}}?[ \t]from[ \t]+[\"'`]?([^\s\"'`]+)[\"'`]?[ \t]+to\b",
+        r"\b(?:as|with|is|are)[ \t]+(?:admin|root|administrator)/([^\s/()\"'<>]+)",
         r"(?:^|[\s\"'=(])(?:admin|root|user|app|svc|deploy|guest|test|postgres|sa|ftp|backup)[\w.\-]*:([^\s:@/\"'<>]{6,})@(?:[\w\-]+\.)+[A-Za-z]{2,}\b",
         r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
     ),

@@ -124,7 +124,7 @@ class _Table(NamedTuple):
         names = [text[slice(*cell)].strip(_EMPHASIS) for cell in cells]
         are_names = [_HEADINGS[separator].fullmatch(name) is not None for name in names]
         strengths = {
-            index: strength
+            index: min(strength, Strength.WEAK) if "/" in name else strength
             for index, name in enumerate(names)
             if are_names[index] and (strength := rate_name(name)) is not None
         }

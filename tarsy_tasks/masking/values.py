@@ -69,7 +69,7 @@ _PUBLIC = re.compile(
       (?:(?:sk-)?(?:ssh|ecdsa)-[\w.@\-]+[ \t]+)?AAAA[A-Za-z0-9+/]{2}(?:NzaC|VjZH|NrLX)[^\n]*  # ssh
     | age1[0-9a-z]{50,}
     | SHA256:[A-Za-z0-9+/]{43}=?
-    | 0x(?:[0-9A-Fa-f]{8}){1,2}                                # of GPG
+    | 0x(?:[0-9A-Fa-f]{8}){1,2} | 0x[0-9A-Fa-f]{40}               # of GPG, of Ethereum
     | [0-9A-F]{40}
     | [0-9a-z]{25}                                             # the id of an object of Docker Swarm
     | -----BEGIN[ ](?:[A-Z0-9 ]*PUBLIC[ ]KEY|CERTIFICATE)[^\n]*.*

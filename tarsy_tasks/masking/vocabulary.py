@@ -132,6 +132,7 @@ LITERALS = _words(
     true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
     sha1 sha224 sha256 sha384 sha512 md5 hs256 hs384 hs512 rs256 rs384 rs512 es256 es384 ps256 eddsa bcrypt scrypt
     argon2 argon2i argon2id pbkdf2
+    xoauth2 plain login gssapi external
     bearer digest cram-md5 digest-md5 scram-sha-1 scram-sha-256 ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
 
     required optional expected set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden
@@ -144,15 +145,16 @@ LITERALS = _words(
     flag flags option options argument arguments variable variables parameter parameters field fields prompt file here
     below above key keyfile value data
     the a an is are was be must should may can will has have had for to of in on at by with from and or that this it its
-    your you my our we i if when where which what who how please enter type provide use using
+    your you my our we i run see ask click open try call
+    if when where which what who how please enter type provide use using
     """
 )
 """Values that are no secrets: of settings, about secrets, types, and words with which a sentence goes on."""
 
 PAIR_NAMES = _words(
     """
-    name key id field parameter variable header setting property parameterkey parametername optionname variablename
-    settingname propertyname headername fieldname attributename envname
+    name key id label field parameter variable header setting property parameterkey parametername optionname
+    variablename settingname propertyname headername fieldname attributename envname
     """
 )
 PAIR_VALUES = _words(
@@ -164,7 +166,7 @@ PAIR_VALUES = _words(
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
 COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys cookies")
 """`{"passwords": {"root": "x"}}`."""
-VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
+VALUES_BELOW = PAIR_VALUES | _words("plaintext text current const")
 """`{"password": {"value": "x"}}`."""
 
 VALUES_LISTED = _words("enum examples values")
