@@ -14,7 +14,7 @@ __all__ = ["NAME_LIMIT", "Named"]
 NAME_LIMIT = 100
 _BEFORE_LIMIT = 160
 _LINE_BEFORE = re.compile(
-    r"[ \t]*(?:[-+~*>|#;!<$:?][-+~ \t]*)*(?:(?:export|set|setx|declare|local|readonly|env|const|let|var|final|static"
+    r"[-+~*>|#;!<$:? \t]*(?:(?:export|set|setx|declare|local|readonly|env|const|let|var|final|static"
     r"|private|public|ENV|ARG)[ \t]+(?:-\w+[ \t]+)*)*[\\\"'`*_]*"
 )
 _TELLING = re.compile(
