@@ -28,7 +28,8 @@ Private-Lines:␣9999⏎ Private-Lines:␣9999⏎YWJj⏎ Private-MAC:␣
 api_key://ghp_Authorizationapi_keyname?xxxx
 INSERT␣INTO␣t␣(a,password)␣VALUES␣( ('x','y'),⏎ password=[ tokens:⏎-␣a1b2c3d4⏎ <th>Password</th> <name>password</name>
 password␣for␣x:⏎ $␣pass␣a/b⏎ ["mysql", {"type":"random_password", AUTH␣a␣b⏎ user␣a␣on␣ login(a,"b", chpasswd⏎a:b⏎
-пароль: value:␣x⏎␣␣name:␣PASSWORD⏎ ⏎|------------------------------sql␣password:␣ type="password"␣a="b"␣ secret␣a␣b␣c␣ password=a␣or␣ --password⏎-␣ curl␣-u␣\\⏎
+пароль: value:␣x⏎␣␣name:␣PASSWORD⏎ ⏎|------------------------------sql␣password:␣
+type="password"␣a="b"␣ secret␣a␣b␣c␣ password=a␣or␣ --password⏎-␣ curl␣-u␣\\⏎
 """
 """With signs for blanks and line breaks."""
 REPEATED = _UNITS.split()
