@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.search import Search
 
-__all__ = ["find_encoded", "mask_encoded"]
+__all__ = ["ENCODED", "find_encoded", "mask_encoded"]
 
 _PROBE = 32
 _SAMPLE = 4096
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 _TEXT_BYTES = bytes((*range(32, 127), 9, 10, 13, *range(128, 248)))
 _LATIN_BYTES = bytes((*_TEXT_BYTES, *range(248, 256)))
-_search = Search([r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"])
+ENCODED = r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"
 """Each four characters of it are three letters, of which the first shows in the first; of a checksum that is rarely so.
 """
+_search = Search([ENCODED])
 
 
 def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]) -> Iterator[Edit]:
