@@ -3,8 +3,8 @@
 A text goes through `masker`, which asks in this order, whatever knows more of the structure first:
 
     known         values that are secret wherever they stand: those of the configuration
-    json_text     JSON, also in strings, in lines, cut off; `json_reader` has the grammar, `answers` what well-known
-                  programs answer in it
+    json_text     JSON, also in strings, in lines, cut off; `json_reader` has the grammar, `json_frames` what is open,
+                  `json_values` the rules, `answers` what well-known programs answer in it
     kubernetes    Secrets in YAML, which have no names to go by
     private_keys  what lies between BEGIN and END
     tables        columns and cells; `html_tables` those of HTML

@@ -11,8 +11,20 @@ from tarsy_tasks.masking.vocabulary import PAIR_VALUES
 
 __all__ = ["CLUES", "find_secret_keys", "is_resource", "is_telling"]
 
-_FLAGS = ("sensitive", "secret", "masked", "issecret", "is_secret", "secure", "issecure", "is_secure", "encrypted")
-"""With one of these that is true beside it, a value is a secret: Terraform, GitLab, Azure DevOps, Octopus, Vercel."""
+_FLAGS = (
+    "sensitive",
+    "secret",
+    "masked",
+    "issecret",
+    "is_secret",
+    "secure",
+    "issecure",
+    "is_secure",
+    "encrypted",
+    "noecho",
+)
+"""With one of these that is true beside it, a value is a secret: Terraform, GitLab, Azure DevOps, Octopus, Vercel,
+CloudFormation."""
 _TYPES = ("secret", "securestring", "sensitive", "encrypted", "secure", "secret_text", "password", "credential")
 """The same of a `type`: Parameter Store, Postman, Vercel, Cloudflare."""
 

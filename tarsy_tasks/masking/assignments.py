@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.followed import ARGUMENT, ATTRIBUTE_VALUE, FIELD, FOLLOWED, UNDER, read_followed, read_under
 from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.markup import COUPLED, TAGGED, read_coupled, read_tagged
 from tarsy_tasks.masking.named import NAME_LIMIT, Named
@@ -15,7 +16,15 @@ from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_lists import is_enumeration, read_list
 from tarsy_tasks.masking.value_spans import Value, indent_of, read_value
-from tarsy_tasks.masking.values import is_code, is_label, is_made_up, is_placeholder, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.values import (
+    is_code,
+    is_label,
+    is_made_up,
+    is_placeholder,
+    is_prose,
+    is_secret,
+    looks_random,
+)
 from tarsy_tasks.masking.vocabulary import PROSE
 
 __all__ = ["ASSIGNED", "find_assigned"]
@@ -25,7 +34,7 @@ _BLOCK_LIMIT = 400
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _TYPE = r"(?:string|String|str|bytes|text|char|Secret|SecretStr|Final|any|object|\[\]byte)"
 _ASSIGNED = (
-    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*[ \t]*(?:#?\d{{1,2}}[ \t]*)?(?:(?i:value|is|are)[ \t]*)?"
+    rf"(?:[\\\"'`\]?!*]|%22|%27|{_ANSI})*(?:[ \t]?#?\d{{1,2}})?[ \t]*(?:(?i:value|is|are)[ \t]*)?"
     rf"(?:[(\[][^()\[\]\n]{{0,40}}[)\]][ \t]*)?(?:{_TYPE}[ \t]+)?{_ANSI}*"
     r"(?:=>|:=|===?|!==?|::[ \t]|[:=]\**|%3[AaDd]|\.{4,}[ \t]*:?)"
 )
@@ -33,27 +42,19 @@ _LISTED = r"\\*[\"'][ \t]*(?:,|->|\r?\n[ \t]*\d{1,4}\))[ \t]*(?:[A-Za-z]?\\*[\"'
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
 _PAIRED = (
     r"\\*[\"']?(?:[ \t]+[\w\-]+=\\*[\"'][^\"'\n]*\\*[\"']|\r?\n[ \t]+[\w\-]+:[ \t][^\n]*){0,2}"
-    r"[ \t]*[,;{}]?\s*(?:\\*[\"'])?(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?"
-    r"[ \t]*[:=]"
+    r"(?:[ \t]*->[ \t]*null)?[ \t]*[,;{}]?\s*(?:[-+~][ \t]+)?(?:\\*[\"'])?"
+    r"(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
 )
 _OPENED = r"[ \t]?\\*[\"'][ \t]*\{[ \t\r\\]*\n"
 _POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
-_CONNECTOR = (
-    r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|lautet|ist|es|est"
-    r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)[ \t]*:?[ \t]+)?"
-)
-_FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
-_LINE_BREAK = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?"
-_UNDER = rf"{_LINE_BREAK}(?:[\"'][^\s\-]|[^\s\-\"'])"
 _HEADED = r"[ \t]*\r?\n[ \t]*(?:\r?\n[ \t]*)?(?:\d{1,2}[.)]|[-*])[ \t]"
 _KEYED = r"(?i:key)[ \t]?[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
-_ARGUMENT = r"[ \t]+[^\s]"
 
 ASSIGNED = (
     rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)"
     rf"|{_CALLED}|{_OPENED}|{TAGGED}"
-    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{_FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{_ARGUMENT}|{_UNDER})|{_KEYED}"
+    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{ARGUMENT}|{UNDER})|{_KEYED}"
 )
 """A name with whatever may stand between it and its value."""
 
@@ -61,32 +62,26 @@ _search = Places([ASSIGNED])
 _NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
 _TAIL = re.compile(
     rf"(?P<paired>{_PAIRED})|(?P<coupled>{COUPLED})|(?P<headed>{_HEADED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
-    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{_FOLLOWED}|{_ARGUMENT})|(?P<under>{_UNDER})"
+    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{FOLLOWED}|{ARGUMENT})|(?P<under>{UNDER})"
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
-_SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
-_LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
 _DEFAULT = re.compile(r"[^}]*?\b(?:default|value)[ \t]*=")
-_CONNECTING = re.compile(_CONNECTOR)
 _DATA_HEADING = re.compile(r"[ \t]*\r?\n[ \t]*-{3,}\r?\n")
 _BELOW = re.compile(
     r"[ \t]*\r?\n(?P<indent>[ \t]*)(?P<dash>-[ \t]+)?(?P<quote>[\"']?)"
     r"(?P<word>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)(?P=quote)[ \t]*(?:\r?\n|\Z)"
 )
-_KEYWORD = re.compile(r"(?:^|[\s({]):$")
-"""`:password "x"`, in Lisp and Ruby."""
 _TYPED = re.compile(r"[ \t]+::")
 """In LDIF no space stands before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
-_BEFORE_ARGUMENT = re.compile(_LINE_BREAK)
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"([A-Za-z]+) $")
+_PROCESS = re.compile(r"\]?\[\d{3,}\]:")
+"""`passwd[1811]: `, in a log of the system."""
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
-_DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
-_ATTRIBUTE_VALUE = re.compile(r"[\w\]]=[\"']$")
 _FALLBACK = re.compile(
     r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?"
     r"[ \t]*(?:\?\?|\|\||\?:|\bor)[ \t]+(?=[\"'`])"
@@ -96,16 +91,12 @@ _QUOTES = ('"', "'")
 _HEADING_BEFORE = re.compile(r"(?:^|\n)[ \t#*>]*(?:[A-Za-z]+ ){0,6}$")
 _LISTING = frozenset({"assigned", "headed"})
 _PARAMETER_MARKS = frozenset("?&")
-_VALUE_MARKS = frozenset("=:@")
-"""What stands behind one of these is a value, no name."""
-_FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-Z][a-z]+)+)[=:](?!=|$)")
 _PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
 _CLASS = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
 _ATTRIBUTE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]\w{0,40})+")
 _LINE = re.compile(r"[ \t]*([^\r\n]+)")
 _PARTS = re.compile(r"[^\s/]+")
 _IDENTIFIER = re.compile(r"[A-Za-z_]+")
-_OPTION = re.compile(r"--?[a-zA-Z][a-z\-]*(?:=|\s|$)|-(?:\s|$)")
 _BEHIND_ARGUMENT = frozenset(",)}")
 _READING = re.compile(
     r"(?i)(?:ask|prompt|generate|gen|make|build|new|issue|mint|sign|register|get|load|fetch|read|find|lookup|has|is|validate|check|verify|require|delete|remove|list|describe|rotate"
@@ -167,8 +158,10 @@ def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
     if (
         tail.lastgroup == "assigned"
         and tail[0][:1] in _QUOTES
-        and _ATTRIBUTE_VALUE.search(text, max(0, start - 4), start)
+        and ATTRIBUTE_VALUE.search(text, max(0, start - 4), start)
     ):
+        return True
+    if _PROCESS.match(tail[0]):
         return True
     return name.islower() and tail[0] == ":" and _IN_IDENTIFIER.search(text, max(0, start - 8), start) is not None
 
@@ -231,8 +224,8 @@ def _is_reference(named: Named, value: Value, content: str) -> bool:
 def _secret_part(named: Named, value: Value) -> Value | None:
     text, strength = named.text, named.strength
     content = text[value.start : value.end]
-    if MASK in content:
-        return _with_rest_of_masked(content, value)
+    if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content:
+        return value
     if _is_reference(named, value, content) or is_label(named.name, content):
         return None
     if value.is_block:
@@ -243,7 +236,8 @@ def _secret_part(named: Named, value: Value) -> Value | None:
         return None  # a command
     if " " in content.strip() and is_prose(content, is_quoted=value.is_quoted):
         word = content.split()[0]
-        return Value(value.start, value.start + len(word)) if is_made_up(word) else None
+        is_some = is_made_up(word) and is_secret(word, strength, is_quoted=value.is_quoted)
+        return Value(value.start, value.start + len(word)) if is_some else None
     if is_secret(content, strength, is_quoted=value.is_quoted or named.name.startswith("--")):
         return value
     if strength is not Strength.STRONG and is_enumeration(named, content):
@@ -255,15 +249,13 @@ def _secret_part(named: Named, value: Value) -> Value | None:
         and strength is not Strength.STRONG
         and not is_code(content)
     ):
-        for word in _PARTS.finditer(content):
-            if is_secret(word[0], strength):
-                return Value(value.start + word.start(), value.start + word.end())
+        words = [
+            word
+            for word in _PARTS.finditer(content)
+            if is_secret(word[0], strength) and not FIELD.match(word[0].lstrip("[({"))
+        ]
+        return Value(value.start + words[0].start(), value.start + words[-1].end()) if words else None
     return None
-
-
-def _with_rest_of_masked(content: str, value: Value) -> Value | None:
-    """The whole value, when only a part of it was masked for its form."""
-    return value if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content else None
 
 
 def _read_paired(named: Named) -> Value | None:
@@ -318,63 +310,6 @@ def _read_posted(named: Named) -> Value | None:
     return Value(*run.span(1)) if is_secret(run[1], named.strength, is_quoted=True) else None
 
 
-def _read_followed(named: Named) -> Value | None:
-    """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
-    text = named.text
-    before = text[max(0, named.start - 1) : named.start]
-    if _DECLARED.search(named.before) or _ATTRIBUTE_VALUE.search(named.before):
-        return None
-    connector = _CONNECTING.match(text, named.end)
-    is_keyword = _KEYWORD.search(named.before) is not None and connector is not None and connector[0] == " "
-    if (
-        connector is None
-        or (before in _VALUE_MARKS and not is_keyword)
-        or "/" in named.name
-        or named.name.lower() == "pass"
-    ):
-        return None  # behind a path stands what became of it, and to pass something is a verb
-    value = read_value(text, connector.end())
-    if value is None or _OPTION.match(text, value.start):
-        return None
-    content = text[value.start : value.end]
-    is_option = named.text[named.start] == "-"
-    strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
-    # In backticks stands code, too, and on a command line none.
-    is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
-    if MASK in content or not is_secret(content, strength, is_quoted=is_text):
-        return None
-    if is_option and "  " in connector[0] and content.isalpha():
-        return None  # what it is for
-    if not is_option and _FIELD.match(content):
-        return None
-    if value.is_quoted and not is_prose(content):
-        return value
-    is_column = "  " in connector[0] or "\t" in connector[0]
-    if is_made_up(content) and (not is_column or named.line_start is not None):
-        return value
-    return value if is_option or _is_command(named) else None
-
-
-def _read_under(named: Named) -> Value | None:
-    """An argument in the line below its option."""
-    if named.text[named.start] != "-":
-        return None
-    lead = _BEFORE_ARGUMENT.match(named.text, named.end)
-    value = read_value(named.text, lead.end()) if lead else None
-    if value is None or _OPTION.match(named.text, value.start):
-        return None
-    content = named.text[value.start : value.end]
-    return value if MASK not in content and is_secret(content, named.strength, is_quoted=True) else None
-
-
-def _is_command(named: Named) -> bool:
-    """Whether a value follows the name because both stand in a statement of a shell, or in a netrc."""
-    before = named.before
-    return _SHELL.search(before) is not None or (
-        named.strength is Strength.STRONG and "\n\n" not in before and _LOGIN.search(before) is not None
-    )
-
-
 def _length_of_quote(tail: str) -> int:
     """How much of the tail is the value's opening quote, which `read_value` wants to see."""
     opening = re.search(r"\\*[\"'`]$", tail)
@@ -389,8 +324,8 @@ _READERS: dict[str, Callable[[Named], Value | None]] = {
     "called": _read_called,
     "tagged": read_tagged,
     "coupled": read_coupled,
-    "headed": _read_under,
-    "under": _read_under,
+    "headed": read_under,
+    "under": read_under,
     "posted": _read_posted,
-    "followed": _read_followed,
+    "followed": read_followed,
 }

@@ -6,7 +6,7 @@ Owns the table of programs. Options such as `--password X` need no table: `assig
 import re
 from collections.abc import Iterator
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_secret
@@ -89,7 +89,7 @@ def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
             group = option.lastindex or 0
             value = option[group]
             is_option = text[option.start(group) - 1] in " \t=" and _OPTION_LIKE.match(value)
-            if not is_option and MASK not in value and is_secret(value, Strength.STRONG, is_quoted=True):
+            if not is_option and is_secret(value, Strength.STRONG, is_quoted=True):
                 yield Edit(*option.span(group))
                 position = max(position, option.end(group))
 

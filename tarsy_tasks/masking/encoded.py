@@ -6,6 +6,7 @@ Owns the finding and decoding. What is found is masked in the text and encoded a
 import base64
 import binascii
 import codecs
+import re
 from collections.abc import Callable, Iterator
 
 from tarsy_tasks.masking.edits import Edit
@@ -18,6 +19,9 @@ _SAMPLE = 4096
 _STANDARD_ALPHABET = str.maketrans("-_", "+/")
 _TEXT_BYTES = bytes((*range(32, 127), 9, 10, 13, *range(128, 248)))
 _LATIN_BYTES = bytes((*_TEXT_BYTES, *range(248, 256)))
+_WIDTHS = range(60, 80, 4)
+_WRAPPED = re.compile(r"(\r?\n[ \t]*)[A-Za-z0-9+/]+={0,2}(?![^\s\"'`<])(?:\1[A-Za-z0-9+/]+={0,2}(?![^\s\"'`<]))*")
+"""The lines below one of base64, as in mail."""
 ENCODED = r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"
 """Each four characters of it are three letters, of which the first shows in the first; of a checksum that is rarely so.
 """
@@ -35,9 +39,13 @@ def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]
     position = 0
     while (found := _search.next(projection, position)) is not None:
         _, start, position = found
-        masked = _mask(text[start:position], mask_string)
+        width = position - start
+        wrapped = _WRAPPED.match(text, position) if width in _WIDTHS else None
+        if wrapped is not None:
+            position = wrapped.end()
+        masked = _mask("".join(text[start:position].split()), mask_string)
         if masked is not None:
-            yield Edit(start, position, masked)
+            yield Edit(start, position, _wrap(masked, wrapped[1], width) if wrapped else masked)
 
 
 def mask_encoded(data: str, mask_string: Callable[[str], str], is_secret_in: Callable[[str], bool]) -> str:
@@ -90,6 +98,10 @@ def _mask(encoded: str, mask_string: Callable[[str], str]) -> str | None:
         return None
     masked = mask_string(decoded)
     return None if masked == decoded else base64.b64encode(masked.encode()).decode()
+
+
+def _wrap(encoded: str, line_break: str, width: int) -> str:
+    return line_break.join(encoded[place : place + width] for place in range(0, len(encoded), width))
 
 
 def _is_text(encoded: str) -> bool:

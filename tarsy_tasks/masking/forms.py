@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME
+from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_told
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.tokens import TOKENS
-from tarsy_tasks.masking.values import is_made_up, is_secret, is_uuid, looks_random
+from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_placeholder, is_secret, is_uuid, looks_random
 from tarsy_tasks.masking.vocabulary import OWNERS
 
 __all__ = ["FORMS", "LINE_FORMS", "find_forms", "find_in_lines"]
@@ -27,12 +27,14 @@ _PORT = re.compile(r"\d{1,5}(?![^/,?#\s\"'<>)])")
 _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
 _NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
+_CHANGED = re.compile(r"(?:\\*\"[ \t]*->[ \t]*\\*\"|[\"'`]?[ \t]+to[ \t]+[\"'`]?)([^\s\"'`\\]+)")
+"""`value = "x" -> "y"`, in a plan of Terraform; `from x to y`."""
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
 
-def _all_of_it(_: str, start: int, end: int) -> Span:
-    return start, end
+def _all_of_it(text: str, start: int, end: int) -> Span | None:
+    return None if is_placeholder(text[start:end]) else (start, end)
 
 
 def _credentials(text: str, start: int, end: int) -> Span | None:
@@ -53,7 +55,8 @@ def _bearer(text: str, start: int, end: int) -> Span | None:
 
 
 def _quoted(text: str, start: int, end: int) -> Span | None:
-    return (start, end) if is_secret(text[start:end], Strength.STRONG, is_quoted=True) else None
+    said = text[start:end]
+    return (start, end) if is_secret(said, Strength.STRONG, is_quoted=True) and not is_metavariable(said) else None
 
 
 def _value_before_name(text: str, start: int, end: int) -> Span | None:
@@ -101,6 +104,11 @@ def _password_of_address(text: str, start: int, _: int) -> Span | None:
 def _password_before(text: str, start: int, _: int) -> Span | None:
     account = _ACCOUNT.search(text, max(0, start - _ACCOUNT_LIMIT), start)
     return account.span(1) if account else None
+
+
+def _is_masked(found: str) -> bool:
+    """Whether it holds a mask, and beside that nothing that looks like a secret."""
+    return MASK in found and not is_secret(found, Strength.WEAK)
 
 
 class Form(NamedTuple):
@@ -186,7 +194,7 @@ def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
     while (found := _search.next(projection, position)) is not None:
         index, start, position = found
         span = FORMS[index].measure(text, start, position)
-        if span is None or MASK in text[slice(*span)]:
+        if span is None or _is_masked(text[slice(*span)]):
             position = max(start, position if index < len(TOKENS) else start + 1)
         else:
             yield Edit(*span)
@@ -199,8 +207,11 @@ def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
     while (found := _line_search.next(projection, position)) is not None:
         index, start, end = found
         span = LINE_FORMS[index].measure(text, start, end)
-        if span is None or MASK in text[slice(*span)]:
+        if span is None or _is_masked(text[slice(*span)]):
             position = max(start, position + 1)  # what is none may begin another
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])
+            if (changed := _CHANGED.match(text, span[1])) is not None and is_told(changed[1]):
+                yield Edit(*changed.span(1))
+                position = changed.end()

@@ -6,7 +6,7 @@ Owns what a table is there. Tables of plain text are in `tables`.
 import re
 from collections.abc import Iterator
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import rate_name
 from tarsy_tasks.masking.values import is_label, is_prose, is_secret
 
@@ -37,7 +37,7 @@ def find_in_html_tables(text: str) -> Iterator[Edit]:
             if cell["tag"].lower() == "th":
                 names = [said] if column == 0 else [*names, said]
                 rows = 0
-            elif content is not None and column < len(names) and rows <= _MOST_ROWS and MASK not in said:
+            elif content is not None and column < len(names) and rows <= _MOST_ROWS:
                 strength = rate_name(names[column])
                 is_none = is_prose(said, is_quoted=True) or is_label(names[column], said)
                 if strength is not None and not is_none and is_secret(said, strength, is_quoted=True):

@@ -1,29 +1,25 @@
 """Secrets in JSON, wherever in a text it stands: a whole document, lines of it, in a log line, in a string, cut off.
 
-Owns the rules for it. Only values change, so that JSON stays JSON with its numbers and its layout. What a string says
-is for the masker to search, as a text of its own.
+Owns where it begins and ends, and what of it is read. Only values change, so that JSON stays JSON with its numbers and
+its layout. What a string says is for the masker to search, as a text of its own.
 """
 
 import json
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from itertools import accumulate, takewhile
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from itertools import takewhile
+from typing import Any, NamedTuple, cast
 
-from tarsy_tasks.masking.answers import find_secret_keys, is_resource, is_telling
-from tarsy_tasks.masking.commands import find_in_commands, is_program
-from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
-from tarsy_tasks.masking.headers import find_in_header, is_header
+from tarsy_tasks.masking.answers import is_resource, is_telling
+from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.json_frames import Frame, rate, says_something
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
+from tarsy_tasks.masking.json_values import JsonValues
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
-from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.search import Search, project
-from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW, VALUES_LISTED
+from tarsy_tasks.masking.search import Search
 
-__all__ = ["JsonText", "confine", "find_json", "may_hold_json", "says_something"]
+__all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
 
 _starts = Search(
     [
@@ -36,7 +32,6 @@ _OBJECT, _ARRAY, _CLOSE, _KEY, _STRING, _WORD = Kind.OBJECT, Kind.ARRAY, Kind.CL
 _PLAIN = re.compile(r"[A-Za-z_.\-/]{0,30}")
 """A name."""
 
-_VAULT = re.compile(r"://[^/]*vault[^/]*/secrets/")
 _NAME_LIMIT = 100
 _NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")
 _STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
@@ -49,23 +44,8 @@ _FAILURES_LIMIT = 50
 _SHORTEST_SKIP, _LONGEST_SKIP = 128, 64 * 1024
 """Shorter ones cost as much as they save."""
 _RESOURCE_DEPTH = 5
-_KEYS_OF_VAULT = re.compile(r"[^\[\]]{0,1000}\]\s*,\s*\"keys_base64\"")
 _ATTEMPTS = 2
 """Before each hit; what it lies in cannot be skipped."""
-
-
-_Rating: TypeAlias = Strength | Literal["header"] | None
-
-
-@lru_cache(maxsize=4096)
-def _rate(name: str) -> _Rating:
-    return "header" if is_header(name) else rate_name(name)
-
-
-@lru_cache(maxsize=4096)
-def says_something(name: str) -> bool:
-    """Whether a name counts for values below it."""
-    return _rate(name) is not None or name.lower() in COLLECTIONS
 
 
 class JsonText(NamedTuple):
@@ -80,50 +60,6 @@ class JsonText(NamedTuple):
     start: int
     end: int
     edits: list[Edit]
-
-
-class _Frame:
-    """An object or array that is not closed yet.
-
-    Attributes:
-        is_object: Whether it is an object.
-        is_item: Whether it stands in an array.
-        name: The key that it stands under; of an array in an array, that of the outer one.
-        name_says_something: Whether that counts for its values.
-        key: The key of its own that was read last.
-        rating: What that says of its value.
-        previous: The string that was read last, in an array.
-        arguments: The strings of an array, if the first is that of a program that takes a secret.
-        scalars: Its values that are no object and no array, by their keys.
-        is_telling: Whether one of these keys is that of a value of which something beside it tells what it is.
-        owner: The object under whose `data` or `stringData` it stands.
-        data: What stands under its own.
-        is_secret: Whether it is a Secret whatever its `kind`: nothing else has a `stringData`.
-        undecided: The same of objects in it that have no `kind`.
-    """
-
-    def __init__(self, *, is_object: bool, outer: "_Frame | None", name: str) -> None:
-        self.is_object = is_object
-        self.is_item = outer is not None and not outer.is_object
-        self.name = name if outer is None else outer.name_below
-        self.name_says_something = says_something(self.name)
-        self.key = ""
-        self.rating: _Rating = None
-        self.previous = ""
-        self.arguments: list[Token] = []
-        self.scalars: dict[str, Token] = {}
-        self.is_telling = False
-        self.owner: _Frame | None = None
-        if outer is not None:
-            self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
-        self.data: list[Token] = []
-        self.is_secret = False
-        self.undecided: list[Token] = []
-
-    @property
-    def name_below(self) -> str:
-        """The name that an object or array has which begins now."""
-        return self.name if not self.is_object or (self.name and self.key in VALUES_LISTED) else self.key
 
 
 def may_hold_json(text: str, projection: bytes) -> bool:
@@ -146,7 +82,7 @@ def find_json(
     if _STRING_ALONE.match(text):
         reader = _Reader(text, hits, 0, mask_string)
         if reader.read(0) == len(text.rstrip()):
-            yield JsonText(0, len(text), sorted(reader.edits.values()))
+            yield JsonText(0, len(text), reader.edits)
             return
     position, failures = 0, 0
     while (found := _starts.next(projection, position)) is not None:
@@ -167,7 +103,7 @@ def find_json(
         reader = _Reader(text, hits, next_hit, mask_string, name[1] if name else "")
         position = max(reader.read(start), start + 1)
         if reader.is_document and hits[next_hit] < position:
-            yield JsonText(start, position, sorted(reader.edits.values()))
+            yield JsonText(start, position, reader.edits)
 
 
 def _skip_lines(text: str, end: int, hit: int) -> int:
@@ -184,32 +120,33 @@ def _skip_lines(text: str, end: int, hit: int) -> int:
 
 
 class _Reader:
-    """Applies the rules to one value.
-
-    Attributes:
-        edits: What is secret in it, by where it begins.
-    """
+    """Applies the rules to one value."""
 
     def __init__(
         self, text: str, hits: Sequence[int], next_hit: int, mask_string: Callable[[str], str], name: str = ""
     ) -> None:
-        self.edits: dict[int, Edit] = {}
         self._text = text
+        self._values = JsonValues(text)
         self._hits = hits
         self._next = next_hit
         self._hit = hits[next_hit] if next_hit < len(hits) else len(text)
         self._name = name
         self._mask_string = mask_string
-        self._frames: list[_Frame] = []
+        self._frames: list[Frame] = []
         self._is_json = True
         self._has_object = False
         self._has_resource = False
         self._attempts = _ATTEMPTS
 
     @property
+    def edits(self) -> list[Edit]:
+        """What is secret in it, from left to right."""
+        return sorted(self._values.edits.values())
+
+    @property
     def is_document(self) -> bool:
         """Whether it was JSON, and not just `["x"]`, which is an index in most languages."""
-        return self._is_json and (self._has_object or bool(self.edits))
+        return self._is_json and (self._has_object or bool(self._values.edits))
 
     def read(self, position: int) -> int:
         """Read the value that begins there; returns where it ends, or where it stops to be JSON."""
@@ -262,47 +199,53 @@ class _Reader:
 
     def _open(self, *, is_object: bool) -> None:
         outer = self._frames[-1] if self._frames else None
-        self._frames.append(_Frame(is_object=is_object, outer=outer, name=self._name))
+        self._frames.append(Frame(is_object=is_object, outer=outer, name=self._name))
         self._has_object = self._has_object or is_object
         if outer is not None and outer.is_object and outer.key == STRING_DATA:
             outer.is_secret = True
 
-    def _close(self, frame: _Frame) -> None:
+    def _close(self, frame: Frame) -> None:
         outer = self._frames[-1] if self._frames else None
-        kind = self._said(frame.scalars.get("kind"))
+        kind = self._values.said(frame.scalars.get("kind"))
         if frame.is_secret or kind in (SECRET_KIND, LIST_KIND):
-            self._mask_all(frame.data)
+            self._values.mask_all(frame.data)
         if kind == LIST_KIND:
-            self._mask_all(frame.undecided)
-        if frame.is_telling:
-            self._mask_pair(frame)
-        if frame.arguments:
-            self._mask_arguments(frame.arguments)
-        if frame.is_telling or self._has_resource:
-            self._mask_answer(frame)
+            self._values.mask_all(frame.undecided)
+        self._mask_by_others(frame)
         if outer is not None and not kind:
             outer.undecided += frame.data + frame.undecided
+
+    def _mask_by_others(self, frame: Frame) -> None:
+        """Mask what is secret by what stands beside it."""
+        if frame.is_telling:
+            self._values.mask_pair(frame)
+        if frame.arguments:
+            self._values.mask_arguments(frame.arguments)
+        if frame.is_telling or self._has_resource:
+            self._values.mask_answer(frame, self._resource())
 
     def _give_up(self, *, is_json: bool) -> bool:
         """The text ends, or is no JSON any more: Secrets may be open whose `kind` did not come. Whether to take
         it for JSON."""
         while self._frames:
             frame = self._frames.pop()
+            if is_json:
+                self._mask_by_others(frame)
             data = frame.data + frame.undecided
-            kind = self._said(frame.scalars.get("kind"))
+            kind = self._values.said(frame.scalars.get("kind"))
             if kind in (SECRET_KIND, LIST_KIND) or (
                 not kind and are_encoded([self._text[each.start : each.end] for each in data])
             ):
                 is_json = is_json or bool(data)
-                self._mask_all(data)
+                self._values.mask_all(data)
             elif self._frames and not kind:
                 self._frames[-1].undecided += data
         return is_json
 
     def _read_key(self, token: Token) -> None:
         frame = self._frames[-1]
-        frame.key = self._said(token)
-        frame.rating = _rate(frame.key)
+        frame.key = self._values.said(token)
+        frame.rating = rate(frame.key)
         if self._hit < token.end:
             self._search(token)
 
@@ -321,92 +264,13 @@ class _Reader:
                     self._has_resource = True
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
-                is_masked = frame.rating is not None and self._mask_as(token, frame.rating, name)
+                is_masked = frame.rating is not None and self._values.mask_as(token, frame.rating, name)
                 if not is_masked and frame.name_says_something:
-                    is_masked = self._mask_below(token, frame)
+                    is_masked = self._values.mask_below(token, frame)
             elif token.kind is _STRING:
-                is_masked = self._mask_item(token, frame)
+                is_masked = self._values.mask_item(token, frame)
         if not is_masked and token.kind is _STRING and self._hit < token.end:
             self._search(token)
-
-    def _mask_below(self, token: Token, frame: _Frame) -> bool:
-        """Mask a value of an object under a name: of `"password": {"value": …}`, or of `"passwords": {"root": …}`."""
-        if frame.key.lower() in VALUES_BELOW:
-            return self._mask_named(token, frame.name)
-        if frame.is_item or frame.name.lower() not in COLLECTIONS or frame.key.lower() in PAIR_NAMES:
-            return False
-        said = self._said(token)
-        return token.kind is _STRING and (looks_random(said) or is_made_up(said)) and self._replace(token, MASK)
-
-    def _mask_named(self, token: Token, name: str) -> bool:
-        rating = _rate(name)
-        return rating is not None and self._mask_as(token, rating, name)
-
-    def _mask_as(self, token: Token, rating: Strength | Literal["header"], name: str) -> bool:
-        """Mask the value of a name, if that says that it is a secret."""
-        if token.kind is _STRING:
-            said = self._said(token)
-            if rating == "header":
-                return self._replace(token, apply_edits(said, find_in_header(said, name, 0)))
-            is_masked = (
-                is_secret(said, rating, is_quoted=True)
-                and not is_prose(said, is_quoted=True)
-                and not is_label(name, said)
-            )
-            return is_masked and self._replace(token, MASK)
-        word = self._text[token.start : token.end]
-        if rating is Strength.STRONG and word not in ("true", "false", "null"):
-            self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
-            return True
-        return False
-
-    def _mask_item(self, token: Token, frame: _Frame) -> bool:
-        """Mask an item of an array: of `"passwords": […]`, behind `"--password"`, or behind `"x-api-key"`."""
-        said, previous = self._said(token), frame.previous
-        frame.previous = said
-        if frame.arguments or (not previous and is_program(said)):
-            frame.arguments.append(token)
-        for name in (frame.name, previous):
-            if is_header(name):
-                return self._mask_named(token, name)
-        if previous.startswith("-") and not said.startswith("-") and "=" not in previous:
-            return self._mask_named(token, previous)
-        if frame.name == "keys" and _KEYS_OF_VAULT.match(self._text, token.end):
-            return self._replace(token, MASK)
-        ratings = (_rate(frame.name), _rate(previous))
-        is_some = any(isinstance(rating, Strength) and is_item(said, rating) for rating in ratings)
-        return is_some and self._replace(token, MASK)
-
-    def _mask_pair(self, frame: _Frame) -> None:
-        """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
-        address of a vault."""
-        scalars = {key.lower(): token for key, token in frame.scalars.items()}
-        values = scalars.keys() & PAIR_VALUES
-        naming = PAIR_NAMES | {"path"} if "op" in scalars else PAIR_NAMES
-        names = [self._said(scalars[key]) for key in scalars.keys() & naming] if values else []
-        for value in values:
-            if any(self._mask_named(scalars[value], name) for name in names):
-                continue
-            if frame.name.lower() in COLLECTIONS:
-                self._mask_as(scalars[value], Strength.LIKELY, "")
-            elif _VAULT.search(self._said(scalars.get("id"))):
-                self._mask_as(scalars[value], Strength.STRONG, "")
-
-    def _mask_arguments(self, tokens: Sequence[Token]) -> None:
-        """Mask what is secret of a command line whose words are strings."""
-        words = [self._said(token) for token in tokens]
-        line = " ".join(words)
-        starts = list(accumulate((len(word) + 1 for word in words), initial=0))
-        for edit in find_in_commands(line, project(line)):
-            index = bisect_right(starts, edit.start) - 1
-            self._replace(tokens[index], words[index][: edit.start - starts[index]] + MASK)
-
-    def _mask_answer(self, frame: _Frame) -> None:
-        """Mask what is secret by what stands beside it."""
-        scalars = {key.lower(): token for key, token in frame.scalars.items()}
-        said = {key: self._text[token.start : token.end] for key, token in scalars.items()}
-        for key, strength in find_secret_keys(said, frame.name, self._resource()):
-            self._mask_as(scalars[key], strength, "")
 
     def _resource(self) -> str | None:
         """The type of Terraform's resource that is being read, if it may hold secrets."""
@@ -416,43 +280,14 @@ class _Reader:
                 return said
         return None
 
-    def _mask_all(self, tokens: Sequence[Token]) -> None:
-        for token in tokens:
-            if token.kind is _STRING:
-                if token.end > token.start:
-                    self._replace(token, MASK)
-            elif self._text[token.start : token.end] != "null":
-                self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
-
     def _search(self, token: Token) -> None:
         """Have the masker look at what a string says, if there may be something."""
         if self._hit < token.start - 1:
             self._pass_hits(token.start - 1)  # what begins a line may begin with its quote
         if self._hit < token.end:
-            said = self._said(token)
+            said = self._values.said(token)
             if not _PLAIN.fullmatch(said):
-                self._replace(token, self._mask_string(said))
-
-    def _replace(self, token: Token, said: str) -> bool:
-        """Let a string say something else; whether it does."""
-        if said == self._said(token):
-            return False
-        raw = self._text[token.start : token.end]
-        written = json.dumps(said, ensure_ascii=raw.isascii())[1:-1]
-        self.edits[token.start] = Edit(token.start, token.end, written)
-        return True
-
-    def _said(self, token: Token | None) -> str:
-        """What a string says, without its escapes."""
-        if token is None:
-            return ""
-        raw = self._text[token.start : token.end]
-        if "\\" not in raw:
-            return raw
-        try:
-            return json.loads(f'"{raw}"', strict=False)
-        except ValueError:
-            return raw  # cut off in an escape, or none that JSON knows
+                self._values.replace(token, self._mask_string(said))
 
 
 def confine(text: str, stretch: JsonText, edits: Sequence[Edit]) -> Iterator[Edit]:

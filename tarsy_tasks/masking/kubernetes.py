@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.search import Places
-from tarsy_tasks.masking.values import looks_random
+from tarsy_tasks.masking.values import is_made_up, looks_random
 
 __all__ = ["DATA_KEYS", "LIST_KIND", "SECRET_KIND", "STRING_DATA", "are_encoded", "find_in_yaml", "find_inline"]
 
@@ -42,7 +42,8 @@ _KEY = re.compile(r"[ \t]*(?:-[ \t]+)*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'{}\[\]|>#
 _CONTENT = re.compile(r"[ \t]*(?:[-?:][ \t]+)*")
 _BLOCK = re.compile(r"[|>][+\-]?\d?[+\-]?[ \t]*(?:#.*)?")
 _EMPTY = frozenset({"", "null", "~", "{}", '""', "''", "[]"})
-_REFERENCE = re.compile(r"[\"']?(?:\$\{[\w:\-]+\}|\{\{[^{}\n]*\}\})[\"']?")
+_REFERENCE = re.compile(r"\$\{[\w:\-]+\}|\{\{[^{}\n]*\}\}")
+_WORD = re.compile(r"[^\s/:@?&=\"']+")
 """To be filled in, in a template."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
 
@@ -230,8 +231,14 @@ def _mask(text: str, start: int, end: int) -> Iterator[Edit]:
     while end > start and text[end - 1] in " \t\r":
         end -= 1
     quote = text[start] if text[start] in "\"'" else ""
-    if text[start:end] not in (MASK, f"{quote}{MASK}{quote}") and not _REFERENCE.fullmatch(text, start, end):
+    if text[start:end] not in (MASK, f"{quote}{MASK}{quote}") and not _is_template(text[start:end]):
         yield Edit(start, end, f"{quote}{MASK}{quote}")
+
+
+def _is_template(value: str) -> bool:
+    """Whether a value is yet to be filled in, and nothing else in it is secret."""
+    rest, filled = _REFERENCE.subn(" ", value)
+    return filled > 0 and not any(looks_random(word) or is_made_up(word) for word in _WORD.findall(rest))
 
 
 def _bare(text: str, edit: Edit) -> str:

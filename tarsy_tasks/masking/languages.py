@@ -6,7 +6,7 @@ Owns these words. The searches for the others see only ASCII.
 import re
 from collections.abc import Iterator
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.values import is_secret
 
@@ -40,5 +40,5 @@ def find_in_other_languages(text: str) -> Iterator[Edit]:
     if text.isascii():
         return
     for named in _NAMED.finditer(text):
-        if MASK not in named[2] and is_secret(named[2], Strength.STRONG, is_quoted=bool(named[1])):
+        if is_secret(named[2], Strength.STRONG, is_quoted=bool(named[1])):
             yield Edit(*named.span(2))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from tarsy_tasks.masking.names import STEMS, Strength
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.vocabulary import PROSE
 
-__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME"]
+__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME", "is_told"]
 
 _BEGIN = r"(?m:^|[\"'`>]|[:\]][ \t])[ \t]*"
 """Of a line, of a text in quotes, behind a prompt, or behind what a log puts first."""
@@ -17,8 +18,12 @@ _LINE = r"(?m:^|[\"'`])[ \t]*"
 _END = r"[ \t\r]*(?m:[\"'`\\]|$)"
 _W = r"[ \t]+"
 _Q = r"\\*[\"']"
+_FIELD = r"[ \t]+\w+:[ \t]+[^\n]+"
 _RULES = r"(?:[ \t]+(?:on|off|reset\w*|all\w+|[+\-~&%@]\S*|\(\S*))*"
-_TOLD = "password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key"
+_TOLD = (
+    "password|passwd|passphrase|passcode|passwort|kennwort|token|secret|api[ -]key|(?:access|secret)[ -]key"
+    "|(?:reset|access|activation|pairing)[ -]code"
+)
 _CODE_OF = r"one-time|verification|security|login|sign-in|2fa|mfa|otp|authentication|confirmation"
 _PIPE = r"\\*[\"']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?"
 
@@ -67,11 +72,12 @@ LINES: dict[str, tuple[str, ...]] = {
     "Windows": (
         rf"(?i:(?:passw(?:or)?d|secret|token|apikey)\w*){_W}REG_\w+{_W}(\S+)",
         r"\bKey Content[ \t]*:[ \t]*(\S[^\n\"\\]*)",
+        rf"(?i:env:\w*{STEMS}\w*)[\"']?{_W}-(?i:value){_W}[\"']([^\"'\n]+)[\"']",
         rf"(?i:convertto-securestring){_W}(?:-(?i:string){_W})?[\"']([^\"'\n]+)[\"']",
     ),
     "expect": (
         (
-            r"(?i:expect[^\n]*pass(?:word|phrase|code)[^\n]*"
+            r"(?i:expect[^\n]*p?ass(?:word|phrase|code)[^\n]*"
             r")\n[ \t]*(?:\w+\.)?send(?:line)?[\w]*[ \t(]+(?:--[ \t]+)?[\"']([^\"'\\\n]+)"
         ),
     ),
@@ -116,11 +122,29 @@ LINES: dict[str, tuple[str, ...]] = {
             r"-(?:stdin|fd)|cryptsetup\b|passwd\b|kinit\b|smbpasswd\b|gh auth login)"
         ),
     ),
+    "a command that tells a password": (
+        rf"--?pass(?:word|phrase)?-(?:command|cmd)[ \t=]+\\*[\"']?(?:echo|printf){_W}(?:-n{_W})?[\"']?([^\s\"'\\|;]+)",
+    ),
     "a here string": (r"\b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)",),
 }
 """Who writes it → what stands around its secret, which is the group."""
 
 CLUES: dict[str, tuple[str, ...]] = {
+    "CloudFormation": (
+        rf"\bNoEcho:{_W}[\"']?true[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+Default:{_W}[\"']?([^\s\"']+)",
+        rf"\bDefault:{_W}[\"']?([^\s\"']+)[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+NoEcho:{_W}[\"']?true",
+    ),
+    "Terraform": (
+        (
+            rf"resource[ \t]+\\*\"\w+\\*\"[ \t]+\\*\"[\w\-]*{STEMS}[\w\-]*\\*\"[ \t]+\{{[^}}]*?"
+            r"\b(?:value|secret_string|content|result)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)"
+        ),
+        (
+            rf"resource[ \t]+\\*\"\w+\\*\"[ \t]+\\*\"[\w\-]*{STEMS}[\w\-]*\\*\"[ \t]+\{{[^}}]*?"
+            r"\binsecure_value[ \t]*=[ \t]*\\*\"([^\"\n\\]+)"
+        ),
+    ),
+    "Pulumi": (rf"{_LINE}[\w\-]+:\w*{STEMS}\w*{_W}(\S+){_END}",),
     "Redis": (
         rf"{_BEGIN}(?i:auth){_W}[\w.@\-]+{_W}([^\s\"'`]+){_END}",
         rf"{_Q}(?i:auth){_Q}(?:{_W}{_Q}[\w.@\-]+{_Q})?{_W}{_Q}([^\"'\n\\]+)",
@@ -163,6 +187,8 @@ CLUES: dict[str, tuple[str, ...]] = {
             r"(?:[ \t]*/[ \t]*|:|[ \t]*,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t]+)([^\s/()\"'<>]+)"
         ),
         rf"(?i:\b(?:{_TOLD})\b)(?:{_W}[\w'\-]+){{1,6}}{_W}(?i:is|was)[ \t:]+[\"'`]?([^\s\"'`]*[^\s\"'`.,;])",
+        rf"(?i:\b(?:{_TOLD}|pw|pwd)\b)[^\n:=]{{0,40}}?[ \t]from[ \t]+[\"'`]?([^\s\"'`]+)[\"'`]?[ \t]+to\b",
+        r"\b(?:as|with|is|are)[ \t]+(?:admin|root|administrator)/([^\s/()\"'<>]+)",
         r"(?:^|[\s\"'=(])(?:admin|root|user|app|svc|deploy|guest|test|postgres|sa|ftp|backup)[\w.\-]*:([^\s:@/\"'<>]{6,})@(?:[\w\-]+\.)+[A-Za-z]{2,}\b",
         r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
     ),
@@ -176,21 +202,37 @@ VALUE_BEFORE_NAME = (
 ANNOUNCED = rf"(?i:\b(?:{_TOLD}))[ \t][^\n:=\"'{{}}\[\]|]+:[ \t]+[\"'`]?([^\s\"'`]+)[\"'`.]?[ \t\r]*(?m:\\|$)"
 """`A password was generated for bob: x`."""
 
+PHRASE = (
+    r"(?i:\b(?:pass|seed|recovery|backup|secret)?[ \-]?(?:phrase|mnemonic)\b)[^\n:.=\"']{0,40}"
+    r"(?:[ \t](?:is|to|was|are)[ \t]*:?|:)[ \t]+[\"'`]?((?:[a-z]{3,9}[ \-]){3,23}[a-z]{3,9})[\"'`.]?[ \t\r]*(?m:$)"
+)
+"""`I set the passphrase to: dolphin hazel walnut rocket`."""
+
 _ARG = r"[^,\n()]*,"
 _CALLED = (
     r"(?i:login|\.auth|basic_?auth|bind(?:_s)?|authenticate|getconnection|usernamepasswordcredentials?"
-    r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials)"
+    r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials\w*)"
 )
 CALLS = (
     rf"{_CALLED}\([^()\n]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
     (
-        r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
+        r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.>:\-]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
         r"[\"']([^\"'\n]+)[\"']"
     ),
     (
         rf"\b(?:(?:NetworkCredential|cx_Oracle\.connect|oracledb\.connect)\({_ARG}"
         rf"|PlainAuth\({_ARG}{_ARG})[ \t]*\"([^\"\n]+)\""
     ),
+    (
+        rf"\b(?i:\w*connect|ldap_bind|ftp_login|ssh2_auth_password|imap_open|create_?connection|__construct"
+        rf"|new[ \t]+\w+(?:client|connection|credentials?|auth))\((?:[^,\n()]*,[ \t]*)+{_Q}[\w.@\-]+{_Q}[ \t]*,[ \t]*"
+        r"[\"']([^\"'\n]+)[\"']"
+    ),
+    (
+        r"\b(?:Buffer\.from|btoa|b64encode|base64_encode|[eE]ncodeToString|GetBytes|(?:strict_|urlsafe_)?encode64)\("
+        r"(?:\[\]byte\()?b?[\"'][\w.@\-]+:([^\"'\n]+)[\"']"
+    ),
+    r"\b(?:echo|printf)[ \t]+(?:-n[ \t]+)?[\"']?[\w.@\-]+:([^\s\"'|]+)[\"']?[ \t]*\|[ \t]*base64\b",
     r"\b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new|Fernet|SecretBox)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\b(?i:jwt)\.(?:sign|verify|encode|decode)\([^\"'\n]*[\"']([^\"'\n]+)",
     r"\bcreateHmac\([\"'][\w\-]+[\"'][ \t]*,[ \t]*[\"']([^\"'\n]+)",
@@ -215,8 +257,14 @@ def is_told(value: str) -> bool:
     return is_some and is_some_secret(value)
 
 
+def is_phrase(value: str) -> bool:
+    """Whether it is some words that are no sentence."""
+    return PROSE.isdisjoint(value.split()) and is_some_secret(value)
+
+
 JUDGES: tuple[tuple[dict[str, tuple[str, ...]], Callable[[str], bool]], ...] = (
     (LINES, is_some_secret),
     (CLUES, is_told),
     ({"calls": CALLS}, is_told),
+    ({"a phrase": (PHRASE,)}, is_phrase),
 )

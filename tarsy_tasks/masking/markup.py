@@ -7,7 +7,7 @@ import re
 
 from tarsy_tasks.masking.named import NAME_LIMIT, Named
 from tarsy_tasks.masking.value_spans import Value
-from tarsy_tasks.masking.values import is_label, is_prose, is_secret
+from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 
 __all__ = ["COUPLED", "TAGGED", "read_coupled", "read_tagged"]
 
@@ -21,6 +21,9 @@ COUPLED = rf"\s*</[\w:.\-]+>\s*(?:<[\w:]+>[^<>\n]*</[\w:]+>\s*)?{_VALUE_TAG}"
 
 _OPENING = re.compile(rf"\s*(?:{_VALUE_TAG})?\s*(?P<cdata><!\[CDATA\[)?")
 _CLOSING_TAG = re.compile(r"</[\w:.\-]*$")
+_LAST_WORD = re.compile(r"\s*([^\s<>]+)\s*")
+"""Of a text that was cut off."""
+_ELEMENT_BEFORE = re.compile(r"(?:^|[\n>])[ \t]*<$")
 _NAME_TAG = re.compile(
     r"(?i)<(?:\w+:)?\w*(?:name|key|id|string|variable|field|param|parameter|header|setting|property|option|td|th|dt)"
     r"(?:\s[^<>]*)?>[^<>]{0,60}$"
@@ -56,6 +59,11 @@ def _read_element(named: Named, position: int) -> Value | None:
     position = opening.end()
     is_raw = opening["cdata"] is not None
     end = text.find("]]>" if is_raw else "<", position, position + _ELEMENT_LIMIT)
+    if end < 0 and (word := _LAST_WORD.fullmatch(text, position, position + _ELEMENT_LIMIT)) is not None:
+        is_element = _ELEMENT_BEFORE.search(named.before) is not None
+        is_some = looks_random(word[1]) or is_made_up(word[1])
+        is_last = is_element and is_some and word.end() == len(text)
+        return Value(*word.span(1)) if is_last and is_secret(word[1], named.strength, is_quoted=True) else None
     if end < 0 or not (is_raw or text.startswith("</", end)):
         return None
     while position < end and text[end - 1].isspace():

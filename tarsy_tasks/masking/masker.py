@@ -47,7 +47,7 @@ _MAX_DEPTH = 8
 _KINDS = (
     r"(?:^|[\s{,\"'\-\[])(?:data|stringData)\\*[\"']?[ \t]*:",
     r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
-    rf"(?i:name|key|id|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
+    rf"(?i:name|key|id|label|field|variable|header|setting|parameter)\\*\"\s*:\s*\\*\"[\w./\- ]*{STEMS}[\w.\-]*\\*\"",
     rf"{STEMS}[\w.\-]*\\*\"\s*:\s*[{{\[]",
     r"\\*\"op\\*\"\s*:\s*\\*\"(?:add|replace|test)\\*\"",  # JSON Patch
     r"vault[\w.\-]*/secrets/",

@@ -71,7 +71,7 @@ def rate_name(name: str) -> Strength | None:
 def _rate_one(name: str, last: str, before: str) -> Strength | None:
     """How sure a name is that ends in these words."""
     if last in vocabulary.STRONG or last.endswith(vocabulary.ENDINGS):
-        return Strength.STRONG
+        return Strength.LIKELY if before in vocabulary.VERBS else Strength.STRONG
     if last == "key":
         return Strength.STRONG if name.lower().endswith(_HEADER_KEY) else _rate_key(before)
     if last.endswith("secretkey"):
@@ -86,12 +86,16 @@ def _rate_one(name: str, last: str, before: str) -> Strength | None:
         return Strength.STRONG
     if (last == "seed" and before in vocabulary.SEEDS) or (last == "phrase" and before in vocabulary.PHRASES):
         return Strength.STRONG
-    if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.TOKENS_OF_PAGES:
+    if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.TOKENS_OF_TEXTS:
         return None
     if last == "token" and before == "client":
         return Strength.FAINT  # of AWS, which is there to make a call only once
+    if last == "secret" and before in vocabulary.SECRETS_NAMED:
+        return None
     if last == "secret" and before in vocabulary.SECRETS_OF:
         return Strength.STRONG
+    if last == "seed":
+        return Strength.FAINT
     if name.isupper() and before and last in ("token", "secret"):
         return Strength.LIKELY  # of an environment
     is_weak = last in vocabulary.WEAK or before + last in vocabulary.WEAK or last.endswith(vocabulary.WEAK_ENDINGS)

@@ -7,7 +7,7 @@ What is hidden from them here cannot be a secret under any name that could be re
 import re
 from functools import lru_cache
 
-from tarsy_tasks.masking.json_text import says_something
+from tarsy_tasks.masking.json_frames import says_something
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.search import Places
 

@@ -7,7 +7,7 @@ stands alone in its line.
 import re
 from collections.abc import Iterator
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.lines import is_told
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Search
@@ -28,7 +28,7 @@ _COMMAND = (
     r"|openssl[ \t]+rand\b|pwgen\b|apg\b|makepasswd\b|wg[ \t]+gen(?:key|psk)\b|uuidgen[^\n]*token|mkpasswd\b"
     r"|rabbitmqctl[ \t]+eval[^\n]*get_cookie|secrets\.token_\w+\("
     r"|(?:docker|kubectl|podman)\b[^\n]*\b(?:cat|printenv)\b[^\n]*(?:password|passwd|secret|token)"
-    r"|(?:sudo[ \t]+)?(?:cat|less|head|tail)[ \t]+[^\n]*(?i:secrets?/|passw(?:or)?d|token)[\w.\-]*"
+    r"|(?:sudo[ \t]+)?(?:cat|less|head|tail)[ \t]+[^\n]*(?i:secrets?/|passw(?:or)?d|token|\.key\b)[\w.\-]*"
     r"|(?:echo|printenv)[ \t]+[\"']?\$?\{?\w*(?:PASS|PASSWORD|PASSWD|PWD"
     r"|TOKEN|SECRET|KEY|CREDENTIALS)\w*\}?[\"']?[ \t\r]*"
 )
@@ -37,9 +37,11 @@ ANNOUNCEMENTS = (
     rf"{STEMS}\w*[ \t][^\n]*:[ \t\r]*\n",
     r"\bchpasswd\b[^\n]*\n",
     r"(?m:^)[ \t]*=+[ \t]Data[ \t]=+[ \t\r]*\n",
+    r"\bmap[ \t]+\$(?:http|arg|cookie)_\w*(?:key|token|auth|secret)\w*[ \t]+\$\w+[ \t]*\{[ \t\r]*\n",
+    r"(?m:^)[ \t]*/?(?:[\w.\-]+/)+[\w.\-]*(?:password|passwd|secret|token|api_?key)[ \t\r]*\n",
 )
 """Lines that announce one; the first pattern: by a command."""
-_ASKED, _SAID, _CHANGED, _SHOWN = range(4)
+_ASKED, _SAID, _CHANGED, _SHOWN, _MAPPED, _KEYED = range(6)
 
 _search = Search(ANNOUNCEMENTS)
 _LINES = 5
@@ -47,8 +49,11 @@ _MOST_ROWS = 100
 _BLANK = re.compile(r"[ \t\r]*(?:\+[ \t][^\n]*)?$")
 """Also what a shell traces between."""
 _ALONE = re.compile(r"[ \t]*([\"']?)([^\s\"']{6,})\1[ \t\r]*$")
+_WORD = re.compile(r"\S+")
 _ACCOUNT = re.compile(r"[ \t]*(?:-[ \t]+)?[\"']?[\w.\-]+:([^\s:\"'][^\s\"']*)[\"']?[ \t\r]*$")
 _ROW = re.compile(r"[ \t]*[\w.\-]+[ \t]{2,}(\S+)[ \t\r]*$")
+_MAPPING = re.compile(r"[ \t]*[\"']?([^\s\"'{}]{8,})[\"']?[ \t]+[^\s;]+;[ \t\r]*$")
+_ROWS = {_CHANGED: _ACCOUNT, _SHOWN: _ROW, _MAPPED: _MAPPING}
 _NAME = re.compile(r"[A-Za-z][\w\-]*(?: key| code)?")
 _LONGEST = 1024
 
@@ -65,7 +70,7 @@ def find_printed(text: str, projection: bytes) -> Iterator[Edit]:
         index, start, position = found
         if position - start > _LONGEST * 4:
             continue
-        if index == _ASKED:
+        if index in (_ASKED, _KEYED):
             yield from _alone(text, position, is_sure=True)
         elif index == _SAID:
             line_start = text.rfind("\n", max(0, start - _LONGEST), start) + 1
@@ -73,19 +78,30 @@ def find_printed(text: str, projection: bytes) -> Iterator[Edit]:
             if any(rate_name(name) in (Strength.STRONG, Strength.LIKELY) for name in names):
                 yield from _alone(text, position, is_sure=False)
         else:
-            yield from _rows(text, position, _ACCOUNT if index == _CHANGED else _ROW)
+            yield from _rows(text, position, _ROWS[index])
 
 
 def _alone(text: str, position: int, *, is_sure: bool) -> Iterator[Edit]:
-    """The first line that is not blank, if it is one word."""
+    """The first line that is not blank, if it is one word, and those like it below; or several as long in each."""
     for _ in range(_LINES):
         end = _end_of_line(text, position)
         if not _BLANK.match(text, position, end):
-            word = _ALONE.match(text, position, end)
-            if word is not None and MASK not in word[2] and _is_secret(word[2], is_sure=is_sure):
-                yield Edit(*word.span(2))
-            return
+            break
         position = end + 1
+    for _ in range(_MOST_ROWS):
+        end = _end_of_line(text, position)
+        words = _words(text, position, end)
+        if not words or not all(_is_secret(text[slice(*word)], is_sure=is_sure) for word in words):
+            return
+        yield from (Edit(*word) for word in words)
+        position = end + 1
+
+
+def _words(text: str, position: int, end: int) -> list[tuple[int, int]]:
+    if word := _ALONE.match(text, position, end):
+        return [word.span(2)]
+    words = [word.span() for word in _WORD.finditer(text, position, end)]
+    return words if len({end - start for start, end in words}) == 1 else []
 
 
 def _is_secret(word: str, *, is_sure: bool) -> bool:
@@ -106,7 +122,7 @@ def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
             return
         if row is not None:
             is_begun = True
-            if MASK not in row[1] and is_told(row[1]):
+            if is_told(row[1]):
                 yield Edit(*row.span(1))
         position = end + 1
 

@@ -6,7 +6,7 @@ Owns these statements: INSERT, REPLACE and COPY. `PASSWORD 'x'` and the like are
 import re
 from collections.abc import Iterator
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import is_prose, is_secret
@@ -76,7 +76,7 @@ def _find_in_row(
         if strength is None and index and _PAIR_COLUMNS.fullmatch(names[index - 1].lower()) and "value" in name.lower():
             strength = rate_name(text[slice(*cells[index - 1])])
         content = text[start:end]
-        if strength is None or MASK in content or content.isdigit():
+        if strength is None or content.isdigit():
             continue
         if is_secret(content, strength, is_quoted=True) and not is_prose(content, is_quoted=True):
             yield Edit(start, end)

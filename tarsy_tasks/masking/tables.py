@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from tarsy_tasks.masking.edits import MASK, Edit
+from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
-from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import PAIR_VALUES, PROSE
+from tarsy_tasks.masking.values import is_code, is_made_up, is_prose, is_secret, looks_random
+from tarsy_tasks.masking.vocabulary import PAIR_VALUES, PROSE, VALUES_BELOW
 
 __all__ = ["HEADINGS", "find_in_tables"]
 
@@ -36,6 +36,7 @@ _CELLS = {
     ";": re.compile(r'"[^"\n]*"|[^;\n]+|(?<=;)(?=;|$)'),
     "\t": re.compile(r"[^\t\n]+"),
     "  ": re.compile(r"\S+(?: \S+)*"),
+    " ": re.compile(r"\S+"),
 }
 _ROWS_ABOVE = 20
 _TYPES = frozenset(
@@ -46,6 +47,8 @@ _FILE = re.compile(r"[\w@.\-]+/[\w@./\-]+\.[a-z]{1,4}")
 _NAME_LIKE = re.compile(r"[a-z]+(?:[-_.][a-z]+)+|[A-Z]+\d?(?:[ _][A-Z]+\d?)*")
 _ASSIGNMENTS = ("=", ":=", ":")
 """What stands in the second column of settings that are aligned."""
+_CAPITALS = re.compile(r"[A-Z_]{2,}(?: [A-Z_]{2,})+[ \r]*")
+"""A heading with a blank between its words, as `column -t` and `kubectl` do not leave it."""
 _RULE = re.compile(r"[\s|+:=\-\u2500-\u257f]*")
 _HEADINGS = {
     mark: re.compile(
@@ -77,13 +80,14 @@ def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
             continue
         edits: list[Edit] = []
         above = table.above(text, line_start)
-        if line_start >= rows_end and above is None and not table.is_list(text, line_end + 1):  # a row is no heading
+        is_row = above is not None or table.is_aligned(text, line_start)
+        if line_start >= rows_end and not is_row and not table.is_list(text, line_end + 1):  # a row is no heading
             edits, rows_end = table.find_in_columns(text, line_end + 1)
         edits = edits or list(
             table.find_in_row(
                 text,
+                above,
                 is_pair=table.is_pair(text, above, line_end + 1),
-                is_value=above is not None and above[1:] == ["Value"],
             )
         )
         if edits:
@@ -120,7 +124,7 @@ class _Table(NamedTuple):
         names = [text[slice(*cell)].strip(_EMPHASIS) for cell in cells]
         are_names = [_HEADINGS[separator].fullmatch(name) is not None for name in names]
         strengths = {
-            index: strength
+            index: min(strength, Strength.WEAK) if "/" in name else strength
             for index, name in enumerate(names)
             if are_names[index] and (strength := rate_name(name)) is not None
         }
@@ -148,6 +152,14 @@ class _Table(NamedTuple):
                 break
             first = [text[slice(*_trim(text, *cell))] for cell in cells]
         return first
+
+    def is_aligned(self, text: str, start: int) -> bool:
+        """Whether it stands in the columns of the line above, which may have others, too."""
+        above = next(_lines_before(text, start), None)
+        if above is None or self.separator != "  " or text[self.start : self.cells[-1][1]].isupper():
+            return False
+        starts = {cell[0] - above[0] for cell in _cells(text, *above, self.separator)}
+        return len(starts & self.starts.keys()) > 1
 
     def is_list(self, text: str, position: int) -> bool:
         """Whether names stand below a name, and beside each its value."""
@@ -221,23 +233,36 @@ class _Table(NamedTuple):
         content = text[slice(*cell)]
         heading = text[slice(*self.cells[index])]
         is_plain = self.separator in ",;" and " " in heading.strip() and heading[:1] not in ("'", '"')
+        is_plain = is_plain or self.separator == " "
         return not is_plain or looks_random(content.strip(_BLANKS)) or is_made_up(content.strip(_BLANKS))
 
-    def find_in_row(self, text: str, *, is_pair: bool, is_value: bool) -> Iterator[Edit]:
+    def find_in_row(self, text: str, above: list[str] | None, *, is_pair: bool) -> Iterator[Edit]:
         """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value.
 
         Args:
             text: What the line stands in.
+            above: What stands in the first row of the table.
             is_pair: Whether the lines around are names and values, too.
-            is_value: Whether a heading says that it is one.
         """
-        if self.separator in ",;":
+        if self.separator in ",; ":
             return
+        has_heading = above is not None and above[1:] == ["Value"]
         for index, (_, cell) in enumerate(pairwise(self.cells)):
             start, end = _trim(text, *cell)
             content = text[start:end]
-            is_some = looks_random(content) or is_made_up(content) or (is_pair and (is_value or not content.isalpha()))
-            if index in self.strengths and is_some and not _FILE.fullmatch(content):
+            is_some = (
+                looks_random(content) or is_made_up(content) or (is_pair and (has_heading or not content.isalpha()))
+            )
+            if above is None:
+                is_value_column = index == 0 or self.separator != "  "
+            else:
+                is_value_column = len(above) < 3 or above[index + 1].lower() in VALUES_BELOW
+            if (
+                index in self.strengths
+                and is_some
+                and is_value_column
+                and not (_FILE.fullmatch(content) or is_code(content))
+            ):
                 yield from _secret_cell(text, start, end, self.strengths[index])
 
 
@@ -247,7 +272,7 @@ def _separator(line: str) -> str | None:
     for mark in ("\t", "  ", ";", ","):
         if mark in line.strip():
             return mark
-    return None
+    return " " if _CAPITALS.fullmatch(line) else None
 
 
 def _cells(text: str, start: int, end: int, separator: str) -> Iterator[tuple[int, int]]:
@@ -261,7 +286,7 @@ def _secret_cell(text: str, start: int, end: int, strength: Strength) -> Iterato
     start, end = _trim(text, start, end)
     content = text[start:end]
     is_text = content.isdigit() or is_prose(content, is_quoted=True) or _is_name(content)
-    if MASK not in content and not is_text and is_secret(content, strength, is_quoted=True):
+    if not is_text and is_secret(content, strength, is_quoted=True):
         yield Edit(start, end)
 
 

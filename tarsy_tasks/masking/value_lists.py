@@ -73,7 +73,7 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
         elif item["is_key"] or (item["bare"] or "")[-1:] in (":", "="):
             return
         elif item["quoted"] is not None:
-            if MASK not in item["quoted"] and is_item(item["quoted"], named.strength):
+            if is_item(item["quoted"], named.strength):
                 found.append(Value(*item.span("quoted"), is_quoted=True))
         elif _is_bare_item(named, item["bare"]):
             found.append(Value(*item.span("bare")))
@@ -81,8 +81,8 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
 
 
 def _is_bare_item(named: Named, word: str) -> bool:
-    is_name = rate_name(word) is not None or is_code(word)
-    return not is_name and MASK not in word and looks_random(word) and is_item(word, named.strength)
+    is_name = rate_name(word) is not None or is_code(word) or word.startswith("-")
+    return not is_name and looks_random(word) and is_item(word, named.strength)
 
 
 def _read_lines(named: Named, position: int) -> Iterator[Value]:
@@ -96,7 +96,7 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
         yield from (
             Value(*word.span(), is_quoted=True)
             for word in _WORD.finditer(text, *row)
-            if MASK not in word[0] and is_item(word[0], named.strength)
+            if is_item(word[0], named.strength)
         )
         position = row[1] + 1
     for line in _lines(text, position):
@@ -111,7 +111,7 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
         ):
             return
         patience = _PATIENCE_LINES if MASK in word else patience - 1
-        if MASK not in word and is_item(word, named.strength):
+        if is_item(word, named.strength):
             patience = _PATIENCE_LINES
             yield Value(*line.span(group), is_quoted=True)
         if not patience:

@@ -43,6 +43,7 @@ _LINE_STOP = re.compile(
 """What ends a value that has its line for itself: a comment, or that it has not."""
 _NO_VALUE = re.compile(
     r"[{\[(](?=[\s\"'{\[]|$)|\[[^\]\s]*\](?:\s|$|,)|\([^)\s]*\)(?:\s|$|,)|\{[^}\s]*\}|(?:#|//)(?=[\s#!]|$)"
+    r"|\([A-Z][a-z]+-[A-Z]"  # a call, in PowerShell
 )
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "is_item",
     "is_label",
     "is_made_up",
+    "is_metavariable",
     "is_placeholder",
     "is_prose",
     "is_secret",
@@ -37,15 +38,21 @@ _AROUND_WORDS = ".,;:!?\"'()[]"
 _PLACEHOLDER = re.compile(
     r"""(?xis)
       [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
+    | \S*[*•●]{3,}\S* | [\w\-]{0,12}(?:\.{3}|…)[\w\-]{0,8}              # xoxb-****, sk-...a1b2
+    | .*(?P<same>[^\W_])(?P=same){7}.*                                 # sk_test_xxxxxxxxxxxx
+    | (?-i:[A-Z]{2,}(?:[_+][A-Z]{2,})+)                                  # CHANGE_ME, DATA+OMITTED
+    | (?:see|ask|stored|kept|refer|check|contact)\b[ :].*               # see vault
+    | (?:[a-z]+[ ])?[a-z]\w*\(\d+(?:,[ ]?\d+)?(?:\)(?:[ ,;\[].*)?)?           # varchar(64) NOT NULL
     | \$\w*\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
     | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
-    | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]         # {token}, [REDACTED]
-    | (?:<|&lt;|&\#x3C;)[\w .:/\-]*(?:>|&gt;)?               # <password>
+    | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]? | \([\w ,.'\-]*\)?
+    | \[\w+\(.*                                              # {token}, [REDACTED], (known after apply)
+    | (?:<|&lt;|&\#x3C;)[\w .:/|\-]*(?:>|&gt;)?               # <password>, <|endoftext|>
     | alias/[\w/\-]+                                          # of a key of AWS
     | \d+[ -]?(?:bytes?|bits?)                                           # as kubectl describes a Secret
     | %(?:\w+%|[sdvrq])                                      # %PASSWORD%, %s
     | !(?:vault|ref|sub|getatt|join|importvalue|secret|env|env_var|include|reference|encrypted)\b.*
-    | @\w+@                                                  # @PASSWORD@
+    | @[\w.\-]+@                                             # @PASSWORD@
     | (?:env|file|vault|ref\+\w+|op|arn|ssm|gcpsm|awssm|akv|sops|keyring|valueFrom):\S*  # where it is to be found
     | (?:~|\.{1,2})?(?:/(?=(?:etc|var|run|usr|home|opt|tmp|mnt|root|srv|secrets?|app|data|vault|certs?|dev|proc|sys
       |users|private|tls|ssl|config|workspace)\b)|(?<=[~.])/)[\w.@%+\-/]*  # a path
@@ -62,7 +69,7 @@ _PUBLIC = re.compile(
       (?:(?:sk-)?(?:ssh|ecdsa)-[\w.@\-]+[ \t]+)?AAAA[A-Za-z0-9+/]{2}(?:NzaC|VjZH|NrLX)[^\n]*  # ssh
     | age1[0-9a-z]{50,}
     | SHA256:[A-Za-z0-9+/]{43}=?
-    | 0x(?:[0-9A-Fa-f]{8}){1,2}                                # of GPG
+    | 0x(?:[0-9A-Fa-f]{8}){1,2} | 0x[0-9A-Fa-f]{40}               # of GPG, of Ethereum
     | [0-9A-F]{40}
     | [0-9a-z]{25}                                             # the id of an object of Docker Swarm
     | -----BEGIN[ ](?:[A-Z0-9 ]*PUBLIC[ ]KEY|CERTIFICATE)[^\n]*.*
@@ -79,8 +86,8 @@ _CODE = re.compile(
     | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.*
     | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
-    | (?i:n?var(?:char|binary)2?|n?char|decimal|numeric|binary|bit)\(\d+.*
-    | [A-Za-z_][\w.\[\]]*\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
+    | [*&\[\]]*[a-z]\w*\.[A-Z][A-Za-z]+ | [A-Z]\w*<[A-Za-z_&'\[(].*    # oauth2.Token, Option<String>
+    | [A-Za-z_][\w.\[\]]*[?!]?\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
     | [A-Za-z_]\w*\([\w.,\s"'=*()]*\)(?:\.\w+(?:\([^()]*\))?)*
     | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
       |data|module|secrets|github|inputs?|user|conn|credentials?|creds|ctx|state|form|body|outputs|event|response|resp
@@ -91,17 +98,21 @@ _CODE = re.compile(
 _ALTERNATIVE = re.compile(r"[ \t]+(?:\?\?|\|\||\?:|or)[ \t].*", re.DOTALL)
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
-_METAVARIABLE = re.compile(r"(?:[A-Z]+_)?([A-Z]+)")
+_LOWER_NAME = re.compile(r"[a-z]+(?:[_ ][a-z]+)*")
+_TITLE = re.compile(r"[A-Z][\w/\-]*(?: [A-Z(][\w/\-)]*)+")
 _UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
+_ACCOUNT_MASKED = re.compile(rf"://.*{MASK}|:{MASK}@")
+_ALNUM = re.compile(r"[^\W_]")
 _TECHNICAL = re.compile(
     r"(?i)(?:sha|base|md|utf|u?int|float|double|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
     r"|\d+(?:st|nd|rd|th|s|ms|min|h|d|days?|kb|mb|gb|kib|mib|gib|bytes?|bits?|chars?|fa|x|%)"
-    r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?|v\d+(?:alpha|beta|rc)\d*"
+    r"|\d{4}-\d\d-\d\d.*|\d[\d:.,]*z?|v\d+(?:alpha|beta|rc)\d*|v?\d{1,4}[.:]\d+[.\-+~][\w.+~:\-]*"
 )
 _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NAME_LIKE = re.compile(r"[\w.:/\-]+")
 _SEPARATOR = re.compile(r"[-./_:]")
 _LETTERS = re.compile(r"[^A-Za-z]+")
+_PHRASE = re.compile(r"[^\W\d_]+(?:[ \-][^\W\d_]+)*[.?!]?")
 _CODE_OF_GROUPS = re.compile(r"(?=[^0-9]*[0-9])(?:[A-Za-z0-9]{6,12}|[A-Za-z0-9]{3,12}(?:[- ][A-Za-z0-9]{3,12})+)")
 """A code for recovery: `a1b2c-d3e4f`."""
 
@@ -114,11 +125,12 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
         strength: How sure the name is.
         is_quoted: It stood in quotes, so it is no code.
     """
-    value = value.strip()
+    said = value.strip()
+    value = _without_masks(said) if MASK in said else said
     if len(value) > _LOOKED_AT:
         return True
     folded = value.lower().rstrip(_PUNCTUATION + ")]}")
-    if not folded or folded in LITERALS or MASK in value:
+    if not folded or folded in LITERALS:
         return False
     if value.isalnum():
         if not folded.strip("x") or (value.isupper() and folded in NAMES):
@@ -130,10 +142,16 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if strength is Strength.STRONG or (strength is Strength.QUOTED and is_quoted and not value.isdigit()):
         return True
     if strength is Strength.LIKELY:
-        return _PLAIN_NAME.fullmatch(value) is None
+        return _PLAIN_NAME.fullmatch(value) is None and _TITLE.fullmatch(value) is None
     if strength is Strength.FAINT:
-        return len(value) >= _LONG and looks_random(value) and not is_uuid(value)
-    return looks_random(value) or is_made_up(value)
+        return len(value) >= _LONG and looks_random(said) and not is_uuid(value) and not value.isdigit()
+    return looks_random(said) or is_made_up(said)
+
+
+def _without_masks(value: str) -> str:
+    """What is left to be judged where a part of a value is masked already, and not only to tell a user or a host."""
+    words = (word.replace(MASK, "") for word in value.split() if not _ACCOUNT_MASKED.search(word))
+    return " ".join(filter(_ALNUM.search, words))
 
 
 def _is_public(value: str, strength: Strength) -> bool:
@@ -150,8 +168,13 @@ def is_placeholder(value: str) -> bool:
         return all(
             name.isupper() or name.isdigit() or rate_name(name) is not None for name in variables.groups() if name
         )
-    word = _METAVARIABLE.fullmatch(value)  # --api-key API_KEY
-    return word is not None and "_" in value and word[1].lower() in NAMES
+    first, _, rest = value.partition(" (")  # enabled (bcrypt)
+    return bool(rest) and first.lower() in LITERALS
+
+
+def is_metavariable(value: str) -> bool:
+    """Whether a value only says what would stand there, in a grammar: `PASSWORD 'new_password'`."""
+    return _LOWER_NAME.fullmatch(value) is not None and rate_name(value) is not None
 
 
 def is_code(value: str) -> bool:
@@ -164,8 +187,12 @@ def is_code(value: str) -> bool:
 
 def is_label(name: str, value: str) -> bool:
     """Whether the value only says again what the name says: `"password": "Password"`, `login.password=Passwort`."""
+    if value.islower():
+        return False
+    words = _LETTERS.sub(" ", value).lower().split()
+    is_phrase = _PHRASE.fullmatch(value) is not None
     is_same = _fold(value) == _fold(name) or (value.isalpha() and rate_name(value) is Strength.STRONG)
-    return is_same and not value.islower()
+    return is_same or (is_phrase and (not value.isascii() or not set(words).isdisjoint(_LETTERS.split(name.lower()))))
 
 
 def _fold(text: str) -> str:
@@ -174,7 +201,7 @@ def _fold(text: str) -> str:
 
 def looks_random(value: str) -> bool:
     """Whether somebody made the text up to be hard to guess; words, numbers and names of things are not."""
-    value = value[:_LOOKED_AT]
+    value = value.replace(MASK, "")[:_LOOKED_AT]
     if value.isdigit():
         return len(value) >= _LONG_NUMBER
     if len(value) < _MIN_RANDOM or "://" in value or any(map(str.isspace, value)) or _TECHNICAL.fullmatch(value):
@@ -208,7 +235,7 @@ def is_uuid(value: str) -> bool:
 
 def is_made_up(value: str) -> bool:
     """Whether a word of a sentence is none of its language: letters and digits in one."""
-    value = value.rstrip(_PUNCTUATION)
+    value = value.replace(MASK, "").rstrip(_PUNCTUATION)
     return (
         len(value) >= _MIN_MADE_UP
         and not any(map(str.isspace, value))
@@ -232,4 +259,8 @@ def is_item(value: str, strength: Strength) -> bool:
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
     words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
-    return len(words) > 1 and sum(word in PROSE or word in NAMES for word in words) > is_quoted
+    return len(words) > 1 and sum((word in PROSE) + 2 * _names_secrets(word) for word in words) > is_quoted
+
+
+def _names_secrets(word: str) -> bool:
+    return word in NAMES or rate_name(word) is Strength.STRONG

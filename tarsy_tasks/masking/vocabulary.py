@@ -20,12 +20,14 @@ __all__ = [
     "PATS_OF",
     "PHRASES",
     "PROSE",
+    "SECRETS_NAMED",
     "SECRETS_OF",
     "SEEDS",
     "STRONG",
-    "TOKENS_OF_PAGES",
+    "TOKENS_OF_TEXTS",
     "VALUES_BELOW",
     "VALUES_LISTED",
+    "VERBS",
     "WEAK",
     "WEAK_ENDINGS",
 ]
@@ -92,8 +94,23 @@ SECRETS_OF = _words(
     """
 )
 """`client_secret` is strong; `tls_secret` may be the name of an object in Kubernetes."""
-TOKENS_OF_PAGES = _words("next page continuation continue cursor pagination sync skip start resume prev previous")
-"""`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked."""
+SECRETS_NAMED = _words("pull existing")
+"""`existingSecret` is the name of an object in Kubernetes."""
+TOKENS_OF_TEXTS = _words(
+    """
+    next page continuation continue cursor pagination sync skip start resume prev previous
+    key eos bos pad unk sep cls mask special added stop vocab
+    """
+)
+"""`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked. `eos_token`:
+of a tokenizer. `PublicKeyToken`: of .NET."""
+VERBS = _words(
+    """
+    update reset change require requires use uses has is show allow enable disable force verify validate check send
+    generate create rotate remember save store forgot skip hide revoke expire
+    """
+)
+"""`update_password: on_create` says when."""
 PATS_OF = _words("github gh gitlab ado azure devops asana docker bitbucket personal")
 """`GITHUB_PAT` is a personal access token, `URL_PAT` a pattern."""
 SEEDS = _words("otp totp mfa wallet hd")
@@ -113,11 +130,14 @@ ALLOWED_SUFFIXES = _words(
 LITERALS = _words(
     """
     true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
+    sha1 sha224 sha256 sha384 sha512 md5 hs256 hs384 hs512 rs256 rs384 rs512 es256 es384 ps256 eddsa bcrypt scrypt
+    argon2 argon2i argon2id pbkdf2
+    xoauth2 plain login gssapi external
     bearer digest cram-md5 digest-md5 scram-sha-1 scram-sha-256 ntlm kerberos oidc saml oauth oauth2 ldap jwt opaque
 
     required optional expected set missing invalid valid expired incorrect wrong changed unchanged reset ok okay hidden
     redacted masked removed omitted filtered denied granted failed success succeeded unknown present absent provided
-    rotated not new old passwords tokens secrets credentials keys placeholder todo fixme
+    rotated same not new old passwords tokens secrets credentials keys placeholder todo fixme
 
     str string int integer number bool boolean text varchar char object array list dict map bytes byte void char[]
     string[] byte[] []byte optional[str] securestring secretstr float double date uuid
@@ -125,15 +145,16 @@ LITERALS = _words(
     flag flags option options argument arguments variable variables parameter parameters field fields prompt file here
     below above key keyfile value data
     the a an is are was be must should may can will has have had for to of in on at by with from and or that this it its
-    your you my our we i if when where which what who how please enter type provide use using
+    your you my our we i run see ask click open try call
+    if when where which what who how please enter type provide use using
     """
 )
 """Values that are no secrets: of settings, about secrets, types, and words with which a sentence goes on."""
 
 PAIR_NAMES = _words(
     """
-    name key id field parameter variable header setting property parameterkey parametername optionname variablename
-    settingname propertyname headername fieldname attributename envname
+    name key id label field parameter variable header setting property parameterkey parametername optionname
+    variablename settingname propertyname headername fieldname attributename envname
     """
 )
 PAIR_VALUES = _words(
@@ -143,9 +164,9 @@ PAIR_VALUES = _words(
     """
 )
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
-COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys")
+COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys cookies")
 """`{"passwords": {"root": "x"}}`."""
-VALUES_BELOW = PAIR_VALUES | _words("plaintext text current")
+VALUES_BELOW = PAIR_VALUES | _words("plaintext text current const")
 """`{"password": {"value": "x"}}`."""
 
 VALUES_LISTED = _words("enum examples values")
@@ -165,7 +186,8 @@ PROSE = _words(
     did not for to of in on at by with from and or but that this these those it its your you my our we they if when
     where which what who how please enter type provide use using used least than too only no length characters
     character required expired invalid incorrect missing changed field value updated successfully rotated
-    generated failed left remaining sent stored
+    generated failed left remaining sent stored as before after same
+    de la el los las para con su tu le les des du votre der die das den ein eine ihr dein mit und oder pour
     """
 )
 """Several words with one of these among them are a sentence rather than a passphrase."""
