@@ -29,6 +29,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.redis_url import RedisUrl
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.signing import signing_settings
 
@@ -98,6 +99,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 _AGENT_SOCKET_S = 2
+_URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 
 
 class TarsyApp(Celery):
@@ -129,7 +131,8 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     settings |= signing_settings(environment)
     # Whoever changes one option means to keep the others.
     options = {**DEFAULTS["broker_transport_options"], **settings["broker_transport_options"]}
-    app.config_from_object({**settings, "broker_transport_options": options})
+    urls = {name: RedisUrl(url) for name in _URLS if isinstance(url := settings.get(name), str)}
+    app.config_from_object({**settings, **urls, "broker_transport_options": options})
     return app
 
 
@@ -157,7 +160,7 @@ def _agent_app(redis_url: str) -> TarsyApp:
 def broker_urls(app: Celery) -> list[str]:
     """Where an application has its broker and its results, with the passwords."""
     found: list[str] = []
-    for name in ("broker_url", "broker_read_url", "broker_write_url", "result_backend"):
+    for name in _URLS:
         value: str | list[str] | tuple[str, ...] | None = app.conf.get(name)
         # Several are alternatives.
         for text in (value,) if isinstance(value, str) else value or ():

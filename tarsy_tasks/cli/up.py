@@ -10,6 +10,7 @@ from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.output import console, notes
 from tarsy_tasks.cli.stack import Stack
 from tarsy_tasks.config import find_config_path, load_config
+from tarsy_tasks.redis_url import hide_password
 
 __all__ = ["up"]
 
@@ -46,7 +47,7 @@ def up(
     with Stack(environment, _print_line) as stack:
         try:
             where = redis_url or stack.start_valkey()
-            notes.print(f"servers: {', '.join(servers) or 'none'}; Redis: {_without_password(where)}", markup=False)
+            notes.print(f"servers: {', '.join(servers) or 'none'}; Redis: {hide_password(where)}", markup=False)
             stack.start_celery("worker", "worker", "-l", loglevel, "-c", str(concurrency), "-E")
             stack.start_celery("beat", "beat", "-l", loglevel)
             if flower_port:
@@ -66,8 +67,3 @@ def up(
 def _print_line(name: str, line: str) -> None:
     with suppress(OSError):  # whoever read this may be gone; the process that printed it must not block
         console.print(Text.assemble((f"{name:<7}", _COLOURS.get(name, "")), " ", line), soft_wrap=True)
-
-
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

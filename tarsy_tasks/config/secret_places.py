@@ -26,6 +26,8 @@ __all__ = ["Secret", "find_exposed", "find_secrets", "find_written", "is_secret_
 
 _RANDOM = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{16,}")
 """What makes the value of a vague name a secret: `SORT_KEY` is a name of many meanings."""
+_COUNTED = re.compile(r"(?i)tokens$")
+"""`MAX_TOKENS` is a number of what a language model reads, `API_TOKENS` more of a secret."""
 _VAGUE = re.compile(r"(?i)(?:^|[-_.])(?:pat|private|sig|signature)$")
 """Names that mean nothing in a text at large, but in a configuration."""
 _HARMLESS = re.compile(
@@ -62,6 +64,8 @@ class Secret(NamedTuple):
 
 def is_secret_name(name: str) -> bool:
     """Whether a key, a variable, a header, an option or a parameter is named like one that holds a secret."""
+    if _COUNTED.search(name):
+        return False
     return is_header(name) or rate_name(name) is not None or _VAGUE.search(name) is not None
 
 
@@ -126,9 +130,9 @@ def _is_default(text: str, written: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    if not is_secret_name(name):
+    if not is_secret_name(name) and not _COUNTED.search(name):
         return False
-    if not is_header(name) and rate_name(name) in (None, Strength.FAINT):
+    if _COUNTED.search(name) or (not is_header(name) and rate_name(name) in (None, Strength.FAINT)):
         return has_references(value) or _RANDOM.fullmatch(value) is not None
     return _HARMLESS.fullmatch(value) is None
 

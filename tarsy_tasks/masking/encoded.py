@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.search import Search
 
-__all__ = ["find_encoded", "mask_encoded"]
+__all__ = ["ENCODED", "find_encoded", "mask_encoded"]
 
 _PROBE = 32
 _SAMPLE = 4096
@@ -22,9 +22,10 @@ _LATIN_BYTES = bytes((*_TEXT_BYTES, *range(248, 256)))
 _WIDTHS = range(60, 80, 4)
 _WRAPPED = re.compile(r"(\r?\n[ \t]*)[A-Za-z0-9+/]+={0,2}(?![^\s\"'`<])(?:\1[A-Za-z0-9+/]+={0,2}(?![^\s\"'`<]))*")
 """The lines below one of base64, as in mail."""
-_search = Search([r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"])
+ENCODED = r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"
 """Each four characters of it are three letters, of which the first shows in the first; of a checksum that is rarely so.
 """
+_search = Search([ENCODED])
 
 
 def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]) -> Iterator[Edit]:

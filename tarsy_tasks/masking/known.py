@@ -22,6 +22,7 @@ _MIN_LETTERS = 12
 """A password that is a word, such as `postgres`, stands in too many innocent places."""
 _MIN_BASE64 = 8
 _MOST_ESCAPED = 5
+_LONG_LINE = re.compile(r"(?!-----)\S{16,}")
 _STANDS_ALONE = 12
 """A shorter one counts only where no letter or digit adjoins it."""
 
@@ -38,7 +39,7 @@ class KnownSecrets:
 
     def add(self, values: Iterable[str]) -> None:
         """Know these values, too. What is too short is left out: to mask it would mask half of every text."""
-        worthy = {value for value in values if _is_worthy(value)}
+        worthy = {each for value in values for each in (value, *_long_lines(value)) if _is_worthy(each)}
         with self._lock:
             if not worthy - self._values:
                 return
@@ -63,6 +64,13 @@ class KnownSecrets:
             while start >= 0:
                 yield Edit(start, start + len(form))
                 start = text.find(form, start + len(form))
+
+
+def _long_lines(value: str) -> Iterator[str]:
+    """Of a value of several lines, such as a key, those that say by themselves what it is: logs show line by line."""
+    for line in value.split("\n") if "\n" in value else ():
+        if _LONG_LINE.fullmatch(line.strip()):
+            yield line.strip()
 
 
 def _is_worthy(value: str) -> bool:

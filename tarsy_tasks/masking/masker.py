@@ -17,7 +17,7 @@ from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
 from tarsy_tasks.masking.commands import ARRAYS, COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.encoded import find_encoded, mask_encoded
+from tarsy_tasks.masking.encoded import ENCODED, find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, LINE_FORMS, find_forms, find_in_lines
 from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
 from tarsy_tasks.masking.html_tables import find_in_html_tables
@@ -56,20 +56,22 @@ _KINDS = (
 )
 
 _escapes = Places([r"\\"])
-_anything = Places(
-    [
-        ASSIGNED,
-        HEADINGS,
-        BORDERS,
-        STATEMENTS,
-        *ANNOUNCEMENTS,
-        *COMMANDS,
-        ARRAYS,
-        *CLUES,
-        *_KINDS,
-        *(form.pattern for form in (*FORMS, *LINE_FORMS)),
-    ]
+_SIGNS = (
+    ASSIGNED,
+    HEADINGS,
+    BORDERS,
+    STATEMENTS,
+    *ANNOUNCEMENTS,
+    *COMMANDS,
+    ARRAYS,
+    *CLUES,
+    *_KINDS,
+    *(form.pattern for form in (*FORMS, *LINE_FORMS)),
 )
+_anything = Places(_SIGNS)
+_anything_at_all = Places([*_SIGNS, ENCODED])
+"""Asked first, and of most texts nothing else is: each search lets other threads go on, and then has to wait for them.
+"""
 
 
 class _Draft:
@@ -233,12 +235,19 @@ class Masker:
         return draft.text
 
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
+        if not self._may_hold_secrets(draft):
+            return
         mask_string = self._mask_inner(depth)
         if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
         if _is_anything_in(draft.suspicious) or may_hold_words(draft.text):
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
+
+    def _may_hold_secrets(self, draft: _Draft) -> bool:
+        if may_hold_words(draft.text) or (self.patterns and b"\\" in draft.projection):
+            return True
+        return any(map(_anything_at_all.are_in, {draft.projection, unescape(draft.projection)}))
 
     def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         draft.apply(find_in_yaml(draft.text, draft.projection))

@@ -166,11 +166,11 @@ PAIR_VALUES = _words(
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
 COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys cookies")
 """`{"passwords": {"root": "x"}}`."""
-VALUES_BELOW = PAIR_VALUES | _words("plaintext text current const")
+VALUES_BELOW = PAIR_VALUES | _words("plaintext text current const example")
 """`{"password": {"value": "x"}}`."""
 
-VALUES_LISTED = _words("enum examples values")
-"""`{"password": {"examples": ["x"]}}`, as a JSON Schema has it."""
+VALUES_LISTED = _words("enum examples values anyOf oneOf allOf items")
+"""`{"password": {"anyOf": [{"examples": ["x"]}]}}`, as a JSON Schema has it."""
 
 OWNERS = _words(
     """

@@ -310,16 +310,18 @@ def counted(call_tool: Callable[..., ToolResult]) -> Callable[..., ToolResult]:
     """Count the calls of the task `tarsy.call_tool`, which this wraps."""
 
     @wraps(call_tool)
-    def counting(self: Any, server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None) -> ToolResult:
+    def counting(
+        self: Any, server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None, *more: Any, **unknown: Any
+    ) -> ToolResult:
         connection = current_job().connections.get(server) if isinstance(server, str) else None
         if connection is None:
-            return call_tool(self, server, tool, arguments, call)
+            return call_tool(self, server, tool, arguments, call, *more, **unknown)
         sent_at: Any = cast("dict[str, Any]", call).get("sent_at") if isinstance(call, dict) else None
         waited_s = call_metrics.waited_s(sent_at) if isinstance(sent_at, int | float) else None
         label = server, _listed_name(connection, tool)
         with call_metrics.running(*label):
             try:
-                result = call_tool(self, server, tool, arguments, call)
+                result = call_tool(self, server, tool, arguments, call, *more, **unknown)
             except TimeLimitExceeded:
                 call_metrics.add(*label, {f"calls:{Outcome.TIMEOUT}": 1})
                 raise

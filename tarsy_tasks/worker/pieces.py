@@ -16,7 +16,8 @@ from tarsy_tasks.worker.masking import Masker
 
 __all__ = ["are_one_document", "mask_borders", "mask_split"]
 
-_BORDER_CHARS = 512
+_LEAST_REACH, _MOST_REACH, _ALL_REACHES = 512, 8 * 1024, 256 * 1024
+"""Characters on either side of a border that are searched together: the fewer parts, the more."""
 _TOKEN = re.compile(r"[\w+/=.~%\-]*")
 _LINE_OF_YAML = re.compile(r"\s*(?:-\s|---|#|[\"']?[\w.\-/]+[\"']?:(?:\s|$))")
 _NOT_BEFORE_REST, _NOT_FIRST_OF_REST = "\r\n)]}>", "\r\n{[(<"
@@ -24,18 +25,34 @@ _NOT_BEFORE_REST, _NOT_FIRST_OF_REST = "\r\n)]}>", "\r\n{[(<"
 
 def mask_borders(texts: list[str], masker: Masker) -> list[str]:
     """The parts, without what is a secret only together with its neighbours: a server may cut where it likes."""
+    texts = _mask_split_known(texts, masker)
+    reach = min(_MOST_REACH, max(_LEAST_REACH, _ALL_REACHES // (len(texts) or 1)))
     masked, tail = [*texts], ""
     for index, text in enumerate(texts):
-        head = text[:_BORDER_CHARS]
-        if _may_go_on(tail, head):
-            before, after, together = masker.mask(tail), masker.mask(head), masker.mask(tail + head)
+        head = text[:reach]
+        if _may_go_on(tail, head) and (together := masker.mask(tail + head)) != tail + head:
+            before, after = masker.mask(tail), masker.mask(head)
             if together != before + after:
                 end = before[_common(before, together) :]
                 beginning = after[: len(after) - _common(after[::-1], together[::-1])]
                 _mask_end(masked, texts, index, len(tail if MASK in end else end))
                 # What has its name cut off would not be known any more.
-                masked[index] = _without_beginning(text, len(head if MASK in after else beginning))
-        tail = (tail + text[-_BORDER_CHARS:])[-_BORDER_CHARS:]
+                length = len(head if MASK in after else beginning)
+                masked[index] = _without_beginning(text, length, is_all=length >= reach)
+        tail = (tail + text[-reach:])[-reach:]
+    return masked
+
+
+def _mask_split_known(texts: list[str], masker: Masker) -> list[str]:
+    """The parts, without the pieces of known secrets, however long; whole ones stay."""
+    masked = [*texts]
+    ends = [*accumulate(map(len, texts))]
+    for start, end, _ in reversed(masker.find_known("".join(texts))):
+        first, last = bisect_right(ends, start), bisect_left(ends, end)
+        for index in range(first, last + 1) if first < last else ():
+            offset = ends[index] - len(texts[index])
+            begins, stops = max(start - offset, 0), end - offset
+            masked[index] = masked[index][:begins] + MASK + masked[index][stops:]
     return masked
 
 
@@ -82,11 +99,11 @@ def _may_go_on(tail: str, head: str) -> bool:
     return bool(head.strip()) and head[0] not in _NOT_FIRST_OF_REST
 
 
-def _without_beginning(text: str, length: int) -> str:
+def _without_beginning(text: str, length: int, *, is_all: bool) -> str:
     """The text with so many characters masked, and if that is all that was looked at, as many more as a token has."""
     if not length:
         return text
-    rest = _TOKEN.match(text, length) if length >= _BORDER_CHARS else None
+    rest = _TOKEN.match(text, length) if is_all else None
     return MASK + text[rest.end() if rest else length :]
 
 

@@ -88,6 +88,8 @@ def worker(start_worker: StartWorker) -> Worker:
 def tools(worker: Worker) -> ToolExecutor:
     tools = ToolExecutor(timeout_s=20)
     tools.execute(ToolCall(id="n", name="neighbour.echo", arguments={"text": "connect"}))
+    # All of them are started at once, a few at a time, and the last has to wait for that.
+    tools.list_tools()
     return tools
 
 

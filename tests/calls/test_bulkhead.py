@@ -166,7 +166,7 @@ def test_connections_that_are_cut_under_load_leave_the_limit_as_it_was(narrow: N
         for _ in range(2):
             begun = narrow.begun("cut")
             wait_until(partial(narrow.has_begun, "cut", begun + LIMIT), "calls run")
-            client.client_kill_filter(_type="normal", skipme=True)
+            client.client_kill_filter(_type="normal", user="worker")
     assert set(end(calls)) == {Outcome.OK}
     assert (narrow.most_at_once("cut"), narrow.begun("cut")) == (LIMIT, 20)
     again = narrow.submit("again", 2 * LIMIT, seconds=0.5)

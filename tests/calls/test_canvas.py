@@ -67,6 +67,7 @@ def test_a_foreign_producer_may_name_the_arguments(foreign: Celery) -> None:
         (["desk", "echo", {"text": "x"}, {"timeout_s": -1}], ErrorCode.INVALID_MESSAGE),
         (["desk", "echo", {"text": "x"}, {"v": 99}], ErrorCode.INVALID_MESSAGE),
         (["desk", "echo", {"text": "x"}, "no object"], ErrorCode.INVALID_MESSAGE),
+        (["desk", "echo", {"text": "x"}, {}, "more"], ErrorCode.INVALID_MESSAGE),
         (["nowhere", "echo", {"text": "x"}], ErrorCode.UNKNOWN_SERVER),
         (["desk", "nothing", {}], ErrorCode.UNKNOWN_TOOL),
         (["desk", "echo", ["no", "object"]], ErrorCode.INVALID_ARGUMENTS),
@@ -77,6 +78,13 @@ def test_a_foreign_producer_may_name_the_arguments(foreign: Celery) -> None:
 def test_a_wrong_message_is_answered_with_a_reason(foreign: Celery, arguments: list[object], code: ErrorCode) -> None:
     result = foreign.send_task("tarsy.call_tool", arguments, queue="mcp.desk").get(timeout=20)
     assert (result["outcome"], result["error_code"]) == ("rejected", code)
+
+
+def test_an_argument_that_is_not_there_is_refused_by_its_name(foreign: Celery) -> None:
+    sent = foreign.send_task("tarsy.call_tool", ["desk", "echo"], {"argument": {"text": "x"}}, queue="mcp.desk")
+    result = sent.get(timeout=20)
+    assert (result["outcome"], result["error_code"]) == ("rejected", ErrorCode.INVALID_MESSAGE)
+    assert "there is no argument `argument`" in result["content"]
 
 
 def test_a_foreign_producer_cannot_put_arguments_into_the_workers_log(

@@ -91,7 +91,7 @@ def test_a_password_in_the_name_of_a_tool_does_not_leave_the_worker(worker: Work
 
 def test_a_password_that_a_task_fails_of_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
     foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
-    sent = foreign.send_task("tarsy.call_tool", ["blab"], {f"password={SECRET}": 1}, queue="mcp.blab")
+    sent = foreign.send_task("tarsy.list_tools", ["blab"], {f"password={SECRET}": 1}, queue="mcp.blab")
     with pytest.raises(Exception, match="unexpected keyword") as failure:
         sent.get(timeout=20)
     assert SECRET not in str(failure.value)

@@ -26,19 +26,28 @@ class Authority:
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.path, _ = self._write(name, self._key, name, is_authority=True)
 
-    def issue(self, name: str, *, days: int = 1) -> tuple[Path, Path]:
-        """A certificate of this name, which is also good for 127.0.0.1, and its private key.
+    def issue(self, name: str, *, days: int = 1, address: str = "127.0.0.1") -> tuple[Path, Path]:
+        """A certificate of this name, and its private key.
 
         Args:
             days: For how long; a negative number for one that has expired.
+            address: Of the machine that it is good for.
         """
-        return self._write(name, rsa.generate_private_key(public_exponent=65537, key_size=2048), self._name, days=days)
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        return self._write(name, key, self._name, days=days, address=address)
 
     def _write(
-        self, name: str, key: rsa.RSAPrivateKey, issuer: str, *, days: int = 1, is_authority: bool = False
+        self,
+        name: str,
+        key: rsa.RSAPrivateKey,
+        issuer: str,
+        *,
+        days: int = 1,
+        address: str = "127.0.0.1",
+        is_authority: bool = False,
     ) -> tuple[Path, Path]:
         now = datetime.datetime.now(datetime.UTC)
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = [x509.IPAddress(ipaddress.ip_address(address))]
         certificate = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))

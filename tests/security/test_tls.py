@@ -1,24 +1,43 @@
 """Redis behind TLS: encrypted, each side knows the other, and a certificate that is wrong is named."""
 
 import json
+import os
 import ssl
-import time
-from collections.abc import Iterator
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tarsy_tasks import Outcome, ToolCall, ToolExecutor
-from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks import Outcome
 from tests.chaos.network import Network
-from tests.processes import DEMO_SERVER, Worker, environment_of
+from tests.processes import DEMO_SERVER, Worker, free_port
 from tests.redis_users import password_of
 from tests.security.certificates import Authority
 from tests.valkey import Valkey
 
-ECHO = ToolCall(id="1", name="desk.echo", arguments={"text": "hello"})
+# Agents are processes of their own here: they hear of Redis until they end, and try to reach it again.
+CALL = """
+from tarsy_tasks import ToolCall, ToolExecutor
+with ToolExecutor(timeout_s=20) as tools:
+    assert tools.list_tools()
+    print(tools.execute(ToolCall(id="1", name="desk.echo", arguments={"text": "hello"})).content)
+    pending = tools.submit(ToolCall(id="2", name="desk.wait", arguments={"seconds": 15}))
+    pending.cancel()
+    print(pending.result().outcome)
+"""
+FAIL = """
+import time
+from tarsy_tasks import ToolCall, ToolExecutor
+from tarsy_tasks.errors import BrokerUnavailable
+started = time.monotonic()
+try:
+    ToolExecutor(["desk"], timeout_s=2).execute(ToolCall(id="1", name="desk.echo", arguments={"text": "hello"}))
+except BrokerUnavailable as error:
+    print(error)
+assert time.monotonic() - started < 5
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +53,15 @@ def authority(directory: Path) -> Authority:
 @pytest.fixture(scope="module")
 def port(directory: Path, authority: Authority) -> Iterator[int]:
     """Of a Redis that speaks TLS only, and lets in who has a certificate of the authority."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.path))
-    context.load_cert_chain(*authority.issue("redis"))
-    context.verify_mode = ssl.CERT_REQUIRED
-    with Valkey() as valkey, Network(valkey.port, context).running() as network:
+    with Valkey() as valkey, Network(valkey.port, tls(authority, authority.issue("redis"))).running() as network:
         yield network.port
+
+
+def tls(authority: Authority, certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.path))
+    context.load_cert_chain(*certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +74,24 @@ def url_of(port: int, authority: Path, certificate: tuple[Path, Path] | None, us
     return url + (f"&ssl_certfile={certificate[0]}&ssl_keyfile={certificate[1]}" if certificate else "")
 
 
-def refusal(url: str, timeout_s: float = 2.0) -> str:
+def run_agent(code: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def refusal(tmp_path: Path) -> Callable[[str], str]:
     """Why an agent with this URL reaches no Redis; it must say so in time."""
-    started = time.monotonic()
-    with closing(build_app({"broker_url": url, "result_backend": url})) as app:
-        tools = ToolExecutor(["desk"], timeout_s=timeout_s, app=app)
-        with pytest.raises(BrokerUnavailable) as refused:
-            tools.execute(ECHO)
-    assert time.monotonic() - started < timeout_s + 3
-    return str(refused.value)
-
-
-@pytest.fixture(scope="module")
-def configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    path = tmp_path_factory.mktemp("agent") / "mcp.json"
-    path.write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TARSY_MCP_CONFIG", str(path))
-        yield
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
+    return lambda url: run_agent(FAIL, {"TARSY_REDIS_URL": url, "TARSY_MCP_CONFIG": str(config)})
 
 
 def test_a_call_goes_its_whole_way_over_tls(
@@ -77,36 +100,42 @@ def test_a_call_goes_its_whole_way_over_tls(
     worker = Worker(tmp_path, {"desk": DEMO_SERVER}, url_of(port, authority.path, client_certificate))
     try:
         worker.wait_until_ready()
-        with environment_of(worker), ToolExecutor(timeout_s=20) as tools:
-            assert tools.list_tools()
-            assert tools.execute(ECHO).content == "hello"
-            pending = tools.submit(ToolCall(id="2", name="desk.wait", arguments={"seconds": 15}))
-            pending.cancel()
-            assert pending.result().outcome is Outcome.CANCELLED
+        assert run_agent(CALL, worker.environment_of("agent")).split() == ["hello", Outcome.CANCELLED]
     finally:
         worker.stop()
 
 
-@pytest.mark.usefixtures("configuration")
 def test_a_redis_with_a_certificate_of_a_strange_authority_is_not_trusted(
-    port: int, directory: Path, client_certificate: tuple[Path, Path]
+    port: int, directory: Path, client_certificate: tuple[Path, Path], refusal: Callable[[str], str]
 ) -> None:
     stranger = Authority(directory, "stranger")
     assert "certificate verify failed" in refusal(url_of(port, stranger.path, client_certificate, "agent"))
 
 
-@pytest.mark.usefixtures("configuration")
-def test_who_shows_no_certificate_is_not_let_in(port: int, authority: Authority) -> None:
+def test_a_redis_with_the_certificate_of_another_machine_is_not_trusted(
+    authority: Authority, client_certificate: tuple[Path, Path], refusal: Callable[[str], str]
+) -> None:
+    elsewhere = tls(authority, authority.issue("elsewhere", address="127.0.0.2"))
+    with Network(free_port(), elsewhere).running() as network:
+        said = refusal(url_of(network.port, authority.path, client_certificate, "agent"))
+    assert "IP address mismatch" in said
+
+
+def test_a_certificate_is_asked_for_where_the_address_does_not_say_so(port: int, refusal: Callable[[str], str]) -> None:
+    assert "certificate verify failed" in refusal(f"rediss://agent:{password_of('agent')}@127.0.0.1:{port}/0")
+
+
+def test_who_shows_no_certificate_is_not_let_in(port: int, authority: Authority, refusal: Callable[[str], str]) -> None:
     assert "Redis did not answer" in refusal(url_of(port, authority.path, None, "agent"))
 
 
-@pytest.mark.usefixtures("configuration")
-def test_what_is_not_encrypted_is_not_answered(port: int) -> None:
+def test_what_is_not_encrypted_is_not_answered(port: int, refusal: Callable[[str], str]) -> None:
     assert "Redis did not answer" in refusal(f"redis://agent:{password_of('agent')}@127.0.0.1:{port}/0")
 
 
-@pytest.mark.usefixtures("configuration")
-def test_an_authority_that_is_no_file_is_named(port: int, client_certificate: tuple[Path, Path]) -> None:
+def test_an_authority_that_is_no_file_is_named(
+    port: int, client_certificate: tuple[Path, Path], refusal: Callable[[str], str]
+) -> None:
     said = refusal(url_of(port, Path("/nowhere/authority.pem"), client_certificate, "agent"))
     assert "No such file" in said or "/nowhere/authority.pem" in said
 

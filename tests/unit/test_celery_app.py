@@ -41,6 +41,27 @@ def test_a_broken_celeryconfig_is_an_error_that_names_it(tmp_path: Path) -> None
         load_celeryconfig(tmp_path)
 
 
+def test_the_settings_show_no_password_where_they_are_printed() -> None:
+    url = "redis://worker:hunter2@redis.internal:6379/0"
+    app = build_app({"broker_url": url, "result_backend": f"{url};{url}"})
+    assert "hunter2" not in repr(app.conf)
+    assert "redis://redis.internal:6379/0" in repr(app.conf)
+    assert app.conf.broker_url == url
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("rediss://h/0", "rediss://h/0?ssl_cert_reqs=required"),
+        ("rediss://h/0?db=1;rediss://i", "rediss://h/0?db=1&ssl_cert_reqs=required;rediss://i?ssl_cert_reqs=required"),
+        ("rediss://h/0?ssl_cert_reqs=none", "rediss://h/0?ssl_cert_reqs=none"),
+        ("redis://h/0", "redis://h/0"),
+    ],
+)
+def test_with_tls_a_certificate_is_asked_for(written: str, meant: str) -> None:
+    assert build_app({"broker_url": written}).conf.broker_url == meant
+
+
 def test_an_agent_reads_no_celeryconfig(tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text("worker_concurrency = 7\n")
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,9 @@
 
 import base64
 import json
+import random
+from itertools import pairwise
+from string import ascii_letters, digits
 
 import pytest
 import yaml
@@ -17,7 +20,7 @@ from mcp_types import (
 from tarsy_tasks import ToolResult
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.known import KnownSecrets
-from tarsy_tasks.masking.masker import build_masker
+from tarsy_tasks.masking.masker import Masker, build_masker
 from tarsy_tasks.worker.content import STRUCTURED_LIMIT, build_result
 
 KNOWN = "kn0wn-Q7wE5rT3yU1iO9pA8sD6fG4hJ2kL0zXc"
@@ -25,9 +28,9 @@ masker = build_masker(known=KnownSecrets([KNOWN]))
 SECRET = {"kind": "Secret", "data": {"walnut": "d2FsbnV0LXRyZWU=", "other": "YWNvcm4="}, "type": "Opaque"}
 
 
-def build(*content: object, **fields: object) -> ToolResult:
+def build(*content: object, own: Masker = masker, **fields: object) -> ToolResult:
     result = CallToolResult(content=list(content), **fields)
-    return build_result(result, masker, call_id="c", name="s.t", attempts=1, duration_s=0.1)
+    return build_result(result, own, call_id="c", name="s.t", attempts=1, duration_s=0.1)
 
 
 def text(value: str) -> TextContent:
@@ -60,6 +63,19 @@ def test_a_document_in_parts_is_put_together_only_for_its_secrets() -> None:
     innocent = json.dumps({"user": "ann", "a": [1, 2]})
     assert build(text(innocent[:9]), text(innocent[9:])).content == f"{innocent[:9]}\n{innocent[9:]}"
     assert build(text("kind: Secret"), text("type: Opaque")).content == "kind: Secret\ntype: Opaque"
+
+
+@pytest.mark.parametrize("cuts", [(800,), (3, 1400), (500, 900, 1300), (1, 2, 3)])
+def test_a_long_secret_is_masked_wherever_it_is_split(cuts: tuple[int, ...]) -> None:
+    letters = random.Random(5)
+    long = "".join(letters.choice(ascii_letters + digits) for _ in range(1467))
+    token = f"eyJhbGciOiJIUzI1NiJ9.{long}.{long[:43]}"
+    knowing = build_masker(known=KnownSecrets([long]))
+    for secret, own in ((long, knowing), (f"a {long}", knowing), (token, masker)):
+        borders = [0, *cuts, len(secret)]
+        pieces = [secret[start:end] for start, end in pairwise(borders)]
+        result = build(*map(text, pieces), own=own)
+        assert len(result.content.replace(MASK, "").replace("\n", "")) < 30, result.content
 
 
 def test_a_known_secret_is_masked_that_is_split_over_attachments_or_strings() -> None:

@@ -52,6 +52,22 @@ def test_words_examples_and_annotations_hold_no_secret_and_the_schema_stays_one(
     assert found.annotations["readOnlyHint"] is True
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ({"const": "hunter2-hunter2"}, {"const": MASK}),
+        ({"example": "hunter2-hunter2"}, {"example": MASK}),
+        ({"anyOf": [{"const": "hunter2-hunter2"}, {"type": "null"}]}, {"anyOf": [{"const": MASK}, {"type": "null"}]}),
+        ({"items": {"oneOf": [{"enum": ["hunter2-hunter2"]}]}}, {"items": {"oneOf": [{"enum": [MASK]}]}}),
+    ],
+)
+def test_a_password_is_masked_wherever_a_schema_may_have_its_values(
+    written: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    found = build_definition("desk", "act", tool(inputSchema={"properties": {"password": written}}), MASKER)
+    assert found.input_schema["properties"] == {"password": shown}
+
+
 def test_a_schema_without_secrets_stays_as_it_is() -> None:
     schema = {"type": "object", "properties": {"password": {"type": "string", "pattern": "^[a-z]{8,}$"}}}
     assert build_definition("desk", "act", tool(inputSchema=schema), MASKER).input_schema == schema

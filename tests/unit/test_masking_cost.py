@@ -80,7 +80,8 @@ def test_the_cost_of_long_logs_is_linear(line: str, length: int) -> None:
 )
 def test_words_of_secrets_that_are_in_each_line_of_a_log_cost_little(line: str) -> None:
     plain = '{"level": "info", "msg": "handled", "items_count": 17, "http_method": "post", "item_name": "db"}\n'
-    few_s = max(min(cost_s(plain * 8000) for _ in range(3)), LEAST_S)
+    # With a secret, for where there is none at all the first search is the last.
+    few_s = max(min(cost_s(f"password: hunter2\n{plain * 8000}") for _ in range(3)), LEAST_S)
     assert any(cost_s(line * 8000) <= 9 * few_s for _ in range(3))
 
 

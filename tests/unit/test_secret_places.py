@@ -23,6 +23,7 @@ WRITTEN: list[tuple[str, dict[str, Any]]] = [
     ("env.PEM", {"command": "x", "env": {"PEM": "-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END"}}),
     ("env.MY_KEY", {"command": "x", "env": {"MY_KEY": RANDOM}}),
     ("env.SIGNATURE", {"command": "x", "env": {"SIGNATURE": RANDOM}}),
+    ("env.API_TOKENS", {"command": "x", "env": {"API_TOKENS": f"{RANDOM},{RANDOM}"}}),
     ("env.GH_PAT", {"command": "x", "env": {"GH_PAT": RANDOM}}),
     ("env.CONF", {"command": "x", "env": {"CONF": '{"password": "hunter2"}'}}),
     (

@@ -90,3 +90,13 @@ def test_half_a_secret_is_not_left_in_the_last_words_either(secret: str) -> None
         output = ServerOutput("db", masker)
         output.record_line(f"{'x' * place} {secret} {'y' * 9000}".encode())
         assert secret[:5] not in output.last_words()
+
+
+def test_of_a_known_secret_of_many_lines_none_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tarsy_tasks.server.db")
+    lines = ["begin", *[f"q7Xv2mT9cLr4Zk8B{number}" * 2 for number in range(5)], "end"]
+    output = ServerOutput("db", build_known_masker(known=KnownSecrets(["\n".join(lines)])))
+    for line in lines:
+        output.record_line(f"  {line}".encode())
+    assert caplog.messages[0] == "stderr:   begin"
+    assert "q7Xv" not in caplog.text
