@@ -48,7 +48,7 @@ _NAME_LIKE = re.compile(r"[a-z]+(?:[-_.][a-z]+)+|[A-Z]+\d?(?:[ _][A-Z]+\d?)*")
 _ASSIGNMENTS = ("=", ":=", ":")
 """What stands in the second column of settings that are aligned."""
 _CAPITALS = re.compile(r"[A-Z_]{2,}(?: [A-Z_]{2,})+[ \r]*")
-"""A heading with a blank between its words, as `column -t` and `kubectl` do not leave it."""
+"""A heading with one blank between its words."""
 _RULE = re.compile(r"[\s|+:=\-\u2500-\u257f]*")
 _HEADINGS = {
     mark: re.compile(

@@ -39,13 +39,13 @@ _PLACEHOLDER = re.compile(
     r"""(?xis)
       [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
     | \S*[*•●]{3,}\S* | [\w\-]{0,12}(?:\.{3}|…)[\w\-]{0,8}              # xoxb-****, sk-...a1b2
-    | .*(?P<same>[^\W_])(?P=same){7}.*                                 # sk_test_xxxxxxxxxxxx
+    | \S*x{8}\S*                                                       # sk_test_xxxxxxxxxxxx
     | (?-i:[A-Z]{2,}(?:[_+][A-Z]{2,})+)                                  # CHANGE_ME, DATA+OMITTED
     | (?:see|ask|stored|kept|refer|check|contact)\b[ :].*               # see vault
     | (?:[a-z]+[ ])?[a-z]\w*\(\d+(?:,[ ]?\d+)?(?:\)(?:[ ,;\[].*)?)?           # varchar(64) NOT NULL
     | \$\w*\{[^{}]*\}?(?:[/:@]\$\{[^{}]*\}?)* | \$\(.*           # ${VAR:-}, $(command)
     | .*(?:\{\{.*\}\}|<%.*%>|\#\{.*\}|%\(\w+\)[sdr]).*        # templates
-    | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]? | \([\w ,.'\-]*\)?
+    | \{\{[ .$\-].* | \{\{\w*(?:\}\})? | \{[\w.!:\[\]'\- ]*\}? | \[[\w .\-]*\]? | \([\w,.'\-]+(?:[ ][\w,.'\-]+)+\)?
     | \[\w+\(.*                                              # {token}, [REDACTED], (known after apply)
     | (?:<|&lt;|&\#x3C;)[\w .:/|\-]*(?:>|&gt;)?               # <password>, <|endoftext|>
     | alias/[\w/\-]+                                          # of a key of AWS
@@ -86,7 +86,7 @@ _CODE = re.compile(
     | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.*
     | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
     | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
-    | [*&\[\]]*[a-z]\w*\.[A-Z][A-Za-z]+ | [A-Z]\w*<[A-Za-z_&'\[(].*    # oauth2.Token, Option<String>
+    | [*&\[\]]+[a-z]\w*\.[A-Z][A-Za-z]+ | [A-Z]\w*<[A-Za-z_&'\[(].*    # *oauth2.Token, Option<String>
     | [A-Za-z_][\w.\[\]]*[?!]?\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
     | [A-Za-z_]\w*\([\w.,\s"'=*()]*\)(?:\.\w+(?:\([^()]*\))?)*
     | (?:self|this|cls|process|os|settings|config|cfg|conf|env|args|opts|options|params|props|req|request|var|local
@@ -192,7 +192,8 @@ def is_label(name: str, value: str) -> bool:
     words = _LETTERS.sub(" ", value).lower().split()
     is_phrase = _PHRASE.fullmatch(value) is not None
     is_same = _fold(value) == _fold(name) or (value.isalpha() and rate_name(value) is Strength.STRONG)
-    return is_same or (is_phrase and (not value.isascii() or not set(words).isdisjoint(_LETTERS.split(name.lower()))))
+    is_named = len(words) > 1 and not set(words).isdisjoint(_LETTERS.split(name.lower()))
+    return is_same or (is_phrase and (is_named or not value.isascii()))
 
 
 def _fold(text: str) -> str:
@@ -259,8 +260,9 @@ def is_item(value: str, strength: Strength) -> bool:
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
     """Whether several words are a sentence, rather than a passphrase."""
     words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
-    return len(words) > 1 and sum((word in PROSE) + 2 * _names_secrets(word) for word in words) > is_quoted
+    return len(words) > 1 and sum(map(_weigh, words)) > is_quoted
 
 
-def _names_secrets(word: str) -> bool:
-    return word in NAMES or rate_name(word) is Strength.STRONG
+def _weigh(word: str) -> int:
+    """How much a word speaks for a sentence."""
+    return 2 if rate_name(word) is Strength.STRONG else word in PROSE or word in NAMES
