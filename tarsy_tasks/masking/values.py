@@ -39,6 +39,7 @@ _PLACEHOLDER = re.compile(
     r"""(?xis)
       [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
     | \S*[*•●]{3,}\S* | [\w\-]{0,12}(?:\.{3}|…)[\w\-]{0,8}              # xoxb-****, sk-...a1b2
+    | (?-i:(?:/(?:[a-z]+(?:[_\-][a-z]+)*\d?|:\w+|\{\w+\}))+/?)          # /reset-password/:token
     | \S*x{8}\S*                                                       # sk_test_xxxxxxxxxxxx
     | (?-i:[A-Z]{2,}(?:[_+][A-Z]{2,})+)                                  # CHANGE_ME, DATA+OMITTED
     | (?:see|ask|stored|kept|refer|check|contact)\b[ :].*               # see vault
