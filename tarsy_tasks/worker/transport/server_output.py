@@ -64,10 +64,9 @@ class ServerOutput:
             self._second, self._lines, self._bytes = second, 0, 0
         self._lines += 1
         self._bytes += len(line) + _LINE_COST_BYTES
-        if line:
-            self._remember(self._without_key(line[:_SEARCHED_BYTES]))
-            if self._lines <= _LINES_PER_S:
-                self._logger.log(level, "%s: %s", what, self._last_line())
+        self._remember(self._without_key(line[:_SEARCHED_BYTES]))
+        if line and self._lines <= _LINES_PER_S:
+            self._logger.log(level, "%s: %s", what, self._last_line())
         return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
 
     def forget(self) -> None:
