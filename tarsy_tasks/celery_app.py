@@ -29,7 +29,7 @@ from tarsy_tasks import keys
 from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.redis_url import RedisUrl
+from tarsy_tasks.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.signing import signing_settings
 
@@ -100,6 +100,7 @@ DEFAULTS: dict[str, Any] = {
 
 _AGENT_SOCKET_S = 2
 _URLS = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
+_TLS = ("broker_use_ssl", "redis_backend_use_ssl")
 
 
 class TarsyApp(Celery):
@@ -131,7 +132,9 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     settings |= signing_settings(environment)
     # Whoever changes one option means to keep the others.
     options = {**DEFAULTS["broker_transport_options"], **settings["broker_transport_options"]}
-    urls = {name: RedisUrl(url) for name in _URLS if isinstance(url := settings.get(name), str)}
+    # Whoever has settings for TLS says there what is asked for.
+    complete = str if any(map(settings.get, _TLS)) else ask_for_certificate
+    urls = {name: RedisUrl(complete(url)) for name in _URLS if isinstance(url := settings.get(name), str)}
     app.config_from_object({**settings, **urls, "broker_transport_options": options})
     return app
 

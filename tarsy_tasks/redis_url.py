@@ -1,25 +1,18 @@
 """The address of a Redis, as Celery's settings hold it.
 
 Owns what must hold for it wherever it is used: it shows no password where it is only printed, such as in the settings
-of an application, and a certificate is asked for when it does not say otherwise.
+of an application, and a certificate is asked for where nothing says otherwise.
 """
 
 from urllib.parse import urlsplit
 
-__all__ = ["RedisUrl", "hide_password"]
+__all__ = ["RedisUrl", "ask_for_certificate", "hide_password"]
 
 
 class RedisUrl(str):
-    """An address, or several with `;` between them. To programs it is the text that it is.
-
-    Args:
-        url: As somebody wrote it.
-    """
+    """An address, or several with `;` between them. To programs it is the text that it is."""
 
     __slots__ = ()
-
-    def __new__(cls, url: str) -> "RedisUrl":
-        return super().__new__(cls, ";".join(map(_with_certificate, url.split(";"))))
 
     def __repr__(self) -> str:
         return repr(";".join(map(hide_password, self.split(";"))))
@@ -31,8 +24,13 @@ def hide_password(url: str) -> str:
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
+def ask_for_certificate(url: str) -> str:
+    """The address, or several, with `ssl_cert_reqs=required` where there is TLS and no word on certificates: Celery
+    refuses that, in the middle of whatever it does then."""
+    return ";".join(map(_with_certificate, url.split(";")))
+
+
 def _with_certificate(url: str) -> str:
-    """Celery refuses TLS without a word on certificates, in the middle of whatever it does then."""
     try:
         parts = urlsplit(url)
     except ValueError:  # whoever connects says what is wrong

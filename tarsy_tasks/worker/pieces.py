@@ -25,8 +25,10 @@ _NOT_BEFORE_REST, _NOT_FIRST_OF_REST = "\r\n)]}>", "\r\n{[(<"
 
 def mask_borders(texts: list[str], masker: Masker) -> list[str]:
     """The parts, without what is a secret only together with its neighbours: a server may cut where it likes."""
+    if len(texts) < 2:
+        return texts
     texts = _mask_split_known(texts, masker)
-    reach = min(_MOST_REACH, max(_LEAST_REACH, _ALL_REACHES // (len(texts) or 1)))
+    reach = min(_MOST_REACH, max(_LEAST_REACH, _ALL_REACHES // len(texts)))
     masked, tail = [*texts], ""
     for index, text in enumerate(texts):
         head = text[:reach]
@@ -122,7 +124,7 @@ def mask_split(value: JsonValue, masker: Masker) -> JsonValue:
     texts = [*_texts_in(value)]
     ends = [*accumulate(map(len, texts))]
     split: set[int] = set()
-    for start, end, _ in masker.find_known("".join(texts)):
+    for start, end, _ in masker.find_known("".join(texts)) if len(texts) > 1 else ():
         first, last = bisect_right(ends, start), bisect_left(ends, end)
         split.update(range(first, last + 1) if first < last else ())
     if split:

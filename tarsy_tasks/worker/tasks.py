@@ -67,8 +67,8 @@ def call_tool(
         tool: Name of the tool, as the server lists it.
         arguments: JSON object, or the text that a model wrote.
         call: A `CallInfo` as JSON: who asks, and how long they wait.
-        more: Nothing: there are no more.
-        unknown: Nothing either.
+        more: None. A message that brings more is refused.
+        unknown: The same.
     """
     started = time.monotonic()
     info = CallInfo()
@@ -79,7 +79,8 @@ def call_tool(
     trail = audit.trail_of(self.request)
     masker = _masker
     try:
-        _refuse_more(more, unknown)
+        if more or unknown:
+            raise _invalid_message("it has arguments beside `server`, `tool`, `arguments` and `call`")
         info = _parse_message(server, tool, call)
         deadline = started + _time_left(info)
         with guard.admitted(deadline):
@@ -211,13 +212,6 @@ def _parse_message(server: Any, tool: Any, call: Any) -> CallInfo:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(["call", *map(str, first["loc"])])
         raise _invalid_message(f"its argument `{place}` is wrong: {first['msg']}") from None
-
-
-def _refuse_more(more: tuple[Any, ...], unknown: dict[str, Any]) -> None:
-    if more:
-        raise _invalid_message(f"it has {len(more)} arguments more than the four that there are")
-    if unknown:
-        raise _invalid_message(f"there is no argument `{next(iter(unknown))[:100]}`")
 
 
 def _invalid_message(what: str) -> CallError:

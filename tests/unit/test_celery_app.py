@@ -1,5 +1,6 @@
 """The Celery application: defaults, what a celeryconfig.py changes, and routes."""
 
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,12 @@ def test_the_settings_show_no_password_where_they_are_printed() -> None:
 )
 def test_with_tls_a_certificate_is_asked_for(written: str, meant: str) -> None:
     assert build_app({"broker_url": written}).conf.broker_url == meant
+
+
+@pytest.mark.parametrize("setting", ["broker_use_ssl", "redis_backend_use_ssl"])
+def test_settings_for_tls_say_themselves_what_is_asked_for(setting: str) -> None:
+    app = build_app({"broker_url": "rediss://h/0", setting: {"ssl_cert_reqs": ssl.CERT_OPTIONAL}})
+    assert app.conf.broker_url == "rediss://h/0"
 
 
 def test_an_agent_reads_no_celeryconfig(tmp_path: Path) -> None:
