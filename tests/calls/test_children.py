@@ -70,8 +70,8 @@ def _is_left(process: psutil.Process) -> bool:
         return False
 
 
-def _kill_and_see_all_gone(worker: Worker) -> None:
-    children = worker.children()
+def _kill_and_see_all_gone(worker: Worker, *others: psutil.Process) -> None:
+    children = [*worker.children(), *others]
     worker.process.kill()
     deadline = time.monotonic() + _GONE_S
     worker.process.wait()
@@ -105,6 +105,22 @@ def test_a_watchdog_that_was_killed_is_replaced_and_protects_as_before(worker: W
     wait_until(lambda: [each for each in _watchdogs(worker) if each != dog], "there is a new watchdog")
     assert "the watchdog of the MCP servers ended" in worker.log
     _kill_and_see_all_gone(worker)
+
+
+@needs_proc
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_daemon_that_a_server_started_ends_with_the_worker(start_worker: StartWorker, end: str) -> None:
+    worker = start_worker({"daemon": _server("starts-daemon")})
+    with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
+        told = tools.execute(ToolCall(id="c", name="daemon.act", arguments={}))
+    daemon = psutil.Process(int(told.content))
+    assert daemon not in worker.children()
+    assert daemon.is_running()
+    if end == "killed":
+        _kill_and_see_all_gone(worker, daemon)
+    else:
+        assert worker.stop(signal.SIGTERM) == 0
+        assert not _is_left(daemon)
 
 
 @needs_proc

@@ -285,6 +285,19 @@ class StartsDetachedGrandchild(Server):
         super().serve()
 
 
+class StartsDaemon(Server):
+    """Starts a process that is nobody's child by now and has a session of its own; `act` tells its id."""
+
+    def serve(self) -> None:
+        start = f"subprocess.Popen({GRANDCHILD_COMMAND!r}, stdout=subprocess.DEVNULL, start_new_session=True)"
+        command = [sys.executable, "-c", f"import subprocess; print({start}.pid)"]
+        self.daemon = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        super().serve()
+
+    def act(self, request: Message) -> None:
+        self.answer(request, text(self.daemon))
+
+
 class NeverReads(Server):
     """Stops reading once its tools are listed."""
 

@@ -79,6 +79,22 @@ def test_the_end_of_the_pipe_ends_what_is_registered_and_nothing_else(
         released.kill()
 
 
+def test_what_was_never_registered_is_found_by_the_mark_of_its_own_watch(watch: ChildWatch) -> None:
+    own, strange, registered = (
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", SLEEP], env=env, start_new_session=True)
+        for env in (watch.mark({"A": "b"}), ChildWatch().mark({"A": "b"}), None)
+    )
+    try:
+        Family(registered.pid, watch)  # the watchdog is started with the first one
+        watch.close()
+        assert own.wait(5) == -signal.SIGTERM
+        assert strange.poll() is None
+    finally:
+        for process in (own, strange, registered):
+            process.kill()
+            process.wait()
+
+
 def test_a_group_whose_id_has_a_new_owner_is_left_alone(leader: "subprocess.Popen[str]") -> None:
     stat = read_stat(leader.pid)
     assert stat is not None

@@ -3,8 +3,9 @@
 Owns the watchdog process (one per worker, started with the first child) and what is known of each child's descendants.
 It runs on the session loop and blocks it for microseconds; how a server is asked to end is the business of `stdio`.
 
-Between a child's start and its registration lie a few milliseconds in which a killed worker leaves it behind. So does a
-grandchild that made a session of its own and lost its parent before anybody looked: that is a daemon.
+Every child has the watch's mark in its environment, and hands it to what it starts. That finds, when the worker is
+gone, a child that was not registered yet, and a grandchild that made a session of its own and lost its parent before
+anybody looked: a daemon, which ends with the worker as all else does.
 """
 
 import logging
@@ -12,6 +13,8 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 
 from tarsy_tasks.worker.transport import watchdog
@@ -25,6 +28,7 @@ _LOOKS_PER_SEARCH = 4
 """Searching a tree costs ten times as much as looking at the processes that are known."""
 _STOPPED_LOOKS = 2
 _EXIT_S = 2.0
+_MARK = "TARSY_CHILD_OF"
 
 
 class ChildWatch:
@@ -33,6 +37,11 @@ class ChildWatch:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
+        self._mark = uuid.uuid4().hex
+
+    def mark(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment to start a child with."""
+        return {**environment, _MARK: self._mark}
 
     def add(self, group: int) -> None:
         """From now on this process group ends with the worker."""
@@ -86,7 +95,7 @@ class ChildWatch:
         self._process = None
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own file
-                [sys.executable, "-I", "-S", watchdog.__file__],
+                [sys.executable, "-I", "-S", watchdog.__file__, f"{_MARK}={self._mark}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
-from tarsy_tasks.worker.transport.child_watch import Family
+from tarsy_tasks.worker.transport.child_watch import Family, child_watch
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import BoundedLines, LongLine
 from tarsy_tasks.worker.transport.messages import FromServer, MessageStreams, encode_message, parse_message
@@ -42,7 +42,7 @@ _LOOK_S = 2.0
 
 @dataclass(frozen=True)
 class StdioCommand:
-    """How to start the server, all variables resolved. `env` is the child's whole environment."""
+    """How to start the server, all variables resolved. `env` is the child's environment, but for the worker's mark."""
 
     command: str
     args: Sequence[str] = field(repr=False)
@@ -74,7 +74,7 @@ async def stdio_transport(
         stdout=PIPE,
         stderr=PIPE,
         cwd=command.cwd,
-        env=dict(command.env),
+        env=child_watch.mark(command.env),
         start_new_session=True,
         limit=_BUFFER_BYTES,
     )

@@ -1,9 +1,9 @@
 """Ends the process groups of MCP servers when the worker that started them is gone, however it went.
 
 Owns what a process group and a process tree are, as `/proc` shows them, and the small program that outlives a worker:
-`python -I -S watchdog.py`, which reads `+<group>` and `-<group>` lines and, when its stdin ends, ends the groups that
-are left. It imports the standard library only and nothing of this package, so that it starts in 20 ms and stays small.
-`child_watch` is the worker's side.
+`python -I -S watchdog.py NAME=VALUE`, which reads `+<group>` and `-<group>` lines and, when its stdin ends, ends the
+groups that are left and every process that has the variable in its environment. It imports the standard library only
+and nothing of this package, so that it starts in 20 ms and stays small. `child_watch` is the worker's side.
 
 Where there is no `/proc` (macOS), groups are ended all the same; what needs `/proc` sees nothing there.
 """
@@ -20,6 +20,8 @@ _GRACE_S = 0.7
 """Between SIGTERM and SIGKILL; two seconds after its worker's end no server may be left."""
 _POLL_S = 0.02
 _READ_BYTES = 65536
+_ENVIRONMENT_BYTES = 4 * 1024 * 1024
+"""More than Linux takes for arguments and environment together by default."""
 
 
 class Group:
@@ -84,25 +86,49 @@ def groups_of(pids: Iterable[int]) -> set[int]:
     return {stat[1] for stat in map(read_stat, pids) if stat is not None and stat[1] > 1}
 
 
-def end_groups(groups: Iterable[Group]) -> None:
-    """End groups, and those that their leaders' descendants made for themselves: SIGTERM, a moment, SIGKILL."""
+def end_groups(groups: Iterable[Group], mark: str) -> None:
+    """End groups, those that their leaders' descendants made for themselves, and those of marked processes.
+
+    SIGTERM, a moment, SIGKILL.
+
+    Args:
+        groups: What to end.
+        mark: `NAME=VALUE`, as a child's environment holds it. It finds those whose parents ended before anybody looked,
+            which servers do by themselves as soon as their stdin is closed.
+    """
     found = {group.number: group for group in groups if group.is_alive()}
-    _add_descendants(found)
+    _add_relatives(found, mark)
     for group in found.values():
         group.signal(signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
     while any(group.is_alive() for group in found.values()) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    _add_descendants(found)
+    _add_relatives(found, mark)
     for group in found.values():
         group.signal(signal.SIGKILL)
 
 
-def _add_descendants(found: dict[int, Group]) -> None:
-    for group in list(found.values()):
-        # A session of its own (setsid) takes a process out of its parent's group, not out of the tree.
-        for number in groups_of(group.descendants()) - found.keys():
-            found[number] = Group.now(number)
+def _add_relatives(found: dict[int, Group], mark: str) -> None:
+    # A session of its own (setsid) takes a process out of its parent's group, not out of the tree.
+    relatives = [pid for group in found.values() for pid in group.descendants()]
+    for number in groups_of([*relatives, *_marked(mark)]) - found.keys():
+        found[number] = Group.now(number)
+
+
+def _marked(mark: str) -> Iterator[int]:
+    """The processes whose environment holds the mark, of those that this user may look at."""
+    sought = b"\0%b\0" % os.fsencode(mark)
+    try:
+        pids = [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - see `_descendants`
+    except OSError:
+        return
+    for pid in pids:
+        try:
+            environment = _read(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES)
+        except OSError:
+            continue  # another's, or gone
+        if sought in b"\0%b\0" % environment:
+            yield int(pid)
 
 
 def _descendants(pid: int) -> Iterator[int]:
@@ -120,10 +146,10 @@ def _started(pid: int) -> str | None:
     return None if stat is None else stat[2]
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, limit_bytes: int = _READ_BYTES) -> bytes:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(file, _READ_BYTES)
+        return os.read(file, limit_bytes)
     finally:
         os.close(file)
 
@@ -140,7 +166,7 @@ def main() -> None:
             groups[number] = Group.now(number)
         else:
             groups.pop(number, None)
-    end_groups(groups.values())
+    end_groups(groups.values(), mark=sys.argv[1])
 
 
 if __name__ == "__main__":
