@@ -41,8 +41,8 @@ _ASSIGNED = (
 _LISTED = r"\\*[\"'][ \t]*(?:,|->|\r?\n[ \t]*\d{1,4}\))[ \t]*(?:[A-Za-z]?\\*[\"'])"
 _CALLED = r"\([ \t]*[A-Za-z]?\\*[\"'`]"
 _PAIRED = (
-    r"\\*[\"']?(?:[ \t]+[\w\-]+=\\*[\"'][^\"'\n]*\\*[\"']|\r?\n[ \t]+[\w\-]+:[ \t][^\n]*){0,2}"
-    r"(?:[ \t]*->[ \t]*null)?[ \t]*[,;{}]?\s*(?:[-+~][ \t]+)?(?:\\*[\"'])?"
+    r"(?:\\*[\"'])?(?:(?:[ \t]+[\w\-]+=\\*[\"'][^\"'\n]*[\"']){1,2}|(?:\r?\n[ \t]+[\w\-]+:[ \t][^\n]*){1,2}\n)?"
+    r"(?:[ \t]*->[ \t]*null)?[ \t]*(?:[,;{}\r\n]\s*)?(?:[-+~][ \t]+)?(?:\\*[\"'])?"
     r"(?i:value|val|default|default_?value|content|string_?value)\\*[\"']?[ \t]*[:=]"
 )
 _OPENED = r"[ \t]?\\*[\"'][ \t]*\{[ \t\r\\]*\n"
@@ -78,7 +78,7 @@ _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addh
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
-_OWNER = re.compile(r"([A-Za-z]+) $")
+_OWNER = re.compile(r"(?<![A-Za-z])([A-Za-z]++) $")
 _PROCESS = re.compile(r"\]?\[\d{3,}\]:")
 """`passwd[1811]: `, in a log of the system."""
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
@@ -88,6 +88,7 @@ _FALLBACK = re.compile(
 )
 _COMPARING = ("==", "!=")
 _QUOTES = ('"', "'")
+_OPENING = (*_QUOTES, "`")
 _HEADING_BEFORE = re.compile(r"(?:^|\n)[ \t#*>]*(?:[A-Za-z]+ ){0,6}$")
 _LISTING = frozenset({"assigned", "headed"})
 _PARAMETER_MARKS = frozenset("?&")
@@ -312,8 +313,7 @@ def _read_posted(named: Named) -> Value | None:
 
 def _length_of_quote(tail: str) -> int:
     """How much of the tail is the value's opening quote, which `read_value` wants to see."""
-    opening = re.search(r"\\*[\"'`]$", tail)
-    return len(opening[0]) if opening else 0
+    return len(tail) - len(tail[:-1].rstrip("\\")) if tail.endswith(_OPENING) else 0
 
 
 _READERS: dict[str, Callable[[Named], Value | None]] = {

@@ -15,14 +15,14 @@ __all__ = ["ARRAYS", "COMMANDS", "find_in_commands", "is_program"]
 
 _LINE_LIMIT = 1024
 _CONTINUED = frozenset("\\`^")
-_VALUE = r"(?:'([^'\n]+)'|\"([^\"\n]+)\"|([^\s'\"|;&<>]+))"
+_VALUE = r"(?:'([^'\n]+)'|\"([^\"\n]+)\"|([^\s'\"|;&<>]++))"
 _P_ATTACHED = rf"[ \t]-p(?!assword\b|ort\b){_VALUE}"
-_P = rf"[ \t]-p(?!assword\b|ort\b|ro\w+)[ \t=]*{_VALUE}"
-_UPPER_P = rf"[ \t]-P[ \t=]*{_VALUE}"
-_USER = rf"[ \t](?:-u|--user|--proxy-user|-U)[ \t=]*(?:[\"'](?=[^\s:]))?[^\s:\"'%]+[:%]{_VALUE}"
+_P = rf"[ \t]-p(?!assword\b|ort\b|ro\w+)[ \t=]*+{_VALUE}"
+_UPPER_P = rf"[ \t]-P[ \t=]*+{_VALUE}"
+_USER = rf"[ \t](?:-u|--user|--proxy-user|-U)[ \t=]*+(?:[\"'](?=[^\s:]))?[^\s:\"'%]+[:%]{_VALUE}"
 
 PROGRAMS: dict[str, str] = {
-    r"az[ \t]+keyvault[ \t]+secret[ \t]+set": rf"[ \t]--value[ \t=]+{_VALUE}",
+    r"az[ \t]+keyvault[ \t]+secret[ \t]+set": rf"[ \t]--value[ \t=]++{_VALUE}",
     r"(?:mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump|mysqlsh)": _P_ATTACHED,
     r"(?:docker|podman|nerdctl|crane|skopeo|buildah|helm|oras)[ \t](?:[a-z]+[ \t])?login": _P,
     r"(?:az|oc|twine|sshpass|mongo|mongosh|mongodump|mongorestore|argocd|influx|nats|etcdctl|cqlsh|cypher-shell|beeline"
@@ -30,18 +30,18 @@ PROGRAMS: dict[str, str] = {
     r"(?i:psexec)(?:\.exe)?": _P,
     r"(?:sqlcmd|bcp|mosquitto_pub|mosquitto_sub|ipmitool|zip|unzip|tsm)": _UPPER_P,
     r"(?:curl|wget|smbclient|rpcclient|etcdctl)": _USER,
-    r"(?:https?|httpie|xh)": rf"[ \t](?:-a|--auth)[ \t=]*(?:[\"'](?=[^\s:]))?[^\s:\"']+:{_VALUE}",
-    r"redis-cli": rf"[ \t](?:-a|--pass)[ \t=]*{_VALUE}",
+    r"(?:https?|httpie|xh)": rf"[ \t](?:-a|--auth)[ \t=]*+(?:[\"'](?=[^\s:]))?[^\s:\"']+:{_VALUE}",
+    r"redis-cli": rf"[ \t](?:-a|--pass)[ \t=]*+{_VALUE}",
     r"(?:ldapsearch|ldapadd|ldapmodify|ldapdelete|ldapwhoami|ldappasswd)": rf"[ \t]-w[ \t]*{_VALUE}",
     r"(?:7z|7za|rar|unrar)": rf"[ \t]-p{_VALUE}",
     r"openssl": rf"[ \t](?:-pass(?:in|out)?[ \t]+pass:|-[kK][ \t]+){_VALUE}",
     r"rabbitmqctl": rf"[ \t](?:add_user|change_password)[ \t]+\S+[ \t]+{_VALUE}",
-    r"htpasswd": rf"[ \t]-(?:\w*n\w*b\w*|\w*b\w*n\w*|\w*b\w*[ \t]+\S+)[ \t]+\S+[ \t]+{_VALUE}",
-    r"(?:flyctl|fly)": rf"[ \t](?:-t|--access-token)[ \t=]*{_VALUE}",
+    r"htpasswd": rf"[ \t]-(?=\w*b)(?:(?=\w*n)\w++|\w++[ \t]+\S+)[ \t]+\S+[ \t]+{_VALUE}",
+    r"(?:flyctl|fly)": rf"[ \t](?:-t|--access-token)[ \t=]*+{_VALUE}",
     r"xfreerdp": rf"[ \t]/p:{_VALUE}",
-    r"gh[ \t]+secret[ \t]+set": rf"[ \t](?:-b|--body)[ \t=]*{_VALUE}",
+    r"gh[ \t]+secret[ \t]+set": rf"[ \t](?:-b|--body)[ \t=]*+{_VALUE}",
     r"aws[ \t]+ssm[ \t]+put-parameter": (
-        rf"[ \t]--value[ \t=]+{_VALUE}(?=.*SecureString)|SecureString.*?[ \t]--value[ \t=]+{_VALUE}"
+        rf"[ \t]--value[ \t=]++{_VALUE}(?=.*SecureString)|SecureString.*?[ \t]--value[ \t=]++{_VALUE}"
     ),
     r"pulumi[ \t]+config[ \t]+set": rf"[ \t]--secret[ \t]+\S+[ \t]+{_VALUE}",
     r"kubectl[ \t]+create[ \t]+secret": rf"[ \t]--from-literal[ \t=]+[\w.\-]+={_VALUE}",

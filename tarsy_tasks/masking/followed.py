@@ -16,7 +16,7 @@ __all__ = ["ARGUMENT", "ATTRIBUTE_VALUE", "FIELD", "FOLLOWED", "UNDER", "read_fo
 
 _CONNECTOR = (
     r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|lautet|ist|es|est"
-    r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)[ \t]*:?[ \t]+)?"
+    r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)(?:[ \t]*:)?[ \t]+)?"
 )
 FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
 _LINE_BREAK = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?"

@@ -20,7 +20,7 @@ _UNQUOTED = re.compile(r"(?:=\"[^\"\r\n]*\"|[^\"'`\r\n\\])*+")
 _NEXT = re.compile(r"(?i:cookie|authorization)\\*[\"']?[ \t]*[:=]")
 _SCHEME = re.compile(r"([A-Za-z][\w\-]*)(?:[ \t]+|%20)(?=\S)")
 _COOKIES = frozenset({"cookie", "set-cookie", "document.cookie", "http_cookie"})
-_COOKIE = re.compile(r"([^\s=;,\"'\[]+)=([^;\s\"']*)")
+_COOKIE = re.compile(r"([^\s=;,\"'\[]++)(?:=([^;\s\"']*))?")
 _ATTRIBUTES = frozenset(
     {"path", "domain", "expires", "max-age", "samesite", "httponly", "secure", "priority", "partitioned", "version"}
 )
@@ -69,6 +69,6 @@ def _find_credentials(text: str, start: int, end: int) -> Iterator[Edit]:
 
 def _find_cookies(text: str, start: int, end: int) -> Iterator[Edit]:
     for cookie in _COOKIE.finditer(text, start, end):
-        value = cookie[2]
+        value = cookie[2] or ""
         if cookie[1].lower() not in _ATTRIBUTES and value != MASK and (MASK in value or looks_random(value)):
             yield Edit(*cookie.span(2))

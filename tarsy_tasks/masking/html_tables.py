@@ -16,7 +16,7 @@ _MOST_ROWS = 200
 _CELL = re.compile(
     r"<(?P<tag>th|td)\b[^<>]{0,200}>(?P<text>[^<]*(?:<(?!/?t[hdr]\b)[^<]*)*)|(?P<row></?tr\b)|(?P<end></table\b)", re.I
 )
-_TEXT = re.compile(r"(?:\s|<[^<>]*>)*([^<]*[^<\s])")
+_TEXT = re.compile(r"(?:\s|<[^<>]*>)*+([^<\s](?:[^<]*[^<\s])?)")
 
 
 def find_in_html_tables(text: str) -> Iterator[Edit]:

@@ -12,7 +12,7 @@ from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret
 __all__ = ["COUPLED", "TAGGED", "read_coupled", "read_tagged"]
 
 _ELEMENT_LIMIT = 4096
-_ATTRIBUTES = r"(?:[ \t]+[\w:.\-]+[ \t]*=[ \t]*\\*[\"'][^\"'<>\n]*\\*[\"'])*"
+_ATTRIBUTES = r"(?:[ \t]+[\w:.\-]+[ \t]*=[ \t]*\\*[\"'][^\"'<>\n]*[\"'])*"
 TAGGED = rf"(?:\\*[\"']{_ATTRIBUTES})?[ \t]*>"
 """What stands between a name and the content of its element."""
 _VALUE_TAG = r"<(?:\w+:)?(?i:\w*value|val|string|data|content|default|text|td|dd|code)(?:[ \t][^<>\n]*)?>"

@@ -30,7 +30,7 @@ _STATEMENT = re.compile(STATEMENTS)
 _COLUMN_LIST = re.compile(_COLUMNS)
 _VALUE = re.compile(
     r"\s*(?:(?P<open>\()|(?P<comma>,)|(?P<close>\))"
-    r"|(?:[A-Za-z_]\w*\s*(?=\\*['\"]))?\\*(?P<quote>['\"])(?P<quoted>(?:''|\\[^'\"]|\\(?=['\"])['\"]|[^'\"\\\n])*)\\*(?P=quote)"
+    r"|(?:[A-Za-z_]\w*\s*(?=\\*['\"]))?\\*(?P<quote>['\"])(?P<quoted>(?:''|\\[^'\"]|\\(?=['\"])['\"]|[^'\"\\\n])*)\\{0,8}(?P=quote)"
     r"|(?P<bare>[^\s,()'\";]+))"
 )
 _PAIR_COLUMNS = re.compile(r"(?:.*_)?(?:name|key)")

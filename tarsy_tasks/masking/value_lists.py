@@ -24,8 +24,8 @@ _BRACKET = re.compile(
     r"|listOf|setOf|arrayOf|vec!|%w|Seq|Array)(?=[\[({]))?(?:\w*\[\]\w*[ \t]*(?=\{))?\(?([\[({])"
 )
 _IN_BRACKETS = re.compile(
-    r"\\*(?P<quote>[\"'`])(?P<quoted>(?:[^\"'`\\\n]|\\.|(?!(?P=quote))[\"'`])*)(?P=quote)[ \t]*(?P<is_key>[:=])?"
-    r"|(?P<bare>[^\s,;\"'`\[\](){}]+)|(?P<bracket>[\[\](){}])"
+    r"\\*(?P<quote>[\"'`])(?P<quoted>(?:[^\"'`\\\n]|\\.|(?!(?P=quote))[\"'`]){0,4096}+)(?P=quote)[ \t]*(?P<is_key>[:=])?"
+    r"|(?P<unclosed>[\"'`])|(?P<bare>[^\s,;\"'`\[\](){}]+)|(?P<bracket>[\[\](){}])"
 )
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 _LINE_END = re.compile(r"[ \t]*\r?\n(?:[ \t]*\r?\n)?")
@@ -60,6 +60,7 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
     text = named.text
     closers: list[str] = []
     found: list[Value] = []
+    is_cut = False
     for item in _IN_BRACKETS.finditer(text, position):
         if item.start() > (found[-1].end if found else position) + _PATIENCE:
             break
@@ -70,6 +71,10 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
                 return
             if not closers:
                 break
+        elif item["unclosed"]:
+            if is_cut:
+                break
+            is_cut = True
         elif item["is_key"] or (item["bare"] or "")[-1:] in (":", "="):
             return
         elif item["quoted"] is not None:

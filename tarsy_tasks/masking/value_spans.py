@@ -29,16 +29,17 @@ _BRACED = re.compile(r"\{(?![A-Za-z_.]+(?:!\w)?\})([^\s{}\"':,]+)\}")
 _BLOCK = re.compile(r"[ \t]*[|>][+\-]?\d?[+\-]?[ \t]*(?:#[^\n]*)?\r?\n")
 _INDENT = re.compile(r"[ \t]*")
 _RUN = re.compile(r"[^\s\x00\x1b]+")
-_TAG = r"<(?=/?[A-Za-z][\w:\-]*(?:\s[^<>\n]{0,200})?/?>)"
+_TAG = r"<(?=/?[A-Za-z][\w:\-]*+(?:\s[^<>\n]{0,200})?/?>)"
 _FIELD_AHEAD = r"[\"'\w.\-]{1,64}[ \t]*[:=]"
 _STOP = re.compile(
-    rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;|](?=\s|$|{_FIELD_AHEAD})|\\*[\"'`]|{_TAG}|[)\]}}>]+(?=\s|$|[,;.:|](?:\s|$)|[\"'`])"
+    rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;|](?=\s|$|{_FIELD_AHEAD})|(?:(?<!\\)\\++)?[\"'`]|{_TAG}"
+    r"|(?<![)\]}>])[)\]}>]++(?=\s|$|[,;.:|](?:\s|$)|[\"'`])"
     rf"|%(?:22|26|27|7D|2C)|\\[nrt](?={_FIELD_AHEAD}|$|\\)"
 )
 """What ends a value among others."""
 _LINE_STOP = re.compile(
     rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;](?=[A-Za-z_][\w.\-]{{0,63}}[:=])|{_TAG}|\\[nrt](?={_FIELD_AHEAD})|[\x00\n]|{_ANSI}"
-    r"|[ \t]+(?:[\w.\-]{1,64}(?:=|:(?:[ \t]|$))|(?:#|//)[ \t]|(?:=>|->)[ \t])"
+    r"|(?<![ \t])[ \t]++(?:[\w.\-]{1,64}(?:=|:(?:[ \t]|$))|(?:#|//)[ \t]|(?:=>|->)[ \t])"
 )
 """What ends a value that has its line for itself: a comment, or that it has not."""
 _NO_VALUE = re.compile(
@@ -129,8 +130,9 @@ def _read_quoted(text: str, quote: re.Match[str]) -> Value:
         end = text.find(quote[3], start, limit)
         return Value(start, end if end >= 0 else _end_of_unclosed(text, start), is_quoted=True)
     backslashes, mark = len(quote[1]), quote[2]
-    position = text.find(mark, start, limit)
-    while position >= 0 and (len(mark) == 3 or text.find("\n", start, position) < 0):
+    line_end = -1 if len(mark) == 3 else text.find("\n", start, limit)
+    position = text.find(mark, start, limit if line_end < 0 else line_end)
+    while position >= 0:
         before = position
         while before > start and text[before - 1] == "\\":
             before -= 1
@@ -139,7 +141,7 @@ def _read_quoted(text: str, quote: re.Match[str]) -> Value:
             position += 1
         elif escapes <= backslashes or (not backslashes and escapes % 2 == 0):
             return Value(start, before if backslashes else position, is_quoted=True)
-        position = text.find(mark, position + 1, limit)
+        position = text.find(mark, position + 1, limit if line_end < 0 else line_end)
     return Value(start, _end_of_unclosed(text, start), is_quoted=True)
 
 

@@ -38,9 +38,9 @@ _AROUND_WORDS = ".,;:!?\"'()[]"
 _PLACEHOLDER = re.compile(
     r"""(?xis)
       [*•●]{2,} | [*•●xX.\-_\#?…·]{3,}                                    # ****, xxxxxxxx, ......
-    | \S*[*•●]{3,}\S* | [\w\-]{0,12}(?:\.{3}|…)[\w\-]{0,8}              # xoxb-****, sk-...a1b2
+    | (?=\S*[*•●]{3})\S*+ | [\w\-]{0,12}(?:\.{3}|…)[\w\-]{0,8}              # xoxb-****, sk-...a1b2
     | (?-i:(?:/(?:[a-z]+(?:[_\-][a-z]+)*\d?|:\w+|\{\w+\}))+/?)          # /reset-password/:token
-    | \S*x{8}\S*                                                       # sk_test_xxxxxxxxxxxx
+    | (?=\S*x{8})\S*+                                                  # sk_test_xxxxxxxxxxxx
     | (?-i:[A-Z]{2,}(?:[_+][A-Z]{2,})+)                                  # CHANGE_ME, DATA+OMITTED
     | (?:see|ask|stored|kept|refer|check|contact)\b[ :].*               # see vault
     | (?:[a-z]+[ ])?[a-z]\w*\(\d+(?:,[ ]?\d+)?(?:\)(?:[ ,;\[].*)?)?           # varchar(64) NOT NULL
@@ -58,7 +58,7 @@ _PLACEHOLDER = re.compile(
     | (?:~|\.{1,2})?(?:/(?=(?:etc|var|run|usr|home|opt|tmp|mnt|root|srv|secrets?|app|data|vault|certs?|dev|proc|sys
       |users|private|tls|ssl|config|workspace)\b)|(?<=[~.])/)[\w.@%+\-/]*  # a path
     | [a-z]:\\[\w.\\\- ]+
-    | (?:your|insert|enter|replace)[\W_](?:[a-z]+[\W_]?){0,6} # your-password-here
+    | (?:your|insert|enter|replace)[\W_](?:[a-z]++[\W_]?){0,6} # your-password-here
     | \(\([\w./\-]+\)\)                                       # of Concourse
     | @microsoft\.\w+\(.*                                      # of Azure's App Service
     | \?[a-z]+(?:[_ \-][a-z]+)*                               # ${PASSWORD:?missing}
@@ -82,11 +82,13 @@ _SHELL_VARIABLES = re.compile(r"\$(\w+)(?:[/:@]\$(\w+))*")
 _CODE = re.compile(
     r"""(?xs)
       (?:await\s+|new\s+|not\s+|!|&|\*|\(\w+\)\s*)?
-      (?:[A-Za-z_$]{3,}(?:64|256|512|[12])?[A-Za-z_$]*|[A-Za-z_$]+(?=\.|::|->))(?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*)*(?:<\w+>)?
+      (?:[A-Za-z_$]{3,}+(?:(?:64|256|512|[12])[A-Za-z_$]*+)?|[A-Za-z_$]++(?=\.|::|->))
+      (?:(?:\.|::|->|\?\.|!\.)[A-Za-z_$][\w$]*+)*+(?:<\w+>)?
       (?:\((?:["'A-Za-z_)*&{\[$].*)?|\[["'$\w:].*)              # os.getenv("X"), environ["X"], Optional[str]
     | (?:&?(?:[a-z]\w*\.)?(?:[A-Z][a-z]+)+|&[a-z]\w*)\{.*
     | [A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\(.* | [A-Za-z_]\w*(?:\.\w+)*\[
-    | [A-Za-z_][\w.]*(?:\[.*\])?(?:\s+\|\s+[A-Za-z_][\w.]*(?:\[.*\])?)+(?:\s*=.*)?,?  # str | None = None
+    | [A-Za-z_][\w.]*+(?:\[(?:[^\[\]]|\[[^\[\]]*+\])*+\])?
+      (?:\s++\|\s++[A-Za-z_][\w.]*+(?:\[(?:[^\[\]]|\[[^\[\]]*+\])*+\])?)++(?:\s*=.*)?,?  # str | None = None
     | [*&\[\]]+[a-z]\w*\.[A-Z][A-Za-z]+ | [A-Z]\w*<[A-Za-z_&'\[(].*    # *oauth2.Token, Option<String>
     | [A-Za-z_][\w.\[\]]*[?!]?\s+=\s.* | (?:bool|str|int|bytes|float|Any|object|string|boolean)\s*=.*
     | [A-Za-z_]\w*\([\w.,\s"'=*()]*\)(?:\.\w+(?:\([^()]*\))?)*
@@ -96,13 +98,12 @@ _CODE = re.compile(
       (?:\??\.[A-Za-z_$][\w$]{0,40})+
     """
 )
-_ALTERNATIVE = re.compile(r"[ \t]+(?:\?\?|\|\||\?:|or)[ \t].*", re.DOTALL)
+_ALTERNATIVE = re.compile(r"(?<![ \t])[ \t]++(?:\?\?|\|\||\?:|or)[ \t].*", re.DOTALL)
 _DOTTED = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+")
 _PLAIN_NAME = re.compile(r"[a-z]{1,20}(?:[-_.][a-z]{1,20}){0,3}")
 _LOWER_NAME = re.compile(r"[a-z]+(?:[_ ][a-z]+)*")
 _TITLE = re.compile(r"[A-Z][\w/\-]*(?: [A-Z(][\w/\-)]*)+")
 _UUID = re.compile(r"(?i)(?<![a-z0-9])[0-9a-z]{8}(?:-[0-9a-z]{4}){3}-[0-9a-z]{12}(?![a-z0-9])")
-_ACCOUNT_MASKED = re.compile(rf"://.*{MASK}|:{MASK}@")
 _ALNUM = re.compile(r"[^\W_]")
 _TECHNICAL = re.compile(
     r"(?i)(?:sha|base|md|utf|u?int|float|double|aes|rsa|ed|hs|rs|es|ps|oauth|ipv|http|tls|ssl|v|x|p|b)-?\d+[a-z]{0,3}"
@@ -151,8 +152,12 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
 
 def _without_masks(value: str) -> str:
     """What is left to be judged where a part of a value is masked already, and not only to tell a user or a host."""
-    words = (word.replace(MASK, "") for word in value.split() if not _ACCOUNT_MASKED.search(word))
+    words = (word.replace(MASK, "") for word in value.split() if not _is_masked_account(word))
     return " ".join(filter(_ALNUM.search, words))
+
+
+def _is_masked_account(word: str) -> bool:
+    return MASK in word.partition("://")[2] or f":{MASK}@" in word
 
 
 def _is_public(value: str, strength: Strength) -> bool:
@@ -162,6 +167,8 @@ def _is_public(value: str, strength: Strength) -> bool:
 
 def is_placeholder(value: str) -> bool:
     """Whether a value only says where the secret would stand, or is to be found."""
+    if len(value) > _LOOKED_AT:
+        return False
     if _PLACEHOLDER.fullmatch(value):
         return True
     if variables := _SHELL_VARIABLES.fullmatch(value):
@@ -180,6 +187,8 @@ def is_metavariable(value: str) -> bool:
 
 def is_code(value: str) -> bool:
     """Whether an unquoted value is code that fetches it, or its type."""
+    if len(value) > _LOOKED_AT:
+        return False
     value = _ALTERNATIVE.sub("", value)
     return _CODE.fullmatch(value) is not None or (
         _DOTTED.fullmatch(value) is not None and rate_name(value.rpartition(".")[2]) is not None
