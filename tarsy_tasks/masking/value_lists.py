@@ -24,7 +24,8 @@ _BRACKET = re.compile(
     r"|listOf|setOf|arrayOf|vec!|%w|Seq|Array)(?=[\[({]))?(?:\w*\[\]\w*[ \t]*(?=\{))?\(?([\[({])"
 )
 _IN_BRACKETS = re.compile(
-    r"\\*(?P<quote>[\"'`])(?P<quoted>(?:[^\"'`\\\n]|\\.|(?!(?P=quote))[\"'`]){0,4096}+)(?P=quote)[ \t]*(?P<is_key>[:=])?"
+    r"\\*(?P<quote>[\"'`])(?P<quoted>(?:[^\"'`\\\n]|\\.|(?!(?P=quote))[\"'`]){0,4096}+)(?P=quote)"
+    r"[ \t]*(?P<is_key>[:=])?"
     r"|(?P<unclosed>[\"'`])|(?P<bare>[^\s,;\"'`\[\](){}]+)|(?P<bracket>[\[\](){}])"
 )
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
@@ -33,7 +34,7 @@ _LINE = re.compile(
     r"(?P<indent>[ \t]*)(?P<bullet>[-*][ \t]+|\d{1,3}[.):][ \t]+)?"
     r"(?:(?P<quote>[\"'`])(?P<quoted>[^\"'`\n]+)(?P=quote)|(?P<bare>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)"
     r"|(?P<free>(?<=[ \t])[^\s\"'`\[{&*!|>%@][^\s\"'`]*))"
-    r"[ \t]*,?[ \t]*(?:\r?\n|\Z)"
+    r"[ \t]*(?:,[ \t]*)?(?:\r?\n|\Z)"
 )
 _ROW = re.compile(r"[ \t]*([A-Za-z0-9\-_]{6,32}(?:[ \t]{2,}[A-Za-z0-9\-_]{6,32}){1,4})[ \t]*(?:\r?\n|\Z)")
 _WORD = re.compile(r"\S+")

@@ -35,6 +35,36 @@ type="password"␣a="b"␣ secret␣a␣b␣c␣ password=a␣or␣ --password�
 REPEATED = _UNITS.split()
 
 
+_RUNS = r"""
+password=[ a
+secret:␣[ _
+password␣=␣( Ab
+password=[ \"
+password="a \"
+password="a \
+password=foo ␣
+password= )
+password:␣your_ a
+password:␣a ␣|␣a[x]
+password:␣ *
+password␣is ␣
+password␣"a ␣
+password( \
+--password␣ \
+--password⏎␣a:␣ ␣
+password" ␣a="\\"
+"password":␣ \
+Cookie:␣a -
+tokens:⏎-␣abc ␣
+htpasswd␣- nb
+curl␣-u␣ =
+<th>password</th><td> ␣
+<password ␣a="\"
+"""
+"""Where a text begins, and what goes on and on behind."""
+RUNS = [tuple(line.split()) for line in _RUNS.split("\n") if line]
+
+
 def cost_s(text: str) -> float:
     began = time.process_time()
     masker.mask(text)
@@ -48,10 +78,21 @@ def is_linear(build: Callable[[int], str], small: int, large: int) -> bool:
     return any(cost_s(build(large)) <= large / small * ROOM * few_s for _ in range(3))
 
 
+def spelled_out(unit: str) -> str:
+    return unit.replace("␣", " ").replace("⏎", "\n")
+
+
 @pytest.mark.parametrize("unit", REPEATED)
 def test_the_cost_is_linear(unit: str) -> None:
-    repeated = unit.replace("␣", " ").replace("⏎", "\n")
+    repeated = spelled_out(unit)
     assert is_linear(lambda length: f'password="{repeated * (length // len(repeated))}', SMALL, LARGE)
+
+
+@pytest.mark.parametrize(("begin", "unit"), RUNS)
+@pytest.mark.parametrize("end", ["", "~\nend"])
+def test_the_cost_of_a_long_run_is_linear(begin: str, unit: str, end: str) -> None:
+    begin, unit = spelled_out(begin), spelled_out(unit)
+    assert is_linear(lambda length: begin + unit * (length // len(unit)) + end, SMALL // 4, LARGE // 4)
 
 
 @pytest.mark.parametrize(
