@@ -78,7 +78,7 @@ def test_the_list_shows_each_server_and_lives_without_being_loaded_anew(flower: 
     assert "no-such-command-anywhere" in row(page, "gone").inner_text()
     shown = row(page, "desk").inner_text()
     assert "stdio · 2026-07-28" in shown
-    assert re.search(r"0\s*/ 3", shown), "the limit of calls in flight"
+    wait_on(page, lambda: re.search(r"0\s*/ 3", row(page, "desk").inner_text()), "the limit of calls in flight")
     assert row(page, "desk").locator("svg.mcp-strip rect.healthy").count() >= 1
     wait_on(page, row(page, "desk").locator("svg.mcp-spark").count, "the call is counted")
     calls = row(page, "desk").locator("[data-label=Calls]")
