@@ -17,13 +17,14 @@ from tests.servers import misbehaving_stdio
 _SCRIPT = Path(misbehaving_stdio.__file__)
 
 
-def _server(kind: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [str(_SCRIPT), kind], "timeouts": BAD_TIMEOUTS}
+def _server(kind: str, **timeouts: float) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [str(_SCRIPT), kind], "timeouts": BAD_TIMEOUTS | timeouts}
 
 
 SERVERS: dict[str, Any] = {
     **HEALTHY,
     **{kind: _server(kind) for kind in misbehaving_stdio.KINDS},
+    "pages-for-ever": _server("pages-for-ever", connect_s=5),  # 200 of them, while all others are started
     "no-such-command": {"command": "/no/such/command", "timeouts": BAD_TIMEOUTS},
     "no-such-directory": {**_server("server"), "cwd": "/no/such/directory"},
 }
