@@ -83,10 +83,15 @@ class ServiceProcess:
 
         wait_until(found, f"{text!r} in {self.log_path.name}", timeout_s)
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
-        """End it, and return its exit code; fails the test when it does not end, or leaves children behind."""
+    def stop(self, number: signal.Signals | None = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+        """End it, and return its exit code; fails the test when it does not end, or leaves children behind.
+
+        Args:
+            number: What to send; None if it has been told already, for Python dies of another signal at its very end.
+            timeout_s: How long it may take.
+        """
         children = self.children()
-        if self.process.poll() is None:
+        if number is not None and self.process.poll() is None:
             self.process.send_signal(number)
         try:
             code = self.process.wait(timeout_s)

@@ -103,7 +103,7 @@ def _expect_answers_within(tally: Tally, seconds: float) -> None:
 
 def _expect_exit(tally: Tally, worker: Any) -> None:
     try:
-        code = worker.stop(timeout_s=_EXIT_S)
+        code = worker.stop(None, timeout_s=_EXIT_S)
     except AssertionError as error:
         tally.findings.append(f"stopping a worker: {str(error)[:200]}")
     else:
