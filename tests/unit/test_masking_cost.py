@@ -12,9 +12,13 @@ from tarsy_tasks.masking.masker import build_masker
 masker = build_masker()
 SMALL, LARGE = 20_000, 80_000
 LONG = 20_000_000
+LONG_VALUE = 500
+"""Longer ones are judged without a look at all of them."""
 ROOM = 2.0
 """Between a linear cost, four times, and a quadratic one, 16 times, with noise."""
 LEAST_S = 0.001
+MUCH = 30.0
+"""An odd value may cost more than a plain one, but not as much as one that is tried in all ways."""
 
 _UNITS = """
 { [ [" {" {"a": password: password=␣ password=" password=\\" token␣ token␣a1␣ pass http://a:1/ http://a:b@ ://a:b ?key=a
@@ -62,7 +66,25 @@ curl␣-u␣ =
 <password ␣a="\"
 """
 """Where a text begins, and what goes on and on behind."""
+_VALUES = r"""
+your_ a
+a ␣|␣a[x]
+a( .a()
+A Aa
+x *
+{{ {{
+<% <
+a.b ::c
+( a␣
+/a /a
+"a" ␣||␣a
+Bearer␣ a=
+[ 'a',
+$(a )
+-a ␣-a
+"""
 RUNS = [tuple(line.split()) for line in _RUNS.split("\n") if line]
+VALUES = [tuple(line.split()) for line in _VALUES.split("\n") if line]
 
 
 def cost_s(text: str) -> float:
@@ -93,6 +115,15 @@ def test_the_cost_is_linear(unit: str) -> None:
 def test_the_cost_of_a_long_run_is_linear(begin: str, unit: str, end: str) -> None:
     begin, unit = spelled_out(begin), spelled_out(unit)
     assert is_linear(lambda length: begin + unit * (length // len(unit)) + end, SMALL // 4, LARGE // 4)
+
+
+@pytest.mark.parametrize(("begin", "unit"), VALUES)
+def test_each_value_costs_about_as_much_as_any_other(begin: str, unit: str) -> None:
+    odd = (spelled_out(begin) + spelled_out(unit) * LONG_VALUE)[:LONG_VALUE]
+    plain_s = max(cost_s(f"password: {'a1B2c' * (LONG_VALUE // 5)}\n" * 20), LEAST_S)
+    for end in ("~", "1"):
+        text = f"password: {odd}{end}\n" * 20
+        assert any(cost_s(text) <= MUCH * plain_s for _ in range(3))
 
 
 @pytest.mark.parametrize(
