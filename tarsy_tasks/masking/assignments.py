@@ -15,7 +15,7 @@ from tarsy_tasks.masking.named import NAME_LIMIT, Named
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_lists import is_enumeration, read_list
-from tarsy_tasks.masking.value_spans import Value, indent_of, read_value
+from tarsy_tasks.masking.value_spans import Value, indent_of, is_quoted_at, read_value
 from tarsy_tasks.masking.values import (
     is_code,
     is_label,
@@ -177,6 +177,9 @@ def _read_assigned(named: Named) -> Value | None:
     text, position = named.text, named.tail.end()
     if _TYPED.match(named.tail[0]):
         return None
+    is_compared = named.tail[0].endswith(_COMPARING)
+    if is_compared and not named.opened and not is_quoted_at(text, position):
+        return None
     line_start = named.line_start
     if heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
         value = read_value(text, heading.end())
@@ -184,7 +187,7 @@ def _read_assigned(named: Named) -> Value | None:
         value = read_value(text, position, line_start=line_start, opened=named.opened)
     if fallback := _FALLBACK.match(text, position):
         value = read_value(text, fallback.end())
-    if value is not None and not value.is_quoted and named.tail[0].endswith(_COMPARING):
+    if value is not None and not value.is_quoted and is_compared:
         return None
     if value is None and line_start is not None and named.strength is Strength.STRONG:
         value = _read_below(named, line_start)

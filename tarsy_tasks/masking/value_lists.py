@@ -17,6 +17,10 @@ __all__ = ["is_enumeration", "read_list"]
 _PATIENCE = 1024
 """So far is looked for one that is a secret."""
 _PATIENCE_LINES = 20
+_PATIENCE_MASKED = 100
+_PATIENCE_UNCLOSED = 16 * 1024
+"""So many characters are looked through for quotes that never come."""
+_LONGEST_ITEM = 4096
 _MOST_VALUES = 100
 _BRACKET = re.compile(
     r"\s{0,40}(?:!!\w+[ \t]+|new[ \t]+)?(?:(?:Arrays\.asList|(?:Immutable)?(?:List|Set)(?:\.of)?"
@@ -24,7 +28,7 @@ _BRACKET = re.compile(
     r"|listOf|setOf|arrayOf|vec!|%w|Seq|Array)(?=[\[({]))?(?:\w*\[\]\w*[ \t]*(?=\{))?\(?([\[({])"
 )
 _IN_BRACKETS = re.compile(
-    r"\\*(?P<quote>[\"'`])(?P<quoted>(?:[^\"'`\\\n]|\\.|(?!(?P=quote))[\"'`]){0,4096}+)(?P=quote)"
+    rf"\\*(?P<quote>[\"'`])(?P<quoted>(?:[^\"'`\\\n]|\\.|(?!(?P=quote))[\"'`]){{0,{_LONGEST_ITEM}}}+)(?P=quote)"
     r"[ \t]*(?P<is_key>[:=])?"
     r"|(?P<unclosed>[\"'`])|(?P<bare>[^\s,;\"'`\[\](){}]+)|(?P<bracket>[\[\](){}])"
 )
@@ -61,7 +65,7 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
     text = named.text
     closers: list[str] = []
     found: list[Value] = []
-    is_cut = False
+    patience = _PATIENCE_UNCLOSED
     for item in _IN_BRACKETS.finditer(text, position):
         if item.start() > (found[-1].end if found else position) + _PATIENCE:
             break
@@ -73,9 +77,10 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
             if not closers:
                 break
         elif item["unclosed"]:
-            if is_cut:
+            looked_at = text[item.start() : item.start() + _LONGEST_ITEM]
+            patience -= len(looked_at.partition("\n")[0])
+            if patience < 0:
                 break
-            is_cut = True
         elif item["is_key"] or (item["bare"] or "")[-1:] in (":", "="):
             return
         elif item["quoted"] is not None:
@@ -97,7 +102,7 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
     line_start = text.rfind("\n", max(0, named.start - 200), named.start) + 1
     indent = indent_of(text, line_start)
     layout: tuple[str, bool] | None = None
-    patience = _PATIENCE_LINES
+    patience, masked = _PATIENCE_LINES, 0
     for row in _rows_of_words(text, position):
         yield from (
             Value(*word.span(), is_quoted=True)
@@ -116,7 +121,8 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
             group == "free" or (len(line["indent"]) <= indent and not is_item(word, named.strength))
         ):
             return
-        patience = _PATIENCE_LINES if MASK in word else patience - 1
+        masked += MASK in word
+        patience = _PATIENCE_LINES if MASK in word and masked < _PATIENCE_MASKED else patience - 1
         if is_item(word, named.strength):
             patience = _PATIENCE_LINES
             yield Value(*line.span(group), is_quoted=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import MASK
 
-__all__ = ["Value", "indent_of", "read_value"]
+__all__ = ["Value", "indent_of", "is_quoted_at", "read_value"]
 
 _QUOTED_LIMIT = 64 * 1024
 _TEXT_LIMIT = 4 * 1024
@@ -97,6 +97,12 @@ def read_value(text: str, position: int, *, line_start: int | None = None, opene
         stop = _LINE_STOP.search(text, start)
         end = _without_trailing(text, start, stop.start() if stop else len(text))
     return Value(start, end) if end > start else None
+
+
+def is_quoted_at(text: str, position: int) -> bool:
+    """Whether the value behind a separator begins with a quote."""
+    lead = _LEAD.match(text, position)
+    return _QUOTE.match(text, lead.end() if lead else position) is not None
 
 
 def _end_of_run(text: str, start: int, run_end: int) -> int:

@@ -1,5 +1,6 @@
 """Process families and the watchdog, with real processes and without a worker."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -80,19 +81,45 @@ def test_the_end_of_the_pipe_ends_what_is_registered_and_nothing_else(
 
 
 def test_what_was_never_registered_is_found_by_the_mark_of_its_own_watch(watch: ChildWatch) -> None:
-    own, strange, registered = (
-        subprocess.Popen([sys.executable, "-I", "-S", "-c", SLEEP], env=env, start_new_session=True)
-        for env in (watch.mark({"A": "b"}), ChildWatch().mark({"A": "b"}), None)
+    other = ChildWatch()
+    own, strange = (
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", SLEEP], env=each.mark({"A": "b"}), start_new_session=True)
+        for each in (watch, other)
     )
     try:
-        Family(registered.pid, watch)  # the watchdog is started with the first one
         watch.close()
         assert own.wait(5) == -signal.SIGTERM
         assert strange.poll() is None
     finally:
-        for process in (own, strange, registered):
+        other.close()
+        for process in (own, strange):
             process.kill()
             process.wait()
+
+
+def test_the_watchdog_of_a_worker_below_a_server_outlives_it(watch: ChildWatch, tmp_path: Path) -> None:
+    """And ends what it has to end, even if that worker is killed with the server."""
+    program = f"""
+import signal, subprocess, sys
+from tarsy_tasks.worker.transport.child_watch import ChildWatch
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+watch = ChildWatch()
+start = "subprocess.Popen([sys.executable, '-c', {SLEEP!r}], stdout=subprocess.DEVNULL, start_new_session=True)"
+command = [sys.executable, "-c", f"import subprocess, sys; print({{start}}.pid)"]
+daemon = subprocess.run(command, env=watch.mark({{}}), stdout=subprocess.PIPE, text=True)
+print(daemon.stdout.strip(), flush=True)
+signal.pause()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, env=watch.mark(os.environ), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as nested:
+        assert nested.stdout is not None
+        daemon = psutil.Process(int(nested.stdout.readline()))
+        Family(nested.pid, watch).search()
+        watch.close()
+        assert nested.wait(5) == -signal.SIGKILL
+    wait_until(lambda: is_gone(daemon), "the daemon is gone", timeout_s=5)
 
 
 def test_a_group_whose_id_has_a_new_owner_is_left_alone(leader: "subprocess.Popen[str]") -> None:

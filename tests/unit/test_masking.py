@@ -38,6 +38,10 @@ ENCODED = base64.b64encode(b"open sesame").decode()
         ("Authorization: Bearer abcdef123456", f"Authorization: Bearer {MASK}"),
         ("Cookie: theme=dark; sid=4f9ab2c7d1e8; lang=de", f"Cookie: theme=dark; sid={MASK}; lang=de"),
         ("mysql -u root -phunter2 orders", f"mysql -u root -p{MASK} orders"),
+        (
+            f"tokens: [\n  # don't use\n  # can't\n  '{SECRET}'\n]",
+            f"tokens: [\n  # don't use\n  # can't\n  '{MASK}'\n]",
+        ),
         ('{"token": {"enum": ["none", "kP9xZq2LmV7rT4wB"]}}', f'{{"token": {{"enum": ["none", "{MASK}"]}}}}'),
         ("<password>hunter2</password>", f"<password>{MASK}</password>"),
         ("- name: DB_PASSWORD\n  value: hunter2\n", f"- name: DB_PASSWORD\n  value: {MASK}\n"),

@@ -33,6 +33,7 @@ api_key://ghp_Authorizationapi_keyname?xxxx
 INSERT␣INTO␣t␣(a,password)␣VALUES␣( ('x','y'),⏎ password=[ tokens:⏎-␣a1b2c3d4⏎ <th>Password</th> <name>password</name>
 password␣for␣x:⏎ $␣pass␣a/b⏎ ["mysql", {"type":"random_password", AUTH␣a␣b⏎ user␣a␣on␣ login(a,"b", chpasswd⏎a:b⏎
 пароль: value:␣x⏎␣␣name:␣PASSWORD⏎ ⏎|------------------------------sql␣password:␣
+tokens:⏎-␣__MASKED__ password==${
 type="password"␣a="b"␣ secret␣a␣b␣c␣ password=a␣or␣ --password⏎-␣ curl␣-u␣\\⏎
 """
 """With signs for blanks and line breaks."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tarsy_tasks.worker.transport import watchdog
-from tarsy_tasks.worker.transport.watchdog import Group, groups_of, read_stat
+from tarsy_tasks.worker.transport.watchdog import MARK, Group, groups_of, read_stat
 
 __all__ = ["ChildWatch", "Family", "child_watch"]
 
@@ -28,7 +28,6 @@ _LOOKS_PER_SEARCH = 4
 """Searching a tree costs ten times as much as looking at the processes that are known."""
 _STOPPED_LOOKS = 2
 _EXIT_S = 2.0
-_MARK = "TARSY_CHILD_OF"
 
 
 class ChildWatch:
@@ -40,8 +39,10 @@ class ChildWatch:
         self._mark = uuid.uuid4().hex
 
     def mark(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment to start a child with."""
-        return {**environment, _MARK: self._mark}
+        """The environment to start a child with. From here on the watchdog is there to find it."""
+        if self._process is None:
+            self._start()
+        return {**environment, MARK: self._mark}
 
     def add(self, group: int) -> None:
         """From now on this process group ends with the worker."""
@@ -95,7 +96,9 @@ class ChildWatch:
         self._process = None
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own file
-                [sys.executable, "-I", "-S", watchdog.__file__, f"{_MARK}={self._mark}"],
+                [sys.executable, "-I", "-S", watchdog.__file__, f"{MARK}={self._mark}"],
+                # In a worker that is itself below a server of another one: it must outlive its worker, not end with it.
+                env={name: value for name, value in os.environ.items() if name != MARK},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -14,7 +14,10 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-__all__ = ["Group", "end_groups", "groups_of", "read_stat"]
+__all__ = ["MARK", "Group", "end_groups", "groups_of", "read_stat"]
+
+MARK = "TARSY_CHILD_OF"
+"""The variable that tells, in the environment of all that a worker's servers start, which worker that is."""
 
 _GRACE_S = 0.7
 """Between SIGTERM and SIGKILL; two seconds after its worker's end no server may be left."""
@@ -54,9 +57,14 @@ class Group:
             self._kill(number)
 
     def descendants(self) -> list[int]:
-        """The living descendants of the leader; none when it is gone, and its id perhaps another's."""
+        """The living descendants of the leader; none when it is gone, and its id perhaps another's.
+
+        Without the watchdogs of workers that are among them: those end by themselves, when they have done their work.
+        """
         started = _started(self.number)
-        return [] if started is None or started != self._leader_started else list(_descendants(self.number))
+        if started is None or started != self._leader_started:
+            return []
+        return [pid for pid in _descendants(self.number) if not _is_watchdog(pid)]
 
     def _kill(self, number: int) -> bool:
         if self.number <= 1:
@@ -97,26 +105,28 @@ def end_groups(groups: Iterable[Group], mark: str) -> None:
             which servers do by themselves as soon as their stdin is closed.
     """
     found = {group.number: group for group in groups if group.is_alive()}
-    _add_relatives(found, mark)
-    for group in found.values():
-        group.signal(signal.SIGTERM)
+    _signal(found, mark, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
     while any(group.is_alive() for group in found.values()) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    _add_relatives(found, mark)
-    for group in found.values():
-        group.signal(signal.SIGKILL)
+    _signal(found, mark, signal.SIGKILL)
 
 
-def _add_relatives(found: dict[int, Group], mark: str) -> None:
+def _signal(found: dict[int, Group], mark: str, number: signal.Signals) -> None:
+    """Signal the groups that are known, those of their descendants, then those of the marked; all are known then."""
     # A session of its own (setsid) takes a process out of its parent's group, not out of the tree.
-    relatives = [pid for group in found.values() for pid in group.descendants()]
-    for number in groups_of([*relatives, *_marked(mark)]) - found.keys():
-        found[number] = Group.now(number)
+    for relative in groups_of([pid for group in found.values() for pid in group.descendants()]) - found.keys():
+        found[relative] = Group.now(relative)
+    for group in found.values():
+        group.signal(number)
+    for marked in _marked_groups(mark):
+        if marked not in found:
+            found[marked] = Group.now(marked)
+            found[marked].signal(number)
 
 
-def _marked(mark: str) -> Iterator[int]:
-    """The processes whose environment holds the mark, of those that this user may look at."""
+def _marked_groups(mark: str) -> Iterator[int]:
+    """The groups of the processes whose environment holds the mark, of those that this user may look at."""
     sought = b"\0%b\0" % os.fsencode(mark)
     try:
         pids = [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - see `_descendants`
@@ -128,7 +138,14 @@ def _marked(mark: str) -> Iterator[int]:
         except OSError:
             continue  # another's, or gone
         if sought in b"\0%b\0" % environment:
-            yield int(pid)
+            yield from groups_of([int(pid)])
+
+
+def _is_watchdog(pid: int) -> bool:
+    try:
+        return b"\0%b=" % os.fsencode(MARK) in _read(f"/proc/{pid}/cmdline")
+    except OSError:
+        return False
 
 
 def _descendants(pid: int) -> Iterator[int]:
