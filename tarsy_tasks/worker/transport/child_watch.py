@@ -5,7 +5,8 @@ It runs on the session loop and blocks it for microseconds; how a server is aske
 
 Every child has the watch's mark in its environment, and hands it to what it starts. That finds, when the worker is
 gone, a child that was not registered yet, and a grandchild that made a session of its own and lost its parent before
-anybody looked: a daemon, which ends with the worker as all else does.
+anybody looked: a daemon, which ends with the worker as all else does. One that overwrites its environment is not found
+by it, and where there is no `/proc` none is.
 """
 
 import logging
