@@ -177,16 +177,16 @@ def _read_assigned(named: Named) -> Value | None:
     text, position = named.text, named.tail.end()
     if _TYPED.match(named.tail[0]):
         return None
-    is_compared = named.tail[0].endswith(_COMPARING)
-    if is_compared and not named.opened and not is_quoted_at(text, position):
-        return None
     line_start = named.line_start
-    if heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
-        value = read_value(text, heading.end())
-    else:
-        value = read_value(text, position, line_start=line_start, opened=named.opened)
+    is_compared = named.tail[0].endswith(_COMPARING)
     if fallback := _FALLBACK.match(text, position):
         value = read_value(text, fallback.end())
+    elif heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
+        value = read_value(text, heading.end())
+    elif is_compared and not named.opened and not is_quoted_at(text, position):
+        return None  # with a variable
+    else:
+        value = read_value(text, position, line_start=line_start, opened=named.opened)
     if value is not None and not value.is_quoted and is_compared:
         return None
     if value is None and line_start is not None and named.strength is Strength.STRONG:

@@ -44,6 +44,7 @@ ENCODED = base64.b64encode(b"open sesame").decode()
         ),
         ('{"token": {"enum": ["none", "kP9xZq2LmV7rT4wB"]}}', f'{{"token": {{"enum": ["none", "{MASK}"]}}}}'),
         ("<password>hunter2</password>", f"<password>{MASK}</password>"),
+        (f'if (password === process.env.PW || "{SECRET}")', f'if (password === process.env.PW || "{MASK}")'),
         ("- name: DB_PASSWORD\n  value: hunter2\n", f"- name: DB_PASSWORD\n  value: {MASK}\n"),
         ("user,password\nbob,hunter2\n", f"user,password\nbob,{MASK}\n"),
         ("USER   PASSWORD\nbob    hunter2\n", f"USER   PASSWORD\nbob    {MASK}\n"),
