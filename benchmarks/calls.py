@@ -116,7 +116,7 @@ async def bench_noop(worker: psutil.Process, in_flight: int, calls: int) -> Figu
     sys.path.insert(0, str(HERE))
     from noop_app import app
 
-    from tarsy_tasks.agent.replies import reader_of
+    from tarsy_tasks.agent.reply_listener import reader_of
 
     reader = reader_of(app)
     reader.wait_until_subscribed(10)

@@ -211,8 +211,8 @@ def parts_us(text: str) -> tuple[float, float, float]:
     from tarsy_tasks.broker.clock import RedisClock
     from tarsy_tasks.broker.messages import CallMessage
     from tarsy_tasks.settings import Settings
-    from tarsy_tasks.worker.audit import Audit
-    from tarsy_tasks.worker.content import build_result
+    from tarsy_tasks.worker.calls.content import build_result
+    from tarsy_tasks.worker.reporting.audit_writer import Audit
 
     result = CallToolResult(
         content=[TextContent(type="text", text=text)], structured_content={"result": text}, is_error=False

@@ -38,7 +38,7 @@ def answer_later(url: str, task_ids: list[str]) -> None:
 
 
 def wait_with_asyncio(app: Celery, url: str) -> float:
-    from tarsy_tasks.agent.replies import reader_of
+    from tarsy_tasks.agent.reply_listener import reader_of
 
     reader = reader_of(app)
     reader.wait_until_subscribed(10)

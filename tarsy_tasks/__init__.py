@@ -2,21 +2,20 @@
 
 One call, from the agent to the MCP server and back, is these files in this order:
 
-    agent/executor.py     `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py` with await)
-    agent/calls.py        name → server, call → message in the queue `mcp.<server>`
-        celery_app.py         the Celery application, its defaults and routes
-        broker/deliveries.py  where each message stands in Redis, from its publication to its answer
-    worker/pool.py        a pool thread takes the message; the pool owns the event loop and the sessions
-    worker/tasks.py       `tarsy.call_tool`: tool and arguments checked, called, answered
-        worker/guard.py       whether a call that comes again may be sent
-    worker/invocation.py  the call is sent, and after a failure sent again where that is safe (`recovery` has the table)
-    worker/connection.py  the server's session, replaced when it is lost (`session` is one of them, `transport/` below)
-    worker/content.py     MCP result → text, structured value, attachments; capped and masked
-    agent/replies.py      the stored answer reaches the agent that waits
+    agent/executor.py                 `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py` with await)
+    agent/dispatcher.py               name → server, call → message in the queue `mcp.<server>`
+        broker/deliveries.py              where each message stands in Redis, from its publication to its answer
+    worker/process/pool.py            a pool thread takes the message; the pool owns the event loop and the sessions
+    worker/calls/tasks.py             `tarsy.call_tool`: tool and arguments checked, called, answered
+        worker/calls/guard.py             whether a call that was delivered before may be sent
+    worker/calls/invocation.py        the call is sent, and after a failure sent again where that is safe
+    worker/sessions/connection.py     the server's session, replaced when it is lost (`transport/` below it)
+    worker/calls/content.py           MCP result → text, structured value, attachments; capped and masked
+    agent/reply_listener.py           the stored answer reaches the agent that waits
 
-What both halves share lies here at the top: `models` and `outcomes` (what an agent reads), `errors`, `config`,
-`tool_names`, `arguments`, `masking`, `keys`, `health`, `catalogue`. Importing this package imports nothing; every
-public name is loaded when it is first used.
+What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
+`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`. Importing
+this package imports nothing; every public name is loaded when it is first used.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """What the MCP servers offer, as it lies in Redis: their tools, what changed since it was approved, and approving it.
 
 Owns the shapes in Redis, reading them and `ToolCatalogue`, the lookups. Workers write what servers list
-(`tarsy_tasks.worker.tool_changes`). A definition is approved when it is first seen, and after that by an operator.
+(`worker.reporting.tool_changes`). A definition is approved when it is first seen, and after that by an operator.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import CHECK_INTERVAL_S
 from tarsy_tasks.models import ToolDefinition, ToolListing

@@ -25,13 +25,12 @@ from celery.signals import (
     worker_shutting_down,
 )
 
-from tarsy_tasks import keys
-from tarsy_tasks.broker import kombu_transport
+from tarsy_tasks.broker import keys, kombu_transport
+from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
+from tarsy_tasks.broker.signing import signing_settings
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.signing import signing_settings
 
 __all__ = [
     "CALL_TOOL",
@@ -51,11 +50,11 @@ CHECK_SERVER = "tarsy.check_server"
 logger = logging.getLogger(__name__)
 
 DEFAULTS: dict[str, Any] = {
-    "include": ["tarsy_tasks.worker.tasks"],
+    "include": ["tarsy_tasks.worker.calls.tasks"],
     "task_routes": ["tarsy_tasks.celery_app.route_task"],
     "task_default_queue": "tarsy",
     "broker_transport": kombu_transport.ALIAS,
-    "beat_scheduler": "tarsy_tasks.beat:CheckScheduler",
+    "beat_scheduler": "tarsy_tasks.scheduler:CheckScheduler",
     # JSON only: a message is data, never code.
     "task_serializer": "json",
     "result_serializer": "json",
@@ -65,9 +64,9 @@ DEFAULTS: dict[str, Any] = {
     # A call stays on the books until it is answered.
     "task_acks_late": True,
     # Threads cost little and block on the session loop; -c is how many calls one process holds in flight.
-    "worker_pool": "tarsy_tasks.worker.pool:TaskPool",
+    "worker_pool": "tarsy_tasks.worker.process.pool:TaskPool",
     "worker_concurrency": 256,
-    "worker_consumer": "tarsy_tasks.worker.consumer:Consumer",
+    "worker_consumer": "tarsy_tasks.worker.process.consumer:Consumer",
     # Nothing is reserved beyond capacity, so that a call never waits behind one that runs while another worker is idle.
     "worker_prefetch_multiplier": 1,
     "worker_disable_prefetch": True,
@@ -208,7 +207,7 @@ def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any
 @celeryd_init.connect
 def _configure_worker(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
-        from tarsy_tasks.worker import control, startup
+        from tarsy_tasks.worker.process import control, startup
 
         control.register()
         startup.configure(instance)
@@ -217,31 +216,33 @@ def _configure_worker(instance: Any, **_: Any) -> None:
 @celeryd_after_setup.connect
 def _select_queues(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
-        from tarsy_tasks.worker import log_masking, masking, startup
+        from tarsy_tasks.worker import maskers
+        from tarsy_tasks.worker.process import startup
+        from tarsy_tasks.worker.reporting import log_masking
 
-        masking.know_broker(instance.app.conf)
-        log_masking.mask_log(masking.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
+        maskers.know_broker(instance.app.conf)
+        log_masking.mask_log(maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
         startup.select_queues(instance)
 
 
 @worker_ready.connect
 def _report(sender: Any, **_: Any) -> None:
     if isinstance(sender.app, TarsyApp):
-        from tarsy_tasks.worker import reporting
+        from tarsy_tasks.worker.reporting import lifecycle
 
-        reporting.is_ready(sender)
+        lifecycle.is_ready(sender)
 
 
 @worker_shutting_down.connect
 def _report_stopping(**_: Any) -> None:
-    if reporting := sys.modules.get("tarsy_tasks.worker.reporting"):
-        reporting.is_stopping()
+    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
+        lifecycle.is_stopping()
 
 
 @worker_shutdown.connect
 def _report_end(**_: Any) -> None:
-    if reporting := sys.modules.get("tarsy_tasks.worker.reporting"):
-        reporting.close()
+    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
+        lifecycle.close()
 
 
 @beat_init.connect
@@ -252,10 +253,11 @@ def _mask_log_of_beat(sender: Any, **_: Any) -> None:
 
 def _mask_log(app: TarsyApp) -> None:
     """Of a process that calls no server."""
-    from tarsy_tasks.worker import log_masking, masking
+    from tarsy_tasks.worker import maskers
+    from tarsy_tasks.worker.reporting import log_masking
 
-    masking.know_broker(app.conf)
-    log_masking.mask_log(masking.build_masker())
+    maskers.know_broker(app.conf)
+    log_masking.mask_log(maskers.build_masker())
 
 
 @import_modules.connect
@@ -263,11 +265,11 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
     """Flower loads an application's modules this way, too, as a command of Celery's command line."""
     context = click.get_current_context(silent=True)
     if isinstance(sender, TarsyApp) and context is not None and context.info_name == "flower":
-        from tarsy_tasks.flower_tab import metrics
+        from tarsy_tasks.dashboard import metrics
 
         _mask_log(sender)
         metrics.serve_metrics(sender)
-        if "tarsy_tasks.flower_tab.installation" not in sys.modules:
+        if "tarsy_tasks.dashboard.installation" not in sys.modules:
             logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")
 
 
@@ -285,7 +287,7 @@ def __getattr__(name: str) -> Any:
     globals()["app"] = app
     if "celery.worker.control" in sys.modules:
         # Celery's command line, which sends only the commands that it knows.
-        from tarsy_tasks.worker import control
+        from tarsy_tasks.worker.process import control
 
         control.register()
     return app

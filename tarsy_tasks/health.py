@@ -1,8 +1,8 @@
 """Health of the MCP servers, as agents, web services and operators read it from Redis.
 
 Owns the shape of a record, and what all the fresh records of a server mean together. Workers write them
-(`tarsy_tasks.worker.health`): each tells how it finds its servers itself, and one tells how the check went that beat
-sent through the server's queue. Nothing older than `RECORD_TTL_S` counts, by the clock of Redis.
+(`worker.reporting.health_checks`): each tells how it finds its servers itself, and one tells how the check went that
+beat sent through the server's queue. Nothing older than `RECORD_TTL_S` counts, by the clock of Redis.
 
 Functions that take an `app` block for two round trips to Redis; from asyncio use `asyncio.to_thread`.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import BrokerUnavailable
 
 if TYPE_CHECKING:

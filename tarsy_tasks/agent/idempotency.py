@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import Any
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 

@@ -5,7 +5,7 @@ Owns the one function that builds them. Whoever needs no canvas takes an executo
 
 from typing import TYPE_CHECKING, Any
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.outcomes import ErrorCode

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tarsy_tasks import keys
-from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.deliveries import Deliveries, Mark
 from tarsy_tasks.broker.exchange import RedisExchange
 

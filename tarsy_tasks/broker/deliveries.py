@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tarsy_tasks import keys
-from tarsy_tasks.broker import steps
+from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.sweep import SWEEP, Swept

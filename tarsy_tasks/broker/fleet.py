@@ -7,7 +7,7 @@ forgotten; one that stops says goodbye.
 from collections.abc import Iterable
 from typing import Any
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["ALIVE_S", "QUIET", "announce", "depart", "is_alive", "leave", "serving_workers"]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from tarsy_tasks.signing import SIGNED, read_signed
+from tarsy_tasks.broker.signing import SIGNED, read_signed
 
 __all__ = ["Books", "CallMessage", "DamagedMessage", "read_books"]
 

@@ -24,7 +24,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.models import ToolResult

@@ -4,7 +4,7 @@ Owns the scripts, each harmless when sent twice, and what each needs, in the com
 `deliveries`, which calls them.
 """
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.sweep import NAMED_QUEUE
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError, TarsyTasksError
-from tarsy_tasks.hidden_characters import make_visible
+from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["FAILED", "OK", "UNAVAILABLE", "USAGE", "main"]
 

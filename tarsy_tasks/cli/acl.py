@@ -4,7 +4,7 @@ import os
 
 import click
 
-from tarsy_tasks.acl import ALL_SERVERS, AgentUser, build_users, render_users
+from tarsy_tasks.broker.acl import ALL_SERVERS, AgentUser, build_users, render_users
 from tarsy_tasks.cli.output import notes
 
 __all__ = ["acl"]

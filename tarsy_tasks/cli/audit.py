@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from tarsy_tasks.audit import AuditEntry, AuditFilter, Follower, read_audit
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import dump_json, json_option, print_line, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, Follower, read_audit
 
 __all__ = ["audit"]
 

@@ -11,7 +11,7 @@ import tarsy_tasks
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
-from tarsy_tasks.hidden_characters import make_visible
+from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["call"]
 

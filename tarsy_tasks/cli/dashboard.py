@@ -21,7 +21,7 @@ def flower(ctx: click.Context, options: tuple[str, ...]) -> None:
     """
     from flower.command import flower as start
 
-    from tarsy_tasks.flower_tab import installation
+    from tarsy_tasks.dashboard import installation
 
     # Below `celery -A …` there is one already.
     context = ctx.obj if isinstance(ctx.obj, CLIContext) else None

@@ -15,7 +15,7 @@ from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.output import build_table, console, dump_json, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import ServerHealth, statuses
-from tarsy_tasks.hidden_characters import make_visible
+from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["health", "selected_servers"]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tarsy_tasks.hidden_characters import HIDDEN, make_visible
+from tarsy_tasks.telemetry.printable import HIDDEN, make_visible
 
 __all__ = ["build_table", "console", "dump_json", "json_option", "notes", "print_json", "print_line", "print_table"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tarsy_tasks
-from tarsy_tasks import poison as poisoned
+from tarsy_tasks.broker import dead_letters as poisoned
+from tarsy_tasks.broker.dead_letters import DamagedMessage, SetAside
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.poison import DamagedMessage, SetAside
 
 if TYPE_CHECKING:
-    from tarsy_tasks.worker.masking import Masker
+    from tarsy_tasks.worker.maskers import Masker
 
 __all__ = ["poison"]
 
@@ -135,7 +135,7 @@ def _time(seconds: float) -> str:
 
 def _masker_of(message: SetAside) -> "Masker":
     """As the configuration has it for the server, where there is one."""
-    from tarsy_tasks.worker.masking import build_masker, build_record_masker
+    from tarsy_tasks.worker.maskers import build_masker, build_record_masker
 
     try:
         server = tarsy_tasks.app.mcp_config.servers.get((message.tool or "").partition(".")[0])

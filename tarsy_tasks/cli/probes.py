@@ -7,8 +7,8 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.output import json_option, notes, print_json
-from tarsy_tasks.hidden_characters import make_visible
-from tarsy_tasks.probes import STALE_S, ProbeFiles, find_workers, run_dir
+from tarsy_tasks.telemetry.printable import make_visible
+from tarsy_tasks.telemetry.probes import STALE_S, ProbeFiles, find_workers, run_dir
 
 __all__ = ["alive", "ready"]
 

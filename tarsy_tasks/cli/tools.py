@@ -16,7 +16,7 @@ from tarsy_tasks.cli.health import selected_servers
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import statuses
-from tarsy_tasks.hidden_characters import make_visible
+from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["tools"]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from tarsy_tasks.broker.redis_url import hide_password
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.output import console, notes
 from tarsy_tasks.cli.stack import Stack
 from tarsy_tasks.config import find_config_path, load_config
-from tarsy_tasks.redis_url import hide_password
 
 __all__ = ["up"]
 

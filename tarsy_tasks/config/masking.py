@@ -14,7 +14,7 @@ __all__ = ["Masking"]
 
 
 def _validate_group(name: str) -> str:
-    from tarsy_tasks.masking.groups import ALWAYS, GROUPS, OPTIONAL
+    from tarsy_tasks.masking.rules.groups import ALWAYS, GROUPS, OPTIONAL
 
     known = {*GROUPS, *ALWAYS, *OPTIONAL}
     if name not in known:

@@ -15,9 +15,9 @@ from pydantic import SecretStr
 
 from tarsy_tasks.config.problems import KeyPath
 from tarsy_tasks.config.variables import find_references, has_references, written_text
-from tarsy_tasks.masking.headers import is_header
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.tokens import TOKENS
+from tarsy_tasks.masking.rules.headers import is_header
+from tarsy_tasks.masking.rules.tokens import TOKENS
 
 if TYPE_CHECKING:
     from tarsy_tasks.config.servers import ServerConfig

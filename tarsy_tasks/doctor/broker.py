@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import redis as redis_py
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tarsy_tasks.doctor.finding import Finding
 

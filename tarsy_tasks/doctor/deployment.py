@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fleet import serving_workers
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding

@@ -13,10 +13,10 @@ from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.connection import ServerConnection, build_connections
-from tarsy_tasks.worker.masking import build_common_masker
-from tarsy_tasks.worker.session_loop import SessionLoop
-from tarsy_tasks.worker.start_places import StartPlaces
+from tarsy_tasks.worker.maskers import build_common_masker
+from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.worker.sessions.start_limiter import StartPlaces
 from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["check_starts"]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.followed import ARGUMENT, ATTRIBUTE_VALUE, FIELD, FOLLOWED, UNDER, read_followed, read_under
-from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.markup import COUPLED, TAGGED, read_coupled, read_tagged
 from tarsy_tasks.masking.named import NAME_LIMIT, Named
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
+from tarsy_tasks.masking.rules.headers import find_in_header, is_header
+from tarsy_tasks.masking.rules.vocabulary import PROSE
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_lists import is_enumeration, read_list
 from tarsy_tasks.masking.value_spans import Value, indent_of, is_quoted_at, read_value
@@ -25,7 +26,6 @@ from tarsy_tasks.masking.values import (
     is_secret,
     looks_random,
 )
-from tarsy_tasks.masking.vocabulary import PROSE
 
 __all__ = ["ASSIGNED", "find_assigned"]
 

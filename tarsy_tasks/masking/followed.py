@@ -8,9 +8,9 @@ import re
 
 from tarsy_tasks.masking.named import Named
 from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.rules.vocabulary import PROSE
 from tarsy_tasks.masking.value_spans import Value, read_value
 from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_prose, is_secret, is_uuid
-from tarsy_tasks.masking.vocabulary import PROSE
 
 __all__ = ["ARGUMENT", "ATTRIBUTE_VALUE", "FIELD", "FOLLOWED", "UNDER", "read_followed", "read_under"]
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_told
 from tarsy_tasks.masking.names import Strength, rate_name
+from tarsy_tasks.masking.rules.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_told
+from tarsy_tasks.masking.rules.tokens import TOKENS
+from tarsy_tasks.masking.rules.vocabulary import OWNERS
 from tarsy_tasks.masking.search import Search
-from tarsy_tasks.masking.tokens import TOKENS
 from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_placeholder, is_secret, is_uuid, looks_random
-from tarsy_tasks.masking.vocabulary import OWNERS
 
 __all__ = ["FORMS", "LINE_FORMS", "find_forms", "find_in_lines"]
 

@@ -6,11 +6,11 @@ Owns that. Which values are secret by it is for `json_values`, and `json_text` r
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from tarsy_tasks.masking.headers import is_header
 from tarsy_tasks.masking.json_reader import Token
 from tarsy_tasks.masking.kubernetes import DATA_KEYS
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.vocabulary import COLLECTIONS, VALUES_LISTED
+from tarsy_tasks.masking.rules.headers import is_header
+from tarsy_tasks.masking.rules.vocabulary import COLLECTIONS, VALUES_LISTED
 
 __all__ = ["Frame", "Rating", "rate", "says_something"]
 

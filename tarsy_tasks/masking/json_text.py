@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
-from tarsy_tasks.masking.answers import is_resource, is_telling
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.json_frames import Frame, rate, says_something
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.json_values import JsonValues
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
+from tarsy_tasks.masking.rules.answers import is_resource, is_telling
 from tarsy_tasks.masking.search import Search
 
 __all__ = ["JsonText", "confine", "find_json", "may_hold_json"]

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal
 
-from tarsy_tasks.masking.answers import find_secret_keys
 from tarsy_tasks.masking.commands import find_in_commands, is_program
 from tarsy_tasks.masking.edits import MASK, Edit, apply_edits
-from tarsy_tasks.masking.headers import find_in_header, is_header
 from tarsy_tasks.masking.json_frames import Frame, rate
 from tarsy_tasks.masking.json_reader import Kind, Token
 from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.rules.answers import find_secret_keys
+from tarsy_tasks.masking.rules.headers import find_in_header, is_header
+from tarsy_tasks.masking.rules.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
 from tarsy_tasks.masking.search import project
 from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
 
 __all__ = ["JsonValues"]
 

@@ -12,14 +12,12 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tarsy_tasks.masking.answers import CLUES
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
 from tarsy_tasks.masking.commands import ARRAYS, COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import ENCODED, find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, LINE_FORMS, find_forms, find_in_lines
-from tarsy_tasks.masking.groups import DEFAULT_GROUPS, find_patterns
 from tarsy_tasks.masking.html_tables import find_in_html_tables
 from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
 from tarsy_tasks.masking.known import KnownSecrets
@@ -30,6 +28,8 @@ from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
 from tarsy_tasks.masking.printed import ANNOUNCEMENTS, find_printed
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
+from tarsy_tasks.masking.rules.answers import CLUES
+from tarsy_tasks.masking.rules.groups import DEFAULT_GROUPS, find_patterns
 from tarsy_tasks.masking.search import Places, project, unescape
 from tarsy_tasks.masking.sql import STATEMENTS, find_in_sql
 from tarsy_tasks.masking.tables import HEADINGS, find_in_tables

@@ -8,7 +8,7 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
-from tarsy_tasks.masking import vocabulary
+from tarsy_tasks.masking.rules import vocabulary
 
 __all__ = ["STEMS", "Strength", "rate_name"]
 

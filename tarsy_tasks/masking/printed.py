@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 
 from tarsy_tasks.masking.edits import Edit
-from tarsy_tasks.masking.lines import is_told
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
+from tarsy_tasks.masking.rules.lines import is_told
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import looks_random
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
+from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUES, PROSE, VALUES_BELOW
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import is_code, is_made_up, is_prose, is_secret, looks_random
-from tarsy_tasks.masking.vocabulary import PAIR_VALUES, PROSE, VALUES_BELOW
 
 __all__ = ["HEADINGS", "find_in_tables"]
 

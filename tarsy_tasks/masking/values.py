@@ -7,7 +7,7 @@ import re
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.vocabulary import LITERALS, NAMES, PROSE
+from tarsy_tasks.masking.rules.vocabulary import LITERALS, NAMES, PROSE
 
 __all__ = [
     "is_code",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tarsy_tasks.audit import AuditEntry, AuditFilter, read_audit
+from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, read_audit
 from tests.processes import wait_until
 
 __all__ = ["only_entry"]

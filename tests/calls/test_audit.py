@@ -14,9 +14,10 @@ import redis
 from celery import Celery
 from kombu import Queue
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
-from tarsy_tasks.audit import AuditEntry, AuditFilter, StepName, build_canonical, build_digest, read_audit
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.masking.edits import MASK
+from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, StepName, build_canonical, build_digest, read_audit
 from tests.calls.audit_entries import only_entry
 from tests.calls.test_endings import hold, recording_server
 from tests.conftest import StartWorker

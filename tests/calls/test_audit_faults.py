@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
-from tarsy_tasks.audit import AuditEntry
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.celery_app import TarsyApp, build_app
-from tarsy_tasks.metrics import read_metrics
+from tarsy_tasks.telemetry.audit import AuditEntry
+from tarsy_tasks.telemetry.metrics import read_metrics
 from tests.calls.audit_entries import only_entry
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, environment_of, wait_until

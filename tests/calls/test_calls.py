@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import ResultTimeout
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until

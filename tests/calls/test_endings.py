@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import (
-    AsyncToolExecutor,
-    ErrorCode,
-    Outcome,
-    ToolCall,
-    ToolExecutor,
-    ToolResult,
-    keys,
-    tool_signature,
-)
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, tool_signature
+from tarsy_tasks.broker import keys
 from tests.calls.audit_entries import only_entry
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until

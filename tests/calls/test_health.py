@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import Outcome, ToolCall, ToolExecutor, health, keys
-from tarsy_tasks.beat import CheckScheduler
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor, health
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_health
+from tarsy_tasks.scheduler import CheckScheduler
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
 from tests.servers import listening

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.idempotency import claim
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness

@@ -16,9 +16,10 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from tarsy_tasks import Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
-from tarsy_tasks.metrics import NO_TOOL, read_metrics
+from tarsy_tasks.telemetry.metrics import NO_TOOL, read_metrics
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
 from tests.servers import listening, witness_stdio

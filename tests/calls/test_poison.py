@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, keys
-from tarsy_tasks.audit import read_audit
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES
 from tarsy_tasks.celery_app import agent_app
+from tarsy_tasks.telemetry.audit import read_audit
 from tests.faults.ledger import Ledger, submit_calls, wait_for_runs, witness
 from tests.processes import Worker, environment_of, free_port, wait_until
 

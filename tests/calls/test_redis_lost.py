@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import BrokerUnavailable
 from tests.chaos.faults import frozen
 from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, wait_until

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
 from tarsy_tasks.health import HealthStatus, ServerHealth, read_health
 from tests.conftest import StartWorker

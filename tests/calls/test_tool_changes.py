@@ -17,7 +17,7 @@ import redis
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.catalogue import ToolCatalogue
 from tarsy_tasks.celery_app import CHECK_SERVER, agent_app
-from tarsy_tasks.hidden_characters import HIDDEN
+from tarsy_tasks.telemetry.printable import HIDDEN
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 from tests.servers import listing_file

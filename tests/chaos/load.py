@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
-from tarsy_tasks.audit import AuditEntry, AuditFilter, read_audit
 from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, read_audit
 from tests.faults.ledger import UNSAFE, Ledger
 from tests.processes import wait_until
 

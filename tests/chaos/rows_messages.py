@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tarsy_tasks import ErrorCode, Outcome, PendingCall, ToolCall, ToolExecutor, keys
+from tarsy_tasks import ErrorCode, Outcome, PendingCall, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
 from tests.processes import wait_until

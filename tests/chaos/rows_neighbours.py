@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 from celery import Celery
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
 from tests.processes import ServiceProcess, wait_until

@@ -4,7 +4,8 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tarsy_tasks import Outcome, ToolCall, keys
+from tarsy_tasks import Outcome, ToolCall
+from tarsy_tasks.broker import keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
 from tests.processes import wait_until

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 
 import psutil
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tests.chaos.faults import cut_connections, frozen, last
 from tests.chaos.load import Load, Tally
 from tests.chaos.stage import Cast, Form, Stage

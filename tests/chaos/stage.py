@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 import redis
 
-from tarsy_tasks import ToolCall, ToolExecutor, keys
+from tarsy_tasks import ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.chaos.load import Load
 from tests.chaos.network import Network

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import Outcome, keys
-from tarsy_tasks.audit import AuditEntry
+from tarsy_tasks import Outcome
+from tarsy_tasks.broker import keys
+from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.processes import ServiceProcess, free_port
 from tests.redis_users import url_of
 from tests.valkey import Valkey

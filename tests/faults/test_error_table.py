@@ -18,7 +18,7 @@ import pytest
 from mcp import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from tarsy_tasks.worker.recovery import Action, Executed, classify_error, is_transient, retry_after_s
+from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, is_transient, retry_after_s
 from tarsy_tasks.worker.transport import transport_errors
 
 NO, SAME, NEW = Action.NO_RETRY, Action.RETRY_SAME_SESSION, Action.RETRY_NEW_SESSION

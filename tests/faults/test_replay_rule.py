@@ -6,7 +6,7 @@ import pytest
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition
-from tarsy_tasks.worker.invocation import may_replay
+from tarsy_tasks.worker.calls.invocation import may_replay
 
 READ_ONLY = {"readOnlyHint": True}
 IDEMPOTENT = {"idempotentHint": True}

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tarsy_tasks import keys
-from tarsy_tasks.audit import AuditEntry, Step, StepName
+from tarsy_tasks.broker import keys
 from tarsy_tasks.health import RECORD_TTL_S, HealthRecord
-from tarsy_tasks.history import MINUTES, build_count, health_numbers
-from tarsy_tasks.metrics import bucket_of
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.worker.call_metrics import CallMetrics
-from tarsy_tasks.worker.tool_changes import record_listing
+from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
+from tarsy_tasks.telemetry.history import MINUTES, build_count, health_numbers
+from tarsy_tasks.telemetry.metrics import bucket_of
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
+from tarsy_tasks.worker.reporting.tool_changes import record_listing
 
 __all__ = ["FleetServer", "write_calls", "write_fleet", "write_health"]
 

@@ -14,8 +14,8 @@ import redis
 from tornado.web import StaticFileHandler, create_signed_value
 
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.flower_tab.dashboard import Dashboard
-from tarsy_tasks.flower_tab.installation import build_handlers
+from tarsy_tasks.dashboard.installation import build_handlers
+from tarsy_tasks.dashboard.reader import Dashboard
 from tests.chromium import Page
 from tests.flower.conftest import StartFlower
 from tests.flower.records import FleetServer, write_calls, write_fleet, write_health

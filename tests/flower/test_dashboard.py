@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.flower_tab import recent_calls
-from tarsy_tasks.flower_tab.dashboard import Dashboard
+from tarsy_tasks.dashboard import recent_calls
+from tarsy_tasks.dashboard.reader import Dashboard
 from tests.flower.records import FleetServer, write_calls
 from tests.processes import turns
 

@@ -11,22 +11,22 @@ from flower.utils.search import TaskSearchEngine
 from redis.exceptions import RedisError
 from tornado.escape import utf8
 
-from tarsy_tasks.audit import AuditEntry, Step, StepName
 from tarsy_tasks.catalogue import ApprovedTool, ListedServer
 from tarsy_tasks.celery_app import build_app
+from tarsy_tasks.dashboard import installation, page_templates, plots, wording
+from tarsy_tasks.dashboard.page_templates import PageTemplates, escape_visibly
+from tarsy_tasks.dashboard.reader import Call, Dashboard
+from tarsy_tasks.dashboard.task_events import without_arguments
+from tarsy_tasks.dashboard.task_list import format_task, widen_search
+from tarsy_tasks.dashboard.tools import build_tools
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.flower_tab import installation, page_templates, plots, wording
-from tarsy_tasks.flower_tab.dashboard import Call, Dashboard
-from tarsy_tasks.flower_tab.page_templates import PageTemplates, escape_visibly
-from tarsy_tasks.flower_tab.task_events import without_arguments
-from tarsy_tasks.flower_tab.task_list import format_task, widen_search
-from tarsy_tasks.flower_tab.tools import build_tools
 from tarsy_tasks.health import HealthStatus
-from tarsy_tasks.history import Minute
 from tarsy_tasks.masking.masker import build_masker
-from tarsy_tasks.metrics import BUCKETS_S, Distribution, ToolMetrics
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
+from tarsy_tasks.telemetry.history import Minute
+from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution, ToolMetrics
 
 
 @pytest.mark.parametrize(

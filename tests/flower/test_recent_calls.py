@@ -9,11 +9,11 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
-from tarsy_tasks import keys
-from tarsy_tasks.audit import AuditEntry, AuditFilter, read_audit
-from tarsy_tasks.flower_tab import recent_calls
-from tarsy_tasks.flower_tab.recent_calls import RecentCalls
+from tarsy_tasks.broker import keys
+from tarsy_tasks.dashboard import recent_calls
+from tarsy_tasks.dashboard.recent_calls import RecentCalls
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, read_audit
 from tests.processes import wait_until
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.flower_tab import snapshot
-from tarsy_tasks.flower_tab.snapshot import ServerSnapshot, SnapshotReader
+from tarsy_tasks.dashboard import snapshot
+from tarsy_tasks.dashboard.snapshot import ServerSnapshot, SnapshotReader
 from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.models import ToolListing
-from tarsy_tasks.worker.tool_changes import record_listing
+from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.flower.records import WORKERS, FleetServer, write_fleet, write_health
 
 

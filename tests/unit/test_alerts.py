@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import keys
+from tarsy_tasks.broker import keys
 from tarsy_tasks.health import HealthRecord
-from tarsy_tasks.worker import alerts
-from tarsy_tasks.worker.alerts import Alert
+from tarsy_tasks.worker.reporting import alerts
+from tarsy_tasks.worker.reporting.alerts import Alert
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import RedisError
 
-from tarsy_tasks import Outcome, keys
-from tarsy_tasks.audit import (
+from tarsy_tasks import Outcome
+from tarsy_tasks.broker import keys
+from tarsy_tasks.telemetry.audit import (
     AuditEntry,
     AuditFilter,
     Follower,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tarsy_tasks.worker.audit_file import AuditFile
+from tarsy_tasks.worker.reporting.audit_file import AuditFile
 
 APPENDER = """
 import sys
 from pathlib import Path
-from tarsy_tasks.worker.audit_file import AuditFile
+from tarsy_tasks.worker.reporting.audit_file import AuditFile
 file = AuditFile(Path(sys.argv[1]))
 for number in range(300):
     file.append(f"{sys.argv[2]} {number} " + "x" * 3000)
@@ -21,7 +21,7 @@ for number in range(300):
 TORN = """
 import resource, sys
 from pathlib import Path
-from tarsy_tasks.worker.audit_file import AuditFile
+from tarsy_tasks.worker.reporting.audit_file import AuditFile
 file = AuditFile(Path(sys.argv[1]))
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 file.append('{"line": 1}')

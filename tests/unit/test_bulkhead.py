@@ -3,7 +3,7 @@
 import pytest
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.worker.bulkhead import Bulkhead
+from tarsy_tasks.worker.process.bulkhead import Bulkhead
 
 QUEUES = ["mcp.a", "mcp.a.check", "mcp.b", "mcp.b.check", "others"]
 CHECKS = ["mcp.a.check", "mcp.b.check"]

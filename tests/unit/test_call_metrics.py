@@ -9,11 +9,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from tarsy_tasks import keys
-from tarsy_tasks.metrics import NO_TOOL, ToolMetrics, bucket_of, known_servers, read_metrics
+from tarsy_tasks.broker import keys
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.worker.call_metrics import CallMetrics
+from tarsy_tasks.telemetry.metrics import NO_TOOL, ToolMetrics, bucket_of, known_servers, read_metrics
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tests.processes import free_port
 
 

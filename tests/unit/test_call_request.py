@@ -2,7 +2,7 @@
 
 import threading
 
-from tarsy_tasks.worker.request import CallRequest
+from tarsy_tasks.worker.process.request import CallRequest
 
 
 def test_a_request_that_ends_in_two_threads_at_once_is_acknowledged_once() -> None:

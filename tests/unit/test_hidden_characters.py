@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from tarsy_tasks.cli.output import dump_json
-from tarsy_tasks.hidden_characters import make_visible
+from tarsy_tasks.telemetry.printable import make_visible
 
 LOGS = r"""
 import logging
-from tarsy_tasks.worker.log_masking import mask_log
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.reporting.log_masking import mask_log
+from tarsy_tasks.worker.maskers import build_masker
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 mask_log(build_masker())

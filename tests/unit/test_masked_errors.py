@@ -7,7 +7,7 @@ from mcp_types import INTERNAL_ERROR
 
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.masker import build_masker
-from tarsy_tasks.worker.call_errors import describe_error
+from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.transport.transport_errors import http_status
 
 KNOWN = "kn0wn passphrase, of (many) words: Q7wE5rT3yU1iO9!"

@@ -13,9 +13,9 @@ import yaml
 import tarsy_tasks
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.groups import GROUPS, OPTIONAL
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.masker import Masker, build_masker
+from tarsy_tasks.masking.rules.groups import GROUPS, OPTIONAL
 
 masker = build_masker()
 SECRET = "Zx81kQ7vLm02"

@@ -2,7 +2,7 @@
 
 import time
 
-from tarsy_tasks.worker.outage import Outage
+from tarsy_tasks.worker.sessions.outage import Outage
 from tests.processes import wait_until
 
 LONG_S = 3600.0

@@ -34,7 +34,7 @@ def imported_by(statement: str) -> set[str]:
         "from tarsy_tasks import ToolExecutor, AsyncToolExecutor, ToolCall, ToolResult, tool_signature",
         "import tarsy_tasks.agent.executor, tarsy_tasks.agent.async_executor, tarsy_tasks.agent.signatures",
         "import tarsy_tasks.tool_names, tarsy_tasks.arguments, tarsy_tasks.config, tarsy_tasks.errors",
-        "import tarsy_tasks.health, tarsy_tasks.catalogue, tarsy_tasks.audit",
+        "import tarsy_tasks.health, tarsy_tasks.catalogue, tarsy_tasks.telemetry.audit",
         "from tarsy_tasks import mask_text; mask_text('password: x')",
     ],
 )

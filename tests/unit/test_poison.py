@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import keys, poison
+from tarsy_tasks.broker import dead_letters, keys
+from tarsy_tasks.broker.dead_letters import DamagedMessage
 from tarsy_tasks.broker.deliveries import POISON_TTL_S
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.poison import DamagedMessage
 
 QUEUE = "mcp.desk"
 CALL = {"v": 1, "call_id": "c1", "agent_id": "sre", "deadline": 5.0, "timeout_s": 7.0}
@@ -47,30 +47,30 @@ def set_aside(client: redis.Redis, tag: str, text: str | bytes | None = None, at
 
 def test_a_message_is_described_without_its_arguments(client: redis.Redis) -> None:
     set_aside(client, "a")
-    found = poison.load(client, "a")
+    found = dead_letters.load(client, "a")
     assert found is not None
     assert (found.queue, found.task, found.tool, found.damage) == (QUEUE, "tarsy.call_tool", "desk.order", None)
     assert found.caller == {"call_id": "c1", "agent_id": "sre"}
     assert "lamp" not in repr(found)
-    assert poison.load_arguments(client, "a") == '{"item": "lamp"}'
-    assert poison.load(client, "b") is None
+    assert dead_letters.load_arguments(client, "a") == '{"item": "lamp"}'
+    assert dead_letters.load(client, "b") is None
 
 
 def test_the_newest_come_first_and_no_more_than_asked_for(client: redis.Redis) -> None:
     for number in range(5):
         set_aside(client, str(number), at=number)
     client.delete(keys.poison_key("1"))  # its time was over
-    found, total = poison.load_latest(client, 4)
+    found, total = dead_letters.load_latest(client, 4)
     assert ([each.id for each in found], total) == (["4", "3", "2"], 5)
 
 
 def test_of_a_message_that_is_large_a_list_reads_only_the_head(client: redis.Redis) -> None:
     large = message(args=["desk", "order", "x" * 1024 * 1024, CALL])
     set_aside(client, "a", f"{QUEUE}\n\n{json.dumps(large)}")
-    [found], _ = poison.load_latest(client, 10)
+    [found], _ = dead_letters.load_latest(client, 10)
     assert (found.queue, found.tool, found.damage) == (QUEUE, None, None)
     assert found.size_bytes > 1024 * 1024
-    one = poison.load(client, "a")
+    one = dead_letters.load(client, "a")
     assert one is not None
     assert one.tool == "desk.order"
 
@@ -93,33 +93,33 @@ def test_of_a_message_that_is_large_a_list_reads_only_the_head(client: redis.Red
 )
 def test_damaged_messages_are_shown_and_stay_until_they_are_dropped(client: redis.Redis, text: bytes) -> None:
     set_aside(client, "a", text)
-    [found], _ = poison.load_latest(client, 10)
+    [found], _ = dead_letters.load_latest(client, 10)
     assert found.damage
     with pytest.raises(DamagedMessage):
-        poison.retry(client, "a")
+        dead_letters.retry(client, "a")
     assert client.get(keys.poison_key("a")) == text
-    assert poison.drop(client, "a")
-    assert poison.load_latest(client, 10) == ([], 0)
+    assert dead_letters.drop(client, "a")
+    assert dead_letters.load_latest(client, 10) == ([], 0)
 
 
 def test_a_key_of_another_kind_is_damaged_too(client: redis.Redis) -> None:
     client.hset(keys.poison_key("a"), "x", "y")
     client.zadd(keys.POISONED, {"a": 1})
-    [found], _ = poison.load_latest(client, 10)
+    [found], _ = dead_letters.load_latest(client, 10)
     assert "no string" in (found.damage or "")
     with pytest.raises(DamagedMessage):
-        poison.retry(client, "a")
-    assert poison.drop(client, "a")
+        dead_letters.retry(client, "a")
+    assert dead_letters.drop(client, "a")
 
 
 def test_arguments_of_foreign_producers_are_described_as_far_as_they_can_be(client: redis.Redis) -> None:
     strange = message(args=[["no text"], None, 5, "no object"], kwargs={"more": "x"})
     set_aside(client, "a", f"{QUEUE}\n\n{json.dumps(strange)}")
-    found = poison.load(client, "a")
+    found = dead_letters.load(client, "a")
     assert found is not None
     assert (found.damage, found.caller) == (None, {})
-    assert poison.load_arguments(client, "a") == 5
-    assert poison.retry(client, "a")
+    assert dead_letters.load_arguments(client, "a") == 5
+    assert dead_letters.retry(client, "a")
 
 
 def test_names_are_masked_before_they_are_cut(client: redis.Redis, redis_url: str) -> None:
@@ -148,8 +148,8 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
     client.hset(keys.call_marker("a"), mapping={"mark": "begun", "owner": "dead 3", "deliveries": 3})
     client.set(keys.result_key("a"), "set aside")
     client.lpush(QUEUE, "another")
-    assert poison.retry(client, "a")
-    assert not poison.retry(client, "a"), "it is given back once"
+    assert dead_letters.retry(client, "a")
+    assert not dead_letters.retry(client, "a"), "it is given back once"
     assert not client.exists(keys.poison_key("a"), keys.call_marker("a"), keys.result_key("a"), keys.POISONED)
     first, text = client.rpop(QUEUE), client.rpop(QUEUE)
     assert first == b"another"
@@ -168,5 +168,5 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
 def test_what_lies_in_a_queue_again_is_not_put_there_twice(client: redis.Redis) -> None:
     set_aside(client, "a")
     client.hset(keys.UNACKED, "a", "books")
-    assert not poison.retry(client, "a")
+    assert not dead_letters.retry(client, "a")
     assert client.exists(keys.poison_key("a"))

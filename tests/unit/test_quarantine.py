@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tarsy_tasks.worker.quarantine import Quarantine
+from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tests.processes import turns
 
 T = TypeVar("T")

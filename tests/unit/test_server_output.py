@@ -7,7 +7,7 @@ import pytest
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.known import KnownSecrets
 from tarsy_tasks.masking.masker import build_masker as build_known_masker
-from tarsy_tasks.worker.masking import build_masker
+from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 

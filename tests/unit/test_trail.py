@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
-from tarsy_tasks.audit import AuditEntry, build_canonical
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.settings import Settings
-from tarsy_tasks.shown_arguments import build_shown
-from tarsy_tasks.worker.audit import Audit
-from tarsy_tasks.worker.masking import build_masker
-from tarsy_tasks.worker.trail import CallTrail
+from tarsy_tasks.telemetry.audit import AuditEntry, build_canonical
+from tarsy_tasks.telemetry.shown_arguments import build_shown
+from tarsy_tasks.worker.maskers import build_masker
+from tarsy_tasks.worker.reporting.audit_writer import Audit
+from tarsy_tasks.worker.reporting.call_record import CallTrail
 
 SECRET = "hunter2hunter2"
 ANYTHING: st.SearchStrategy[Any] = st.recursive(

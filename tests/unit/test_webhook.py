@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 from pydantic import SecretStr
 
-from tarsy_tasks.worker.alerts import Alert
-from tarsy_tasks.worker.webhook import Webhook, sign
+from tarsy_tasks.worker.reporting.alerts import Alert
+from tarsy_tasks.worker.reporting.webhook import Webhook, sign
 from tests.processes import wait_until
 from tests.servers.webhook_receiver import receiver
 

@@ -1,0 +1,295 @@
+"""Who may do what in Redis: the rules of a user for each part of a deployment, as a Redis ACL file.
+
+Owns the rules; the names in them are those of `keys`. Rules in parentheses are a selector: its commands on its keys and
+channels, nothing else on them. A script needs a selector that has all of its keys, and each command inside it needs a
+rule as if it came alone: so no script gives a right that its user has not.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
+from tarsy_tasks.errors import ConfigError
+
+__all__ = ["ALL_SERVERS", "PARTS", "AgentUser", "build_users", "render_users"]
+
+PARTS = ("worker", "beat", "flower", "operator", "admin")
+"""The users beside agents and `default`. `operator` is for `tarsy-tasks` and `celery`, `admin` for Redis itself."""
+ALL_SERVERS = "*"
+
+_SHORTEST_PASSWORD = 16
+_USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+_Names = Iterable[str]
+
+_COMMON = (
+    *("hello", "ping", "time", "client|setinfo", "client|setname", "multi", "exec", "discard"),
+    *("unsubscribe", "punsubscribe"),
+)
+_RUN_SCRIPTS = ("eval", "evalsha")
+_READ_STREAMS = ("xrange", "xrevrange", "xread", "xlen")
+
+_HEALTH_AND_TOOLS = (
+    keys.health_key("*"),
+    keys.worker_health_key("*"),
+    keys.HEALTH_WORKERS,
+    keys.serving_key("*"),
+    keys.tools_key("*"),
+    keys.approved_tools_key("*"),
+    keys.TOOL_REVISIONS,
+)
+_NUMBERS = (
+    keys.metrics_key("*"),
+    keys.MEASURED_SERVERS,
+    keys.MEASURING_WORKERS,
+    keys.in_flight_key("*"),
+    keys.minute_key("*"),
+    keys.LAST_FAILURES,
+)
+_STREAMS = (keys.ALERTS, keys.AUDIT, keys.AGENT_AUDIT)
+_CALL = (keys.call_marker("*"), keys.withdrawn_key("*"))
+_GROUPS = "celery-taskset-meta-*"
+_BINDINGS = "_kombu.*"
+_REMOTE_CONTROL = "*.celery.pidbox"
+_EVENT_QUEUES = "celeryev.*"
+_WORKERS_OWN = (
+    keys.queue("*"),
+    keys.UNACKED,
+    keys.waiting_key("*"),
+    keys.QUEUES,
+    keys.LEASES,
+    keys.SWEEPS,
+    keys.POISONED,
+    keys.poison_key("*"),
+    *_CALL,
+    keys.result_key("*"),
+    _GROUPS,
+    keys.WORKERS,
+    *_HEALTH_AND_TOOLS,
+    *_NUMBERS,
+    keys.ALERTS,
+    keys.alert_state_key("*"),
+    "tarsy",  # the default queue, where Celery's own tasks would lie
+    _BINDINGS,
+    f"*.{keys.CANCELLATIONS}",
+    _REMOTE_CONTROL,
+    _EVENT_QUEUES,
+)
+_WORKER_COMMANDS = (
+    *("get", "set", "mget", "del", "exists", "expire", "ttl", "type", "incr", "strlen", "getrange"),
+    *("hget", "hset", "hsetnx", "hdel", "hexists", "hgetall", "hincrby", "hlen", "hmget"),
+    *("lpush", "rpush", "brpop", "lrem", "llen", "lpos", "lrange"),
+    *("sadd", "srem", "smembers", "sismember"),
+    *("zadd", "zrem", "zcard", "zcount", "zscore", "zrange", "zrevrange", "zrangebyscore", "zremrangebyscore"),
+    *("xadd", "watch", "unwatch", "publish", "subscribe", "psubscribe", "client|id", "client|unblock"),
+    *("script|load", "script|exists"),
+)
+
+
+@dataclass(frozen=True)
+class AgentUser:
+    """A Redis user of agents.
+
+    Attributes:
+        name: Of the user, and the `agent_id` whose idempotency keys it may use.
+        servers: The MCP servers that it may call. With `ALL_SERVERS` any, with any `agent_id`; and it may have servers
+            checked, for their queues have names that begin alike.
+
+    Raises:
+        ConfigError: The name can be none, or is that of another part; or a server's id can be none.
+    """
+
+    name: str
+    servers: tuple[str, ...] = (ALL_SERVERS,)
+
+    def __post_init__(self) -> None:
+        for server in self.servers:
+            if server != ALL_SERVERS and not re.fullmatch(SERVER_ID_PATTERN, server):
+                raise ConfigError(f"{server!r} is no id of an MCP server: letters, digits, _ and -")
+        if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default"):
+            raise ConfigError(
+                f"{self.name!r} is no name for a Redis user of agents: letters, digits, _ and -, and none of "
+                f"{', '.join(PARTS)}, default"
+            )
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it may call some servers only."""
+        return ALL_SERVERS not in self.servers
+
+
+def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str]:
+    """The rules of each user, by its name.
+
+    Args:
+        database: Number of the Redis database: kombu writes it into the names of its channels.
+    """
+    parts = {
+        **{agent.name: _agent(agent, database) for agent in agents},
+        "worker": _worker(database),
+        "beat": _beat(),
+        "flower": _flower(database),
+        "operator": _operator(database),
+    }
+    # Keys are those of every database, so nobody may leave his own.
+    rules = {name: " ".join((f"+select|{database}", *rules)) for name, rules in parts.items()}
+    return {"default": "", **rules, "admin": "+@all ~* &*"}
+
+
+def render_users(users: Mapping[str, str], passwords: Mapping[str, str]) -> str:
+    """The text of an ACL file.
+
+    Args:
+        users: What `build_users` gave.
+        passwords: By user. Only their digests are written; a user without one is off.
+
+    Raises:
+        ConfigError: A password is too short for what can be guessed a million times a second.
+    """
+    return "".join(
+        " ".join(filter(None, ("user", name, *_login(name, passwords.get(name)), "resetchannels -@all", rules))) + "\n"
+        for name, rules in users.items()
+    )
+
+
+def _login(name: str, password: str | None) -> tuple[str, ...]:
+    if password is None:
+        return ("off",)
+    if len(password) < _SHORTEST_PASSWORD:
+        raise ConfigError(
+            f"the password of the Redis user {name} has fewer than {_SHORTEST_PASSWORD} characters; "
+            "`openssl rand -hex 32` makes one"
+        )
+    return ("on", f"#{hashlib.sha256(password.encode()).hexdigest()}")
+
+
+def _allow(commands: Iterable[str], names: _Names = (), channels: _Names = ()) -> str:
+    return " ".join([*(f"+{each}" for each in commands), *(f"~{each}" for each in names), *_listen(channels)])
+
+
+def _select(commands: Iterable[str], names: _Names = (), channels: _Names = ()) -> str:
+    return f"({_allow(commands, names, channels)})"
+
+
+def _select_reading(commands: Iterable[str], names: _Names) -> str:
+    return f"({' '.join([*(f'+{each}' for each in commands), *(f'%R~{each}' for each in names)])})"
+
+
+def _select_writing(commands: Iterable[str], names: _Names) -> str:
+    return f"({' '.join([*(f'+{each}' for each in commands), *(f'%W~{each}' for each in names)])})"
+
+
+def _listen(channels: _Names) -> list[str]:
+    return [f"&{each}" for each in channels]
+
+
+def _agent(agent: AgentUser, database: int) -> list[str]:
+    queues = [keys.queue(server) for server in agent.servers]
+    waiting = [keys.waiting_key(queue) for queue in queues]
+    claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
+    return [
+        _allow(_COMMON),
+        # To send calls, and to take back those that have not begun.
+        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, *queues, *waiting, *_CALL, claims]),
+        _select(("hsetnx", "hget", "hdel", "hexists"), [keys.UNACKED]),
+        _select_writing(("zadd",), [keys.QUEUES]),
+        _select_writing(("zadd", "zrem"), waiting),
+        _select(("lpush", "lrem", "llen"), queues),
+        _select_reading(("hget", "hexists", "exists"), _CALL),
+        _select_writing(("set",), [keys.withdrawn_key("*")]),
+        _select(("set", "get", "del"), [claims]),
+        _select_writing(("sadd",), _bindings(queues)),
+        _select(("set", "get", "del", "expire"), [_GROUPS]),
+        # To hear answers: who knows the id of a task may ask for its result. No patterns, so nobody hears them all.
+        _select_reading(("get", "mget"), [keys.result_key("*")]),
+        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*"), keys.wake_channel("*")]),
+        _select(("publish",), channels=[keys.wake_channel("*"), _exchange(database, keys.CANCELLATIONS)]),
+        _read_health_and_tools(),
+        # To tell of calls that no worker ever had.
+        _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
+    ]
+
+
+def _worker(database: int) -> list[str]:
+    return [
+        _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS), _WORKERS_OWN, _channels(database)),
+        # An answer and its entry in the audit are one step. None of them reads there.
+        _select(_RUN_SCRIPTS, [*_WORKERS_OWN, keys.AUDIT]),
+        _select_writing(("xadd", "xdel", "expire"), [keys.AUDIT]),
+    ]
+
+
+def _beat() -> list[str]:
+    queue = keys.check_queue("*")
+    return [
+        _allow(_COMMON),
+        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, queue, keys.waiting_key(queue)]),
+        _select_writing(("hsetnx",), [keys.UNACKED]),
+        _select_writing(("zadd",), [keys.QUEUES, keys.waiting_key(queue)]),
+        _select(("lpush", "llen"), [queue]),
+        _select_writing(("set",), [keys.check_sent_key("*")]),
+        _select_writing(("sadd",), _bindings([queue])),
+        _read_health_and_tools(),
+    ]
+
+
+def _flower(database: int) -> list[str]:
+    return [
+        _allow(_COMMON),
+        _read_health_and_tools(),
+        _select_reading(("get", "mget", "hgetall", "hmget", "zrange", "zrangebyscore"), _NUMBERS),
+        _select_reading(_READ_STREAMS, _STREAMS),
+        _select_reading(("llen", "eval_ro"), [keys.queue("*")]),
+        _select_reading(("type",), [keys.metrics_key("*")]),
+        # What a model read.
+        _select_reading(("get",), [keys.result_key("*")]),
+        # Events; what Flower asks of workers, and tells them to do.
+        _select(("brpop", "llen", "del"), [_REMOTE_CONTROL, _EVENT_QUEUES]),
+        _select(("script|load", "script|exists")),
+        _select(
+            (*_RUN_SCRIPTS, "sadd", "srem", "smembers", "zadd", "zrem", "zscore", "zrangebyscore", "del"),
+            ["_kombu.binding_deadlines", *_bindings(("celeryev", "celery.pidbox", "reply.celery.pidbox"))],
+        ),
+        _select(("psubscribe", "publish"), channels=_broadcasts(database)),
+    ]
+
+
+def _operator(database: int) -> list[str]:
+    """All that workers and agents may, what the audit says, how Redis is."""
+    names = [*_WORKERS_OWN, f"{keys.IDEMPOTENCY}*", keys.check_sent_key("*"), keys.TRIAL]
+    return [
+        _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)),
+        _select_reading((*_READ_STREAMS, "type"), _STREAMS),
+        _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
+    ]
+
+
+def _read_health_and_tools() -> str:
+    return _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
+
+
+def _bindings(exchanges: _Names) -> list[str]:
+    return [f"_kombu.binding{kind}.{each}" for each in exchanges for kind in ("", "_permanent")]
+
+
+def _channels(database: int) -> list[str]:
+    """Answers, remote control, events. Of a pattern that one subscribes to Redis wants the literal text."""
+    return [
+        keys.result_key("*"),
+        keys.reply_channel("*"),
+        keys.wake_channel("*"),
+        _exchange(database, keys.CANCELLATIONS),
+        *_broadcasts(database),
+    ]
+
+
+def _broadcasts(database: int) -> list[str]:
+    return [_exchange(database, each) for each in ("celery.pidbox", "celeryev/*", "celeryev/worker.*")]
+
+
+def _exchange(database: int, name: str) -> str:
+    """The channel of a fanout exchange, as kombu spells it."""
+    return f"/{database}.{name}"

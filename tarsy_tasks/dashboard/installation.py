@@ -1,0 +1,94 @@
+"""Makes the MCP pages a part of Flower.
+
+Owns what is changed in Flower for that, before it starts: addresses, templates, how its own list shows tool calls, and
+what it takes in of them.
+Flower has no interface for this, so only versions that were tried are accepted.
+"""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import flower.app
+from flower import urls
+from flower.options import options
+from tornado.web import StaticFileHandler, url
+
+from tarsy_tasks.dashboard.actions import ACTIONS, ServerAction
+from tarsy_tasks.dashboard.assets import STATIC_PATH
+from tarsy_tasks.dashboard.broker_tab import BrokerPage, QueueLengths
+from tarsy_tasks.dashboard.page_templates import PageTemplates
+from tarsy_tasks.dashboard.pages import (
+    CallData,
+    CallPage,
+    CallsData,
+    CallsPage,
+    ServerData,
+    ServerPage,
+    ServersData,
+    ServersPage,
+)
+from tarsy_tasks.dashboard.reader import Dashboard
+from tarsy_tasks.dashboard.task_events import CallEvents
+from tarsy_tasks.dashboard.task_list import COLUMNS, CallsTable, format_task
+from tarsy_tasks.errors import ConfigError
+
+__all__ = ["build_handlers", "check_version", "install"]
+
+_KNOWN = "2.2."
+
+
+def check_version(found: str) -> None:
+    """Return if this version of Flower was tried with the pages.
+
+    Raises:
+        ConfigError: It was not.
+    """
+    if not found.startswith(_KNOWN):
+        raise ConfigError(
+            f"Flower {found} is not known to work with the MCP pages. Install the version that tarsy-tasks asks for: "
+            "pip install 'flower>=2.2,<2.3'"
+        )
+
+
+def install(app: Any) -> None:
+    """Add the pages to the Flower that this process is about to start.
+
+    Args:
+        app: The Celery application that Flower shows.
+
+    Raises:
+        ConfigError: This version of Flower is not known to work.
+    """
+    check_version(version("flower"))
+    urls.settings["template_loader"] = PageTemplates(Path(urls.settings["template_path"]))
+    dashboard = Dashboard(app)
+    # Before Flower's own, of which the last one takes whatever is left.
+    urls.handlers[:0] = build_handlers(dashboard)
+    flower.app.Events = CallEvents
+    # Whoever sets these in flowerconfig.py, the environment or the command line has the last word.
+    options.format_task = format_task
+    options.tasks_columns = COLUMNS
+    dashboard.warm_up()
+
+
+def build_handlers(dashboard: Dashboard) -> list[Any]:
+    """What answers which address, for Tornado; without Flower's prefix."""
+    shared = {"dashboard": dashboard}
+    server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
+    return [
+        url(r"/tasks/datatable", CallsTable),
+        url(r"/broker", BrokerPage),
+        url(r"/api/queues/length", QueueLengths),
+        url(r"/mcp", ServersPage, shared, name="mcp"),
+        url(r"/mcp/", ServersPage, shared),
+        url(rf"/mcp/servers/{server}", ServerPage, shared, name="mcp-server"),
+        url(r"/mcp/calls", CallsPage, shared, name="mcp-calls"),
+        url(rf"/mcp/calls/{call}", CallPage, shared, name="mcp-call"),
+        url(r"/mcp/api/servers", ServersData, shared, name="mcp-servers-data"),
+        url(rf"/mcp/api/servers/{server}", ServerData, shared, name="mcp-server-data"),
+        url(rf"/mcp/api/servers/{server}/({'|'.join(ACTIONS)})", ServerAction, shared, name="mcp-action"),
+        url(r"/mcp/api/calls", CallsData, shared, name="mcp-calls-data"),
+        url(rf"/mcp/api/calls/{call}", CallData, shared, name="mcp-call-data"),
+        url(r"/mcp/static/(.*)", StaticFileHandler, {"path": str(STATIC_PATH)}, name="mcp-static"),
+    ]

@@ -1,0 +1,255 @@
+"""The plots of the pages, as inline SVG.
+
+Owns their shapes. Everything in them is a number or a word of ours, never what a server or a model said, so they need
+no escaping. Colours and sizes are the style sheet's: each part has a class.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from tarsy_tasks.dashboard.wording import about, clock, count, duration
+from tarsy_tasks.health import HealthStatus
+from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.audit import Step, StepName
+from tarsy_tasks.telemetry.history import Minute
+from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution
+
+__all__ = [
+    "DOING",
+    "call_bars",
+    "call_scale",
+    "duration_bars",
+    "latency_lines",
+    "latency_scale",
+    "outcome_bar",
+    "sparkline",
+    "timeline",
+    "uptime_strip",
+]
+
+_CACHED = 2048
+_HEIGHT = 100
+_GOOD = (Outcome.OK,)
+_NEUTRAL = (Outcome.REJECTED, Outcome.CANCELLED)
+
+
+def uptime_strip(minutes: Sequence[Minute]) -> str:
+    """A bar for each minute, coloured by its status."""
+    return _uptime_strip(minutes[0].at, tuple(minute.status for minute in minutes))
+
+
+@lru_cache(_CACHED)
+def _uptime_strip(at: int, statuses: tuple[HealthStatus, ...]) -> str:
+    counts = {status: statuses.count(status) for status in HealthStatus}
+    label = ", ".join(f"{number} minutes {status}" for status, number in counts.items() if number)
+    parts: list[str] = []
+    begin = 0
+    for position, status in enumerate(statuses):
+        if position + 1 < len(statuses) and statuses[position + 1] is status:
+            continue
+        length = position + 1 - begin
+        title = f"{status} from {clock(at + 60 * begin)[11:16]} to {clock(at + 60 * (position + 1))[11:16]} UTC"
+        parts.append(f'<rect class="{status}" x="{begin}" width="{length}" height="1"><title>{title}</title></rect>')
+        begin = position + 1
+    return _svg("mcp-strip", len(statuses), 1, f"Last hour: {label}", parts)
+
+
+def sparkline(minutes: Sequence[Minute]) -> str:
+    """How long calls took: a line for the median, an area up to the 95th percentile."""
+    return _sparkline(tuple((minute.p50_s, minute.p95_s) for minute in minutes))
+
+
+@lru_cache(_CACHED)
+def _sparkline(quantiles: tuple[tuple[float | None, float | None], ...]) -> str:
+    highest = max((p95 for _, p95 in quantiles if p95 is not None), default=0.0)
+    if not highest:
+        return ""
+    parts = _quantile_lines(quantiles, highest)
+    return _svg("mcp-spark", len(quantiles), _HEIGHT, f"Durations of the last hour, up to {about(highest)}", parts)
+
+
+def latency_scale(minutes: Sequence[Minute]) -> float:
+    """The time at the upper edge of `latency_lines`, in seconds; 0 when there was no call."""
+    return _nice(max((minute.p95_s for minute in minutes if minute.p95_s is not None), default=0.0))
+
+
+def latency_lines(minutes: Sequence[Minute]) -> str:
+    """The same as `sparkline`, large, with lines to read it by."""
+    highest = latency_scale(minutes)
+    if not highest:
+        return ""
+    quantiles = tuple((minute.p50_s, minute.p95_s) for minute in minutes)
+    parts = [*_grid(len(minutes)), *_quantile_lines(quantiles, highest)]
+    for position, minute in enumerate(minutes):
+        if minute.p95_s is not None:
+            title = (
+                f"{clock(minute.at)[11:16]} UTC: p50 {about(minute.p50_s)}, p95 {about(minute.p95_s)}, "
+                f"{count(minute.duration.count)} calls"
+            )
+            parts.append(
+                f'<rect class="hover" x="{position}" width="1" height="{_HEIGHT}"><title>{title}</title></rect>'
+            )
+    return _svg("mcp-chart", len(minutes), _HEIGHT, f"p50 and p95 of each minute, up to {about(highest)}", parts)
+
+
+def call_scale(minutes: Sequence[Minute]) -> int:
+    """The number at the upper edge of `call_bars`; 0 when there was no call."""
+    return math.ceil(_nice(max(minute.call_count for minute in minutes)))
+
+
+def call_bars(minutes: Sequence[Minute]) -> str:
+    """A bar for each minute: calls that went well, that failed, and that were rejected or cancelled."""
+    highest = call_scale(minutes)
+    if not highest:
+        return ""
+    parts = _grid(len(minutes))
+    for position, minute in enumerate(minutes):
+        if not minute.call_count:
+            continue
+        good = sum(minute.calls.get(outcome, 0) for outcome in _GOOD)
+        neutral = sum(minute.calls.get(outcome, 0) for outcome in _NEUTRAL)
+        title = f"{clock(minute.at)[11:16]} UTC: " + ", ".join(
+            f"{count(number)} {outcome}" for outcome, number in minute.calls.items()
+        )
+        top = float(_HEIGHT)
+        bars: list[str] = []
+        for kind, number in (("failed", minute.failure_count), ("neutral", neutral), ("ok", good)):
+            height = _HEIGHT * number / highest
+            top -= height
+            if number:
+                bars.append(
+                    f'<rect class="{kind}" x="{position + 0.12:g}" y="{top:.4g}" width=".76" height="{height:.4g}"/>'
+                )
+        hover = f'<rect class="hover" x="{position}" width="1" height="{_HEIGHT}"/>'
+        parts.append(f"<g>{''.join(bars)}{hover}<title>{title}</title></g>")
+    return _svg("mcp-chart", len(minutes), _HEIGHT, f"Calls of each minute, up to {count(highest)}", parts)
+
+
+def outcome_bar(calls: Mapping[Outcome, int]) -> str:
+    """One bar: which share of the calls ended how."""
+    return _outcome_bar(tuple(sorted(calls.items(), key=lambda each: list(Outcome).index(each[0]))))
+
+
+@lru_cache(_CACHED)
+def _outcome_bar(calls: tuple[tuple[Outcome, int], ...]) -> str:
+    total = sum(number for _, number in calls)
+    if not total:
+        return ""
+    parts: list[str] = []
+    begin = 0.0
+    for outcome, number in calls:
+        length = 100 * number / total
+        title = f"{count(number)} {outcome}"
+        parts.append(
+            f'<rect class="{outcome}" x="{begin:.4g}" width="{length:.4g}" height="1"><title>{title}</title></rect>'
+        )
+        begin += length
+    label = ", ".join(f"{count(number)} {outcome}" for outcome, number in calls)
+    return _svg("mcp-outcomes", 100, 1, label, parts)
+
+
+def duration_bars(distribution: Distribution) -> str:
+    """A bar for each range of durations."""
+    return _duration_bars(distribution.counts)
+
+
+@lru_cache(_CACHED)
+def _duration_bars(counts: tuple[int, ...]) -> str:
+    highest = max(counts)
+    if not highest:
+        return ""
+    parts: list[str] = []
+    for position, number in enumerate(counts):
+        # A few that are slow must be seen beside thousands that are not.
+        height = _HEIGHT * (0.08 + 0.92 * math.sqrt(number / highest)) if number else 0
+        bound = BUCKETS_S[position]
+        what = (
+            f"up to {duration(bound)}" if math.isfinite(bound) else f"longer than {duration(BUCKETS_S[position - 1])}"
+        )
+        parts.append(
+            f'<g><rect class="hover" x="{position}" width="1" height="{_HEIGHT}"/>'
+            f'<rect class="bar" x="{position + 0.1:g}" y="{_HEIGHT - height:.4g}" width=".8" height="{height:.4g}"/>'
+            f"<title>{what}: {count(number)} calls</title></g>"
+        )
+    used = [bound for bound, number in zip(BUCKETS_S, counts, strict=True) if number]
+    return _svg(
+        "mcp-histogram", len(counts), _HEIGHT, f"Durations, most of them listed up to {duration(used[-1])}", parts
+    )
+
+
+def timeline(steps: Sequence[Step]) -> str:
+    """A call's way in time: what it waited for from each step to the next."""
+    if len(steps) < 2:
+        return ""
+    begin, end = steps[0].at, steps[-1].at
+    whole = max(end - begin, 1e-6)
+    parts: list[str] = []
+    for step, following in pairwise(steps):
+        x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
+        title = f"{DOING[step.name]}: {duration(following.at - step.at)}"
+        place = f'x="{x:.5g}" width="{max(width, 2):.5g}"'
+        parts.append(f'<rect class="{step.name}" {place} height="1"><title>{title}</title></rect>')
+    return _svg("mcp-timeline", 1000, 1, f"From {steps[0].name} to {steps[-1].name}: {duration(whole)}", parts)
+
+
+DOING = {
+    StepName.QUEUED: "waited in the queue",
+    StepName.PICKED_UP: "was made ready",
+    StepName.SENT: "was with the MCP server",
+    StepName.RECOVERED: "waited to be sent again",
+    StepName.ANSWERED: "was over",
+}
+"""By the step at which it begins: what happens to a call up to the next one."""
+
+
+def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], highest: float) -> list[str]:
+    def y(seconds: float) -> str:
+        return f"{_HEIGHT - (_HEIGHT - 4) * min(1.0, seconds / highest):.4g}"
+
+    area: list[str] = []
+    line: list[str] = []
+    for begin, end in _runs([p50 is not None for p50, _ in quantiles]):
+        known = [(position + 0.5, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in enumerate(quantiles)][begin:end]
+        if len(known) == 1:
+            # A minute by itself is as wide as a minute.
+            ((_, p50, p95),) = known
+            known = [(begin + 0.1, p50, p95), (begin + 0.9, p50, p95)]
+        upper = "L".join(f"{x:g} {y(p95)}" for x, _, p95 in known)
+        area.append(f"M{known[0][0]:g} {_HEIGHT}L{upper}V{_HEIGHT}Z")
+        line.append("M" + "L".join(f"{x:g} {y(p50)}" for x, p50, _ in known))
+    return [f'<path class="p95" d="{"".join(area)}"/>', f'<path class="p50" d="{"".join(line)}"/>']
+
+
+def _runs(wanted: Iterable[bool]) -> list[tuple[int, int]]:
+    """Where what is wanted begins and ends, one pair for each stretch of it."""
+    runs: list[tuple[int, int]] = []
+    for position, is_wanted in enumerate(wanted):
+        if not is_wanted:
+            continue
+        if runs and runs[-1][1] == position:
+            runs[-1] = runs[-1][0], position + 1
+        else:
+            runs.append((position, position + 1))
+    return runs
+
+
+def _grid(width: int) -> list[str]:
+    lines = "".join(f"M0 {_HEIGHT * part:g}H{width}" for part in (0.25, 0.5, 0.75))
+    return [f'<path class="grid" d="{lines}"/>']
+
+
+def _nice(number: float) -> float:
+    """The next number that reads well and has a half that does, too."""
+    if not number > 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(number))
+    return next(step * power for step in (1, 2, 4, 6, 10) if step * power >= number * 0.999999)
+
+
+def _svg(kind: str, width: int, height: int, label: str, parts: Iterable[str]) -> str:
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{label}">{"".join(parts)}</svg>'
+    )

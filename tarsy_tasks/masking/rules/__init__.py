@@ -1,0 +1,1 @@
+"""The rules of masking: which names, prefixes and lines hold secrets. `masking` applies them."""

@@ -1,0 +1,110 @@
+"""Objects of JSON whose value is secret by what stands beside it: `{"sensitive": true, "value": "x"}`.
+
+Owns the tables of what says so, and of whose answers have no sign but their shape. `json_text` asks for each object.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+
+from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUES
+
+__all__ = ["CLUES", "find_secret_keys", "is_resource", "is_telling"]
+
+_FLAGS = (
+    "sensitive",
+    "secret",
+    "masked",
+    "issecret",
+    "is_secret",
+    "secure",
+    "issecure",
+    "is_secure",
+    "encrypted",
+    "noecho",
+)
+"""With one of these that is true beside it, a value is a secret: Terraform, GitLab, Azure DevOps, Octopus, Vercel,
+CloudFormation."""
+_TYPES = ("secret", "securestring", "sensitive", "encrypted", "secure", "secret_text", "password", "credential")
+"""The same of a `type`: Parameter Store, Postman, Vercel, Cloudflare."""
+
+SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "az storage account keys list": (("keyname", "permissions", "value"), ("value",)),
+    "az batch account keys list": (("accountname", "primary", "secondary"), ("primary", "secondary")),
+    "az eventhubs, servicebus, redis, maps, iot": (("primarykey", "secondarykey"), ("primarykey", "secondarykey")),
+    "az eventhubs, servicebus, cut short": (("keyname", "primarykey"), ("primarykey",)),
+    "az cosmosdb keys list": (("primarymasterkey",), ("primarymasterkey", "secondarymasterkey")),
+    "aws kms decrypt": (("keyid", "plaintext"), ("plaintext",)),
+    "gcloud secrets versions access": (("data", "datacrc32c"), ("data",)),
+    "JSON Web Key": (("kty", "d"), ("d", "p", "q", "dp", "dq", "qi")),
+    "JSON Web Key, symmetric": (("kty", "k"), ("k",)),
+    "Elasticsearch, _security/api_key": (("id", "api_key", "encoded"), ("encoded",)),
+    "consul acl, nomad acl": (("accessorid", "secretid"), ("secretid",)),
+}
+"""Who answers so → the keys of an object, and which of them are secret."""
+
+RESOURCES: dict[str, tuple[str, ...]] = {
+    "random_password": ("result",),
+    "random_bytes": ("base64", "hex"),
+    "azurerm_key_vault_secret": ("value",),
+    "azuread_application_password": ("value",),
+    "azuread_service_principal_password": ("value",),
+    "github_actions_secret": ("plaintext_value", "value"),
+    "github_dependabot_secret": ("plaintext_value", "value"),
+    "cloudflare_api_token": ("value",),
+    "tailscale_tailnet_key": ("key",),
+    "doppler_secret": ("value",),
+    "doppler_service_token": ("key",),
+    "vault_generic_secret": ("data_json",),
+    "vault_kv_secret_v2": ("data_json",),
+    "local_sensitive_file": ("content",),
+    "kubernetes_secret": (),
+    "kubernetes_secret_v1": (),
+    "vault_kv_secret": (),
+}
+"""Terraform's resources → which of their attributes are secret; beside these, all under `data`."""
+
+CLUES = (
+    rf"\\*\"(?i:{'|'.join(_FLAGS)})\\*\"\s*:\s*\\*\"?true",
+    rf"\\*\"(?i:type|kind)\\*\"\s*:\s*\\*\"(?i:{'|'.join(_TYPES)})\\*\"",
+    rf"\\*\"type\\*\"\s*:\s*\\*\"(?:{'|'.join(RESOURCES)})\\*\"",
+    r"\\*\"(?i:permissions)\\*\"\s*:\s*\\*\"(?i:full|read)\\*\"",
+    r"\\*\"(?i:primary_?(?:master_?)?key|secondary|plaintext|datacrc32c|accessorid|kty|encoded)\\*\"\s*:",
+)
+"""How such an object can be told from afar."""
+
+_FLAGS_SET = frozenset(_FLAGS)
+_TYPES_SET = frozenset(_TYPES)
+_TELLING = PAIR_VALUES.union(*(secrets for _, secrets in SHAPES.values()))
+
+
+@lru_cache(maxsize=4096)
+def is_telling(key: str) -> bool:
+    """Whether an object that has such a key may be one of these."""
+    return key.lower() in _TELLING
+
+
+def is_resource(kind: str) -> bool:
+    """Whether Terraform keeps secrets in resources of this type."""
+    return kind in RESOURCES
+
+
+def find_secret_keys(scalars: Mapping[str, str], name: str, resource: str | None) -> Iterator[tuple[str, Strength]]:
+    """Which keys of an object hold a secret, and how sure that is.
+
+    Args:
+        scalars: What it says under each key that has a scalar value, in lower case.
+        name: The key that it stands under.
+        resource: The type of Terraform's that it belongs to.
+    """
+    values = scalars.keys() & PAIR_VALUES
+    if values and any(scalars.get(flag) == "true" for flag in _FLAGS_SET & scalars.keys()):
+        yield from ((key, Strength.STRONG) for key in values)
+    elif values and scalars.get("type", "").lower() in _TYPES_SET:
+        yield from ((key, Strength.LIKELY) for key in values)
+    for keys, secrets in SHAPES.values():
+        if all(map(scalars.__contains__, keys)):
+            yield from ((key, Strength.LIKELY) for key in secrets if key in scalars)
+    if resource is not None:
+        keys: Iterable[str] = scalars if name == "data" else RESOURCES[resource]
+        yield from ((key, Strength.STRONG) for key in keys if key in scalars)

@@ -1,0 +1,72 @@
+"""Beat's scheduler: a health check of every MCP server, four times a minute.
+
+Owns when checks are sent. A check that still waits in its queue is not sent again, so nothing piles up where no worker
+serves; and of several beats one sends.
+"""
+
+import logging
+from typing import Any
+
+from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
+from celery.schedules import schedule
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.celery_app import CHECK_SERVER
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.health import CHECK_INTERVAL_S
+
+__all__ = ["CheckScheduler"]
+
+logger = logging.getLogger(__name__)
+
+_USAGE = 2
+"""Exit code, the one that the command line has for a wrong configuration."""
+_TAKEN_S = CHECK_INTERVAL_S - 1
+"""For so long a check that was sent keeps others from being sent; a little less than until the same beat's next one."""
+
+
+class CheckScheduler(Scheduler):
+    """Schedules `tarsy.check_server` for the configured servers beside the entries of `beat_schedule`.
+
+    It keeps its state in memory: fixed intervals need no file.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._clock = RedisClock()
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        super().setup_schedule()
+        try:
+            servers = self.app.mcp_config.enabled_servers
+        except ConfigError as error:
+            logger.critical("%s", error)
+            raise SystemExit(_USAGE) from None
+        for server in servers:
+            entry = self.Entry(
+                name=f"check {server}",
+                task=CHECK_SERVER,
+                # No `expires`: a worker would judge it by its own clock, and only one check waits at a time.
+                args=(server, BeatLazyFunc(self._clock.now)),
+                schedule=schedule(CHECK_INTERVAL_S),
+                app=self.app,
+            )
+            # Due at once: health is known seconds after beat has started.
+            entry.last_run_at = entry.default_now() - entry.schedule.run_every
+            self.schedule[entry.name] = entry
+
+    def apply_async(self, entry: ScheduleEntry, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
+        if entry.task == CHECK_SERVER and not self.wants(entry.args[0]):
+            return None
+        return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+
+    def wants(self, server: str) -> bool:
+        """Whether no check waits, and no other beat has sent one a moment ago."""
+        redis = self.producer.channel.client
+        self._clock.sync(redis)
+        with redis.pipeline(transaction=False) as pipeline:
+            pipeline.llen(keys.check_queue(server))
+            pipeline.set(keys.check_sent_key(server), 1, nx=True, px=int(_TAKEN_S * 1000))
+            waiting, is_first = pipeline.execute()
+        return not waiting and bool(is_first)

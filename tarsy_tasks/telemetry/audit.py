@@ -1,0 +1,360 @@
+"""The audit: one entry for each call that has ended, whatever became of it, as it lies in Redis.
+
+Owns the shape of an entry and reading them: newest or oldest first, filtered, page by page, or as they come. There are
+two streams, so that agents, which may write to one of them, cannot forge what workers say: workers write an entry for
+every call that reached one, in the step that ends it (`broker.deliveries`), agents for calls that never did. Anything
+may lie there: what cannot be read is shown as damaged.
+"""
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.outcomes import Outcome
+
+__all__ = [
+    "LATEST_S",
+    "AuditEntry",
+    "AuditFilter",
+    "AuditPage",
+    "Follower",
+    "Source",
+    "Step",
+    "StepName",
+    "build_canonical",
+    "build_digest",
+    "read_audit",
+]
+
+Source = Literal["worker", "agent"]
+"""Who wrote an entry, told by the stream that it lies in."""
+
+_STREAMS: dict[Source, str] = {"agent": keys.AGENT_AUDIT, "worker": keys.AUDIT}
+_RANKS: dict[Source, int] = {source: rank for rank, source in enumerate(_STREAMS)}
+LATEST_S = 253_402_300_799
+"""The end of the year 9999, where the calendar of Python ends."""
+_LONGEST_BYTES = 64 * 1024
+_FIRST_CHUNK, _LARGEST_CHUNK = 50, 1000
+
+
+class StepName(StrEnum):
+    """What can happen to a call on its way, in this order; the middle ones may be missing or come again."""
+
+    QUEUED = "queued"
+    """Published; as its sender says."""
+    PICKED_UP = "picked_up"
+    """Taken up by a thread of a worker's pool."""
+    SENT = "sent"
+    """Sent to the MCP server; once for each attempt."""
+    RECOVERED = "recovered"
+    """There is a new session in place of the one that was lost."""
+    ANSWERED = "answered"
+    """It has ended."""
+
+
+class Step(BaseModel):
+    """One step of a call on its way.
+
+    Attributes:
+        at: Seconds since the epoch, by the clock of Redis.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: StepName
+    at: float = Field(ge=0, le=LATEST_S, allow_inf_nan=False)
+
+
+class AuditEntry(BaseModel):
+    """What became of one call.
+
+    Attributes:
+        id: Of the entry in its stream: milliseconds since the epoch, when Redis took it, and a number.
+        source: Who wrote it. What an agent writes is its own word.
+        damage: Why it cannot be read; then only `id`, `source` and `at` are known. None if it can.
+        at: When the call ended, in seconds since the epoch by the clock of Redis.
+        call_id: The model's id of the call; like `agent_id` and `run_id` as the caller gave it.
+        task_id: Celery's id of the task, empty for a call that was rejected before it was sent.
+        tool: Name of the tool as it was asked for, or as the server lists it; without the server's id.
+        arguments: Masked and cut: JSON with sorted keys, or the text that could not be read as JSON.
+        arguments_digest: SHA-256, in hexadecimal, of the arguments as `build_canonical` writes them, before masking:
+            as they were sent to the MCP server, or as they came if they never were.
+        repairs: As in `ToolResult`.
+        outcome: None only of a damaged entry.
+        error_code: An `ErrorCode`, perhaps of a later version; None if the outcome is `ok`.
+        error: What the agent was told, masked and cut.
+        attempts: How often the call was sent to the MCP server by the worker that answered it.
+        duration_s: As in `ToolResult`.
+        worker: Node name of the worker that wrote it; empty for an agent.
+        bytes: Size of the answer as it lies in Redis; None if none was stored.
+        steps: Its way in time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    v: Literal[1] = 1
+    id: str = ""
+    source: Source = "worker"
+    damage: str | None = None
+    at: float = Field(ge=0, le=LATEST_S, allow_inf_nan=False)
+    call_id: str = ""
+    task_id: str = ""
+    agent_id: str | None = None
+    run_id: str | None = None
+    server: str = ""
+    tool: str = ""
+    arguments: str = ""
+    arguments_digest: str = ""
+    repairs: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+    error_code: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    duration_s: float = Field(default=0.0, allow_inf_nan=False)
+    worker: str = ""
+    bytes: int | None = None
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`server.tool`, as far as it is known."""
+        return f"{self.server}.{self.tool}" if self.server and self.tool else self.server or self.tool
+
+    @property
+    def cursor(self) -> str:
+        """The place of the entry among all, for the next page of `read_audit`."""
+        return f"{self.id} {self.source}"
+
+    def encode(self) -> str:
+        """The text that lies in Redis. Where it lies there says the rest."""
+        return self.model_dump_json(exclude={"id", "source", "damage"}, exclude_none=True)
+
+
+class AuditFilter(BaseModel):
+    """Which entries are wanted; damaged ones only where nothing but a time is asked for.
+
+    Attributes:
+        tool: A glob (`get_*`, `k8s.*`) that matches the name of a tool, with or without its server.
+        outcomes: Any of these; empty for all.
+        since: Entries written from then on, in seconds since the epoch by the clock of Redis.
+        until: Entries written up to then.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    server: str | None = None
+    tool: str | None = None
+    outcomes: frozenset[Outcome] = frozenset()
+    agent_id: str | None = None
+    run_id: str | None = None
+    call_id: str | None = None
+    task_id: str | None = None
+    since: float | None = Field(default=None, ge=0, le=LATEST_S, allow_inf_nan=False)
+    until: float | None = Field(default=None, ge=0, le=LATEST_S, allow_inf_nan=False)
+
+    def matches(self, entry: AuditEntry) -> bool:
+        """Whether an entry is wanted, its time aside."""
+        return (
+            (self.server is None or self.server == entry.server)
+            and (self.tool is None or fnmatchcase(entry.tool, self.tool) or fnmatchcase(entry.name, self.tool))
+            and (not self.outcomes or entry.outcome in self.outcomes)
+            and (self.agent_id is None or self.agent_id == entry.agent_id)
+            and (self.run_id is None or self.run_id == entry.run_id)
+            and (self.call_id is None or self.call_id == entry.call_id)
+            and (self.task_id is None or self.task_id == entry.task_id)
+            and (entry.damage is None or self._asks_only_for_a_time)
+        )
+
+    @property
+    def _asks_only_for_a_time(self) -> bool:
+        return not self.model_dump(exclude={"since", "until"}, exclude_defaults=True)
+
+
+@dataclass(frozen=True)
+class AuditPage:
+    """Some entries, in the order that was asked for.
+
+    Attributes:
+        entries: Those that match.
+        cursor: Where the next page begins; None when all have been looked at.
+    """
+
+    entries: list[AuditEntry]
+    cursor: str | None
+
+
+_EVERYTHING = AuditFilter()
+
+
+def read_audit(
+    redis: Any,
+    wanted: AuditFilter = _EVERYTHING,
+    *,
+    limit: int = 100,
+    newest_first: bool = True,
+    after: str | None = None,
+    scan_limit: int | None = None,
+) -> AuditPage:
+    """A page of entries of both streams.
+
+    Args:
+        redis: A redis-py client of the broker's database, one that decodes nothing.
+        limit: How many at most.
+        after: The `cursor` of a page or an entry; it begins behind that.
+        scan_limit: How many entries to look at, where few match; None for all.
+
+    Raises:
+        RedisError: Redis cannot be reached, or one of the keys holds something else.
+        ValueError: `after` is no cursor.
+    """
+    return _read_page(redis, wanted, {}, limit=limit, newest_first=newest_first, after=after, scan_limit=scan_limit)
+
+
+class Follower:
+    """Reads entries as they come; it survives the client that it reads with, and then misses nothing."""
+
+    def __init__(self, wanted: AuditFilter = _EVERYTHING) -> None:
+        self._wanted = wanted
+        self._read: dict[Source, str] = {}
+
+    def begin(self, redis: Any, limit: int) -> list[AuditEntry]:
+        """The latest entries up to now, oldest first; `poll` goes on where they end. Raises as `read_audit`."""
+        for source, key in _STREAMS.items():
+            last = redis.xrevrange(key, count=1)
+            self._read[source] = last[0][0].decode() if last else "0-0"
+        return _read_page(redis, self._wanted, self._read, limit=limit, newest_first=True).entries[::-1]
+
+    def poll(self, redis: Any, timeout_s: float) -> list[AuditEntry]:
+        """What has come since the last time; waits for something, at most so long. Raises as `read_audit`.
+
+        Args:
+            redis: Its socket timeout must be longer.
+        """
+        if not self._read:
+            self.begin(redis, 0)
+        places = {_STREAMS[source]: last for source, last in self._read.items()}
+        replies = redis.xread(places, count=_LARGEST_CHUNK, block=max(1, int(timeout_s * 1000)))
+        found: list[AuditEntry] = []
+        for key, entries in replies or ():
+            source: Source = "worker" if key.decode() == keys.AUDIT else "agent"
+            for each in entries:
+                found.append(_parse(source, *each))
+                self._read[source] = each[0].decode()
+        return [entry for entry in sorted(found, key=_order) if self._wanted.matches(entry)]
+
+
+def build_canonical(arguments: Any) -> str:
+    """Arguments as one text, the same for the same arguments: JSON with sorted keys and no spaces.
+
+    Args:
+        arguments: A JSON value; a text that is JSON counts as what it says, any other as itself, and nothing as an
+            empty object.
+    """
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+    if arguments is None:
+        arguments = {}
+    try:
+        return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except (ValueError, TypeError, RecursionError):
+        return f"[{type(arguments).__name__} that is not JSON]"
+
+
+def build_digest(canonical: str) -> str:
+    """SHA-256, in hexadecimal, of what `build_canonical` gave."""
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _read_page(
+    redis: Any,
+    wanted: AuditFilter,
+    ends: Mapping[Source, str],
+    *,
+    limit: int,
+    newest_first: bool,
+    after: str | None = None,
+    scan_limit: int | None = None,
+) -> AuditPage:
+    """As `read_audit`, up to given ids of the streams."""
+    if limit <= 0:
+        return AuditPage([], after)
+    begun = None if after is None else _parse_cursor(after)
+    scans: list[Iterator[AuditEntry]] = []
+    for source in _STREAMS:
+        first = "-" if wanted.since is None else str(int(wanted.since * 1000))
+        last = ends.get(source) or ("+" if wanted.until is None else str(int(wanted.until * 1000)))
+        if begun is not None:
+            place, beside = begun
+            # Where two streams have the same id, the agents' comes first.
+            is_behind = _RANKS[source] < _RANKS[beside] if newest_first else _RANKS[source] > _RANKS[beside]
+            bound = place if is_behind else f"({place}"
+            first, last = (first, bound) if newest_first else (bound, last)
+        scans.append(_scan(redis, source, first, last, newest_first=newest_first, chunk=limit))
+    entries: list[AuditEntry] = []
+    for scanned, entry in enumerate(heapq.merge(*scans, key=_order, reverse=newest_first), start=1):
+        if wanted.matches(entry):
+            entries.append(entry)
+        if len(entries) == limit or scanned == scan_limit:
+            return AuditPage(entries, entry.cursor)
+    return AuditPage(entries, None)
+
+
+def _scan(redis: Any, source: Source, first: str, last: str, *, newest_first: bool, chunk: int) -> Iterator[AuditEntry]:
+    chunk = min(max(chunk, _FIRST_CHUNK), _LARGEST_CHUNK)
+    key = _STREAMS[source]
+    while True:
+        if newest_first:
+            found = redis.xrevrange(key, max=last, min=first, count=chunk)
+        else:
+            found = redis.xrange(key, min=first, max=last, count=chunk)
+        for each in found:
+            yield _parse(source, *each)
+        if len(found) < chunk:
+            return
+        bound = f"({found[-1][0].decode()}"
+        first, last = (first, bound) if newest_first else (bound, last)
+        chunk = _LARGEST_CHUNK
+
+
+def _parse(source: Source, raw_id: bytes, fields: Mapping[bytes, bytes] | None) -> AuditEntry:
+    entry_id = raw_id.decode()
+    try:
+        return _validate(source, entry_id, (fields or {})[keys.AUDIT_FIELD.encode()])
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        damage = f"{'.'.join(map(str, first['loc']))[:40]}: {first['msg']}"
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        # Its text may quote what lies there.
+        damage = f"it is no entry of the audit ({type(error).__name__})"
+    written_at = min(int(entry_id.partition("-")[0]) / 1000, LATEST_S)
+    return AuditEntry(id=entry_id, source=source, at=written_at, damage=damage)
+
+
+def _validate(source: Source, entry_id: str, text: bytes) -> AuditEntry:
+    if len(text) > _LONGEST_BYTES:
+        raise ValueError("too long")
+    return AuditEntry.model_validate({**json.loads(text), "id": entry_id, "source": source, "damage": None})
+
+
+def _order(entry: AuditEntry) -> tuple[int, int, int]:
+    milliseconds, _, number = entry.id.partition("-")
+    return int(milliseconds), int(number), _RANKS[entry.source]
+
+
+def _parse_cursor(cursor: str) -> tuple[str, Source]:
+    place, _, source = cursor.partition(" ")
+    milliseconds, _, number = place.partition("-")
+    if not (milliseconds.isdecimal() and number.isdecimal()) or source not in ("worker", "agent"):
+        raise ValueError(f"{cursor!r:.60} is no place in the audit; take the `cursor` of a page or of an entry")
+    return place, source

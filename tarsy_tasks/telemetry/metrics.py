@@ -1,0 +1,301 @@
+"""How tool calls fare: the numbers of each server and tool, and how those of all workers are read from Redis.
+
+Owns the names of the numbers, in memory and in Redis alike, and what they mean. Workers count
+(`worker.reporting.call_metrics`), `prometheus` shows them to Prometheus. A number has an integer value and one of
+these names; times are sums of microseconds, so that adding them up anywhere is exact:
+
+    calls:OUTCOME                 calls that ended so
+    retries                       how often calls were sent again
+    took:BUCKET  took:us          calls that were sent: how many took up to so many seconds; the sum
+    waited:BUCKET  waited:us      the same of the time in the queue
+    recreations                   sessions that replaced a lost one; of a server, not of a tool
+    unaudited                     calls whose entry the audit did not take; of a server, not of a tool
+"""
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.outcomes import Outcome
+
+__all__ = [
+    "BUCKETS_S",
+    "BUCKET_NAMES",
+    "FAILURES",
+    "NO_TOOL",
+    "RECENT_MINUTES",
+    "Distribution",
+    "InFlight",
+    "LastError",
+    "ToolMetrics",
+    "bucket_of",
+    "is_known",
+    "known_servers",
+    "read_in_flight",
+    "read_metrics",
+]
+
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, math.inf)
+NO_TOOL = ""
+"""In place of a tool: what concerns the server, and calls of tools that it does not list."""
+RECENT_MINUTES = 5
+"""What the moving averages and the failure rate cover."""
+IN_FLIGHT_TTL_S = 20.0
+
+FAILURES = frozenset(outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED))
+"""How calls end that failed through no fault of their callers."""
+BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
+
+
+_NAMES = frozenset(
+    {
+        *(f"calls:{outcome}" for outcome in Outcome),
+        *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
+        "retries",
+        "recreations",
+        "unaudited",
+    }
+)
+
+
+def is_known(name: str) -> bool:
+    """Whether a number is one of those above, and not one of another version."""
+    return name in _NAMES
+
+
+def bucket_of(seconds: float) -> str:
+    """The name of the bucket that a time falls into."""
+    return BUCKET_NAMES[bisect_left(BUCKETS_S, seconds)]
+
+
+class LastError(BaseModel):
+    """The last call of a tool that failed.
+
+    Attributes:
+        at: Seconds since the epoch, by the clock of Redis.
+        code: An `ErrorCode`.
+        text: What the agent was told, masked and shortened.
+        tool: Name of the tool, where the error stands for all of a server; else empty.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    at: float
+    code: str
+    text: str
+    tool: str = ""
+
+
+InFlight = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Calls that are running, by instance of a worker, server and tool."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How a time is distributed.
+
+    Attributes:
+        counts: How many fell into each of `BUCKETS_S`; not cumulated.
+    """
+
+    counts: tuple[int, ...] = (0,) * len(BUCKETS_S)
+    sum_s: float = 0.0
+
+    def __add__(self, other: "Distribution") -> "Distribution":
+        counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
+        return Distribution(counts, self.sum_s + other.sum_s)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean_s(self) -> float | None:
+        return self.sum_s / self.count if self.count else None
+
+    def quantile_s(self, share: float) -> float | None:
+        """The time below which this share of them lies, as if they were spread evenly within each bucket; of what is
+        longer than the last bound, that bound. None when there are none.
+        """
+        rank = share * self.count
+        below = 0
+        for position, count in enumerate(self.counts):
+            if count and below + count >= rank:
+                low = BUCKETS_S[position - 1] if position else 0.0
+                high = BUCKETS_S[position]
+                return low if math.isinf(high) else low + (high - low) * (rank - below) / count
+            below += count
+        return None
+
+
+@dataclass
+class ToolMetrics:
+    """The numbers of one tool, or with `NO_TOOL` of a server beside its tools.
+
+    Attributes:
+        numbers: By name, since the counting began.
+        recent: By name, of the last `RECENT_MINUTES` minutes.
+        in_flight: Calls that are running.
+    """
+
+    server: str
+    tool: str
+    numbers: Mapping[str, int] = field(default_factory=dict[str, int])
+    recent: Mapping[str, int] = field(default_factory=dict[str, int])
+    in_flight: int = 0
+    last_error: LastError | None = None
+
+    @property
+    def calls(self) -> dict[Outcome, int]:
+        """How many calls ended how."""
+        return {outcome: count for outcome in Outcome if (count := self.numbers.get(f"calls:{outcome}", 0))}
+
+    @property
+    def retries(self) -> int:
+        return self.numbers.get("retries", 0)
+
+    @property
+    def recreations(self) -> int:
+        return self.numbers.get("recreations", 0)
+
+    @property
+    def unaudited(self) -> int:
+        return self.numbers.get("unaudited", 0)
+
+    @property
+    def duration(self) -> Distribution:
+        """Of the calls that were sent, from the worker's taking one up until its answer was ready."""
+        return _distribution(self.numbers, "took")
+
+    @property
+    def queue_wait(self) -> Distribution:
+        """Of the calls that say when they were sent."""
+        return _distribution(self.numbers, "waited")
+
+    @property
+    def moving_average_s(self) -> float | None:
+        """Mean duration of the last minutes; None when there was no call."""
+        return _distribution(self.recent, "took").mean_s
+
+    @property
+    def failure_rate(self) -> float | None:
+        """Which part of the last minutes' calls failed through no fault of their callers; None when there was no call.
+
+        What was rejected or cancelled says nothing about a server, so it does not count.
+        """
+        ended = {outcome: self.recent.get(f"calls:{outcome}", 0) for outcome in (Outcome.OK, *FAILURES)}
+        total = sum(ended.values())
+        return sum(ended[outcome] for outcome in FAILURES) / total if total else None
+
+
+def _distribution(numbers: Mapping[str, int], name: str) -> Distribution:
+    counts = tuple(numbers.get(f"{name}:{bucket}", 0) for bucket in BUCKET_NAMES)
+    return Distribution(counts, numbers.get(f"{name}:us", 0) / 1e6)
+
+
+def known_servers(redis: Any, since: float = 0.0) -> list[str]:
+    """The ids of the servers that workers have counted calls of.
+
+    Args:
+        since: Only those with a call after this time, in seconds since the epoch by the clock of Redis.
+    """
+    found: list[bytes] = redis.zrangebyscore(keys.MEASURED_SERVERS, since, "+inf")
+    return sorted(name.decode(errors="replace") for name in found)
+
+
+def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetrics]]:
+    """The numbers of all workers together: a `ToolMetrics` for each tool that has any, `NO_TOOL` included.
+
+    What cannot be read, because another version or somebody else wrote it, is left out.
+
+    Args:
+        redis: A client of the database that workers write to, such as `app.backend.client`.
+    """
+    names = list(servers)
+    now_s, now_us = redis.time()
+    minutes = range(now_s // 60 - RECENT_MINUTES + 1, now_s // 60 + 1)
+    with redis.pipeline(transaction=False) as pipeline:
+        pipeline.zrangebyscore(keys.MEASURING_WORKERS, now_s + now_us / 1e6 - IN_FLIGHT_TTL_S, "+inf")
+        for name in names:
+            pipeline.hgetall(keys.metrics_key(name))
+            for minute in minutes:
+                pipeline.hgetall(keys.recent_metrics_key(name, minute))
+        workers, *hashes = pipeline.execute(raise_on_error=False)
+    running = _read_in_flight(redis, cast("list[bytes]", workers) if isinstance(workers, list) else [], [])
+    each = iter(hashes)
+    return {
+        name: _build(name, next(each), [next(each) for _ in minutes], _sum_in_flight(running, name)) for name in names
+    }
+
+
+def read_in_flight(redis: Any, skipped: list[str]) -> InFlight:
+    """The calls that are running; blocks for three round trips.
+
+    Args:
+        skipped: Here is added what cannot be read, a phrase each.
+    """
+    now, _ = redis.time()
+    workers = redis.zrangebyscore(keys.MEASURING_WORKERS, now - IN_FLIGHT_TTL_S, "+inf")
+    return _read_in_flight(redis, workers, skipped)
+
+
+def _read_in_flight(redis: Any, workers: list[bytes], skipped: list[str]) -> InFlight:
+    instances = [worker.decode(errors="replace") for worker in workers]
+    texts: list[bytes | None] = redis.mget(map(keys.in_flight_key, instances)) if instances else []
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for instance, text in zip(instances, texts, strict=True):
+        try:
+            found[instance] = {
+                server: {tool: max(0, int(count)) for tool, count in tools.items()}
+                for server, tools in json.loads(text or b"{}").items()
+            }
+        except (ValueError, TypeError, AttributeError):
+            skipped.append(f"what worker {instance} has in flight cannot be read: it is damaged, or of another version")
+    return found
+
+
+def _sum_in_flight(running: InFlight, server: str) -> dict[str, int]:
+    """By tool."""
+    total: dict[str, int] = {}
+    for servers in running.values():
+        for tool, count in servers.get(server, {}).items():
+            total[tool] = total.get(tool, 0) + count
+    return total
+
+
+def _build(server: str, total: Any, recent: list[Any], running: dict[str, int]) -> list[ToolMetrics]:
+    numbers, errors = _parse_fields(total)
+    lately: dict[str, dict[str, int]] = {}
+    for each in recent:
+        for tool, found in _parse_fields(each)[0].items():
+            sums = lately.setdefault(tool, {})
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0) + value
+    tools = sorted({*numbers, *errors, *running})
+    return [
+        ToolMetrics(server, tool, numbers.get(tool, {}), lately.get(tool, {}), running.get(tool, 0), errors.get(tool))
+        for tool in tools
+    ]
+
+
+def _parse_fields(found: Any) -> tuple[dict[str, dict[str, int]], dict[str, LastError]]:
+    numbers: dict[str, dict[str, int]] = {}
+    errors: dict[str, LastError] = {}
+    if not isinstance(found, dict):
+        return numbers, errors
+    for key, value in cast("dict[bytes, bytes]", found).items():
+        name, _, tool = key.decode(errors="replace").partition(" ")
+        try:
+            if name == "last_error":
+                errors[tool] = LastError.model_validate_json(value)
+            else:
+                numbers.setdefault(tool, {})[name] = int(value)
+        except (ValueError, ValidationError):
+            continue
+    return numbers, errors

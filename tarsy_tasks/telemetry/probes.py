@@ -1,0 +1,159 @@
+"""Whether a worker on this machine is ready, and whether it is alive: three small files in a directory.
+
+Owns their names and their meaning. A worker writes them (`worker.reporting.liveness_files`): NAME.ready from the moment
+it takes calls until it is told to stop; NAME.consumer and NAME.sessions, whose modification time is touched every two
+seconds by the thread that takes messages from Redis and by the event loop of the MCP sessions. NAME is the worker's
+node name and eight digits that stand for its Redis, for workers of two deployments may have one name. Each file holds
+the worker's process id, by which the files that a killed worker left are known.
+"""
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
+
+__all__ = ["BEAT_S", "STALE_S", "ProbeFiles", "find_workers", "open_run_dir", "remove_leftovers", "run_dir"]
+
+BEAT_S = 2.0
+STALE_S = 30.0
+"""A worker is busy now and then; this is longer than any of that takes."""
+
+
+def run_dir() -> Path:
+    """`TARSY_RUN_DIR`, or a directory of this user's own among the temporary ones."""
+    return load_settings().run_dir or Path(tempfile.gettempdir()) / f"tarsy-tasks-{os.getuid()}"
+
+
+def open_run_dir() -> Path:
+    """The same, made if need be.
+
+    Raises:
+        ConfigError: It cannot be made or written, or belongs to another user, who could put anything there.
+    """
+    directory = run_dir()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if load_settings().run_dir is None and directory.lstat().st_uid != os.getuid():
+            raise ConfigError(f"{directory} belongs to another user; set TARSY_RUN_DIR to a directory of your own")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(13, "may not be written")
+    except OSError as error:
+        raise ConfigError(
+            f"{directory}: {error.strerror or error}; the probes need it. "
+            "Set TARSY_RUN_DIR to a directory that the worker may write"
+        ) from None
+    return directory
+
+
+def _deployment() -> str:
+    """What tells the workers on this Redis from others; the same whatever user and password they log in with."""
+    parts = urlsplit(load_settings().redis_url.get_secret_value())
+    where = f"{parts.hostname}:{parts.port or 6379}/{parts.path.strip('/') or 0}"
+    return hashlib.sha256(where.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class ProbeFiles:
+    """The files of one worker.
+
+    Attributes:
+        worker: Its node name.
+        deployment: Stands for its Redis: by default that of `TARSY_REDIS_URL`.
+    """
+
+    directory: Path
+    worker: str
+    deployment: str = field(default_factory=_deployment)
+
+    @property
+    def ready(self) -> Path:
+        return self._file("ready")
+
+    @property
+    def consumer(self) -> Path:
+        return self._file("consumer")
+
+    @property
+    def sessions(self) -> Path:
+        return self._file("sessions")
+
+    def _file(self, kind: str) -> Path:
+        return self.directory / f"{self.worker.replace('/', '_')}.{self.deployment}.{kind}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process that wrote the files still runs."""
+        for file in (self.sessions, self.consumer, self.ready):
+            with suppress(OSError, ValueError, OverflowError):
+                return _is_running(int(file.read_text()))
+        return False
+
+    def seconds_since(self, file: Path) -> float | None:
+        """Seconds since the last beat; None when there was none."""
+        try:
+            return max(0.0, time.time() - file.stat().st_mtime)
+        except OSError:
+            return None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether their process is gone. That of another container is not seen from here, but its files are fresh."""
+        silent_s = self.seconds_since(self.sessions)
+        return not self.is_running and (silent_s is None or silent_s > STALE_S)
+
+    def remove(self) -> None:
+        for file in (self.ready, self.consumer, self.sessions):
+            file.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True  # as another user
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def find_workers(name: str | None = None) -> list[ProbeFiles]:
+    """The workers of this deployment that run here, or the one of this node name."""
+    own = _deployment()
+    return [
+        files
+        for files in _all_files(run_dir())
+        if files.deployment == own and files.is_running and name in (None, files.worker)
+    ]
+
+
+def remove_leftovers(worker: str) -> None:
+    """Remove what a worker of this name left that was killed, and what others did whose processes are gone.
+
+    A worker does this before anything else: in a container that is started anew, the process id of the killed one is
+    its own.
+    """
+    directory = run_dir()
+    own = ProbeFiles(directory, worker)
+    for files in {own, *_all_files(directory)}:
+        if files == own or files.is_abandoned:
+            with suppress(OSError):
+                files.remove()
+
+
+def _all_files(directory: Path) -> Iterator[ProbeFiles]:
+    found: set[tuple[str, str]] = set()
+    with suppress(OSError):
+        for file in directory.iterdir():
+            worker, dot, deployment = file.stem.rpartition(".")
+            if dot and file.suffix in (".ready", ".consumer", ".sessions"):
+                found.add((worker, deployment))
+    for worker, deployment in sorted(found):
+        yield ProbeFiles(directory, worker, deployment)

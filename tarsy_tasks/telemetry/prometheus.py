@@ -1,0 +1,96 @@
+"""Metrics and health in the terms of Prometheus.
+
+Owns the names of the series, which a worker (its own numbers) and Flower (those of all workers) share. Where the
+numbers come from, it does not know.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from tarsy_tasks.health import HealthStatus, ServerHealth
+from tarsy_tasks.telemetry.metrics import BUCKETS_S, NO_TOOL, Distribution, ToolMetrics
+
+__all__ = ["build_health_families", "build_metric_families"]
+
+_HEALTH = {
+    HealthStatus.HEALTHY: 1.0,
+    HealthStatus.DEGRADED: 0.5,
+    HealthStatus.UNHEALTHY: 0.0,
+    HealthStatus.UNKNOWN: math.nan,
+}
+_LABELS = ("server", "tool")
+_BOUNDS = tuple("+Inf" if math.isinf(bucket) else str(bucket) for bucket in BUCKETS_S)
+
+
+def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
+    """The series of all tools."""
+    calls = CounterMetricFamily(
+        "tarsy_calls",
+        "Tool calls by how they ended; without a tool: the server lists none of that name.",
+        labels=(*_LABELS, "outcome"),
+    )
+    retries = CounterMetricFamily("tarsy_call_retries", "How often calls were sent again.", labels=_LABELS)
+    duration = HistogramMetricFamily(
+        "tarsy_call_duration_seconds",
+        "From taking up a call that was sent to the MCP server until its answer was ready.",
+        labels=_LABELS,
+    )
+    wait = HistogramMetricFamily(
+        "tarsy_call_queue_wait_seconds", "From sending a call to a worker's taking it up.", labels=_LABELS
+    )
+    running = GaugeMetricFamily("tarsy_calls_in_flight", "Calls that are running.", labels=_LABELS)
+    average = GaugeMetricFamily(
+        "tarsy_call_duration_recent_average_seconds", "Mean duration of the last 5 minutes.", labels=_LABELS
+    )
+    failing = GaugeMetricFamily(
+        "tarsy_call_recent_failure_ratio", "Failed part of the calls of the last 5 minutes.", labels=_LABELS
+    )
+    error = GaugeMetricFamily(
+        "tarsy_call_last_error_timestamp_seconds", "When a call last failed.", labels=(*_LABELS, "code")
+    )
+    recreations = CounterMetricFamily(
+        "tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"]
+    )
+    unaudited = CounterMetricFamily(
+        "tarsy_calls_unaudited", "Calls whose entry the audit did not take.", labels=["server"]
+    )
+    for each in metrics:
+        labels = [each.server, each.tool]
+        for outcome, count in each.calls.items():
+            calls.add_metric([*labels, outcome], count)
+        if each.tool == NO_TOOL:
+            recreations.add_metric([each.server], each.recreations)
+            unaudited.add_metric([each.server], each.unaudited)
+        running.add_metric(labels, each.in_flight)
+        if each.calls:
+            retries.add_metric(labels, each.retries)
+            _add_distribution(duration, labels, each.duration)
+            _add_distribution(wait, labels, each.queue_wait)
+        if each.moving_average_s is not None:
+            average.add_metric(labels, each.moving_average_s)
+        if each.failure_rate is not None:
+            failing.add_metric(labels, each.failure_rate)
+        if each.last_error is not None:
+            error.add_metric([*labels, each.last_error.code], each.last_error.at)
+    return [calls, retries, duration, wait, running, average, failing, error, recreations, unaudited]
+
+
+def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:
+    """The series of all servers' health."""
+    healthy = GaugeMetricFamily(
+        "tarsy_server_healthy", "1: healthy, 0.5: degraded, 0: unhealthy, NaN: unknown.", labels=["server"]
+    )
+    for server, found in health.items():
+        healthy.add_metric([server], _HEALTH[found.status])
+    return [healthy]
+
+
+def _add_distribution(family: HistogramMetricFamily, labels: list[str], distribution: Distribution) -> None:
+    if not distribution.count:
+        return
+    cumulated = accumulate(distribution.counts)
+    family.add_metric(labels, list(zip(_BOUNDS, cumulated, strict=True)), distribution.sum_s)

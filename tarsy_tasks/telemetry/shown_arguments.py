@@ -1,0 +1,76 @@
+"""A call's arguments as they may be shown: masked, and short.
+
+Owns the cutting. Nothing is cut within a value before it was masked: half a secret would not be known for one.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+from tarsy_tasks.telemetry.audit import build_canonical
+
+__all__ = ["build_shown", "shorten"]
+
+_SHOWN_CHARS = 2000
+_MASKED_CHARS = 32 * 1024
+_BRACKETS = 2
+
+
+def build_shown(canonical: str, mask: Callable[[str], str]) -> str:
+    """Arguments for an entry of the audit.
+
+    Args:
+        canonical: What `build_canonical` gave.
+        mask: Gives a text without its secrets.
+    """
+    masked = mask(shorten(canonical))
+    return masked if len(masked) <= _SHOWN_CHARS else f"{masked[:_SHOWN_CHARS]}…"
+
+
+def shorten(canonical: str) -> str:
+    """The same arguments, without what is too long to be masked for a line."""
+    if len(canonical) <= _MASKED_CHARS:
+        return canonical
+    try:
+        return build_canonical(_Space().fit(json.loads(canonical)))
+    except (ValueError, RecursionError):
+        return f"[{len(canonical)} characters]"
+
+
+class _Space:
+    """Room for so many characters; what does not fit as a whole is named by its length."""
+
+    def __init__(self) -> None:
+        self._left = _MASKED_CHARS
+
+    def fit(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            self._left -= len(str(value)) if isinstance(value, int | float) else _BRACKETS
+        if isinstance(value, dict):
+            items = cast("dict[str, Any]", value)
+            kept: dict[str, Any] = {}
+            for key, item in items.items():
+                if self._left <= 0:
+                    kept["…"] = f"[{len(items) - len(kept)} more]"
+                    break
+                name = self._fit_text(key)
+                kept[name] = self.fit(item)
+            return kept
+        if isinstance(value, list):
+            members = cast("list[Any]", value)
+            found: list[Any] = []
+            for member in members:
+                if self._left <= 0:
+                    found.append(f"[{len(members) - len(found)} more]")
+                    break
+                found.append(self.fit(member))
+            return found
+        if isinstance(value, str):
+            return self._fit_text(value)
+        return value
+
+    def _fit_text(self, text: str) -> str:
+        if len(text) > self._left:
+            return f"[{len(text)} characters]"
+        self._left -= len(text) + 1
+        return text

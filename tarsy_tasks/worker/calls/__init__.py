@@ -1,0 +1,1 @@
+"""One call, from the message to the stored result."""

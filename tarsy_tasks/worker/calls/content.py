@@ -1,0 +1,247 @@
+"""From an MCP result to what an agent reads: text, structured value, attachments; capped and masked.
+
+Owns what is kept of a result and how the rest is named. It runs in the pool thread, so a large result stalls no
+session.
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+from pydantic import JsonValue
+
+from tarsy_tasks.models import Attachment, ToolResult
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.worker.calls.split_secrets import are_one_document, mask_borders, mask_split
+from tarsy_tasks.worker.maskers import Masker
+
+__all__ = ["build_result"]
+
+TEXT_LIMIT = 1024 * 1024
+"""Characters of text that a result keeps; what is cut off is named at its end."""
+STRUCTURED_LIMIT = TEXT_LIMIT
+"""Characters of a structured value that a result keeps, as JSON; a longer one is left out, and named in the text."""
+DEPTH_LIMIT = 100
+"""Levels of a structured value that a result keeps; of a deeper one the text has to do."""
+PARTS_LIMIT = 1000
+"""Parts of the content that a result keeps; how many more there are is said at the end of the text."""
+ATTACHMENTS_LIMIT_BYTES = 4 * 1024 * 1024
+"""Bytes of attachments that a result carries; larger ones keep their name and size."""
+_LONGEST_LINE = 64 * 1024
+"""A text is cut at the end of a line, unless that is longer."""
+_WITHHELD = "[left out: there is a secret in this content]"
+_NOTICE = "[left out: a piece of a document that holds secrets]"
+
+
+def build_result(
+    result: CallToolResult,
+    masker: Masker,
+    *,
+    call_id: str,
+    name: str,
+    attempts: int,
+    duration_s: float,
+    repairs: tuple[str, ...] = (),
+) -> ToolResult:
+    """The answer to a call that the MCP server answered, error or not."""
+    blocks = result.content[:PARTS_LIMIT]
+    texts = [*map(_text_of, blocks)]
+    content = _mask_document(texts, masker)
+    parts = mask_borders(texts, masker) if content is None else [_NOTICE] * len(texts)
+    if content is None:
+        content = _mask_and_cut("\n".join(parts), masker)
+    attachments = [
+        _attachment(block, part)
+        for block, part in zip(blocks, parts, strict=True)
+        if not isinstance(block, TextContent)
+    ]
+    structured = _structured(result, content, masker)
+    if structured is None and result.structured_content is not None:
+        limits = f"more than {STRUCTURED_LIMIT} characters, or {DEPTH_LIMIT} levels"
+        content += f"\n[left out: a structured value of {limits}; ask for less]"
+    elif not content and structured is not None:
+        content = json.dumps(structured, ensure_ascii=False)
+    if len(blocks) < len(result.content):
+        content += f"\n[cut: the first {PARTS_LIMIT} of {len(result.content)} parts; ask for less]"
+    failed = bool(result.is_error)
+    return ToolResult(
+        call_id=call_id,
+        name=name,
+        content=content or ("The tool failed without saying why." if failed else ""),
+        structured=structured,
+        attachments=tuple(_masked(each, masker) for each in _within_limit(attachments)),
+        outcome=Outcome.TOOL_ERROR if failed else Outcome.OK,
+        error_code=ErrorCode.TOOL_ERROR if failed else None,
+        repairs=repairs,
+        attempts=attempts,
+        duration_s=round(duration_s, 6),
+    )
+
+
+def _mask_document(texts: Sequence[str], masker: Masker) -> str | None:
+    """The parts as the one text that they are pieces of; None if they are none, or each shows its secrets itself."""
+    if not are_one_document(texts, TEXT_LIMIT):
+        return None
+    masked = _mask_and_cut("".join(texts), masker)
+    return None if masked == "".join(_mask_and_cut(text, masker) for text in texts) else masked
+
+
+def _mask_and_cut(text: str, masker: Masker) -> str:
+    length = len(text)
+    if length <= TEXT_LIMIT:
+        return masker.mask(text)
+    text = masker.mask_start(text, TEXT_LIMIT)
+    line_end = text.rfind("\n", len(text) - _LONGEST_LINE)
+    text = text[: line_end + 1] if line_end >= 0 else text
+    return f"{text}\n[cut: the first {len(text)} of {length} characters; ask for less, or for a part]"
+
+
+def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonValue:
+    """The structured content, or the value of a text that is a JSON object or array; masked."""
+    if result.structured_content is not None:
+        found: Any = result.structured_content
+        return None if _is_too_deep(found) else _mask_structured(_json_safe(found), masker)
+    only = result.content[0] if len(result.content) == 1 else None
+    text = content.strip()
+    if not isinstance(only, TextContent) or text[:1] not in ("{", "[") or len(only.text) > TEXT_LIMIT:
+        return None
+    try:
+        value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return None
+    return None if _is_too_deep(value) else value
+
+
+def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
+    """The value masked, also where one secret is cut into several strings; None if it is too long to be kept."""
+    if len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT:
+        return None
+    return masker.mask_json(mask_split(value, masker))
+
+
+def _is_too_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(DEPTH_LIMIT):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (cast("dict[str, Any]", each).values() if isinstance(each, dict) else cast("list[Any]", each))
+        ]
+        if not level:
+            return False
+    return any(isinstance(each, dict | list) for each in level)
+
+
+def _json_safe(value: Any) -> JsonValue:
+    """Structured content comes from a JSON parser that lets NaN and infinities pass; JSON itself has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _json_safe(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_json_safe(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _text_of(block: ContentBlock) -> str:
+    """The text of a part; of one that has none a line that stands for it, such as `[image/png, 12 kB]`."""
+    if isinstance(block, TextContent):
+        return block.text
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
+        return block.resource.text
+    attachment = _attachment(block)
+    words = [attachment.mime_type or attachment.type]
+    if attachment.size_bytes is not None:
+        words.append(_readable_size(attachment.size_bytes))
+    if attachment.uri is not None:
+        words.append(attachment.uri)
+    return f"[{', '.join(words)}]"
+
+
+def _attachment(block: ContentBlock, text: str = "") -> Attachment:
+    """What is kept of a part beside its text, which is given if it has one."""
+    if isinstance(block, ImageContent | AudioContent):
+        return Attachment(
+            type=block.type, mime_type=block.mime_type, size_bytes=_decoded_size(block.data), data=block.data
+        )
+    if isinstance(block, ResourceLink):
+        return Attachment(type=block.type, mime_type=block.mime_type, uri=str(block.uri), size_bytes=block.size)
+    if isinstance(block, EmbeddedResource):
+        resource = block.resource
+        if isinstance(resource, BlobResourceContents):
+            return Attachment(
+                type=block.type,
+                mime_type=resource.mime_type,
+                uri=str(resource.uri),
+                size_bytes=_decoded_size(resource.blob),
+                data=resource.blob,
+            )
+        return Attachment(
+            type=block.type,
+            mime_type=resource.mime_type,
+            uri=str(resource.uri),
+            size_bytes=len(resource.text.encode("utf-8", "replace")),
+            text=text,
+        )
+    return Attachment(type=block.type)
+
+
+def _masked(attachment: Attachment, masker: Masker) -> Attachment:
+    """What of an attachment may leave the worker: its address and text masked, and its data if that is text, too."""
+    data = attachment.data and (masker.mask_base64(attachment.data) or None)
+    return attachment.model_copy(
+        update={
+            "mime_type": attachment.mime_type and masker.mask(attachment.mime_type),
+            "uri": attachment.uri and masker.mask(attachment.uri),
+            "text": _WITHHELD if attachment.data and not data else _masked_text(attachment.text, masker),
+            "data": data,
+        }
+    )
+
+
+def _masked_text(text: str | None, masker: Masker) -> str | None:
+    return text and _mask_and_cut(text, masker)
+
+
+def _within_limit(attachments: Iterable[Attachment]) -> Iterable[Attachment]:
+    left = ATTACHMENTS_LIMIT_BYTES
+    for attachment in attachments:
+        carried = len(attachment.data or "") + len(attachment.text or "")
+        if carried > left:
+            yield attachment.model_copy(update={"data": None, "text": None})
+        else:
+            left -= carried
+            yield attachment
+
+
+def _decoded_size(data: str) -> int:
+    try:
+        return len(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        return len(data)
+
+
+def _readable_size(size_bytes: int) -> str:
+    for unit, factor in (("MB", 1_000_000), ("kB", 1_000)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes} B"

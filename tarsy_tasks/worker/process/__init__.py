@@ -1,0 +1,1 @@
+"""The Celery worker: its pool, consumer, requests, leases, start and stop."""

@@ -1,0 +1,102 @@
+"""How many calls of each server this worker runs at once, and which queues it therefore polls.
+
+Owns the counting and the choice of the queues. A server at its `max_concurrency` is left out of the poll: its calls
+stay in the broker for other workers, and it cannot take the slots of the others. The last slot is kept for health
+checks. What is counted is the jobs in the pool, not the messages: a connection that breaks, a message that comes twice
+or a call that fails cannot make the counts wrong.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kombu.utils.scheduling import round_robin_cycle
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.config import ServerConfig
+
+__all__ = ["QUEUE_ORDER", "Bulkhead", "QueueOrder", "bulkhead"]
+
+QUEUE_ORDER = f"{__name__}:QueueOrder"
+"""For the broker option `queue_order_strategy`: kombu builds the order of each channel from this path."""
+
+
+class Bulkhead:
+    """The slots of one worker process, and who has them. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: int | None = None
+        self._limits: dict[str, int] = {}
+        self._running: Counter[str] = Counter()
+        self._hub: Any = None
+        self._is_awaited = False
+
+    def open(self, slots: int, servers: Iterable[ServerConfig]) -> None:
+        """Begin to limit.
+
+        Args:
+            slots: How many jobs the pool runs at once.
+            servers: Those that the worker serves.
+        """
+        self._slots = slots
+        half = max(1, slots // 2)
+        for server in servers:
+            self._limits[keys.queue(server.name)] = server.max_concurrency or half
+            # The checks of a server that hangs must not take the slot that is kept for all checks, and then more.
+            self._limits[keys.check_queue(server.name)] = 1
+
+    def limit(self, server: str) -> int | None:
+        """How many calls of a server run here at once; None for one that is not served, or before `open`."""
+        return self._limits.get(keys.queue(server))
+
+    def watch(self, hub: Any) -> None:
+        """From now on wake this event loop of kombu's when a slot that it waits for is freed."""
+        self._hub = hub
+
+    def enter(self, queue: str) -> None:
+        """A job from a queue begins."""
+        with self._lock:
+            self._running[queue] += 1
+
+    def leave(self, queue: str) -> None:
+        """A job from a queue has ended."""
+        with self._lock:
+            self._running[queue] -= 1
+        if self._is_awaited and self._hub is not None:
+            self._hub.call_soon(_nothing)
+
+    def select(self, queues: Sequence[str]) -> list[str]:
+        """Those queues that another message may be taken from now: checks first, else in their order.
+
+        With one slot left these are the queues of checks. A worker with a single slot has none to keep: there a check
+        waits for the call that runs, and goes before all that wait.
+        """
+        if self._slots is None:
+            return list(queues)
+        # Before it looks, so that whoever leaves meanwhile says so.
+        self._is_awaited = True
+        with self._lock:
+            free = self._slots - self._running.total()
+            full = {queue for queue, count in self._running.items() if count >= self._limits.get(queue, self._slots)}
+        kept = 0 if self._slots == 1 else 1
+        checks = [queue for queue in queues if keys.is_check_queue(queue) and queue not in full] if free > 0 else []
+        calls = [queue for queue in queues if not (keys.is_check_queue(queue) or queue in full)] if free > kept else []
+        self._is_awaited = free <= kept + 1 or len(checks) + len(calls) < len(queues)
+        return checks + calls
+
+
+bulkhead = Bulkhead()
+"""That of this process: kombu gives `QueueOrder` nothing by which it could find another."""
+
+
+class QueueOrder(round_robin_cycle):
+    """kombu's order of queues, the least recently used first, without those that are full."""
+
+    def consume(self, n: int) -> list[str]:
+        return bulkhead.select(self.items[:n])
+
+
+def _nothing() -> None:
+    """Waking the loop is enough: it looks at every turn which queues it may poll."""

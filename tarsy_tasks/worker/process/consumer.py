@@ -1,0 +1,89 @@
+"""Celery's consumer, with what it says of messages that it cannot take.
+
+Owns the answers to messages that are no calls. Stock prints their whole bodies, and arguments must not lie in logs; and
+it leaves whoever waits for such a task without an answer. Owns also since when messages are taken.
+"""
+
+import logging
+import time
+from typing import Any
+
+from celery import signals
+from celery.exceptions import NotRegistered
+from celery.worker import consumer
+from kombu.exceptions import ContentDisallowed
+
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.broker.signing import explain
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.reporting.audit_writer import audit
+
+__all__ = ["Consumer", "taking_for_s"]
+
+logger = logging.getLogger(__name__)
+
+
+_taking_since = 0.0
+"""There is one consumer a process, and tasks do not see it."""
+
+
+def taking_for_s() -> float:
+    """For how many seconds this worker has been taking messages, since it was ready or Redis came back."""
+    return time.monotonic() - _taking_since
+
+
+class Consumer(consumer.Consumer):
+    """Set as `worker_consumer`."""
+
+    def on_ready(self) -> None:
+        global _taking_since
+        _taking_since = time.monotonic()
+        super().on_ready()
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        why = explain(exc)
+        self._refuse(message, exc, f"its signature: {why}" if why else "its body cannot be decoded")
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
+        self._refuse(message, None, "it is no task of Celery")
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        is_other = isinstance(exc, ContentDisallowed)
+        self._refuse(message, exc, "it is not signed, or no JSON" if is_other else "it is no valid task")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        name = str(_header(message, "task"))
+        self._refuse(message, NotRegistered(name[:200]), "there is no such task here")
+
+    def _refuse(self, message: Any, error: Exception | None, why: str) -> None:
+        task_id = _header(message, "id")
+        kind = type(error).__name__ if error is not None else "no headers"
+        logger.error(
+            "refused a message, %s (%s): task %.200r, id %.200r, %d bytes",
+            why,
+            kind,
+            _header(message, "task"),
+            task_id,
+            len(message.body or ""),
+        )
+        delivery: Delivery | None = getattr(message, "delivery", None)
+        if delivery is not None:
+            name = task_id if isinstance(task_id, str) and task_id else delivery.tag
+            delivery.trail = audit.trail(name, CallMessage((), {}), delivery.queue)
+            if delivery.trail is not None:
+                text = f"A message was refused: {why} ({kind}). No tool ran."
+                delivery.trail.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
+            message.reject_log_error(logger, self.connection_errors)  # what came by remote control takes none
+        if isinstance(task_id, str) and task_id and error is not None:
+            # Its own text may quote the body.
+            self.app.backend.mark_as_failure(task_id, type(error)(why))
+        signals.task_rejected.send(sender=self, message=message, exc=error)
+
+
+def _header(message: Any, name: str) -> Any:
+    try:
+        return message.headers[name]
+    except (KeyError, TypeError):
+        return None

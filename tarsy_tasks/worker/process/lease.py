@@ -1,0 +1,141 @@
+"""The thread that says every few seconds: this worker lives, and holds these calls.
+
+Owns the renewing of leases, the worker's heartbeat and the search for messages that others lost. It has a connection of
+its own and does not depend on Celery's consumer, which may be reconnecting for half a minute while its calls run on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from celery import states
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError, ResponseError
+
+from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.kombu_transport import held
+from tarsy_tasks.broker.task_failures import build_task_failure
+from tarsy_tasks.errors import CallError, PoisonMessage
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.reporting.audit_writer import audit
+
+__all__ = ["LeaseKeeper"]
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS_A_LEASE = 4
+_SWEEPS_A_LEASE = 10
+_STOP_S = 5.0
+
+
+class LeaseKeeper:
+    """Keeps the leases of one worker process from `start` to `stop`.
+
+    Args:
+        app: The worker's application.
+        instance: Name of this worker process.
+        servers: Ids of the servers that it serves.
+        lease_s: How long a lease holds that is not renewed.
+    """
+
+    def __init__(self, app: Any, instance: str, servers: Sequence[str], lease_s: float) -> None:
+        self.instance = instance
+        self._app = app
+        self._servers = servers
+        self._lease_s = lease_s
+        self._channel: Any = None
+        self._renew_at = self._sweep_at = 0.0
+        self._told: set[str] = set()
+        self._is_departing = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tarsy-leases", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def depart(self) -> None:
+        """The worker takes no more calls; it goes on renewing the leases of those that it has."""
+        self._is_departing = True
+        self._renew_at = 0.0
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._stopping.wait(wait_s):
+            wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
+            try:
+                self._tend()
+            except ResponseError as error:
+                logger.warning("leases cannot be renewed, for Redis refuses it: %s", error)
+                self._let_go()
+            except (RedisError, KombuError, OSError) as error:
+                if self._channel is not None:
+                    logger.warning("leases cannot be renewed while Redis is away: %s", error)
+                self._let_go()
+            except Exception:
+                # A worker that renews nothing loses its calls to others.
+                logger.exception("leases could not be renewed")
+                self._let_go()
+        if self._channel is not None:
+            with suppress(RedisError, OSError):
+                fleet.leave(self._channel.deliveries.exchange, self.instance)
+        self._let_go()
+
+    def _tend(self) -> None:
+        if self._channel is None:
+            self._channel = self._app.connection_for_write().channel()
+        deliveries = self._channel.deliveries
+        now = time.monotonic()
+        if now >= self._renew_at:
+            fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
+            if self._is_departing:
+                fleet.depart(deliveries.exchange, self.instance, self._servers)
+            if mine := held.copy():
+                deliveries.renew(mine.values())
+            self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
+        if now >= self._sweep_at:
+            swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET)
+            self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
+            if swept.restored:
+                logger.warning("put back %d calls whose worker was lost: %s", len(swept.restored), swept.restored)
+            for tag in set(swept.set_aside) - self._told:
+                logger.critical("set aside after it was lost with its worker too often: %s", tag)
+                self._tell_audit(deliveries, tag)
+                self._app.backend.refuse(tag, PoisonMessage(tag))
+                self._told.add(tag)
+            self._told &= set(swept.set_aside)
+            for tag, queue in swept.unwanted:
+                entry = audit.entry_of_books(tag, deliveries.books_of(tag, queue), _never_started)
+                deliveries.discard(tag, queue, entry)
+                if time.monotonic() >= self._renew_at:
+                    break  # the next sweep finds the rest
+
+    def _tell_audit(self, deliveries: Deliveries, tag: str) -> None:
+        def failure(what: str) -> CallError:
+            return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
+
+        entry = audit.entry_of_books(tag, deliveries.books_set_aside(tag), failure)
+        if entry is not None:
+            deliveries.tell(tag, entry)
+
+    def _let_go(self) -> None:
+        channel, self._channel = self._channel, None
+        # Renewing comes before sweeping when Redis is back.
+        self._renew_at = 0.0
+        if channel is not None:
+            with suppress(Exception):
+                channel.connection.client.release()
+
+
+def _never_started(what: str) -> CallError:
+    return CallError(
+        ErrorCode.NOT_STARTED, f"No worker came to {what} until long after its deadline. The tool did not run."
+    )

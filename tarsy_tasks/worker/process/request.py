@@ -1,0 +1,75 @@
+"""The worker's view of a message: what of it events, logs and `inspect` may show, and how a shutdown ends it.
+
+Owns the overrides of Celery's `Request`; everything else is stock.
+"""
+
+import logging
+import threading
+from typing import Any, cast
+
+from celery.worker.request import Request
+
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.celery_app import CALL_TOOL
+from tarsy_tasks.worker.process import canvas_limits
+from tarsy_tasks.worker.reporting.audit_writer import audit
+
+__all__ = ["CallRequest"]
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_LIMIT = 200
+_MASKED_LIMIT = 1000
+_acknowledging = threading.Lock()
+
+
+class CallRequest(Request):
+    """Shows the tool's name in place of its arguments, whatever the producer wrote, and cancels without a retry."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Any producer may have written the message: its arguments need not even be a list.
+        arguments: Any = self._request_dict["args"]
+        found = cast("list[Any]", arguments[:2]) if isinstance(arguments, list) else []
+        words = [word for word in found if isinstance(word, str)]
+        shown = audit.mask_name(".".join(words)[:_MASKED_LIMIT], server=words[0] if words else "")[:_SHOWN_LIMIT]
+        self._argsrepr = self._request_dict["argsrepr"] = shown
+        self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
+        # What the transport knows of this delivery, for the guard and the result backend.
+        message = self._message
+        delivery: Delivery | None = getattr(message, "delivery", None)
+        if delivery is not None and self._type == CALL_TOOL:
+            delivery.trail = audit.trail(self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue)
+        self._request_dict["delivery"] = delivery
+        if delivery is not None and canvas_limits.is_bound():
+            canvas_limits.require_own_queue(self._payload[2], delivery.queue)
+        self._request_dict["deliveries"] = getattr(message.channel, "deliveries", None)
+
+    def acknowledge(self) -> None:
+        """Once. Stock looks first and acknowledges then: a call that ends just when it is revoked, in another thread,
+        is acknowledged twice, and the second time ends the worker.
+        """
+        if self._is_mine_to_end():
+            self._on_ack(logger, self._connection_errors)
+
+    def reject(self, requeue: bool = False) -> None:
+        """Once, as `acknowledge`."""
+        if self._is_mine_to_end():
+            self._on_reject(logger, self._connection_errors, requeue)
+            self.send_event("task-rejected", requeue=requeue)
+
+    def _is_mine_to_end(self) -> bool:
+        with _acknowledging:
+            is_first, self.acknowledged = not self.acknowledged, True
+        return is_first
+
+    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002
+        """What `inspect` and Flower ask for; stock gives the arguments themselves unless asked to be safe."""
+        return super().info(safe=True)
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002
+        """Called by a shutdown for what runs. Stock stores RETRY, and so loses the answer that the job still gives."""
+        job = self._apply_result() if self._apply_result is not None else None
+        if job is not None:
+            job.stop()

@@ -1,0 +1,1 @@
+"""What a worker reports: audit, metrics, health, alerts and its life."""

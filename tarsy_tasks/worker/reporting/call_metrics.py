@@ -1,0 +1,348 @@
+"""Counting calls in a worker: in memory for each call, in Redis every few seconds.
+
+Owns this process's numbers and what of them is not in Redis yet. A call costs a few additions under a lock; `flush`
+adds up over all workers what came together. Labels are names that the worker knows from its servers, never what a model
+wrote. What the numbers mean, `tarsy_tasks.telemetry.metrics` says.
+"""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Any, cast
+
+from celery.exceptions import Ignore, TimeLimitExceeded
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.errors import ToolNameError
+from tarsy_tasks.models import ToolResult
+from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.history import build_count, is_kept
+from tarsy_tasks.telemetry.metrics import (
+    FAILURES,
+    IN_FLIGHT_TTL_S,
+    NO_TOOL,
+    RECENT_MINUTES,
+    LastError,
+    ToolMetrics,
+    bucket_of,
+)
+from tarsy_tasks.tool_names import resolve_tool_name
+from tarsy_tasks.worker.calls.execution import current_job
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+
+__all__ = ["CallMetrics", "call_metrics", "counted"]
+
+Label = tuple[str, str]
+"""Server and tool."""
+Numbers = dict[str, int]
+
+_TTL_S = 30 * 24 * 3600
+_MOST_TOOLS = 1000
+"""Of one server; calls of any further ones are counted without their names."""
+_MOST_FIELDS = 100_000
+_LONGEST_NAME = 128
+_LONGEST_ERROR = 300
+_LONGEST_WAIT_S = 24 * 3600.0
+"""A wait that is longer comes from a wrong clock."""
+_RECENT_TTL_S = (RECENT_MINUTES + 1) * 60
+_ADD = """
+-- Adds numbers to two hashes, and sets texts in the first. What is no number there, or no hash, gives way.
+-- KEYS total, recent; ARGV most fields, their seconds to live, how many numbers, then names and values
+for i, key in ipairs(KEYS) do
+    local kind = redis.call('TYPE', key).ok
+    if kind ~= 'none' and (kind ~= 'hash' or redis.call('HLEN', key) > tonumber(ARGV[1])) then
+        redis.call('DEL', key)
+    end
+end
+local first_text = 5 + 2 * ARGV[4]
+for i = 5, first_text - 1, 2 do
+    for _, key in ipairs(KEYS) do
+        local reply = redis.pcall('HINCRBY', key, ARGV[i], ARGV[i + 1])
+        if type(reply) == 'table' and reply.err then
+            redis.call('HSET', key, ARGV[i], ARGV[i + 1])
+        end
+    end
+end
+for i = first_text, #ARGV, 2 do
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+end
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+redis.call('EXPIRE', KEYS[2], ARGV[3])
+"""
+
+
+class CallMetrics:
+    """The numbers of this process. Safe to share between threads.
+
+    Attributes:
+        clock: That of Redis, kept right by `flush`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: dict[Label, Numbers] = {}
+        self._pending: dict[Label, Numbers] = {}
+        self._recent: deque[tuple[int, dict[Label, Numbers]]] = deque()
+        self._in_flight: dict[Label, int] = {}
+        self._errors: dict[Label, LastError] = {}
+        self._pending_errors: set[Label] = set()
+        self._failures: dict[str, LastError] = {}
+        self._pending_failures: set[str] = set()
+        self._recreations: dict[str, int] = {}
+        self.clock = RedisClock()
+
+    def add(self, server: str, tool: str, numbers: Mapping[str, int]) -> None:
+        """Count."""
+        with self._lock:
+            self._add(self._label(server, tool), numbers)
+
+    def _add(self, label: Label, numbers: Mapping[str, int]) -> None:
+        total, pending = self._totals.setdefault(label, {}), self._pending.setdefault(label, {})
+        for name, value in numbers.items():
+            total[name] = total.get(name, 0) + value
+            pending[name] = pending.get(name, 0) + value
+
+    def has_counted(self, server: str, tool: str) -> bool:
+        return (server, tool) in self._totals
+
+    def _label(self, server: str, tool: str) -> Label:
+        # A server may name a tool with half a character, which neither Redis nor Prometheus takes.
+        label = server, tool[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+        if label not in self._totals and sum(each[0] == server for each in self._totals) > _MOST_TOOLS:
+            return server, NO_TOOL
+        return label
+
+    @contextmanager
+    def running(self, server: str, tool: str) -> Generator[None]:
+        """Count a call as in flight."""
+        with self._lock:
+            label = self._label(server, tool)
+            self._in_flight[label] = self._in_flight.get(label, 0) + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight[label] -= 1
+
+    def note_result(self, server: str, tool: str, result: ToolResult, waited_s: float | None) -> None:
+        """Count a call that has an answer."""
+        numbers = {f"calls:{result.outcome}": 1}
+        if result.attempts:
+            numbers[f"took:{bucket_of(result.duration_s)}"] = 1
+            numbers["took:us"] = round(result.duration_s * 1e6)
+        if result.attempts > 1:
+            numbers["retries"] = result.attempts - 1
+        if waited_s is not None:
+            numbers[f"waited:{bucket_of(waited_s)}"] = 1
+            numbers["waited:us"] = round(waited_s * 1e6)
+        with self._lock:
+            label = self._label(server, tool)
+            self._add(label, numbers)
+            if result.error_code is not None:
+                text = result.content[:_LONGEST_ERROR]
+                error = self._errors[label] = LastError(at=self._now(), code=result.error_code, text=text)
+                self._pending_errors.add(label)
+                if result.outcome in FAILURES:
+                    self._failures[server] = error.model_copy(update={"tool": label[1]})
+                    self._pending_failures.add(server)
+
+    def waited_s(self, sent_at: float) -> float | None:
+        """Seconds since a call was sent, by the clock of Redis; None when nobody knows."""
+        try:
+            waited_s = self.clock.now() - sent_at
+        except RuntimeError:
+            return None
+        return max(0.0, waited_s) if waited_s < _LONGEST_WAIT_S else None
+
+    def _now(self) -> float:
+        try:
+            return self.clock.now()
+        except RuntimeError:
+            return time.time()
+
+    def snapshot(self) -> list[ToolMetrics]:
+        """What this process has counted since it started."""
+        with self._lock:
+            recent = [self._pending, *(minute for _, minute in self._recent)]
+            return [
+                ToolMetrics(
+                    *label,
+                    dict(self._totals.get(label, {})),
+                    _sum([minute.get(label, {}) for minute in recent]),
+                    self._in_flight.get(label, 0),
+                    self._errors.get(label),
+                )
+                for label in sorted({*self._totals, *self._in_flight})
+            ]
+
+    def flush(self, redis: Any, worker: str, connections: Mapping[str, ServerConnection]) -> None:
+        """Add what was counted since the last time to what all workers have counted, in one exchange.
+
+        Args:
+            redis: A client of the database of the results.
+            worker: Unique name of this process.
+
+        Raises:
+            RedisError: Redis is not there, or takes no writes. Nothing is lost: the next flush tries again. Only when
+                the connection breaks after Redis has read it, some seconds are counted twice.
+        """
+        self.clock.sync(redis)
+        now = self.clock.now()
+        minute = int(now) // 60
+        self._count_recreations(connections)
+        with self._lock:
+            pending, self._pending = self._pending, {}
+            self._remember(minute, pending)
+            errors = {label: self._errors[label].model_dump_json() for label in self._pending_errors}
+            self._pending_errors.clear()
+            failures = {server: self._failures[server].model_dump_json() for server in self._pending_failures}
+            self._pending_failures.clear()
+            in_flight: dict[str, Numbers] = {}
+            for (server, tool), count in self._in_flight.items():
+                if count:
+                    in_flight.setdefault(server, {})[tool] = count
+        fields = _fields_by_server(pending, errors)
+        refused = set(fields)
+        add = redis.register_script(_ADD)
+        try:
+            with redis.pipeline(transaction=False) as pipeline:
+                pipeline.set(keys.in_flight_key(worker), json.dumps(in_flight), ex=int(IN_FLIGHT_TTL_S))
+                _touch(pipeline, keys.MEASURING_WORKERS, worker, now, IN_FLIGHT_TTL_S)
+                servers = sorted(refused)
+                for server in servers:
+                    _touch(pipeline, keys.MEASURED_SERVERS, server, now, _TTL_S)
+                if failures:
+                    pipeline.hset(keys.LAST_FAILURES, mapping=failures)
+                    pipeline.expire(keys.LAST_FAILURES, _TTL_S)
+                if counted := _numbers_of_minute(pending):
+                    pipeline.execute_command(*build_count(now, counted))
+                for server in servers:
+                    numbers, texts = fields[server]
+                    add(
+                        [keys.metrics_key(server), keys.recent_metrics_key(server, minute)],
+                        [_MOST_FIELDS, _TTL_S, _RECENT_TTL_S, len(numbers), *_flat(numbers), *_flat(texts)],
+                        client=pipeline,
+                    )
+                replies = pipeline.execute(raise_on_error=False)
+            added = replies[len(replies) - len(servers) :]
+            refused = {server for server, reply in zip(servers, added, strict=True) if isinstance(reply, Exception)}
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        finally:
+            with self._lock:
+                for label, numbers in pending.items():
+                    if label[0] in refused:
+                        self._pending[label] = _sum([self._pending.get(label, {}), numbers])
+                self._pending_errors |= {label for label in errors if label[0] in refused}
+                self._pending_failures |= {server for server in failures if server in refused}
+
+    def _count_recreations(self, connections: Mapping[str, ServerConnection]) -> None:
+        for server, connection in connections.items():
+            replaced = max(0, connection.sessions_opened - 1)
+            if more := replaced - self._recreations.get(server, 0):
+                self._recreations[server] = replaced
+                self.add(server, NO_TOOL, {"recreations": more})
+
+    def _remember(self, minute: int, numbers: Mapping[Label, Numbers]) -> None:
+        if not self._recent or self._recent[-1][0] != minute:
+            self._recent.append((minute, {}))
+        while self._recent[0][0] <= minute - RECENT_MINUTES:
+            self._recent.popleft()
+        kept = self._recent[-1][1]
+        for label, found in numbers.items():
+            kept[label] = _sum([kept.get(label, {}), found])
+
+
+def _fields_by_server(
+    pending: Mapping[Label, Numbers], errors: Mapping[Label, str]
+) -> dict[str, tuple[Numbers, dict[str, str]]]:
+    """The fields of each server's hash: numbers to add, and texts to set."""
+    fields: dict[str, tuple[Numbers, dict[str, str]]] = {}
+    for (server, tool), numbers in pending.items():
+        added, _ = fields.setdefault(server, ({}, {}))
+        for name, value in numbers.items():
+            added[f"{name} {tool}"] = value
+    for (server, tool), text in errors.items():
+        fields.setdefault(server, ({}, {}))[1][f"last_error {tool}"] = text
+    return fields
+
+
+def _numbers_of_minute(pending: Mapping[Label, Numbers]) -> dict[str, Numbers]:
+    """What of all tools together the last hour is made of, by server."""
+    counted: dict[str, Numbers] = {}
+    for (server, _), numbers in pending.items():
+        kept = {name: value for name, value in numbers.items() if is_kept(name)}
+        if kept:
+            counted[server] = _sum([counted.get(server, {}), kept])
+    return counted
+
+
+def _touch(pipeline: Any, key: str, member: str, now: float, lifetime_s: float) -> None:
+    """Keep a member of an index for so long, and let go of those that were not kept."""
+    pipeline.zadd(key, {member: now})
+    pipeline.zremrangebyscore(key, "-inf", now - lifetime_s)
+    pipeline.expire(key, int(lifetime_s))
+
+
+def _flat(pairs: Mapping[str, int | str]) -> list[int | str]:
+    return [each for pair in pairs.items() for each in pair]
+
+
+def _sum(all_numbers: list[Numbers]) -> Numbers:
+    total: Numbers = {}
+    for numbers in all_numbers:
+        for name, value in numbers.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+call_metrics = CallMetrics()
+"""What this worker process counts."""
+
+
+def counted(call_tool: Callable[..., ToolResult]) -> Callable[..., ToolResult]:
+    """Count the calls of the task `tarsy.call_tool`, which this wraps."""
+
+    @wraps(call_tool)
+    def counting(
+        self: Any, server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None, *more: Any, **unknown: Any
+    ) -> ToolResult:
+        connection = current_job().connections.get(server) if isinstance(server, str) else None
+        if connection is None:
+            return call_tool(self, server, tool, arguments, call, *more, **unknown)
+        sent_at: Any = cast("dict[str, Any]", call).get("sent_at") if isinstance(call, dict) else None
+        waited_s = call_metrics.waited_s(sent_at) if isinstance(sent_at, int | float) else None
+        label = server, _listed_name(connection, tool)
+        with call_metrics.running(*label):
+            try:
+                result = call_tool(self, server, tool, arguments, call, *more, **unknown)
+            except TimeLimitExceeded:
+                call_metrics.add(*label, {f"calls:{Outcome.TIMEOUT}": 1})
+                raise
+            except Ignore:
+                call_metrics.add(*label, {f"calls:{Outcome.CANCELLED}": 1})
+                raise
+        if label[1] == NO_TOOL:
+            # The call may have connected the server; and what was sent has a tool, perhaps by its shortened name.
+            label = server, _listed_name(connection, tool, was_sent=result.attempts > 0)
+        call_metrics.note_result(*label, result, waited_s)
+        return result
+
+    return counting
+
+
+def _listed_name(connection: ServerConnection, tool: Any, *, was_sent: bool = False) -> str:
+    """The name of a tool if the server lists it, or did so when it was last counted."""
+    server, tools = connection.server.name, connection.tools or {}
+    if isinstance(tool, str) and (tool in tools or call_metrics.has_counted(server, tool)):
+        return tool
+    if was_sent:
+        with suppress(ToolNameError):
+            return resolve_tool_name(f"{server}.{tool}", {server: tools})[1]
+    return NO_TOOL

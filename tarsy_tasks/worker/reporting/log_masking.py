@@ -1,0 +1,65 @@
+"""A log, of a worker, of beat or of Flower, carries no secret, nor what a terminal would obey, whoever writes to it.
+
+Owns the filter on the log's handlers. The SDK quotes what it could not parse, our own modules quote why a server is
+unavailable, Celery quotes the names that a caller made up, and a traceback quotes its exception. It knows no patterns;
+`masking` does.
+"""
+
+import logging
+from typing import Any, cast
+
+from tarsy_tasks.telemetry.printable import make_visible
+from tarsy_tasks.worker.maskers import Masker
+
+__all__ = ["mask_log"]
+
+_QUIET = ("httpx2", "mcp")
+"""They report every request at INFO, with URLs and session ids, which may be credentials."""
+_FORMATTER = logging.Formatter()
+_BREAKS = "\n\t"
+
+
+def mask_log(masker: Masker) -> None:
+    """Mask what passes any logger's handlers, for Celery's task logger has some of its own. Call it once, when logging
+    is set up."""
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    masking = _MaskingFilter(masker)
+    for logger in (logging.getLogger(), *logging.getLogger().manager.loggerDict.values()):
+        for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
+            handler.addFilter(masking)
+
+
+class _MaskingFilter(logging.Filter):
+    def __init__(self, masker: Masker) -> None:
+        super().__init__()
+        self._masker = masker
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # Celery has one line a call, of names, numbers and our own short form of the result.
+        is_line = record.levelno <= logging.INFO and record.name.startswith("celery.")
+        record.msg, record.args = self._shown(_message_of(record), keep="" if is_line else _BREAKS), ()
+        if record.exc_info or record.exc_text:
+            told = record.exc_text or _FORMATTER.formatException(cast("Any", record.exc_info))
+            record.exc_text, record.exc_info = self._shown(told), None
+        if record.stack_info:
+            record.stack_info = self._shown(record.stack_info)
+        if record.levelno > logging.INFO and isinstance(data := getattr(record, "data", None), dict):
+            # What Celery adds for a task that failed; formatters that write every attribute write this, too.
+            texts = cast("dict[str, Any]", data)
+            vars(record)["data"] = {
+                key: self._shown(text) if isinstance(text, str) else text for key, text in texts.items()
+            }
+        return True
+
+    def _shown(self, text: str, keep: str = _BREAKS) -> str:
+        return make_visible(self._masker.mask(text), keep=keep)
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """What the record says. A filter that fails would fail whoever logs, where a handler tells of its failure and lets
+    them go on."""
+    try:
+        return record.getMessage()
+    except Exception as error:
+        return f"{record.msg} [its arguments are left out: {type(error).__name__}]"

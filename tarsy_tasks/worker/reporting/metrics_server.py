@@ -1,0 +1,81 @@
+"""A worker's own numbers for Prometheus, over HTTP.
+
+Owns the port. It is off unless `TARSY_METRICS_PORT` is set, and on loopback unless `TARSY_METRICS_HOST` says otherwise:
+the names of servers and tools are nobody else's business. The numbers of all workers together are in Flower.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from redis.exceptions import RedisError
+
+from tarsy_tasks.health import read_health
+from tarsy_tasks.settings import load_settings
+from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
+from tarsy_tasks.worker.reporting.call_metrics import call_metrics
+from tarsy_tasks.worker.sessions.connection import ServerConnection, State
+
+__all__ = ["MetricsServer"]
+
+logger = logging.getLogger(__name__)
+
+
+class MetricsServer:
+    """Serves from its making until `close`, in threads of its own.
+
+    Args:
+        redis: A client of the database that health records are in.
+        connections: The servers of this worker.
+    """
+
+    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection]) -> None:
+        settings = load_settings()
+        self._server: Any = None
+        if not settings.metrics_port:
+            return
+        registry = CollectorRegistry()
+        registry.register(_WorkerCollector(redis, connections))
+        where = f"{settings.metrics_host}:{settings.metrics_port}"
+        try:
+            self._server, _ = start_http_server(settings.metrics_port, settings.metrics_host, registry)
+        except OSError as error:
+            # Calls matter more than their numbers.
+            logger.error(  # noqa: TRY400
+                "no metrics are served at %s: %s. Give each worker of a machine its own TARSY_METRICS_PORT, or 0.",
+                where,
+                error.strerror or error,
+            )
+        else:
+            logger.info("metrics: http://%s/metrics", where)
+
+    def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+class _WorkerCollector:
+    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection]) -> None:
+        self._redis = redis
+        self._connections = connections
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        connected = GaugeMetricFamily(
+            "tarsy_session_connected", "Whether this worker has a session with the MCP server.", labels=["server"]
+        )
+        for server, connection in self._connections.items():
+            connected.add_metric([server], float(connection.state is State.CONNECTED))
+        yield connected
+        yield from build_metric_families(call_metrics.snapshot())
+        try:
+            yield from build_health_families(read_health(self._redis, self._connections))
+        except RedisError as error:
+            logger.warning("the health of the MCP servers cannot be read from Redis: %s", error)

@@ -1,0 +1,185 @@
+"""Alerts to a URL, signed.
+
+Owns the delivery: a thread with an event loop, so that no check ever waits for somebody else's web server, and no alert
+for another server's. Signatures are those of https://www.standardwebhooks.com: `webhook-id`, `webhook-timestamp`, and
+`webhook-signature: v1,` with the base64 of HMAC-SHA256 over `id.timestamp.body`.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from functools import cached_property
+from urllib.parse import urlsplit
+
+import httpx2
+from pydantic import SecretStr
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from tarsy_tasks.settings import WEBHOOK_SECRET_PREFIX, load_settings
+from tarsy_tasks.worker.reporting.alerts import Alert
+
+__all__ = ["Webhook", "open_webhook", "sign"]
+
+logger = logging.getLogger(__name__)
+
+_MOST_WAITING = 1000
+_AT_ONCE = 10
+"""In an outage there are many alerts, and a slow web server gets them nevertheless while they are news."""
+_POST_S = 10.0
+"""For one attempt as a whole: a server may send its answer byte by byte."""
+_ATTEMPTS = 6
+_MOST_WAIT_S = 30.0
+_CLOSE_S = 3.0
+_WORTH_A_RETRY = (408, 425, 429)
+
+
+class _Refused(Exception):
+    """The other side does not want it, now or ever; the text says how it said so."""
+
+
+class _Failed(Exception):
+    """It may go well another time."""
+
+
+def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """The header `webhook-signature`.
+
+    Args:
+        secret: `whsec_` and base64, as the standard has it, or any other text.
+    """
+    encoded = secret.removeprefix(WEBHOOK_SECRET_PREFIX)
+    key = secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
+    digest = hmac.new(key, b"%s.%d.%s" % (message_id.encode(), timestamp, body), hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+class Webhook:
+    """Delivers alerts until `close`: those of one server one after the other, those of several at once.
+
+    Args:
+        url: Where to; it may hold a token, so it is never logged whole.
+        secret: None: alerts are not signed.
+    """
+
+    def __init__(self, url: str, secret: SecretStr | None) -> None:
+        self._url = url
+        self._secret = secret
+        self._where = urlsplit(url).netloc.rpartition("@")[2]
+        self._closing = asyncio.Event()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="alert-webhook", daemon=True)
+        self._thread.start()
+
+    @cached_property
+    def _client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(timeout=_POST_S)
+
+    def tell(self, alert: Alert) -> None:
+        """Have an alert delivered; when too many wait already, it is only logged that it was dropped."""
+        try:
+            self._loop.call_soon_threadsafe(self._begin, alert)
+        except RuntimeError:
+            self._log_loss(alert, "the worker has ended")
+
+    def close(self) -> None:
+        """Give what is not delivered yet one more attempt, and a moment for that."""
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(2 * _CLOSE_S)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._live())
+
+    async def _live(self) -> None:
+        await self._closing.wait()
+        if self._deliveries:
+            _, late = await asyncio.wait(self._deliveries, timeout=_CLOSE_S)
+            for delivery in late:
+                delivery.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        if "_client" in vars(self):
+            await self._client.aclose()
+
+    def _begin(self, alert: Alert) -> None:
+        if len(self._deliveries) >= _MOST_WAITING:
+            self._log_loss(alert, "it does not keep up")
+            return
+        delivery = self._loop.create_task(self._deliver(alert))
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._deliveries.discard)
+
+    async def _deliver(self, alert: Alert) -> None:
+        body = json.dumps({"type": f"server.{alert.status}", "text": str(alert), **alert.model_dump(mode="json")})
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(_Failed),
+            wait=wait_exponential_jitter(initial=1, max=_MOST_WAIT_S),
+            stop=lambda state: self._closing.is_set() or stop_after_attempt(_ATTEMPTS)(state),
+            sleep=self._pause,
+            reraise=True,
+        )
+        try:
+            async with self._turns[alert.server]:
+                await attempts(self._attempt, alert.id, body.encode())
+        except (_Refused, _Failed) as error:
+            self._log_loss(alert, str(error))
+        except asyncio.CancelledError:
+            self._log_loss(alert, "the worker ended first")
+        except Exception:
+            logger.exception("the webhook at %s failed", self._where)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+
+    def _log_loss(self, alert: Alert, why: str) -> None:
+        logger.error("the webhook at %s did not take an alert (%s): %s", self._where, why, alert)
+
+    async def _attempt(self, alert_id: str, body: bytes) -> None:
+        async with self._places:
+            await self._post(alert_id, body)
+
+    async def _post(self, alert_id: str, body: bytes) -> None:
+        timestamp = int(time.time())
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "tarsy-tasks",
+            "webhook-id": alert_id,
+            "webhook-timestamp": str(timestamp),
+        }
+        if self._secret is not None:
+            headers["webhook-signature"] = sign(self._secret.get_secret_value(), alert_id, timestamp, body)
+        status = 0
+        try:
+            # What it says beside its status does not matter, so it is not read.
+            async with (
+                asyncio.timeout(_POST_S),
+                self._client.stream("POST", self._url, content=body, headers=headers) as response,
+            ):
+                status = response.status_code
+        except TimeoutError:
+            raise _Failed(f"no answer within {_POST_S:g} s") from None
+        except httpx2.InvalidURL:
+            raise _Refused("TARSY_ALERT_WEBHOOK is no URL that can be asked") from None
+        except httpx2.HTTPError as error:
+            raise _Failed(type(error).__name__) from error
+        if status >= 500 or status in _WORTH_A_RETRY:
+            raise _Failed(f"status {status}")
+        if not 200 <= status < 300:
+            raise _Refused(f"status {status}")
+
+
+def open_webhook() -> Webhook | None:
+    """The webhook that the settings name, if they do."""
+    settings = load_settings()
+    url = settings.alert_webhook
+    return None if url is None else Webhook(url.get_secret_value(), settings.alert_webhook_secret)

@@ -1,0 +1,124 @@
+"""The words for a call that got no result: what happened, whether the tool ran, what to do.
+
+Owns the texts of failures at an MCP server, which models read and operators find in logs. What a failure means is
+decided in `recovery`.
+"""
+
+from typing import Any, cast
+
+from mcp import MCPError
+from pydantic import ValidationError
+
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery
+from tarsy_tasks.worker.transport.transport_errors import HTTP_STATUS, MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
+
+__all__ = ["call_error", "describe_error", "lost_error", "timeout_error"]
+
+_CONTENT_TOO_LARGE = 413
+_DESCRIBED_LIMIT = 2000
+_STATUS_LIMIT = 300
+"""Of an answer that is no JSON-RPC the begin of its body is enough."""
+_LOOK_FIRST = "Look at its effects before you call it again."
+
+
+def call_error(
+    error: Exception, recovery: Recovery, tool: ToolDefinition, timeout_s: float, ending: str, masker: Masker
+) -> CallError:
+    """The answer to a call that failed so.
+
+    Args:
+        error: What the SDK raised.
+        recovery: What that means.
+        tool: What was called.
+        timeout_s: How long it was waited for.
+        ending: Why the session ended and the server's last words, empty when it lives.
+        masker: That of the server.
+    """
+    name, server = tool.name, tool.server
+    what = describe_error(error, masker)
+    if recovery.executed is Executed.MAYBE:
+        return timeout_error(tool, timeout_s) if _is_timeout(error) else lost_error(tool, f"{what}.{ending}")
+    if recovery.executed is Executed.NO:
+        refused = recovery.action is Action.NO_RETRY
+        return CallError(
+            ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
+            f"MCP server `{server}` could not be asked: {what}. `{name}` did not run.{ending} "
+            + (_refusal_remedy(error) if refused else "Try again later, or do without it."),
+        )
+    if isinstance(error, MCPError) and _is_too_large(error):
+        return CallError(
+            ErrorCode.RESULT_TOO_LARGE,
+            f"`{name}` ran, but {what}. The answer was dropped. Ask for less: a filter, a limit or a page.",
+        )
+    if isinstance(error, MCPError) and error.code != UNREADABLE_ANSWER and not _is_broken_stream(error):
+        return CallError(
+            ErrorCode.SERVER_ERROR,
+            f"MCP server `{server}` answered `{name}` with an error: {what}. "
+            "It gave no result, but may have done part of its work. The same call will most likely fail again: "
+            "change it, or do without it.",
+        )
+    return CallError(
+        ErrorCode.INVALID_RESULT,
+        f"`{name}` ran, but its answer cannot be used: {what}. Do not repeat it unless running it twice is harmless.",
+    )
+
+
+def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallError:
+    """The answer to a call that was sent and lost.
+
+    Args:
+        what: Why, in a sentence or more.
+        again: Why it could not be sent again, rather than why it was lost.
+    """
+    failed = ", and it could not be asked again" if again else ""
+    return CallError(
+        ErrorCode.SESSION_LOST,
+        f"The connection to MCP server `{tool.server}` was lost before `{tool.name}` answered{failed}: "
+        f"{what.rstrip('.')}. The tool may have run. {_LOOK_FIRST}",
+    )
+
+
+def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
+    """The answer to a call that was sent and not answered in time."""
+    return CallError(
+        ErrorCode.CALL_TIMEOUT,
+        f"`{tool.name}` gave no answer within {timeout_s:.3g} s. It may have run. {_LOOK_FIRST}",
+    )
+
+
+def _refusal_remedy(error: Exception) -> str:
+    data: Any = error.data if isinstance(error, MCPError) else None
+    too_large = isinstance(data, dict) and cast("dict[str, Any]", data).get("status") == _CONTENT_TOO_LARGE
+    if too_large or (isinstance(error, MCPError) and error.code == NOT_SENT):
+        return "Send less, or other arguments."
+    return "An operator has to mend this; do without it."
+
+
+def _is_too_large(error: MCPError) -> bool:
+    """Whether the answer was above `max_message_bytes`; of an event stream the SDK says so in its own words."""
+    return error.code == MESSAGE_TOO_LARGE or (_is_broken_stream(error) and "limit" in error.message)
+
+
+def _is_broken_stream(error: MCPError) -> bool:
+    return error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream failed")
+
+
+def _is_timeout(error: BaseException) -> bool:
+    return isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT
+
+
+def describe_error(error: BaseException, masker: Masker) -> str:
+    """What went wrong, masked and bounded, for a text or a log line; without a full stop."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"it is no valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+    if isinstance(error, MCPError):
+        limit = _STATUS_LIMIT if error.code == HTTP_STATUS else _DESCRIBED_LIMIT
+        return masker.mask_start(error.message, limit).rstrip(".") + (
+            f" (code {error.code})" if -32768 <= error.code <= -32000 else ""
+        )
+    return f"{type(error).__name__}: {masker.mask_start(str(error), _DESCRIBED_LIMIT)}".rstrip(": .")

@@ -1,0 +1,335 @@
+"""One open MCP session, from its connect to its end.
+
+Owns the SDK's `Client`, which is entered and left by one owner task, for its cancel scopes allow nothing else; the
+server's list of tools, kept current; and the signs by which a session is known to be lost or stuck. Everything runs on
+the session loop. When to open and when to replace a session is decided in `connection`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any, Literal, cast
+
+from mcp import Client, MCPError
+from mcp.client.subscriptions import SubscriptionLost
+from mcp_types import CallToolResult, Implementation, Tool, ToolListChangedNotification
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.worker.maskers import Masker, build_masker
+from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.listing import ListingError, list_all_tools
+from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
+from tarsy_tasks.worker.transport.transports import ServerTransport
+
+__all__ = ["Mode", "Session"]
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["auto", "legacy"]
+"""How the SDK's client shakes hands: it probes for the 2026 era first, or it does not."""
+
+_CLIENT_INFO = Implementation(name="tarsy-tasks", version=version("tarsy-tasks"))
+_CLOSE_S = 8.0
+"""Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
+_UNWRITTEN_S = 0.25
+"""The SDK's timeout runs from the end of the write. A call that is given up so much later was never read."""
+_RELIST_PAUSE_S = 1.0
+_LISTEN_PAUSE_S = 5.0
+_METHOD_NOT_FOUND = -32601
+_SHOWN_CHARS = 200
+
+
+class Session:
+    """One open MCP session, shared by concurrent calls or made for one.
+
+    Attributes:
+        tools: What the server offers, by tool name; replaced whole by every listing.
+        protocol: The version of MCP that was agreed on.
+        server_info: Name and version that the server gives itself, masked.
+        instructions: What the server tells models about its use.
+        ending: Why the session ended, for an error text; empty while it lives.
+        lost: Nothing may be sent over it any more.
+        in_flight: Calls that are running.
+        is_handshake_era: The server speaks a protocol before 2026-07-28.
+        longest_call_s: The longest time that any of the calls in flight is given.
+        died_in_handshake: The transport saw the server go before hands were shaken.
+
+    Args:
+        on_tools: Called when the server has changed its tools and listed them.
+        masker: For what it says of itself and of them; None: that for no server.
+    """
+
+    def __init__(
+        self,
+        server: ServerConfig,
+        transport: ServerTransport,
+        mode: Mode = "auto",
+        on_tools: Callable[[], None] = lambda: None,
+        masker: Masker | None = None,
+    ) -> None:
+        self.tools: Mapping[str, ToolDefinition] = {}
+        self.protocol = ""
+        self.server_info = ""
+        self.instructions = ""
+        self.ending = ""
+        self.lost = False
+        self.in_flight = 0
+        self.is_handshake_era = False
+        self.died_in_handshake = False
+        self._server = server
+        self._transport = transport
+        self._mode: Mode = mode
+        self._on_tools = on_tools
+        self._masker = masker or build_masker()
+        self._own_tools: Mapping[str, Tool] = {}
+        self._client: Client | None = None
+        self._silent_since = time.monotonic()
+        self.longest_call_s = 0.0
+        self._probing: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._tools_changed = asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+
+    @property
+    def era(self) -> str:
+        """`handshake` for versions of MCP before 2026-07-28, else `2026`."""
+        return "handshake" if self.is_handshake_era else "2026"
+
+    async def open(self) -> None:
+        """Connect, shake hands and walk all pages of tools/list.
+
+        Raises:
+            Exception: Whatever the transport, the handshake or the listing failed of.
+        """
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._own(ready), name=f"mcp-session-{self._server.name}")
+        try:
+            await ready
+        except asyncio.CancelledError:
+            self._owner.cancel()
+            await asyncio.wait({self._owner}, timeout=_CLOSE_S)
+            raise
+
+    async def _own(self, ready: asyncio.Future[None]) -> None:
+        started = time.monotonic()
+        following: list[asyncio.Task[None]] = []
+        try:
+            # Not anyio.fail_after: entered here and left elsewhere, it would break the nesting of the SDK's scopes.
+            async with asyncio.timeout(self._server.timeouts.connect_s) as limit:
+                transport = self._transport.open(self._on_transport_end)
+                # No response cache: a server's ttlMs would answer a health check after the server has died.
+                async with Client(
+                    transport,  # pyright: ignore[reportArgumentType]
+                    client_info=_CLIENT_INFO,
+                    cache=None,
+                    mode=self._mode,
+                    message_handler=self._on_message,
+                ) as client:
+                    self._client = client
+                    self._describe(client)
+                    await self.list_tools()
+                    limit.reschedule(None)
+                    following = self._follow_changes(client)
+                    self._log_connected(time.monotonic() - started)
+                    ready.set_result(None)
+                    await self._closing.wait()
+                    await _cancel(following)
+        except BaseException as error:
+            self.lose(describe_error(_first_leaf(error), self._masker))
+            if not ready.done():
+                ready.set_exception(_first_leaf(error))
+        finally:
+            await _cancel(following)
+            self.lost = True
+
+    def _describe(self, client: Client) -> None:
+        info = client.server_info
+        self.protocol = client.protocol_version
+        self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
+        said = f"{info.name} {info.version}".strip() if info else "anonymous"
+        self.server_info = self._masker.mask_start(said, _SHOWN_CHARS)
+        self.instructions = (client.instructions or "").strip()
+
+    def _log_connected(self, seconds: float) -> None:
+        logger.info(
+            "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
+            self._server.name,
+            self._server.transport,
+            self.protocol,
+            self.era,
+            self.server_info,
+            len(self.tools),
+            round(seconds * 1000),
+        )
+
+    def _on_transport_end(self, reason: str) -> None:
+        self.died_in_handshake = self._client is None
+        if not self.died_in_handshake and not self._closing.is_set():
+            logger.warning("lost MCP server %s: %s", self._server.name, reason)
+        self.lose(reason)
+
+    def lose(self, reason: str) -> None:
+        """Let nobody send anything over this session any more."""
+        self.lost = True
+        self.ending = self.ending or reason
+
+    async def list_tools(self) -> None:
+        """Ask the server for all its tools and replace `tools`.
+
+        Raises:
+            ListingError: It took longer than `timeouts.list_s`, or it has no end.
+        """
+        assert self._client is not None
+        list_s = self._server.timeouts.list_s
+        try:
+            async with asyncio.timeout(list_s):
+                tools, own = await list_all_tools(self._client, self._server.name, self._masker)
+        except TimeoutError:
+            raise ListingError(f"did not list its tools within {list_s:g} s") from None
+        self._silent_since = time.monotonic()
+        if tools != self.tools:
+            # Else the definitions stay the same objects, and keep the fingerprints that were computed for them.
+            self.tools = tools
+        self._own_tools = own
+
+    def own_schema(self, tool: str) -> Mapping[str, Any] | None:
+        """A tool's schema as the server has it, None if that is the one in `tools`. Safe to call from any thread."""
+        own = self._own_tools.get(tool)
+        return None if own is None else own.input_schema
+
+    async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
+        """Send one call; raises what the SDK raises."""
+        assert self._client is not None
+        sent_at = time.monotonic()
+        if not self.in_flight:
+            self._silent_since, self.longest_call_s = sent_at, 0.0
+        self.longest_call_s = max(self.longest_call_s, timeout_s)
+        self.in_flight += 1
+        try:
+            own = self._own_tools.get(tool)
+            name = tool if own is None else own.name
+            result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
+        except MCPError as error:
+            if classify_error(error).executed is Executed.YES:
+                self._silent_since = time.monotonic()
+            raise
+        except asyncio.CancelledError:
+            if time.monotonic() - sent_at > timeout_s + _UNWRITTEN_S:
+                self.lose("it does not read what it is sent")
+            raise
+        else:
+            self._silent_since = time.monotonic()
+            return result
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether calls are running and none was answered for as long as any call may take. Until then a server that
+        does one thing at a time may just be busy.
+        """
+        return time.monotonic() - self._silent_since >= self.longest_call_s
+
+    def probe(self) -> None:
+        """Find out, behind the back of the calls, whether a server that answered none of them still answers at all."""
+        if self._probing is None and not self.lost and not self._closing.is_set():
+            self._probing = asyncio.create_task(self._probe())
+
+    async def _probe(self) -> None:
+        try:
+            await self.list_tools()
+        except Exception as error:
+            logger.warning(
+                "MCP server %s answers nothing any more: %s", self._server.name, describe_error(error, self._masker)
+            )
+            self.lose("it answers nothing any more")
+        finally:
+            self._probing = None
+
+    def _follow_changes(self, client: Client) -> list["asyncio.Task[None]"]:
+        """Keep `tools` current when the server tells of changes. In the handshake era many do without having said that
+        they would: servers of the Python SDK cannot say it.
+        """
+        tools = client.server_capabilities.tools
+        if tools is None:
+            return []
+        following = [asyncio.create_task(self._relist_on_change())]
+        if tools.list_changed and not self.is_handshake_era:
+            following.append(asyncio.create_task(self._listen(client)))
+        return following
+
+    async def _on_message(self, message: Any) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._tools_changed.set()
+
+    async def _relist_on_change(self) -> None:
+        while not self.lost:
+            await self._tools_changed.wait()
+            self._tools_changed.clear()
+            try:
+                before = self.tools
+                await self.list_tools()
+                if self.tools is not before:
+                    self._on_tools()
+            except Exception as error:
+                logger.warning(
+                    "MCP server %s changed its tools, but did not list them: %s",
+                    self._server.name,
+                    describe_error(error, self._masker),
+                )
+            # One that changes its mind all the time is listed once a second.
+            await asyncio.sleep(_RELIST_PAUSE_S)
+
+    async def _listen(self, client: Client) -> None:
+        """The 2026 era tells of changes to those who listen, and of what was missed between two streams nothing."""
+        has_missed = False
+        while not self.lost:
+            try:
+                async with client.listen(tools_list_changed=True) as events:
+                    if has_missed:
+                        self._tools_changed.set()
+                    async for _ in events:
+                        self._tools_changed.set()
+            except MCPError as error:
+                if error.code == _METHOD_NOT_FOUND:
+                    return
+            except (SubscriptionLost, TimeoutError):
+                pass
+            has_missed = True
+            await asyncio.sleep(_LISTEN_PAUSE_S)
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """End the session once its calls are through, at most `drain_s` seconds from now."""
+        if self.in_flight and drain_s:
+            self._idle.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(drain_s):
+                    await self._idle.wait()
+        self._closing.set()
+        if self._owner is not None:
+            _, unfinished = await asyncio.wait({self._owner}, timeout=_CLOSE_S)
+            if unfinished:
+                logger.warning("MCP server %s did not close within %g s", self._server.name, _CLOSE_S)
+                self._owner.cancel()
+
+
+async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    tasks.clear()
+
+
+def _first_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
