@@ -14,8 +14,8 @@ One call, from the agent to the MCP server and back, is these files in this orde
     agent/reply_listener.py           the stored answer reaches the agent that waits
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
-`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`. Importing
-this package imports nothing; every public name is loaded when it is first used.
+`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`.
+Importing this package imports nothing; every public name is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -59,7 +59,7 @@ _MODULES = {
     "ToolDefinition": "models",
     "ToolExecutor": "agent.executor",
     "ToolResult": "models",
-    "app": "celery_app",
+    "app": "entry_point",
     "mask_text": "masking.masker",
     "tool_signature": "agent.signatures",
 }

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import BrokerUnavailable
-from tarsy_tasks.health import CHECK_INTERVAL_S
 from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 from tarsy_tasks.tool_names import resolve_tool_name
 
 if TYPE_CHECKING:

@@ -1,57 +1,26 @@
-"""The Celery application: safe defaults, `celeryconfig.py` over them, and where each task goes.
+"""The Celery application: safe defaults, and the settings of the user over them.
 
-Owns the Celery settings and the routing. It imports neither half: the worker's modules are named in `include`, and the
-signal handlers here import them when a worker starts. `tarsy_tasks.app` is made here on first use.
+Owns the Celery settings. It imports neither half: the worker's modules are named in `include`. `entry_point` makes
+`tarsy_tasks.app` and connects Celery's signals.
 """
 
-import importlib.util
-import logging
-import sys
 from functools import cache, cached_property
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import click
 from celery import Celery
-from celery.signals import (
-    after_setup_logger,
-    beat_init,
-    celeryd_after_setup,
-    celeryd_init,
-    import_modules,
-    worker_ready,
-    worker_shutdown,
-    worker_shutting_down,
-)
 
-from tarsy_tasks.broker import keys, kombu_transport
+from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.broker.signing import signing_settings
 from tarsy_tasks.config import Config, find_config_path, load_config
-from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 
-__all__ = [
-    "CALL_TOOL",
-    "CHECK_SERVER",
-    "LIST_TOOLS",
-    "TarsyApp",
-    "agent_app",
-    "broker_urls",
-    "build_app",
-    "load_celeryconfig",
-]
+__all__ = ["TarsyApp", "agent_app", "broker_urls", "build_app"]
 
-CALL_TOOL = "tarsy.call_tool"
-LIST_TOOLS = "tarsy.list_tools"
-CHECK_SERVER = "tarsy.check_server"
-
-logger = logging.getLogger(__name__)
 
 DEFAULTS: dict[str, Any] = {
     "include": ["tarsy_tasks.worker.calls.tasks"],
-    "task_routes": ["tarsy_tasks.celery_app.route_task"],
+    "task_routes": ["tarsy_tasks.broker.task_names.route_task"],
     "task_default_queue": "tarsy",
     "broker_transport": kombu_transport.ALIAS,
     "beat_scheduler": "tarsy_tasks.scheduler:CheckScheduler",
@@ -168,126 +137,3 @@ def broker_urls(app: Celery) -> list[str]:
         for text in (value,) if isinstance(value, str) else value or ():
             found += text.split(";")
     return found
-
-
-def load_celeryconfig(directory: Path) -> dict[str, Any]:
-    """The settings of `celeryconfig.py` in a directory; none when there is no such file.
-
-    Raises:
-        ConfigError: The file is there and cannot be executed.
-    """
-    path = directory / "celeryconfig.py"
-    if not path.is_file():
-        return {}
-    spec = importlib.util.spec_from_file_location("celeryconfig", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(f"{path}: cannot be executed: {type(error).__name__}: {error}. Mend or remove it.") from error
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and name.islower() and not isinstance(value, ModuleType)
-    }
-
-
-def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any) -> dict[str, Any] | None:
-    """Celery router: our tasks go to the queue of the server that they name first."""
-    if name not in (CALL_TOOL, LIST_TOOLS, CHECK_SERVER):
-        return None
-    server: Any = kwargs["server"] if kwargs and "server" in kwargs else args[0] if args else None
-    if not isinstance(server, str):
-        return None
-    return {"queue": keys.check_queue(server) if name == CHECK_SERVER else keys.queue(server)}
-
-
-@celeryd_init.connect
-def _configure_worker(instance: Any, **_: Any) -> None:
-    if isinstance(instance.app, TarsyApp):
-        from tarsy_tasks.worker.process import control, startup
-
-        control.register()
-        startup.configure(instance)
-
-
-@celeryd_after_setup.connect
-def _select_queues(instance: Any, **_: Any) -> None:
-    if isinstance(instance.app, TarsyApp):
-        from tarsy_tasks.worker import maskers
-        from tarsy_tasks.worker.process import startup
-        from tarsy_tasks.worker.reporting import log_masking
-
-        maskers.know_broker(instance.app.conf)
-        log_masking.mask_log(maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
-        startup.select_queues(instance)
-
-
-@worker_ready.connect
-def _report(sender: Any, **_: Any) -> None:
-    if isinstance(sender.app, TarsyApp):
-        from tarsy_tasks.worker.reporting import lifecycle
-
-        lifecycle.is_ready(sender)
-
-
-@worker_shutting_down.connect
-def _report_stopping(**_: Any) -> None:
-    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.is_stopping()
-
-
-@worker_shutdown.connect
-def _report_end(**_: Any) -> None:
-    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.close()
-
-
-@beat_init.connect
-def _mask_log_of_beat(sender: Any, **_: Any) -> None:
-    if isinstance(sender.app, TarsyApp):
-        _mask_log(sender.app)
-
-
-def _mask_log(app: TarsyApp) -> None:
-    """Of a process that calls no server."""
-    from tarsy_tasks.worker import maskers
-    from tarsy_tasks.worker.reporting import log_masking
-
-    maskers.know_broker(app.conf)
-    log_masking.mask_log(maskers.build_masker())
-
-
-@import_modules.connect
-def _serve_metrics(sender: Any, **_: Any) -> None:
-    """Flower loads an application's modules this way, too, as a command of Celery's command line."""
-    context = click.get_current_context(silent=True)
-    if isinstance(sender, TarsyApp) and context is not None and context.info_name == "flower":
-        from tarsy_tasks.dashboard import metrics
-
-        _mask_log(sender)
-        metrics.serve_metrics(sender)
-        if "tarsy_tasks.dashboard.installation" not in sys.modules:
-            logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")
-
-
-@after_setup_logger.connect
-def _log_one_line_a_call(**_: Any) -> None:
-    """The line that says how a call ended is enough; a second one for its arrival costs as much again."""
-    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
-
-
-def __getattr__(name: str) -> Any:
-    """`app`, made on first use: whoever imports a constant from here builds no application."""
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    app = build_app(load_celeryconfig(Path.cwd()))
-    globals()["app"] = app
-    if "celery.worker.control" in sys.modules:
-        # Celery's command line, which sends only the commands that it knows.
-        from tarsy_tasks.worker.process import control
-
-        control.register()
-    return app

@@ -12,9 +12,9 @@ from celery.schedules import schedule
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.celery_app import CHECK_SERVER
+from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.health import CHECK_INTERVAL_S
+from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 
 __all__ = ["CheckScheduler"]
 

@@ -20,7 +20,7 @@ from tarsy_tasks.cli.stack import Stack, free_port
 
 if TYPE_CHECKING:
     from tarsy_tasks.demo.agent import Try
-    from tarsy_tasks.health import ServerHealth
+    from tarsy_tasks.telemetry.health_records import ServerHealth
 
 __all__ = ["demo"]
 
@@ -95,7 +95,7 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         from tarsy_tasks import ToolExecutor
         from tarsy_tasks.celery_app import agent_app
         from tarsy_tasks.demo.agent import run_async_calls, run_disturbed_calls, run_sync_calls
-        from tarsy_tasks.health import read_health
+        from tarsy_tasks.telemetry.health_records import read_health
 
         with ToolExecutor(timeout_s=_START_S) as tools:
             _wait(stack, lambda: tools.list_tools() and not tools.failed_servers(), "every server lists its tools")

@@ -14,7 +14,8 @@ import tarsy_tasks
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.output import build_table, console, dump_json, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
-from tarsy_tasks.health import ServerHealth, statuses
+from tarsy_tasks.health import statuses
+from tarsy_tasks.telemetry.health_records import ServerHealth
 from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["health", "selected_servers"]

@@ -109,7 +109,7 @@ def _fleet_problems() -> dict[str, str | None]:
     """What is wrong with each required server."""
     from tarsy_tasks.broker.fleet import serving_workers
     from tarsy_tasks.config import load_config
-    from tarsy_tasks.health import HealthStatus, read_health
+    from tarsy_tasks.telemetry.health_records import HealthStatus, read_health
 
     required = [server.name for server in load_config().enabled_servers.values() if server.required]
     redis = _redis()

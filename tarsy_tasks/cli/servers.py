@@ -9,7 +9,8 @@ from tarsy_tasks.catalogue import ListedServer, ToolCatalogue
 from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
 from tarsy_tasks.config import ServerConfig, find_config_path, load_config
 from tarsy_tasks.errors import BrokerUnavailable
-from tarsy_tasks.health import ServerHealth, statuses
+from tarsy_tasks.health import statuses
+from tarsy_tasks.telemetry.health_records import ServerHealth
 
 __all__ = ["servers"]
 

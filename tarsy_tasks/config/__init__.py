@@ -7,8 +7,11 @@ where secrets stand, `inheritance` what a server's process gets of the worker's 
 stays free of `yaml`, `mcp` and `celery`.
 """
 
+from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
+from tarsy_tasks.config.loading import check_secrets, find_config_path, load_config
 from tarsy_tasks.config.masking import Masking
+from tarsy_tasks.config.resolved import resolve_variables
 from tarsy_tasks.config.servers import (
     ApiKeyAuth,
     BearerAuth,
@@ -17,11 +20,7 @@ from tarsy_tasks.config.servers import (
     Retry,
     ServerConfig,
     Timeouts,
-    check_secrets,
-    find_config_path,
-    load_config,
 )
-from tarsy_tasks.config.variables import resolve_variables, variables_of
 
 __all__ = [
     "ApiKeyAuth",

@@ -9,21 +9,16 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from tarsy_tasks.config.variables import variables_of
+from tarsy_tasks.config.problems import KeyPath
+from tarsy_tasks.config.variables import FIELDS, convert_texts, find_references, is_broker_variable
 
 if TYPE_CHECKING:
     from tarsy_tasks.config.servers import ServerConfig
 
-__all__ = ["Inheritance", "is_broker_variable"]
+__all__ = ["Inheritance", "variables_of"]
 
 _BASIC = ("HOME", "LANG", "LANGUAGE", "LC_*", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 """What hardly any program runs without, and what holds no secret."""
-_BROKER = ("TARSY_*", "CELERY_*", "BROKER_*", "FLOWER_*", "REDIS_*", "REDISCLI_*", "VALKEY_*")
-
-
-def is_broker_variable(name: str) -> bool:
-    """Whether a variable is the worker's own, or named like one that leads to its broker."""
-    return any(fnmatchcase(name.upper(), glob) for glob in _BROKER)
 
 
 class Inheritance:
@@ -76,3 +71,15 @@ def _passwords_of(url: str) -> set[str]:
     except ValueError:
         return set()
     return {password, unquote(password)} if password else set()
+
+
+def variables_of(server: "ServerConfig") -> set[str]:
+    """The names of all variables that a server's configuration refers to."""
+    names: set[str] = set()
+
+    def collect(text: str, _: KeyPath) -> str:
+        names.update(find_references(text))
+        return text
+
+    convert_texts(server.model_dump(include=set(FIELDS)), (), collect)
+    return names

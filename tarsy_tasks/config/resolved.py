@@ -4,17 +4,21 @@ Owns what of that is secret. It lives in the process that connects, for as long 
 value when it is printed.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from tarsy_tasks.config.auth import Auth
-from tarsy_tasks.config.problems import format_path
+from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path
+from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.config.secret_places import find_secrets, is_secret_name, show_secret
 from tarsy_tasks.config.servers import ServerConfig
+from tarsy_tasks.config.variables import FIELDS, REFERENCE, RESOLVED, convert_texts
+from tarsy_tasks.errors import ConfigError
 
-__all__ = ["ResolvedServer", "build_resolved"]
+__all__ = ["ResolvedServer", "build_resolved", "resolve_variables"]
 
 _SHORTEST_SECRET = 6
 """A shorter value is found in texts where it means nothing."""
@@ -66,3 +70,62 @@ def build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedS
         secrets=frozenset(value for value in secrets if len(value) >= _SHORTEST_SECRET),
         shown=shown,
     )
+
+
+def resolve_variables(server: "ServerConfig", environ: Mapping[str, str]) -> "ResolvedServer":
+    """The server with the values of `environ` and of files in place of references; only for the process that connects.
+
+    Raises:
+        ConfigError: A variable is unset and has no default, a file cannot be read, or what came of a text is no valid
+            value. It names variables, files and places, no values.
+    """
+    # They consist of the texts whose syntax is known here.
+    from tarsy_tasks.config.auth import without_auth_type
+    from tarsy_tasks.config.resolved import build_resolved
+
+    at: KeyPath = ("servers", server.name)
+    problems: list[Problem] = []
+    values: dict[str, str] = {}
+
+    def resolve(text: str, place: KeyPath) -> str:
+        def read(path: str, because: str = "") -> str:
+            try:
+                value = read_secret_file(path)
+            except ValueError as error:
+                problems.append(Problem(at + place, f"{because}{error}"))
+                return ""
+            values[f"file:{path}"] = value
+            return value
+
+        def replace(match: re.Match[str]) -> str:
+            if match["escape"]:
+                return "${"
+            if match["file"]:
+                before = len(problems)
+                path = REFERENCE.sub(replace, match["file"])
+                return read(path) if len(problems) == before else ""
+            name = match["name"] or match["dotted"]
+            if name is None:
+                return match[0]
+            value = environ.get(name)
+            if not value and (path := environ.get(f"{name}_FILE")):
+                return read(path, f"{name}_FILE: ")
+            if match["default"] is not None:
+                value = value or match["default"]
+            if value is None:
+                remedy = f"set it where the worker runs, or write `${{{name}:-default}}`"
+                problems.append(Problem(at + place, f"the variable {name} is not set; {remedy}"))
+                return ""
+            values[name] = value
+            return value
+
+        return REFERENCE.sub(replace, text)
+
+    unresolved = server.model_dump(by_alias=True)
+    resolved = unresolved | {field: convert_texts(unresolved[field], (field,), resolve) for field in FIELDS}
+    if not problems:
+        try:
+            return build_resolved(type(server).model_validate(resolved, context=RESOLVED), values)
+        except ValidationError as error:
+            problems = describe_validation(error, lambda loc: at + without_auth_type(loc), lambda _: ())
+    raise ConfigError("\n".join(map(str, dict.fromkeys(problems))))

@@ -1,60 +1,44 @@
 """The servers of a configuration.
 
-Owns the models, their rules and defaults, and loading them. It does not know the syntax of files (`file`), nor the
-spellings of other programs (`dialects`), and texts keep their `${NAME}` until a worker resolves them (`variables`).
+Owns the models, their rules and defaults. Loading them is in `loading`; texts keep their `${NAME}` until a worker
+resolves them (`variables`).
 """
 
-import os
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     Field,
     JsonValue,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from tarsy_tasks.config.auth import AUTH_MODELS, ApiKeyAuth, Auth, BearerAuth, OAuthClientCredentials
-from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, AUTH_FILE_KEYS, FILE_KEYS, ServerEntry, read_entries
-from tarsy_tasks.config.file import ConfigFile, read_config_file
-from tarsy_tasks.config.inheritance import is_broker_variable
+from tarsy_tasks.config.auth import ApiKeyAuth, Auth, BearerAuth, OAuthClientCredentials
 from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import (
-    KeyPath,
-    Problem,
     describe_kind,
-    describe_validation,
-    format_path,
     quote,
     suggest,
 )
-from tarsy_tasks.config.secret_places import find_exposed, find_written
-from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN, build_server_id
+from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
-from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.config.variables import is_broker_variable
 
 __all__ = [
     "TRANSPORTS",
     "ApiKeyAuth",
     "BearerAuth",
     "Config",
-    "Exposure",
     "OAuthClientCredentials",
     "Retry",
     "ServerConfig",
     "Timeouts",
-    "check_secrets",
-    "find_config_path",
-    "load_config",
 ]
 
-_DEFAULT_FILES = ("mcp.json", "mcp.yaml")
 TRANSPORTS = {
     "stdio": "stdio",
     "http": "http",
@@ -257,131 +241,3 @@ class Config(Model):
     def enabled_servers(self) -> dict[str, ServerConfig]:
         """The servers that are in use."""
         return {server_id: server for server_id, server in self.servers.items() if server.enabled}
-
-
-def load_config(path: str | os.PathLike[str] | None = None) -> Config:
-    """Load a configuration file. References to variables and files are checked, but stay as they are.
-
-    Args:
-        path: The file; None: see `find_config_path`.
-
-    Raises:
-        ConfigError: One line for each thing that is wrong with it.
-    """
-    _, servers = _read(find_config_path() if path is None else Path(path))
-    return Config(servers={server_id: server for server_id, (_, server) in servers.items()})
-
-
-class Exposure(NamedTuple):
-    """A secret that others than the server can read.
-
-    Attributes:
-        text: File and line, place, and what is wrong; never the secret.
-        remedy: What to do about it.
-    """
-
-    text: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.text}; {self.remedy}"
-
-
-def check_secrets(path: str | os.PathLike[str] | None = None) -> list[Exposure]:
-    """The secrets that a configuration file itself holds, or puts on a command line.
-
-    Raises:
-        ConfigError: As `load_config`.
-    """
-    file, servers = _read(find_config_path() if path is None else Path(path))
-    found: dict[KeyPath, tuple[str, str]] = {}
-    for entry, server in servers.values():
-        found |= {entry.locate(at): _EXPOSED for at in find_exposed(server)}
-        found |= {entry.locate(at): _WRITTEN for at in find_written(server)}
-    lines = zip(file.locate([*found]), found.items(), strict=True)
-    # The place last: what follows a key named like a secret would be masked in a log.
-    return [Exposure(f"{line}: {what} ({format_path(at)})", remedy) for line, (at, (what, remedy)) in lines]
-
-
-_WRITTEN = (
-    "what looks like a secret stands in the file itself",
-    "write `${NAME}` there and set NAME where the workers run, or `${file:/path}`",
-)
-_EXPOSED = (
-    "a secret is put on the server's command line, where every user can read it (`ps`)",
-    "hand it over in `env`, if the server takes it there",
-)
-
-
-def _read(path: Path) -> tuple[ConfigFile, dict[str, tuple[ServerEntry, ServerConfig]]]:
-    """A file and its servers by id, each with its entry there."""
-    file = read_config_file(path)
-    servers: dict[str, tuple[ServerEntry, ServerConfig]] = {}
-    problems = [*file.problems]
-    named: dict[str, ServerEntry] = {}
-    for entry in read_entries(file.data):
-        if isinstance(entry, Problem):
-            problems.append(entry)
-            continue
-        problems += entry.problems
-        server_id = "unnamed"
-        try:
-            if entry.name is not None:
-                server_id = build_server_id(entry.name)
-                if (first := named.setdefault(server_id, entry)) is not entry:
-                    problems.append(_describe_clash(server_id, entry, first))
-        except ValueError as error:
-            problems.append(Problem(entry.at, str(error)))
-        try:
-            server = ServerConfig.model_validate({**entry.values, "name": server_id})
-        except ValidationError as error:
-            problems += describe_validation(error, entry.locate, _known_keys)
-        else:
-            servers[server_id] = entry, server
-    if problems:
-        raise file.build_error(problems)
-    return file, servers
-
-
-def _describe_clash(server_id: str, entry: ServerEntry, first: ServerEntry) -> Problem:
-    names = f"the name {quote(entry.name or '')} gives the id `{server_id}`, as does {quote(first.name or '')}"
-    return Problem(entry.at, f"{names} of `{format_path(first.at)}`; rename one")
-
-
-def _known_keys(loc: KeyPath) -> list[str]:
-    """The keys that a file may have in the mapping at a place of a `ServerConfig`."""
-    match loc:
-        case ("timeouts",):
-            return [*Timeouts.model_fields]
-        case ("retry",):
-            return [*Retry.model_fields]
-        case ("masking",):
-            return [*Masking.model_fields]
-        case ("auth", str(auth_type)):
-            fields = AUTH_MODELS[auth_type].model_fields
-            known = {field.alias or name for name, field in fields.items()}
-            return [*known, *(key for key, of in AUTH_FILE_KEYS.items() if of in known)]
-        case _:
-            return [*ServerConfig.model_fields.keys() - {"name"}, *ALTERNATIVE_KEYS, *FILE_KEYS]
-
-
-def find_config_path() -> Path:
-    """The file to load: that of `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    # pydantic-settings is slow to import, and not needed when the path is given.
-    from tarsy_tasks.settings import load_settings
-
-    if (configured := load_settings().mcp_config) is not None:
-        if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
-            raise ConfigError(f"{configured}: there is no such file, or it may not be seen; TARSY_MCP_CONFIG names it")
-        return configured
-    for name in _DEFAULT_FILES:
-        if os.path.exists(name):  # noqa: PTH110
-            return Path(name)
-    raise ConfigError(
-        f"no configuration: TARSY_MCP_CONFIG is not set, and {Path.cwd()} has no {' or '.join(_DEFAULT_FILES)}; "
-        'write {"mcpServers": {}} with your servers to mcp.json there, or set TARSY_MCP_CONFIG to the path of a file'
-    )

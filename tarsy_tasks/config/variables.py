@@ -1,7 +1,7 @@
 """References to environment variables and files in the texts of a server's configuration: `${NAME}` and its kin.
 
-Owns their syntax and resolving them. Nothing is resolved when a file is loaded, so that agents need no server's
-secrets: a worker does it, per server, whenever it connects. A value is never scanned for references again.
+Owns their syntax; `resolved` replaces them by values. Nothing is resolved when a file is loaded, so that agents need no
+server's secrets: a worker does it, per server, whenever it connects. A value is never scanned for references again.
 
     ${NAME}  ${env:NAME}  {{.NAME}}  the value; where NAME is unset or empty, the text of the file that NAME_FILE names
     ${NAME:-default}                 the default when there is neither, as in a shell; without one that is an error
@@ -11,26 +11,22 @@ secrets: a worker does it, per server, whenever it connects. A value is never sc
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
-from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation
-from tarsy_tasks.config.secret_files import read_secret_file
-from tarsy_tasks.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tarsy_tasks.config.resolved import ResolvedServer
-    from tarsy_tasks.config.servers import ServerConfig
+from tarsy_tasks.config.problems import KeyPath
 
 __all__ = [
     "FIELDS",
+    "REFERENCE",
     "RESOLVED",
+    "convert_texts",
     "find_references",
     "has_references",
-    "resolve_variables",
+    "is_broker_variable",
     "validate_references",
-    "variables_of",
     "written_text",
 ]
 
@@ -40,7 +36,7 @@ RESOLVED: Final[Mapping[str, str]] = {"variables": "resolved"}
 FIELDS = ("command", "args", "env", "cwd", "url", "headers", "auth", "ca_file")
 """The keys of a server in whose texts references are resolved."""
 
-_REFERENCE = re.compile(
+REFERENCE = re.compile(
     r"""
       (?P<escape>\$\$\{)
     | \$\{ file: (?!-) (?P<file> (?: \$\{ [^{}]* \} | \{\{ [^{}]* \}\} | \$(?!\{) | [^${}] )+ ) \}
@@ -55,7 +51,7 @@ _REFERENCE = re.compile(
 def find_references(text: str) -> set[str]:
     """The names of the variables that a text refers to."""
     names: set[str] = set()
-    for match in _REFERENCE.finditer(text):
+    for match in REFERENCE.finditer(text):
         if match["file"]:
             names |= find_references(match["file"])
         elif name := match["name"] or match["dotted"]:
@@ -65,12 +61,12 @@ def find_references(text: str) -> set[str]:
 
 def has_references(text: str) -> bool:
     """Whether a text refers to a variable or a file."""
-    return any(match["file"] or match["name"] or match["dotted"] for match in _REFERENCE.finditer(text))
+    return any(match["file"] or match["name"] or match["dotted"] for match in REFERENCE.finditer(text))
 
 
 def written_text(text: str) -> str:
     """What a text says by itself: defaults, and nothing in place of the other references."""
-    return _REFERENCE.sub(lambda match: "${" if match["escape"] else match["default"] or match["broken"] or "", text)
+    return REFERENCE.sub(lambda match: "${" if match["escape"] else match["default"] or match["broken"] or "", text)
 
 
 def validate_references(text: str) -> None:
@@ -79,7 +75,7 @@ def validate_references(text: str) -> None:
     Raises:
         ValueError: A `${` begins no reference. Shows nothing of the text.
     """
-    for match in _REFERENCE.finditer(text):
+    for match in REFERENCE.finditer(text):
         if match["broken"]:
             raise ValueError(
                 "found a `${` that begins no variable, expected `${NAME}`, `${NAME:-default}`, `${env:NAME}` or "
@@ -87,89 +83,26 @@ def validate_references(text: str) -> None:
             )
         if match["file"]:
             validate_references(match["file"])
-            if any(inner["file"] for inner in _REFERENCE.finditer(match["file"])):
+            if any(inner["file"] for inner in REFERENCE.finditer(match["file"])):
                 raise ValueError("found a `${file:…}` within the path of another one, expected variables at most")
 
 
-def variables_of(server: "ServerConfig") -> set[str]:
-    """The names of all variables that a server's configuration refers to."""
-    names: set[str] = set()
-
-    def collect(text: str, _: KeyPath) -> str:
-        names.update(find_references(text))
-        return text
-
-    _convert(server.model_dump(include=set(FIELDS)), (), collect)
-    return names
-
-
-def resolve_variables(server: "ServerConfig", environ: Mapping[str, str]) -> "ResolvedServer":
-    """The server with the values of `environ` and of files in place of references; only for the process that connects.
-
-    Raises:
-        ConfigError: A variable is unset and has no default, a file cannot be read, or what came of a text is no valid
-            value. It names variables, files and places, no values.
-    """
-    # They consist of the texts whose syntax is known here.
-    from tarsy_tasks.config.auth import without_auth_type
-    from tarsy_tasks.config.resolved import build_resolved
-
-    at: KeyPath = ("servers", server.name)
-    problems: list[Problem] = []
-    values: dict[str, str] = {}
-
-    def resolve(text: str, place: KeyPath) -> str:
-        def read(path: str, because: str = "") -> str:
-            try:
-                value = read_secret_file(path)
-            except ValueError as error:
-                problems.append(Problem(at + place, f"{because}{error}"))
-                return ""
-            values[f"file:{path}"] = value
-            return value
-
-        def replace(match: re.Match[str]) -> str:
-            if match["escape"]:
-                return "${"
-            if match["file"]:
-                before = len(problems)
-                path = _REFERENCE.sub(replace, match["file"])
-                return read(path) if len(problems) == before else ""
-            name = match["name"] or match["dotted"]
-            if name is None:
-                return match[0]
-            value = environ.get(name)
-            if not value and (path := environ.get(f"{name}_FILE")):
-                return read(path, f"{name}_FILE: ")
-            if match["default"] is not None:
-                value = value or match["default"]
-            if value is None:
-                remedy = f"set it where the worker runs, or write `${{{name}:-default}}`"
-                problems.append(Problem(at + place, f"the variable {name} is not set; {remedy}"))
-                return ""
-            values[name] = value
-            return value
-
-        return _REFERENCE.sub(replace, text)
-
-    unresolved = server.model_dump(by_alias=True)
-    resolved = unresolved | {field: _convert(unresolved[field], (field,), resolve) for field in FIELDS}
-    if not problems:
-        try:
-            return build_resolved(type(server).model_validate(resolved, context=RESOLVED), values)
-        except ValidationError as error:
-            problems = describe_validation(error, lambda loc: at + without_auth_type(loc), lambda _: ())
-    raise ConfigError("\n".join(map(str, dict.fromkeys(problems))))
-
-
-def _convert(value: Any, at: KeyPath, convert: Callable[[str, KeyPath], str]) -> Any:
+def convert_texts(value: Any, at: KeyPath, convert: Callable[[str, KeyPath], str]) -> Any:
     """The same value with every text in it converted; keys stay."""
     if isinstance(value, SecretStr):
         return SecretStr(convert(value.get_secret_value(), at))
     if isinstance(value, str):
         return convert(value, at)
     if isinstance(value, list):
-        return [_convert(each, (*at, index), convert) for index, each in enumerate(value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return [convert_texts(each, (*at, index), convert) for index, each in enumerate(value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, dict):
-        return {key: _convert(each, (*at, key), convert) for key, each in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return {key: convert_texts(each, (*at, key), convert) for key, each in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return value
+
+
+_BROKER = ("TARSY_*", "CELERY_*", "BROKER_*", "FLOWER_*", "REDIS_*", "REDISCLI_*", "VALKEY_*")
+
+
+def is_broker_variable(name: str) -> bool:
+    """Whether a variable is the worker's own, or named like one that leads to its broker."""
+    return any(fnmatchcase(name.upper(), glob) for glob in _BROKER)

@@ -14,8 +14,8 @@ from prometheus_client.metrics_core import Metric
 from redis.exceptions import RedisError
 
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.health import read_health
 from tarsy_tasks.masking.masker import mask_text
+from tarsy_tasks.telemetry.health_records import read_health
 from tarsy_tasks.telemetry.metrics import known_servers, read_metrics
 from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
 

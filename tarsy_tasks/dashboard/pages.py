@@ -22,9 +22,9 @@ from tarsy_tasks.dashboard.page_templates import escape_visibly
 from tarsy_tasks.dashboard.reader import Call, Dashboard, Look
 from tarsy_tasks.dashboard.server_list import build_list
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
-from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, AuditPage
+from tarsy_tasks.telemetry.health_records import HealthStatus
 
 __all__ = ["CallData", "CallPage", "CallsData", "CallsPage", "ServerData", "ServerPage", "ServersData", "ServersPage"]
 

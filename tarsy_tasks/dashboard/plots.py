@@ -10,9 +10,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 from tarsy_tasks.dashboard.wording import about, clock, count, duration
-from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import Step, StepName
+from tarsy_tasks.telemetry.health_records import HealthStatus
 from tarsy_tasks.telemetry.history import Minute
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
-from tarsy_tasks.health import HealthStatus
+from tarsy_tasks.telemetry.health_records import HealthStatus
 
 __all__ = ["ORDERS", "ServerList", "build_list"]
 

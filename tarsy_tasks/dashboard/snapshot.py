@@ -19,7 +19,7 @@ from tarsy_tasks.broker.key_types import is_wrong_type
 from tarsy_tasks.broker.pipelines import execute_reading
 from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_health
+from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, ServerHealth, read_health
 from tarsy_tasks.telemetry.history import History, Minute
 from tarsy_tasks.telemetry.metrics import Distribution, InFlight, LastError, known_servers, read_in_flight
 

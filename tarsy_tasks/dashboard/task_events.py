@@ -10,7 +10,7 @@ from typing import Any
 
 from flower.events import Events
 
-from tarsy_tasks.celery_app import CALL_TOOL, CHECK_SERVER, LIST_TOOLS
+from tarsy_tasks.broker.task_names import CALL_TOOL, CHECK_SERVER, LIST_TOOLS
 
 __all__ = ["CallEvents", "without_arguments"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from flower.views.tasks import TasksDataTable
 
-from tarsy_tasks.celery_app import CALL_TOOL, LIST_TOOLS
+from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS
 
 __all__ = ["COLUMNS", "CallsTable", "format_task", "widen_search"]
 

@@ -7,7 +7,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fleet import serving_workers
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding
-from tarsy_tasks.health import HealthStatus, read_health
+from tarsy_tasks.telemetry.health_records import HealthStatus, read_health
 
 __all__ = ["check_deployment"]
 

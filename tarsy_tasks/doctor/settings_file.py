@@ -9,8 +9,9 @@ from typing import Any
 
 from celery.app import defaults as celery_defaults
 
-from tarsy_tasks.celery_app import DEFAULTS, load_celeryconfig
+from tarsy_tasks.celery_app import DEFAULTS
 from tarsy_tasks.doctor.finding import Finding
+from tarsy_tasks.entry_point import load_celeryconfig
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.pipelines import execute_reading
-from tarsy_tasks.health import HealthRecord, HealthStatus, fails_its_calls
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, fails_its_calls
 from tarsy_tasks.telemetry.metrics import BUCKET_NAMES, FAILURES, Distribution
 
 __all__ = ["MINUTES", "History", "Minute", "build_count", "health_numbers", "is_kept"]

@@ -11,7 +11,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from tarsy_tasks.health import HealthStatus, ServerHealth
+from tarsy_tasks.telemetry.health_records import HealthStatus, ServerHealth
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, NO_TOOL, Distribution, ToolMetrics
 
 __all__ = ["build_health_families", "build_metric_families"]

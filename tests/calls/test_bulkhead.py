@@ -11,8 +11,9 @@ import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.executor import PendingCall
-from tarsy_tasks.celery_app import CHECK_SERVER, agent_app
-from tarsy_tasks.health import read_health
+from tarsy_tasks.broker.task_names import CHECK_SERVER
+from tarsy_tasks.celery_app import agent_app
+from tarsy_tasks.telemetry.health_records import read_health
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, submit_calls, witness
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until

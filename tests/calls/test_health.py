@@ -12,10 +12,18 @@ import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, health
 from tarsy_tasks.broker import keys
-from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
+from tarsy_tasks.broker.task_names import CHECK_SERVER
+from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable
-from tarsy_tasks.health import HealthRecord, HealthStatus, ServerHealth, read_health
 from tarsy_tasks.scheduler import CheckScheduler
+from tarsy_tasks.telemetry.health_records import (
+    CHECK_INTERVAL_S,
+    RECORD_TTL_S,
+    HealthRecord,
+    HealthStatus,
+    ServerHealth,
+    read_health,
+)
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
 from tests.servers import listening
@@ -90,7 +98,7 @@ def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.
     workers = [key.decode() for key in client.zrange(keys.HEALTH_WORKERS, 0, -1)]
     names = [keys.health_key("desk"), keys.HEALTH_WORKERS, *map(keys.worker_health_key, workers)]
     for name in names:
-        assert 0 < client.ttl(name) <= health.RECORD_TTL_S, name
+        assert 0 < client.ttl(name) <= RECORD_TTL_S, name
     assert not list(tmp_path.glob("celerybeat*")), "beat keeps no file"
     assert "tarsy.check_server" not in worker.log.partition(" ready.")[2], "a check that passes has no line in the log"
 
@@ -180,7 +188,7 @@ def test_a_key_of_another_type_blinds_nobody_and_is_written_anew(
     build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("desk",))
     worker.wait_for_log(f"the key {key} in Redis was a string")
     wait_until(lambda: reported(client, "desk"), "it is written anew")
-    assert 0 < client.ttl(key) <= health.RECORD_TTL_S
+    assert 0 < client.ttl(key) <= RECORD_TTL_S
     assert not read_health(client, ["desk"])["desk"].skipped
 
 
@@ -217,7 +225,7 @@ def test_of_several_beats_one_sends_each_check(redis_url: str, client: redis.Red
     assert first.wants("spare")
     assert not second.wants("spare")
     assert not first.wants("spare")
-    assert client.pttl(keys.check_sent_key("spare")) < 1000 * health.CHECK_INTERVAL_S
+    assert client.pttl(keys.check_sent_key("spare")) < 1000 * CHECK_INTERVAL_S
     client.delete(keys.check_sent_key("spare"))
     assert second.wants("spare"), "the other one takes over"
     client.delete(keys.check_sent_key("spare"))

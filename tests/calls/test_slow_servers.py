@@ -11,8 +11,9 @@ import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.broker import keys
-from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
-from tarsy_tasks.health import HealthStatus, ServerHealth, read_health
+from tarsy_tasks.broker.task_names import CHECK_SERVER
+from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.telemetry.health_records import HealthStatus, ServerHealth, read_health
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until

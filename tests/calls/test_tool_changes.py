@@ -15,8 +15,9 @@ import pytest
 import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.catalogue import ToolCatalogue
-from tarsy_tasks.celery_app import CHECK_SERVER, agent_app
+from tarsy_tasks.celery_app import agent_app
 from tarsy_tasks.telemetry.printable import HIDDEN
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until

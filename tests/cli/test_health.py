@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.health import HealthRecord
+from tarsy_tasks.telemetry.health_records import HealthRecord
 from tests.processes import ServiceProcess, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey

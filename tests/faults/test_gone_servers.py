@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
-from tarsy_tasks.celery_app import CHECK_SERVER, agent_app
-from tarsy_tasks.health import CHECK_INTERVAL_S
+from tarsy_tasks.broker.task_names import CHECK_SERVER
+from tarsy_tasks.celery_app import agent_app
+from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.health import RECORD_TTL_S, HealthRecord
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
+from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord
 from tarsy_tasks.telemetry.history import MINUTES, build_count, health_numbers
 from tarsy_tasks.telemetry.metrics import bucket_of
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics

@@ -20,11 +20,11 @@ from tarsy_tasks.dashboard.task_events import without_arguments
 from tarsy_tasks.dashboard.task_list import format_task, widen_search
 from tarsy_tasks.dashboard.tools import build_tools
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
+from tarsy_tasks.telemetry.health_records import HealthStatus
 from tarsy_tasks.telemetry.history import Minute
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution, ToolMetrics
 

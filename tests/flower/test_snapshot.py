@@ -14,8 +14,8 @@ from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard import snapshot
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, SnapshotReader
-from tarsy_tasks.health import HealthStatus
 from tarsy_tasks.models import ToolListing
+from tarsy_tasks.telemetry.health_records import HealthStatus
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.flower.records import WORKERS, FleetServer, write_fleet, write_health
 

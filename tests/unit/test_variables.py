@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from tarsy_tasks.config import BearerAuth, ServerConfig
-from tarsy_tasks.config.variables import find_references, resolve_variables, variables_of
+from tarsy_tasks.config.inheritance import variables_of
+from tarsy_tasks.config.resolved import resolve_variables
+from tarsy_tasks.config.variables import find_references
 from tarsy_tasks.errors import ConfigError
 
 ENVIRON = {"A": "one", "B_2": "two", "EMPTY": "", "NESTED": "${A} {{.A}} $${A}"}

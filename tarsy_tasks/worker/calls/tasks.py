@@ -13,9 +13,8 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tarsy_tasks import celery_app
 from tarsy_tasks.arguments import ParsedArguments, read_arguments
-from tarsy_tasks.broker import keys
+from tarsy_tasks.broker import keys, task_names
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolListing, ToolResult
@@ -54,7 +53,7 @@ class ServerTask(Task):
     max_retries = 0
 
 
-@shared_task(name=celery_app.CALL_TOOL, base=ServerTask, bind=True)
+@shared_task(name=task_names.CALL_TOOL, base=ServerTask, bind=True)
 @masked_failures
 @counted
 @audited
@@ -151,7 +150,7 @@ def call_tool(
     )
 
 
-@shared_task(name=celery_app.LIST_TOOLS, base=ServerTask, bind=True)
+@shared_task(name=task_names.LIST_TOOLS, base=ServerTask, bind=True)
 @masked_failures
 def list_tools(self: Any, server: str) -> dict[str, Any]:
     """All tools of one MCP server: a `ToolListing` with `"error": null | {"code", "text"}`."""
@@ -177,7 +176,7 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
 
 # A check that is lost is made again soon; and lists of tasks, such as Flower's, are not for thousands of them.
 @shared_task(
-    name=celery_app.CHECK_SERVER, base=ServerTask, bind=True, ignore_result=True, acks_late=False, send_events=False
+    name=task_names.CHECK_SERVER, base=ServerTask, bind=True, ignore_result=True, acks_late=False, send_events=False
 )
 @masked_failures
 def check_server(self: Any, server: str, sent_at: Any = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from celery.exceptions import InvalidTaskError
 
-from tarsy_tasks.celery_app import CALL_TOOL, LIST_TOOLS
+from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS
 from tarsy_tasks.settings import load_settings
 
 __all__ = ["forget_own_tasks_of_celery", "is_bound", "require_own_queue"]

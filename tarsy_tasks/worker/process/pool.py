@@ -65,7 +65,7 @@ class TaskPool(ThreadsTaskPool):
         return self._context.connections
 
     def on_start(self) -> None:
-        from tarsy_tasks.worker.process.startup import connect_servers, served_servers
+        from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers

@@ -11,7 +11,7 @@ from celery.worker.request import Request
 
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
-from tarsy_tasks.celery_app import CALL_TOOL
+from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.worker.process import canvas_limits
 from tarsy_tasks.worker.reporting.audit_writer import audit
 

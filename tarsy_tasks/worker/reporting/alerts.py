@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.health import RECORD_TTL_S, HealthRecord
+from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord
 
 __all__ = ["Alert", "note_command", "pass_on", "subscribe"]
 

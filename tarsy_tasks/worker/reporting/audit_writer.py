@@ -19,7 +19,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.deliveries import Delivery, Entry
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_books
-from tarsy_tasks.celery_app import CALL_TOOL
+from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.settings import Settings

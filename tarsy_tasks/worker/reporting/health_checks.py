@@ -23,11 +23,11 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.key_types import delete_strangers, is_wrong_type
+from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S
-from tarsy_tasks.celery_app import CHECK_SERVER
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.health import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
 from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
 from tarsy_tasks.telemetry.history import build_count, health_numbers
 from tarsy_tasks.worker.process.bulkhead import bulkhead
 from tarsy_tasks.worker.reporting import alerts

@@ -13,8 +13,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from redis.exceptions import RedisError
 
-from tarsy_tasks.health import read_health
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.telemetry.health_records import read_health
 from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
 from tarsy_tasks.worker.reporting.call_metrics import call_metrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, State

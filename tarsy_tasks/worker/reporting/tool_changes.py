@@ -24,9 +24,9 @@ from tarsy_tasks.catalogue import (
     parse_listing,
 )
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.health import CHECK_INTERVAL_S
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["Approvals", "record_listing"]

@@ -6,7 +6,7 @@ so that its calls fail at once rather than each finding out for itself. It knows
 
 import time
 
-from tarsy_tasks.health import CHECK_INTERVAL_S
+from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 
 __all__ = ["Outage"]
 

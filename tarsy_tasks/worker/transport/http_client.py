@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
 from mcp_types import ErrorData, JSONRPCError
-from pydantic import ValidationError
 
 from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
+from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
 from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.transport_errors import (
@@ -35,16 +35,7 @@ from tarsy_tasks.worker.transport.transport_errors import (
 if TYPE_CHECKING:
     from tarsy_tasks.worker.transport.credentials import Credentials
 
-__all__ = [
-    "SurvivableClient",
-    "error_of",
-    "is_event_stream",
-    "is_json",
-    "is_same_origin",
-    "read_body",
-    "send_within_origin",
-    "ssl_context",
-]
+__all__ = ["SurvivableClient", "is_same_origin", "send_within_origin", "ssl_context"]
 
 _NOTIFICATION_TIMEOUT_S = 5.0
 """The SDK posts notifications in its writer loop: one that is answered slowly would delay every call behind it."""
@@ -298,40 +289,6 @@ def is_same_origin(here: httpx2.URL, there: httpx2.URL) -> bool:
         None,
     )
     return (same or upgraded) and (not there.userinfo or there.userinfo == here.userinfo)
-
-
-async def read_body(response: httpx2.Response, limit_bytes: int) -> bytes | None:
-    """The whole body, or None if it is larger than the limit; the response is closed afterwards."""
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        async for piece in response.aiter_bytes():
-            size += len(piece)
-            if size > limit_bytes:
-                return None
-            pieces.append(piece)
-    finally:
-        await response.aclose()
-    return b"".join(pieces)
-
-
-def is_json(response: httpx2.Response) -> bool:
-    return response.headers.get("content-type", "").lower().startswith("application/json")
-
-
-def is_event_stream(response: httpx2.Response) -> bool:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
-
-
-def error_of(body: bytes) -> dict[str, Any] | None:
-    """The error of a JSON-RPC answer, None if the body is anything else: gateways have errors of other forms."""
-    if b'"error"' not in body:
-        return None  # a result may be large, and will be read once more
-    try:
-        error = JSONRPCError.model_validate_json(body).error
-    except ValidationError:
-        return None
-    return error.model_dump(exclude_none=True)
 
 
 def _keep_alive(response: httpx2.Response) -> None:

@@ -23,7 +23,7 @@ from mcp.client.auth.utils import build_oauth_authorization_server_metadata_disc
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from tarsy_tasks.config import OAuthClientCredentials
-from tarsy_tasks.worker.transport.http_client import read_body
+from tarsy_tasks.worker.transport.http_bodies import read_body
 from tarsy_tasks.worker.transport.transport_errors import CredentialsError
 
 __all__ = ["Token", "TokenSource"]

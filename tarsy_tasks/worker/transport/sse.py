@@ -21,15 +21,8 @@ from pydantic import ValidationError
 
 from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.http_client import (
-    SurvivableClient,
-    error_of,
-    is_event_stream,
-    is_json,
-    is_same_origin,
-    read_body,
-    send_within_origin,
-)
+from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
+from tarsy_tasks.worker.transport.http_client import SurvivableClient, is_same_origin, send_within_origin
 from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.messages import (
     FromServer,

@@ -1,0 +1,25 @@
+"""The names of the package's Celery tasks, and the queue that each one goes to.
+
+Owns the names and the routing rule. The tasks themselves are in `worker.calls.tasks`; whoever only sends them needs
+nothing but this.
+"""
+
+from typing import Any
+
+from tarsy_tasks.broker import keys
+
+__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "route_task"]
+
+CALL_TOOL = "tarsy.call_tool"
+LIST_TOOLS = "tarsy.list_tools"
+CHECK_SERVER = "tarsy.check_server"
+
+
+def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any) -> dict[str, Any] | None:
+    """Celery router: our tasks go to the queue of the server that they name first."""
+    if name not in (CALL_TOOL, LIST_TOOLS, CHECK_SERVER):
+        return None
+    server: Any = kwargs["server"] if kwargs and "server" in kwargs else args[0] if args else None
+    if not isinstance(server, str):
+        return None
+    return {"queue": keys.check_queue(server) if name == CHECK_SERVER else keys.queue(server)}

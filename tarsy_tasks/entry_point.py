@@ -1,0 +1,144 @@
+"""`tarsy_tasks.app`, and what Celery's signals start in each process: worker, beat, Flower.
+
+Owns the wiring. It is the only module that knows both halves, and it imports each one only in the process that needs
+it. The application's settings are in `celery_app`.
+"""
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+from celery.signals import (
+    after_setup_logger,
+    beat_init,
+    celeryd_after_setup,
+    celeryd_init,
+    import_modules,
+    worker_ready,
+    worker_shutdown,
+    worker_shutting_down,
+)
+
+from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.errors import ConfigError
+
+__all__ = ["load_celeryconfig"]
+
+logger = logging.getLogger(__name__)
+
+
+def load_celeryconfig(directory: Path) -> dict[str, Any]:
+    """The settings of `celeryconfig.py` in a directory; none when there is no such file.
+
+    Raises:
+        ConfigError: The file is there and cannot be executed.
+    """
+    path = directory / "celeryconfig.py"
+    if not path.is_file():
+        return {}
+    spec = importlib.util.spec_from_file_location("celeryconfig", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path}: cannot be executed: {type(error).__name__}: {error}. Mend or remove it.") from error
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name.islower() and not isinstance(value, ModuleType)
+    }
+
+
+@celeryd_init.connect
+def _configure_worker(instance: Any, **_: Any) -> None:
+    if isinstance(instance.app, TarsyApp):
+        from tarsy_tasks.worker.process import control, startup
+
+        control.register()
+        startup.configure(instance)
+
+
+@celeryd_after_setup.connect
+def _select_queues(instance: Any, **_: Any) -> None:
+    if isinstance(instance.app, TarsyApp):
+        from tarsy_tasks.worker import maskers
+        from tarsy_tasks.worker.process import startup
+        from tarsy_tasks.worker.reporting import log_masking
+
+        maskers.know_broker(instance.app.conf)
+        log_masking.mask_log(maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
+        startup.select_queues(instance)
+
+
+@worker_ready.connect
+def _report(sender: Any, **_: Any) -> None:
+    if isinstance(sender.app, TarsyApp):
+        from tarsy_tasks.worker.reporting import lifecycle
+
+        lifecycle.is_ready(sender)
+
+
+@worker_shutting_down.connect
+def _report_stopping(**_: Any) -> None:
+    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
+        lifecycle.is_stopping()
+
+
+@worker_shutdown.connect
+def _report_end(**_: Any) -> None:
+    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
+        lifecycle.close()
+
+
+@beat_init.connect
+def _mask_log_of_beat(sender: Any, **_: Any) -> None:
+    if isinstance(sender.app, TarsyApp):
+        _mask_log(sender.app)
+
+
+def _mask_log(app: TarsyApp) -> None:
+    """Of a process that calls no server."""
+    from tarsy_tasks.worker import maskers
+    from tarsy_tasks.worker.reporting import log_masking
+
+    maskers.know_broker(app.conf)
+    log_masking.mask_log(maskers.build_masker())
+
+
+@import_modules.connect
+def _serve_metrics(sender: Any, **_: Any) -> None:
+    """Flower loads an application's modules this way, too, as a command of Celery's command line."""
+    context = click.get_current_context(silent=True)
+    if isinstance(sender, TarsyApp) and context is not None and context.info_name == "flower":
+        from tarsy_tasks.dashboard import metrics
+
+        _mask_log(sender)
+        metrics.serve_metrics(sender)
+        if "tarsy_tasks.dashboard.installation" not in sys.modules:
+            logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")
+
+
+@after_setup_logger.connect
+def _log_one_line_a_call(**_: Any) -> None:
+    """The line that says how a call ended is enough; a second one for its arrival costs as much again."""
+    logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+
+
+def __getattr__(name: str) -> Any:
+    """`app`, made on first use: whoever imports a constant from here builds no application."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    app = build_app(load_celeryconfig(Path.cwd()))
+    globals()["app"] = app
+    if "celery.worker.control" in sys.modules:
+        # Celery's command line, which sends only the commands that it knows.
+        from tarsy_tasks.worker.process import control
+
+        control.register()
+    return app

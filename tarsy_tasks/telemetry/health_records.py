@@ -1,0 +1,272 @@
+"""Records of health in Redis, and what all the fresh records of a server mean together.
+
+Owns the shape of a record and the verdict. Workers write them (`worker.reporting.health_checks`): each worker records
+how it finds its servers, and one records how the check went that beat sent through the server's queue. Nothing older
+than `RECORD_TTL_S` counts, by the clock of Redis.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tarsy_tasks.broker import keys
+
+__all__ = [
+    "CHECK_INTERVAL_S",
+    "RECORD_TTL_S",
+    "HealthRecord",
+    "HealthStatus",
+    "ServerHealth",
+    "fails_its_calls",
+    "judge_health",
+    "read_health",
+]
+
+CHECK_INTERVAL_S = 15.0
+
+RECORD_TTL_S = 3 * CHECK_INTERVAL_S
+
+_LONG_WAIT_S = 5.0
+
+_FEWEST_CALLS = 5
+
+_FAILING_SHARE = 0.9
+"""A tool may say no now and then, and a model may ask in vain; a server that fails nearly all calls is not well."""
+
+
+class HealthStatus(StrEnum):
+    """What is known of a server."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    """Some of its workers cannot use it, it is busy, or its checks pass and its calls fail."""
+    UNHEALTHY = "unhealthy"
+    UNKNOWN = "unknown"
+    """Nothing fresh says that it can be used: no worker serves it, or beat sends no checks."""
+
+
+class HealthRecord(BaseModel):
+    """How one worker found one server.
+
+    Attributes:
+        error: Why it is not healthy, with the server's last words; None when it is.
+        is_busy: It ran calls and did not list its tools meanwhile, as does a server that does one thing at a time.
+        is_restarting: Its process was lost and is being started again, for which it is given time: it is not healthy,
+            but that is no reason for an alert yet.
+        latency_s: Seconds that the check took in the worker; None when a call that was answered made it needless.
+        queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
+            the clock of Redis; None for a worker's own checks.
+        tool_count: How many tools the server lists; None when it did not answer.
+        checked_at: When the server last answered, or last failed to: seconds since the epoch, by the clock of Redis.
+        since: Since when it is as healthy, or as ill, for this worker; by the same clock.
+        recent_calls: Calls of the last minutes that this worker sent to it, at most 20.
+        failed_calls: How many of them brought no result, or an error.
+        worker: Name of the worker.
+        transport: `stdio`, `http` or `sse`.
+        protocol: Version of MCP that the session speaks; None without a session.
+        era: `handshake` for versions before 2026-07-28, `2026` for later ones; None without a session.
+        server_info: Name and version that the server gives itself; None without a session.
+        sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
+        is_held: An operator has disconnected the server.
+        max_concurrency: How many of the server's calls this worker runs at once.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    v: Literal[1] = 1
+    server: str
+    healthy: bool
+    error: str | None = None
+    is_busy: bool = False
+    is_restarting: bool = False
+    latency_s: float | None = None
+    queue_wait_s: float | None = None
+    tool_count: int | None = None
+    checked_at: float = Field(allow_inf_nan=False)
+    since: float | None = None
+    recent_calls: int = 0
+    failed_calls: int = 0
+    worker: str
+    transport: str | None = None
+    protocol: str | None = None
+    era: str | None = None
+    server_info: str | None = None
+    sessions_opened: int = 0
+    is_held: bool = False
+    max_concurrency: int | None = None
+
+
+class ServerHealth(BaseModel):
+    """What all fresh records of a server say together.
+
+    Attributes:
+        reason: Why it is not healthy, for people and for models; empty when it is.
+        checked_at: When the newest of the records was made, by the clock of Redis; None when there is none.
+        age_s: How long ago that was.
+        since: Since when the newest change of a worker's verdict holds, by the same clock.
+        recent_calls: Calls of the last minutes, over all workers, at most 20 each.
+        failed_calls: How many of them brought no result, or an error.
+        check: How the last check that came through the queue went.
+        workers: How each worker finds the server, by name of the worker.
+        skipped: What was found in Redis and could not be read, a phrase each.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    server: str
+    status: HealthStatus
+    reason: str = ""
+    checked_at: float | None = None
+    age_s: float | None = None
+    since: float | None = None
+    latency_s: float | None = None
+    queue_wait_s: float | None = None
+    tool_count: int | None = None
+    recent_calls: int = 0
+    failed_calls: int = 0
+    check: HealthRecord | None = None
+    workers: dict[str, HealthRecord] = Field(default_factory=dict[str, HealthRecord])
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        return self.status is HealthStatus.HEALTHY
+
+    @property
+    def warning(self) -> str:
+        """For a prompt or a page, a sentence or two; empty when there is nothing to say."""
+        name = f"MCP server `{self.server}`"
+        said: list[str] = []
+        if self.reason:
+            said.append(self.reason if self.reason.startswith(name) else f"{name} is {self.status}: {self.reason}")
+        if self.queue_wait_s is not None and self.queue_wait_s > _LONG_WAIT_S:
+            said.append(f"Checks of {name} wait {self.queue_wait_s:.0f} s in their queue; workers may be overloaded.")
+        if self.skipped:
+            said.append(f"Of {name}, {'; '.join(self.skipped)}.")
+        return " ".join(said)
+
+
+def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
+    """The health of each server, from a redis-py client of the database that workers write to."""
+    from tarsy_tasks.broker.pipelines import execute_reading
+
+    names = list(servers)
+    if not names:
+        return {}
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.time()
+    pipeline.zrange(keys.HEALTH_WORKERS, 0, -1)
+    pipeline.mget([keys.health_key(name) for name in names])
+    (seconds, microseconds), members, checks = execute_reading(pipeline)
+    unlisted = ["the list of workers cannot be read: the key is of another type"] if members is None else []
+    workers = [
+        member.decode("utf-8", "replace") if isinstance(member, bytes) else str(member) for member in members or ()
+    ]
+    pipeline = redis.pipeline(transaction=False)
+    for worker in workers:
+        pipeline.hmget(keys.worker_health_key(worker), names)
+    reports: list[list[bytes | None] | None] = execute_reading(pipeline) if workers else []
+    now = seconds + microseconds / 1e6
+    found: dict[str, ServerHealth] = {}
+    for position, (name, check) in enumerate(zip(names, checks, strict=True)):
+        skipped = list(unlisted)
+        own = (
+            _parse_record(b"" if each is None else each[position], name, f"the record of worker {worker}", skipped)
+            for worker, each in zip(workers, reports, strict=True)
+        )
+        found[name] = judge_health(
+            name,
+            _parse_record(check, name, "the record of the last check", skipped),
+            [record for record in own if record is not None],
+            now,
+            skipped,
+        )
+    return found
+
+
+def fails_its_calls(recent: int, failed: int) -> bool:
+    """Whether so many failed ones of the recent calls mean that a server is not well, though its checks pass."""
+    return recent >= _FEWEST_CALLS and failed >= _FAILING_SHARE * recent
+
+
+def judge_health(
+    server: str, check: HealthRecord | None, reports: Sequence[HealthRecord], now: float, skipped: Sequence[str] = ()
+) -> ServerHealth:
+    """What records mean together.
+
+    Args:
+        check: How the last check that came through the queue went.
+        reports: How each worker finds the server.
+        now: The time of Redis, in seconds since the epoch; what is older than `RECORD_TTL_S` does not count.
+    """
+    if check is not None and not _is_fresh(check, now):
+        check = None
+    workers = {report.worker: report for report in sorted(reports, key=lambda each: each.worker)}
+    workers = {name: report for name, report in workers.items() if _is_fresh(report, now)}
+    # A worker that took a check and reports no more is gone.
+    if check is not None and check.worker in workers and check.checked_at > workers[check.worker].checked_at:
+        workers[check.worker] = check
+    newest = max(workers.values(), key=lambda each: each.checked_at, default=None)
+    recent = sum(report.recent_calls for report in workers.values())
+    failed = sum(report.failed_calls for report in workers.values())
+    status, reason = _verdict(check, list(workers.values()), recent, failed)
+    return ServerHealth(
+        server=server,
+        status=status,
+        reason=reason,
+        checked_at=newest.checked_at if newest else None,
+        age_s=round(max(0.0, now - newest.checked_at), 3) if newest else None,
+        since=max((report.since for report in workers.values() if report.since is not None), default=None),
+        latency_s=_first(check and check.latency_s, newest and newest.latency_s),
+        queue_wait_s=check.queue_wait_s if check else None,
+        tool_count=_first(newest and newest.tool_count, *(report.tool_count for report in workers.values())),
+        recent_calls=recent,
+        failed_calls=failed,
+        check=check,
+        workers=workers,
+        skipped=tuple(skipped),
+    )
+
+
+def _verdict(
+    check: HealthRecord | None, reports: list[HealthRecord], recent: int, failed: int
+) -> tuple[HealthStatus, str]:
+    ill = [report for report in reports if not report.healthy]
+    last = max(ill, key=lambda each: each.checked_at, default=None)
+    why = (last.error or "it failed its check") if last else ""
+    if not reports:
+        return HealthStatus.UNKNOWN, f"no worker has reported on it for {RECORD_TTL_S:g} s; is one running?"
+    if len(ill) == len(reports):
+        return HealthStatus.UNHEALTHY, why
+    if ill:
+        return HealthStatus.DEGRADED, f"{len(ill)} of {len(reports)} workers cannot use it: {why}"
+    if check is None:
+        return HealthStatus.UNKNOWN, f"no check has come through its queue for {RECORD_TTL_S:g} s; is beat running?"
+    if any(report.is_busy for report in reports):
+        return HealthStatus.DEGRADED, "it is busy with calls, and did not list its tools meanwhile."
+    if fails_its_calls(recent, failed):
+        return HealthStatus.DEGRADED, f"its checks pass, but {failed} of its last {recent} calls failed."
+    return HealthStatus.HEALTHY, ""
+
+
+def _is_fresh(record: HealthRecord, now: float) -> bool:
+    return abs(now - record.checked_at) <= RECORD_TTL_S
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _parse_record(text: bytes | str | None, server: str, what: str, skipped: list[str]) -> HealthRecord | None:
+    if text is None:
+        return None
+    try:
+        record = HealthRecord.model_validate_json(text)
+    except ValidationError:
+        record = None
+    if record is None or record.server != server:
+        skipped.append(f"{what} cannot be read: it is damaged, or of another version")
+        return None
+    return record
