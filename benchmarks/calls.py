@@ -116,9 +116,9 @@ async def bench_noop(worker: psutil.Process, in_flight: int, calls: int) -> Figu
     sys.path.insert(0, str(HERE))
     from noop_app import app
 
-    from tarsy_tasks.agent.reply_listener import reader_of
+    from tarsy_tasks.agent.reply_listener import listener_of
 
-    reader = reader_of(app)
+    reader = listener_of(app)
     reader.wait_until_subscribed(10)
     loop = asyncio.get_running_loop()
 

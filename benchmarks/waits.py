@@ -38,9 +38,9 @@ def answer_later(url: str, task_ids: list[str]) -> None:
 
 
 def wait_with_asyncio(app: Celery, url: str) -> float:
-    from tarsy_tasks.agent.reply_listener import reader_of
+    from tarsy_tasks.agent.reply_listener import listener_of
 
-    reader = reader_of(app)
+    reader = listener_of(app)
     reader.wait_until_subscribed(10)
     task_ids = [reader.new_id() for _ in range(COUNT)]
     answer_later(url, task_ids)

@@ -26,7 +26,7 @@ StartWorker = Callable[..., Worker]
 
 _OWNED_BY_KOMBU = "_kombu."
 """Keys that kombu keeps without an expiry, one a queue."""
-_HOLDS_ARGUMENTS = (keys.queue(""), keys.UNACKED, keys.poison_key(""))
+_HOLDS_ARGUMENTS = (keys.queue(""), keys.UNACKED, keys.dead_letter_key(""))
 """Where arguments lie as the model wrote them, until the call is answered or the message dropped."""
 
 know("of a misbehaving server", misbehaving_stdio.SECRET)

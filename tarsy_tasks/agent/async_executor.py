@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from tarsy_tasks.agent.dispatcher import WITHDRAW_S, Calls, SentCall
+from tarsy_tasks.agent.dispatcher import WITHDRAW_S, CallDispatcher, SubmittedCall
 from tarsy_tasks.agent.tool_list import Catalogue
 from tarsy_tasks.errors import BrokerUnavailable, ResultTimeout, TarsyTasksError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
@@ -34,7 +34,7 @@ class AsyncPendingCall:
         call: The call itself.
     """
 
-    def __init__(self, calls: Calls, sent: SentCall) -> None:
+    def __init__(self, calls: CallDispatcher, sent: SubmittedCall) -> None:
         self.id = sent.id
         self.call = sent.call
         self._calls = calls
@@ -87,7 +87,7 @@ class AsyncToolExecutor:
         run_id: str | None = None,
         app: "Celery | None" = None,
     ) -> None:
-        self._calls = Calls(
+        self._calls = CallDispatcher(
             servers=servers, tool_filter=tool_filter, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, app=app
         )
         self._catalogue = Catalogue()
@@ -158,10 +158,10 @@ class AsyncToolExecutor:
             await self.list_tools()
         return self._catalogue
 
-    async def _send(self, send: Callable[[Calls], T], deadline: float, call: ToolCall | None = None) -> T:
+    async def _send(self, send: Callable[[CallDispatcher], T], deadline: float, call: ToolCall | None = None) -> T:
         return await self._sent(self._start_sending(send), deadline, call)
 
-    def _start_sending(self, send: Callable[[Calls], T]) -> "Future[T]":
+    def _start_sending(self, send: Callable[[CallDispatcher], T]) -> "Future[T]":
         return self._senders.submit(send, self._calls)
 
     async def _sent(self, sending: "Future[T]", deadline: float, call: ToolCall | None = None) -> T:
@@ -176,7 +176,7 @@ class AsyncToolExecutor:
                 self._calls.tell_unsent(call, error)
             raise error from None
 
-    def _cancel_when_sent(self, sending: "Future[SentCall]") -> None:
+    def _cancel_when_sent(self, sending: "Future[SubmittedCall]") -> None:
         if not sending.cancelled() and sending.exception() is None:
             self._calls.withdraw_later(sending.result(), is_cancelled=True)
 

@@ -114,7 +114,7 @@ class AgentAudit:
             # Nobody waits for this, and an agent's calls go on without it.
             with self._lock:
                 self._unwritten.extendleft(reversed(batch))
-            self._let_go()
+            self._release_lease()
             if not self._is_failing:
                 logger.warning("entries for the audit cannot be written, and are kept: %s", error)
             self._is_failing = True
@@ -143,7 +143,7 @@ class AgentAudit:
                 pipeline.expire(keys.AGENT_AUDIT, keys.AUDIT_TTL_S)
                 pipeline.execute()
 
-    def _let_go(self) -> None:
+    def _release_lease(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             with suppress(Exception):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.audit import audit_of
 from tarsy_tasks.agent.idempotency import Claim, claim
-from tarsy_tasks.agent.reply_listener import Meta, ReplyReader, is_refusal, reader_of
+from tarsy_tasks.agent.reply_listener import Meta, ReplyListener, is_refusal, listener_of
 from tarsy_tasks.agent.results import read_listing, read_result
 from tarsy_tasks.agent.withdrawal import Withdrawal, cancel_running, withdraw, withdraw_later
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import Mark
+from tarsy_tasks.broker.deliveries import CallState
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError, ToolNameError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from tenacity import Retrying
 
-__all__ = ["Calls", "SentCall", "SentListing"]
+__all__ = ["CallDispatcher", "SubmittedCall", "SubmittedListing"]
 
 _PUBLISH_WAIT_S = 0.2
 _REPLY_MARGIN = 0.1
@@ -38,7 +38,7 @@ WITHDRAW_S = 1.0
 _GARBAGE_S = 600.0
 
 
-class SentCall:
+class SubmittedCall:
     """A call on its way.
 
     Attributes:
@@ -82,7 +82,7 @@ class SentCall:
         return max(0.0, self.deadline - time.monotonic())
 
 
-class SentListing:
+class SubmittedListing:
     """A request for the tools of one server; `future` resolves to the listing, or raises `CallError`."""
 
     def __init__(self, task_id: str, server: str, future: "Future[ToolListing]") -> None:
@@ -91,7 +91,7 @@ class SentListing:
         self.future = future
 
 
-class Calls:
+class CallDispatcher:
     """The calls of one executor.
 
     Args:
@@ -131,7 +131,7 @@ class Calls:
         """Monotonic time by which a call that is made now has to be answered."""
         return time.monotonic() + self.timeout_s
 
-    def send(self, call: ToolCall, deadline: float) -> SentCall:
+    def send(self, call: ToolCall, deadline: float) -> SubmittedCall:
         """Enqueue a call. A call that cannot be right is answered at once, without a message.
 
         Raises:
@@ -147,7 +147,7 @@ class Calls:
         except CallError as error:
             answered: Future[ToolResult] = Future()
             answered.set_result(ToolResult.from_error(error, call_id=call.id, name=call.name))
-            rejected = SentCall("", call, deadline, answered, *_split(call.name))
+            rejected = SubmittedCall("", call, deadline, answered, *_split(call.name))
             self._tell_audit(rejected, error)
             return rejected
         except BrokerUnavailable as error:
@@ -158,7 +158,7 @@ class Calls:
             with suppress(*_connection_errors()):
                 # The reader looks again.
                 reader.look(claimed.task_id)
-            return SentCall(claimed.task_id, call, deadline, future, server, tool, claimed)
+            return SubmittedCall(claimed.task_id, call, deadline, future, server, tool, claimed)
         future = reader.expect(task_id, lambda meta: _settle(meta, call, claimed), deadline)
         left_s = max(0.0, deadline - time.monotonic())
         sent_at = reader.clock.now()
@@ -171,7 +171,7 @@ class Calls:
             deadline=sent_at + left_s - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
             sent_at=sent_at,
         )
-        sent = SentCall(task_id, call, deadline, future, server, tool, claimed, sent_at)
+        sent = SubmittedCall(task_id, call, deadline, future, server, tool, claimed, sent_at)
         try:
             message = (server, tool, arguments, info.model_dump(exclude_none=True))
             self._publish(reader, task_id, "tarsy.call_tool", message, deadline)
@@ -182,7 +182,7 @@ class Calls:
             raise
         return sent
 
-    def send_listing(self, server: str, deadline: float) -> SentListing:
+    def send_listing(self, server: str, deadline: float) -> SubmittedListing:
         """Ask a worker for the tools of a server.
 
         Raises:
@@ -196,15 +196,15 @@ class Calls:
         except BaseException:
             reader.forget(task_id, future)
             raise
-        return SentListing(task_id, server, future)
+        return SubmittedListing(task_id, server, future)
 
-    def drop_listing(self, listing: SentListing) -> None:
+    def drop_listing(self, listing: SubmittedListing) -> None:
         """Nobody waits for this listing any more: its message shall not lie in a queue that nobody serves."""
-        reader_of(self.app).forget(listing.id, listing.future)
+        listener_of(self.app).forget(listing.id, listing.future)
         withdraw_later(self.app, listing.id, listing.server)
 
     def withdraw_later(
-        self, sent: SentCall, *, is_cancelled: bool = False, is_patient: bool = False
+        self, sent: SubmittedCall, *, is_cancelled: bool = False, is_patient: bool = False
     ) -> "Future[ToolResult]":
         """The deadline has passed: take the call back if it has not begun, else cancel it.
 
@@ -228,15 +228,15 @@ class Calls:
         asked.add_done_callback(conclude)
         return ended
 
-    def _conclude(self, sent: SentCall, found: Withdrawal, *, is_cancelled: bool) -> ToolResult:
-        if found.mark is Mark.ANSWERED:
+    def _conclude(self, sent: SubmittedCall, found: Withdrawal, *, is_cancelled: bool) -> ToolResult:
+        if found.state is CallState.ANSWERED:
             # It was stored just now, or while Redis was away from this process.
-            reader_of(self.app).look(sent.id)
+            listener_of(self.app).look(sent.id)
             if sent.future.done():
                 return sent.future.result()
-        elif found.is_shared and found.mark is not Mark.WITHDRAWN:
+        elif found.is_shared and found.state is not CallState.WITHDRAWN:
             pass
-        elif found.mark is Mark.BEGUN:
+        elif found.state is CallState.BEGUN:
             cancel_running(self.app, sent.id)
         else:
             # Never begun. Whoever shared it, and had more time, may hear so only now.
@@ -251,15 +251,15 @@ class Calls:
             return self._ended_here(sent, error)
         return self.no_answer(sent)
 
-    def no_answer(self, sent: SentCall) -> ToolResult:
+    def no_answer(self, sent: SubmittedCall) -> ToolResult:
         """What to answer when nothing came back, and nothing is known."""
         return self._ended_here(sent, results.no_answer(sent.call, self.timeout_s))
 
-    def _ended_here(self, sent: SentCall, error: CallError) -> ToolResult:
-        reader_of(self.app).forget(sent.id, sent.future)
+    def _ended_here(self, sent: SubmittedCall, error: CallError) -> ToolResult:
+        listener_of(self.app).forget(sent.id, sent.future)
         return ToolResult.from_error(error, call_id=sent.call.id, name=sent.call.name, duration_s=self.timeout_s)
 
-    def cancel(self, sent: SentCall) -> None:
+    def cancel(self, sent: SubmittedCall) -> None:
         """Cancel a call: in its queue, or in the MCP server if it runs. Its answer tells which.
 
         Raises:
@@ -269,12 +269,14 @@ class Calls:
             return
         try:
             found = withdraw(self.app, sent.id, sent.server, is_shared=sent.is_shared)
-            if found.mark is Mark.BEGUN and not found.is_shared:
+            if found.state is CallState.BEGUN and not found.is_shared:
                 cancel_running(self.app, sent.id)
         except _connection_errors() as error:
             raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
-        is_over = found.mark in (Mark.NONE, Mark.WITHDRAWN) or (found.is_shared and found.mark is Mark.BEGUN)
-        if is_over and reader_of(self.app).forget(sent.id, sent.future):
+        is_over = found.state in (CallState.NONE, CallState.WITHDRAWN) or (
+            found.is_shared and found.state is CallState.BEGUN
+        )
+        if is_over and listener_of(self.app).forget(sent.id, sent.future):
             if sent.claim is not None and not found.is_shared:
                 sent.claim.release()
             error = results.cancelled(sent.call, goes_on=found.is_shared)
@@ -284,9 +286,9 @@ class Calls:
 
     def tell_unsent(self, call: ToolCall, error: BrokerUnavailable) -> None:
         """Tell the audit of a call that could not be sent, for Redis was not there."""
-        self._tell_audit(SentCall("", call, 0.0, Future(), *_split(call.name)), error)
+        self._tell_audit(SubmittedCall("", call, 0.0, Future(), *_split(call.name)), error)
 
-    def _tell_audit(self, sent: SentCall, error: CallError | BrokerUnavailable) -> None:
+    def _tell_audit(self, sent: SubmittedCall, error: CallError | BrokerUnavailable) -> None:
         """No worker had it, or will ever have it."""
         if sent.is_told:
             return
@@ -326,13 +328,13 @@ class Calls:
             )
         return server, tool
 
-    def _reader(self, deadline: float) -> ReplyReader:
-        reader = reader_of(self.app)
+    def _reader(self, deadline: float) -> ReplyListener:
+        reader = listener_of(self.app)
         reader.wait_until_subscribed(max(0.0, deadline - time.monotonic()))
         return reader
 
     def _claim(
-        self, reader: ReplyReader, call: ToolCall, what: tuple[str, str, str | None], task_id: str, deadline: float
+        self, reader: ReplyListener, call: ToolCall, what: tuple[str, str, str | None], task_id: str, deadline: float
     ) -> Claim | None:
         if call.idempotency_key is None:
             return None
@@ -352,7 +354,7 @@ class Calls:
             raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
 
     def _publish(
-        self, reader: ReplyReader, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
+        self, reader: ReplyListener, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
     ) -> None:
         # Not `send_task`: it subscribes to each task a second time, synchronously.
         amqp: Any = self.app.amqp

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tarsy_tasks.agent.dispatcher import WITHDRAW_S, Calls, SentCall
+from tarsy_tasks.agent.dispatcher import WITHDRAW_S, CallDispatcher, SubmittedCall
 from tarsy_tasks.agent.tool_list import Catalogue
 from tarsy_tasks.errors import ResultTimeout, TarsyTasksError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
@@ -27,7 +27,7 @@ class PendingCall:
         call: The call itself.
     """
 
-    def __init__(self, calls: Calls, sent: SentCall) -> None:
+    def __init__(self, calls: CallDispatcher, sent: SubmittedCall) -> None:
         self.id = sent.id
         self.call = sent.call
         self._calls = calls
@@ -95,7 +95,7 @@ class ToolExecutor:
         run_id: str | None = None,
         app: "Celery | None" = None,
     ) -> None:
-        self._calls = Calls(
+        self._calls = CallDispatcher(
             servers=servers, tool_filter=tool_filter, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, app=app
         )
         self._catalogue = Catalogue()

@@ -25,7 +25,7 @@ from tarsy_tasks.errors import BrokerUnavailable
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["ReplyReader", "is_refusal", "reader_of"]
+__all__ = ["ReplyListener", "is_refusal", "listener_of"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _STRANGER_POLL_S = 0.25
 """Answers to calls of other processes (the same idempotency key) are not announced to this one."""
 
 
-class ReplyReader:
+class ReplyListener:
     """Receives the stored results of Celery tasks, from its first use until the process ends.
 
     Args:
@@ -230,23 +230,23 @@ class _Wait:
             self.future.set_exception(error)
 
 
-_readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()
+_readers = weakref.WeakKeyDictionary["Celery", ReplyListener]()
 _readers_lock = threading.Lock()
 
 
-def reader_of(app: "Celery") -> ReplyReader:
+def listener_of(app: "Celery") -> ReplyListener:
     """The one reader of this process for the result backend of an application."""
     with _readers_lock:
         reader = _readers.get(app)
         if reader is None:
-            reader = _readers[app] = ReplyReader(app.backend.client)
+            reader = _readers[app] = ReplyListener(app.backend.client)
         return reader
 
 
 def _forget_readers() -> None:
     """A forked child has none of the threads, and its parent's ids."""
     global _readers, _readers_lock
-    _readers = weakref.WeakKeyDictionary["Celery", ReplyReader]()
+    _readers = weakref.WeakKeyDictionary["Celery", ReplyListener]()
     _readers_lock = threading.Lock()
 
 

@@ -7,7 +7,7 @@ sessions.
 from collections.abc import Iterable
 from typing import Any, cast
 
-from tarsy_tasks.agent.dispatcher import Calls
+from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.models import ToolDefinition, ToolListing
 
 __all__ = ["Catalogue"]
@@ -28,7 +28,7 @@ class Catalogue:
         self.failed: dict[str, str] = {}
         self.listed = False
 
-    def update(self, calls: Calls, answers: Iterable[tuple[str, ToolListing | Exception]]) -> None:
+    def update(self, calls: CallDispatcher, answers: Iterable[tuple[str, ToolListing | Exception]]) -> None:
         """Take over what each server answered."""
         tools: list[ToolDefinition] = []
         instructions: dict[str, str] = {}

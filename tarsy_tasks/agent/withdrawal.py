@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.deliveries import Deliveries, Mark
+from tarsy_tasks.broker.deliveries import CallState, Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ class Withdrawal:
     """What was found out about a call that nobody waits for any more.
 
     Attributes:
-        mark: What had become of it. `Mark.NONE`: it had not begun, and never will.
+        mark: What had become of it. `CallState.NONE`: it had not begun, and never will.
         is_served: Whether a live worker serves its server; known only for a call that had not begun.
         is_shared: It goes on for others.
         is_taken: A worker has or had it, and tells the audit what became of it.
     """
 
-    mark: Mark
+    state: CallState
     is_served: bool = True
     is_shared: bool = False
     is_taken: bool = True
@@ -59,9 +59,9 @@ def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = Fals
             exchange = RedisExchange(channel.pool)
             channel.deliveries = Deliveries(lambda: exchange)
         if is_shared and not channel.deliveries.is_forgotten(task_id):
-            return Withdrawal(channel.deliveries.mark_of(task_id), is_shared=True)
+            return Withdrawal(channel.deliveries.state_of(task_id), is_shared=True)
         mark, is_taken = channel.deliveries.withdraw(task_id, keys.queue(server))
-        if mark is not Mark.NONE:
+        if mark is not CallState.NONE:
             return Withdrawal(mark)
         with channel.conn_or_acquire() as client:
             is_served = bool(fleet.serving_workers(client, [server])[server])

@@ -14,10 +14,10 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.messages import Books, DamagedMessage, read_books
+from tarsy_tasks.broker.messages import DamagedMessage, InFlightEntry, read_entry
 from tarsy_tasks.broker.signing import sign
 
-__all__ = ["DamagedMessage", "SetAside", "drop", "load", "load_arguments", "load_latest", "retry"]
+__all__ = ["DamagedMessage", "DeadLetter", "drop", "load", "load_arguments", "load_latest", "retry"]
 
 _READ_LIMIT_BYTES = 1024 * 1024
 """A list reads no more than that of one message; they can be as large as Redis takes."""
@@ -43,7 +43,7 @@ return 1
 
 
 @dataclass(frozen=True)
-class SetAside:
+class DeadLetter:
     """One message that was set aside.
 
     Attributes:
@@ -69,20 +69,20 @@ class SetAside:
     damage: str | None = None
 
 
-def load_latest(redis: Any, limit: int) -> tuple[list[SetAside], int]:
+def load_latest(redis: Any, limit: int) -> tuple[list[DeadLetter], int]:
     """The messages that were set aside last, newest first, and how many there are in all.
 
     Args:
         redis: A redis-py client of the broker's database, one that decodes nothing.
     """
-    found = redis.zrevrange(keys.POISONED, 0, limit - 1, withscores=True)
+    found = redis.zrevrange(keys.DEAD_LETTERS, 0, limit - 1, withscores=True)
     messages = [_describe(redis, tag, at, read_limit_bytes=_READ_LIMIT_BYTES) for tag, at in found]
-    return [message for message in messages if message is not None], redis.zcard(keys.POISONED)
+    return [message for message in messages if message is not None], redis.zcard(keys.DEAD_LETTERS)
 
 
-def load(redis: Any, tag: str) -> SetAside | None:
+def load(redis: Any, tag: str) -> DeadLetter | None:
     """One message that was set aside, None if there is none of that id."""
-    at = redis.zscore(keys.POISONED, tag)
+    at = redis.zscore(keys.DEAD_LETTERS, tag)
     return _describe(redis, tag.encode(), at or 0.0, read_limit_bytes=None)
 
 
@@ -92,7 +92,7 @@ def load_arguments(redis: Any, tag: str) -> Any:
     Raises:
         DamagedMessage: It cannot be read.
     """
-    return read_books(_text_of(redis, tag) or b"").call.arguments
+    return read_entry(_text_of(redis, tag) or b"").call.arguments
 
 
 def retry(redis: Any, tag: str) -> bool:
@@ -108,11 +108,11 @@ def retry(redis: Any, tag: str) -> bool:
     text = _text_of(redis, tag)
     if text is None:
         return False
-    books = read_books(text)
+    books = read_entry(text)
     home = keys.without_priority(books.queue)
     names = (
-        keys.poison_key(tag),
-        keys.POISONED,
+        keys.dead_letter_key(tag),
+        keys.DEAD_LETTERS,
         keys.UNACKED,
         keys.waiting_key(home),
         books.queue,
@@ -128,14 +128,14 @@ def retry(redis: Any, tag: str) -> bool:
 def drop(redis: Any, tag: str) -> bool:
     """Forget a message. Returns whether it was there."""
     pipeline = redis.pipeline(transaction=True)
-    pipeline.delete(keys.poison_key(tag))
-    pipeline.zrem(keys.POISONED, tag)
+    pipeline.delete(keys.dead_letter_key(tag))
+    pipeline.zrem(keys.DEAD_LETTERS, tag)
     return any(pipeline.execute())
 
 
-def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | None) -> SetAside | None:
+def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | None) -> DeadLetter | None:
     tag = raw_tag.decode(errors="replace")
-    key = keys.poison_key(tag)
+    key = keys.dead_letter_key(tag)
     kept_s = redis.ttl(key)
     if kept_s == -2:
         return None
@@ -144,27 +144,27 @@ def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | 
         is_read = read_limit_bytes is None or size_bytes <= read_limit_bytes
         text: bytes = redis.get(key) if is_read else redis.getrange(key, 0, _HEAD_BYTES)
     except ResponseError:
-        return SetAside(tag, None, at, kept_s, 0, damage=_NO_STRING)
+        return DeadLetter(tag, None, at, kept_s, 0, damage=_NO_STRING)
     queue = text.partition(b"\n")[0].decode(errors="replace") if b"\n" in text else None
     if not is_read:
-        return SetAside(tag, queue, at, kept_s, size_bytes)
+        return DeadLetter(tag, queue, at, kept_s, size_bytes)
     try:
-        books = read_books(text)
+        books = read_entry(text)
     except DamagedMessage as damage:
-        return SetAside(tag, queue, at, kept_s, size_bytes, damage=str(damage))
+        return DeadLetter(tag, queue, at, kept_s, size_bytes, damage=str(damage))
     tool = f"{books.call.server}.{books.call.tool}"
     caller = {name: str(books.call.info[name]) for name in _CALLER if books.call.info.get(name)}
-    return SetAside(tag, queue, at, kept_s, size_bytes, books.task, tool, caller)
+    return DeadLetter(tag, queue, at, kept_s, size_bytes, books.task, tool, caller)
 
 
 def _text_of(redis: Any, tag: str) -> bytes | None:
     try:
-        return redis.get(keys.poison_key(tag))
+        return redis.get(keys.dead_letter_key(tag))
     except ResponseError:
         raise DamagedMessage(_NO_STRING) from None
 
 
-def _without_deadline(books: Books) -> str:
+def _without_deadline(books: InFlightEntry) -> str:
     books.call.info.pop("deadline", None)
     parts = [books.call.args, books.call.kwargs, books.embed]
     body = sign(parts) if books.message.is_signed else json.dumps(parts)

@@ -29,13 +29,13 @@ from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.sweep import SWEEP, Swept
 
-__all__ = ["MAX_DELIVERIES", "Deliveries", "Delivery", "Entry", "Mark", "Trail"]
+__all__ = ["MAX_DELIVERIES", "CallState", "Deliveries", "Delivery", "Entry", "Trail"]
 
 MAX_DELIVERIES = 3
 """A message whose workers died so often is set aside, if the last time it was the suspect: a call has to run alone."""
 _MOST_DELIVERIES = 10
 """So often a message is delivered at most, suspect or not: it may kill before its turn comes."""
-POISON_TTL_S = 7 * 24 * 3600
+DEAD_LETTER_TTL_S = 7 * 24 * 3600
 MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may be there to look for it."""
 ENDED_TTL_S = 600
@@ -46,7 +46,7 @@ _SEARCH_LIMIT = 1000
 """A message is looked for among so many at the head of its queue. Behind them it cannot be missing yet: it is older."""
 
 
-class Mark(StrEnum):
+class CallState(StrEnum):
     """What is known of a call."""
 
     NONE = ""
@@ -104,7 +104,7 @@ class Delivery:
     tag: str
     queue: str
     count: int = 1
-    mark: Mark = Mark.NONE
+    state: CallState = CallState.NONE
     owner: str = ""
     runs: bool = False
     answered: bool = False
@@ -141,7 +141,7 @@ class Deliveries:
         names = (keys.UNACKED, keys.waiting_key(home), queue, keys.QUEUES)
         self._run(steps.PUBLISH, names, tag, message, when, home)
 
-    def take(self, queue: str, tag: str, message: Callable[[], str], *, is_suspect: bool = True) -> Delivery:
+    def take(self, queue: str, tag: str, message: Callable[[], str], *, is_isolated: bool = True) -> Delivery:
         """A message was popped from its queue: lease it.
 
         Args:
@@ -151,17 +151,17 @@ class Deliveries:
         delivery = Delivery(tag, keys.without_priority(queue))
         waiting, withdrawn = keys.waiting_key(delivery.queue), keys.withdrawn_key(tag)
         names = (keys.UNACKED, waiting, keys.LEASES, keys.call_marker(tag), withdrawn)
-        suspect = "1" if is_suspect else ""
+        suspect = "1" if is_isolated else ""
         count, mark, owner = self._run(steps.TAKE, names, tag, MARKER_TTL_S, "", suspect, delivery.lease)
         if not count:
             books = f"{queue}\n\n{message()}"
             count, mark, owner = self._run(steps.TAKE, names, tag, MARKER_TTL_S, books, suspect, delivery.lease)
-        delivery.count, delivery.mark, delivery.owner = int(count), Mark(_text(mark)), _text(owner)
+        delivery.count, delivery.state, delivery.owner = int(count), CallState(_text(mark)), _text(owner)
         return delivery
 
     def begin(self, delivery: Delivery, owner: str, *, after: str = "", is_audited: bool = False) -> str:
-        """Note that a call begins, just before it is sent; `delivery.mark` is `Mark.NONE` afterwards if it may be, and
-        else says why not. `delivery.owner` is whoever began it.
+        """Note that a call begins, just before it is sent. Afterwards `delivery.state` is `CallState.NONE` if it may be
+        sent, and otherwise says why not. `delivery.owner` is whoever began it.
 
         Args:
             owner: Who begins it; each delivery has another.
@@ -177,20 +177,20 @@ class Deliveries:
         )
         if trouble:
             return _text(trouble[0])
-        delivery.mark = Mark(_text(mark))
-        delivery.owner = owner if delivery.mark is Mark.NONE else _text(other)
+        delivery.state = CallState(_text(mark))
+        delivery.owner = owner if delivery.state is CallState.NONE else _text(other)
         return ""
 
     def unbegin(self, tag: str, owner: str) -> None:
         """It was not sent after all."""
         self._run(steps.UNBEGIN, (keys.call_marker(tag),), owner)
 
-    def suspect(self, tag: str) -> None:
+    def mark_isolated(self, tag: str) -> None:
         """A call whose workers died runs alone now: should this one die, too, the call is to blame."""
         marker = keys.call_marker(tag)
         self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
 
-    def acquit(self, tag: str) -> None:
+    def clear_isolated(self, tag: str) -> None:
         """Such a call runs alone no more: should its worker die, another one may be to blame."""
         self.exchange.execute(("HDEL", keys.call_marker(tag), "suspect"))
 
@@ -235,15 +235,15 @@ class Deliveries:
         if is_first and entry is not None:
             entry.told(_text(trouble))
 
-    def books_of(self, tag: str, queue: str) -> bytes:
+    def entry_of(self, tag: str, queue: str) -> bytes:
         """The books of a message that waits in a queue, empty if there are none."""
         found: bytes = self.exchange.execute(("HGET", keys.UNACKED, tag))[0] or b""
         _, line_break, rest = found.partition(b"\n")
         return queue.encode() + line_break + rest if line_break else found
 
-    def books_set_aside(self, tag: str) -> bytes:
+    def dead_letter_of(self, tag: str) -> bytes:
         """The books of a message that was set aside, empty if there are none."""
-        return self.exchange.execute(("GET", keys.poison_key(tag)))[0] or b""
+        return self.exchange.execute(("GET", keys.dead_letter_key(tag)))[0] or b""
 
     def requeue(self, delivery: Delivery) -> None:
         """Give a message back to the head of its queue; that is no failed delivery."""
@@ -255,12 +255,12 @@ class Deliveries:
         """Renew the leases of messages that are still held."""
         self._run(steps.RENEW, (keys.LEASES,), *{delivery.lease for delivery in deliveries})
 
-    def mark_of(self, tag: str) -> Mark:
+    def state_of(self, tag: str) -> CallState:
         """What the marker of a call says now."""
         mark, is_withdrawn = self.exchange.execute(
             ("HGET", keys.call_marker(tag), "mark"), ("EXISTS", keys.withdrawn_key(tag))
         )
-        return Mark.WITHDRAWN if is_withdrawn and not mark else Mark(_text(mark or b""))
+        return CallState.WITHDRAWN if is_withdrawn and not mark else CallState(_text(mark or b""))
 
     def is_forgotten(self, tag: str) -> bool:
         """Whether nothing is known of a call: it never reached the books, or was answered long ago."""
@@ -271,19 +271,19 @@ class Deliveries:
         )
         return not any(known)
 
-    def withdraw(self, tag: str, queue: str) -> tuple[Mark, bool]:
+    def withdraw(self, tag: str, queue: str) -> tuple[CallState, bool]:
         """Nobody waits for a call any more: unless it has begun, it never will.
 
         Args:
             queue: Where it was published.
 
         Returns:
-            `Mark.NONE` if it was withdrawn, else what has become of it; and whether a worker has or had it, which
+            `CallState.NONE` if it was withdrawn, else what has become of it; and whether a worker has or had it, which
             tells the audit.
         """
         names = (keys.UNACKED, keys.waiting_key(queue), keys.call_marker(tag), keys.withdrawn_key(tag))
         mark, is_taken = self._run(steps.WITHDRAW, names, tag, MARKER_TTL_S)
-        return Mark(_text(mark)), bool(is_taken)
+        return CallState(_text(mark)), bool(is_taken)
 
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
@@ -296,7 +296,7 @@ class Deliveries:
             lease_s: How long a lease holds.
             quiet_s: When nobody swept for so long Redis was away, and the owners get as long to renew their leases.
         """
-        names = (keys.UNACKED, keys.QUEUES, keys.LEASES, keys.SWEEPS, keys.POISONED)
+        names = (keys.UNACKED, keys.QUEUES, keys.LEASES, keys.SWEEPS, keys.DEAD_LETTERS)
         found = self._run(
             SWEEP,
             names,
@@ -305,9 +305,9 @@ class Deliveries:
             MAX_DELIVERIES,
             _SWEEP_LIMIT,
             _SEARCH_LIMIT,
-            POISON_TTL_S,
+            DEAD_LETTER_TTL_S,
             keys.call_marker(""),
-            keys.poison_key(""),
+            keys.dead_letter_key(""),
             MARKER_TTL_S,
             _MOST_DELIVERIES,
             _TOLD_S,

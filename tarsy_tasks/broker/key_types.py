@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-__all__ = ["delete_strangers", "is_wrong_type"]
+__all__ = ["delete_wrong_types", "is_wrong_type"]
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ def is_wrong_type(error: BaseException) -> bool:
     return isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE")
 
 
-def delete_strangers(redis: Any, types: Mapping[str, str]) -> None:
+def delete_wrong_types(redis: Any, types: Mapping[str, str]) -> None:
     """Delete those of the keys that hold another type, with a line in the log for each.
 
     Args:

@@ -12,6 +12,7 @@ __all__ = [
     "AUDIT_FIELD",
     "AUDIT_TTL_S",
     "CANCELLATIONS",
+    "DEAD_LETTERS",
     "HEALTH_WORKERS",
     "IDEMPOTENCY",
     "IDEMPOTENCY_TTL_S",
@@ -19,7 +20,6 @@ __all__ = [
     "LEASES",
     "MEASURED_SERVERS",
     "MEASURING_WORKERS",
-    "POISONED",
     "QUEUES",
     "REPLIES",
     "SWEEPS",
@@ -34,13 +34,13 @@ __all__ = [
     "call_marker",
     "check_queue",
     "check_sent_key",
+    "dead_letter_key",
     "health_key",
     "idempotency_key",
     "in_flight_key",
     "is_check_queue",
     "metrics_key",
     "minute_key",
-    "poison_key",
     "queue",
     "recent_metrics_key",
     "reply_channel",
@@ -87,7 +87,7 @@ LEASES = "tarsy:leases"
 """Sorted set of what workers hold, queue and tag with a line break between, by when the leases were renewed."""
 SWEEPS = "tarsy:sweeps"
 """Hash: when somebody last looked for lost messages, and until when nobody shall."""
-POISONED = "tarsy:poisoned"
+DEAD_LETTERS = "tarsy:poisoned"
 """Sorted set of the tags that were set aside, by when."""
 WORKERS = "tarsy:workers"
 """Sorted set of the live workers' instances, by when they last said so."""
@@ -179,7 +179,7 @@ def withdrawn_key(tag: str) -> str:
     return f"tarsy:withdrawn:{tag}"
 
 
-def poison_key(tag: str) -> str:
+def dead_letter_key(tag: str) -> str:
     """The books of a message that was set aside, a string with a TTL."""
     return f"tarsy:poison:{tag}"
 

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 
-__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "let_go"]
+__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "release_lease"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ held: dict[str, Delivery] = {}
 outlives channels, as the calls do: they go on while the connection to Redis is made anew."""
 
 
-def let_go(delivery: Delivery) -> None:
+def release_lease(delivery: Delivery) -> None:
     """Renew the lease of a message no longer."""
     held.pop(_name(delivery), None)
 
@@ -86,9 +86,9 @@ class QoS(kombu_redis.QoS):
             # Celery takes anything for the id of a task, and fails when it stores the result.
             message.headers["id"] = tag
         try:
-            is_suspect = message.headers.get("task") != _GUARDED
+            is_isolated = message.headers.get("task") != _GUARDED
             delivery = self.channel.deliveries.take(
-                self.channel.popped_from, tag, lambda: dumps(message._raw), is_suspect=is_suspect
+                self.channel.popped_from, tag, lambda: dumps(message._raw), is_isolated=is_isolated
             )
         except ResponseError as error:
             # kombu takes this for an error of the consumer, which ends the worker. The message is on the books.
@@ -99,12 +99,12 @@ class QoS(kombu_redis.QoS):
         virtual.QoS.append(self, message, message.delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        delivery = self._let_go(delivery_tag)
+        delivery = self._release_lease(delivery_tag)
         if not (delivery.answered or delivery.kept):
             self._acknowledge(delivery)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        delivery = self._let_go(delivery_tag)
+        delivery = self._release_lease(delivery_tag)
         if requeue:
             self.channel.deliveries.requeue(delivery)
         else:
@@ -114,9 +114,9 @@ class QoS(kombu_redis.QoS):
         entry = delivery.trail.entry() if delivery.trail is not None else None
         self.channel.deliveries.acknowledge(delivery, entry)
 
-    def _let_go(self, delivery_tag: str) -> Delivery:
+    def _release_lease(self, delivery_tag: str) -> Delivery:
         delivery: Delivery = self._delivered[delivery_tag].delivery
-        let_go(delivery)
+        release_lease(delivery)
         virtual.QoS.ack(self, delivery_tag)
         return delivery
 
@@ -125,7 +125,7 @@ class QoS(kombu_redis.QoS):
         self._flush()
         for message in self._delivered.values():
             if not message.delivery.runs:
-                let_go(message.delivery)
+                release_lease(message.delivery)
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Left to the worker's `lease`, which does not depend on a consumer that is connected."""
@@ -196,7 +196,7 @@ class Channel(kombu_redis.Channel):
             # If it is on the books, its lease lapses, and after a few deliveries it is set aside.
             if delivery := held.pop(self.taking, None):
                 with suppress(RedisError, OSError):
-                    self.deliveries.suspect(delivery.tag)
+                    self.deliveries.mark_isolated(delivery.tag)
             raise Empty from None
 
     def _brpop_start(self, timeout: float | None = None) -> None:

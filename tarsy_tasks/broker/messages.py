@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tarsy_tasks.broker.signing import SIGNED, read_signed
 
-__all__ = ["Books", "CallMessage", "DamagedMessage", "read_books"]
+__all__ = ["CallMessage", "DamagedMessage", "InFlightEntry", "read_entry"]
 
 _LONGEST_NAME = 1000
 """More than is shown anywhere, for it is masked before it is cut."""
@@ -78,7 +78,7 @@ class CallMessage:
 
 
 @dataclass(frozen=True)
-class Books:
+class InFlightEntry:
     """The books of a message that can be read, and what it says.
 
     Attributes:
@@ -102,7 +102,7 @@ class Books:
         return self.message.properties.get("body_encoding") == "base64"
 
 
-def read_books(text: bytes) -> Books:
+def read_entry(text: bytes) -> InFlightEntry:
     """What the books of a message say.
 
     Raises:
@@ -122,7 +122,7 @@ def read_books(text: bytes) -> Books:
         raise DamagedMessage(str(error)) from None
     try:
         args, kwargs, embed = _Body.validate_json(body) if said is None else _Body.validate_python(said)
-        return Books(text, queue.decode(), message, CallMessage(args, kwargs), embed)
+        return InFlightEntry(text, queue.decode(), message, CallMessage(args, kwargs), embed)
     except ValueError as error:
         # Its text may quote arguments.
         raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None

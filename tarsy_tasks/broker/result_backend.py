@@ -57,7 +57,7 @@ class ResultBackend(RedisBackend):
         super().__init__(*args, **kwargs)
         self._patience = threading.local()
 
-    def be_patient(self) -> None:
+    def retry_until_stopped(self) -> None:
         """From now on this thread waits with a result until Redis takes it. Not for a thread that others wait for."""
         self._patience.is_endless = True
 

@@ -9,7 +9,7 @@ import click
 
 import tarsy_tasks
 from tarsy_tasks.broker import dead_letters as poisoned
-from tarsy_tasks.broker.dead_letters import DamagedMessage, SetAside
+from tarsy_tasks.broker.dead_letters import DamagedMessage, DeadLetter
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
@@ -107,14 +107,14 @@ def _report(ctx: click.Context, ended: dict[str, str], success: str, *, as_json:
         ctx.exit(FAILED)
 
 
-def _row(message: SetAside) -> tuple[str, ...]:
+def _row(message: DeadLetter) -> tuple[str, ...]:
     mask = _short(_masker_of(message))
     agent = mask((message.caller or {}).get("agent_id", ""))
     what = mask(message.tool or message.queue or "")
     return (message.id, what, _time(message.set_aside_at), str(message.size_bytes), agent, message.damage or "")
 
 
-def _as_json(message: SetAside) -> dict[str, Any]:
+def _as_json(message: DeadLetter) -> dict[str, Any]:
     mask = _short(_masker_of(message))
     return {
         "id": message.id,
@@ -133,7 +133,7 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="seconds")
 
 
-def _masker_of(message: SetAside) -> "Masker":
+def _masker_of(message: DeadLetter) -> "Masker":
     """As the configuration has it for the server, where there is one."""
     from tarsy_tasks.worker.maskers import build_masker, build_record_masker
 

@@ -16,7 +16,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tarsy_tasks.worker.sessions.start_limiter import StartPlaces
+from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
 from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["check_starts"]
@@ -35,7 +35,7 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
     """
     masker = build_common_masker(servers)
     connections = build_connections(servers, inheritance)
-    loop, places = SessionLoop(), StartPlaces()
+    loop, places = SessionLoop(), StartLimiter()
     loop.start()
     try:
         trying = [loop.submit(_try_in_turn(connection, places)) for connection in connections.values()]
@@ -48,7 +48,7 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
         child_watch.close()
 
 
-async def _try_in_turn(connection: ServerConnection, places: StartPlaces) -> Finding:
+async def _try_in_turn(connection: ServerConnection, places: StartLimiter) -> Finding:
     if connection.server.transport != "stdio":
         return await _try(connection)
     # The wait is no part of the time that is told, nor of the time that the server is given.

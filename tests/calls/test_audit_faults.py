@@ -184,7 +184,7 @@ def test_what_nobody_wants_any_more_is_thrown_away_with_an_entry(
     app.send_task(
         "tarsy.call_tool", ["nowhere", "look", '{"password": "hunter-2"}'], task_id="old", queue="mcp.nowhere"
     )
-    text = books.books_of("old", "mcp.nowhere").decode().split("\n", 2)
+    text = books.entry_of("old", "mcp.nowhere").decode().split("\n", 2)
     deployment.client.hset(keys.UNACKED, "old", f"{text[0]}\n1.0\n{text[2]}")
     books.publish("mcp.nowhere", "damaged", "no message", garbage_at=1.0)
     entry = only_entry(deployment.client, "old")

@@ -134,9 +134,9 @@ def test_an_operator_sees_it_without_its_secrets_and_gives_it_back(
 
 def test_what_is_not_there_and_what_cannot_be_read_is_said(merciful: Worker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
-        client.set(keys.poison_key("broken"), "nonsense", ex=600)
-        client.zadd(keys.POISONED, {"broken": 1.0})
-        client.expire(keys.POISONED, 600)
+        client.set(keys.dead_letter_key("broken"), "nonsense", ex=600)
+        client.zadd(keys.DEAD_LETTERS, {"broken": 1.0})
+        client.expire(keys.DEAD_LETTERS, 600)
     assert "no string" not in poison(merciful, "list").stdout
     for words, said in (
         (("show", "stranger"), "no message stranger"),

@@ -235,9 +235,9 @@ def test_a_signed_message_that_was_set_aside_is_signed_again_by_the_operator(
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
     with redis.Redis.from_url(redis_url) as client:
-        client.set(keys.poison_key("aside"), f"mcp.desk\n\n{json.dumps(message)}", ex=600)
-        client.zadd(keys.POISONED, {"aside": client.time()[0]})
-        client.expire(keys.POISONED, 600)
+        client.set(keys.dead_letter_key("aside"), f"mcp.desk\n\n{json.dumps(message)}", ex=600)
+        client.zadd(keys.DEAD_LETTERS, {"aside": client.time()[0]})
+        client.expire(keys.DEAD_LETTERS, 600)
         assert "it is signed" in poison("list").stdout
         assert poison("retry", "aside").returncode == 1
         own = variables(pairs["operator"], trusted)

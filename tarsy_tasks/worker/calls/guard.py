@@ -15,12 +15,12 @@ from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, Deliveries, Delivery, Mark
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries, Delivery
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.worker.calls.execution import Job
+from tarsy_tasks.worker.calls.execution import TaskExecution
 from tarsy_tasks.worker.calls.invocation import may_replay
 from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.reporting.audit_writer import audit
@@ -62,14 +62,14 @@ class Guard:
         may_have_run: An earlier delivery began it, and nobody can say whether the tool ran.
     """
 
-    def __init__(self, job: Job, request: Any) -> None:
+    def __init__(self, job: TaskExecution, request: Any) -> None:
         self._job = job
         # None for a task that is called directly, or came over another transport: then there is no memory.
         self._delivery: Delivery | None = getattr(request, "delivery", None)
         self._deliveries: Deliveries | None = getattr(request, "deliveries", None)
         self._owner = ""
         self.tag = "" if self._delivery is None else self._delivery.tag
-        self.may_have_run = self._delivery is not None and self._delivery.mark is Mark.BEGUN
+        self.may_have_run = self._delivery is not None and self._delivery.state is CallState.BEGUN
 
     @contextmanager
     def admitted(self, deadline: float) -> Generator[None]:
@@ -85,8 +85,8 @@ class Guard:
         if delivery is None or deliveries is None:
             yield
             return
-        if delivery.mark in (Mark.ANSWERED, Mark.WITHDRAWN):
-            raise Ignore(delivery.mark)
+        if delivery.state in (CallState.ANSWERED, CallState.WITHDRAWN):
+            raise Ignore(delivery.state)
         quarantine, loop = self._job.context.quarantine, self._job.context.loop
         if delivery.count == 1:
             is_in = quarantine.join(self)
@@ -106,7 +106,7 @@ class Guard:
             if is_alone:
                 # Its answer is not stored yet, and the next suspect may be what kills.
                 with suppress(RedisError):
-                    deliveries.acquit(delivery.tag)
+                    deliveries.clear_isolated(delivery.tag)
             loop.submit(quarantine.leave(self))
 
     def _wait_for_suspect(self, quarantine: Quarantine, deliveries: Deliveries, deadline: float) -> None:
@@ -120,7 +120,7 @@ class Guard:
             ) from None
         if isinstance(suspect, Guard):
             with suppress(RedisError):
-                deliveries.acquit(suspect.tag)
+                deliveries.clear_isolated(suspect.tag)
 
     def _enter_as_suspect(
         self, quarantine: Quarantine, delivery: Delivery, deliveries: Deliveries, deadline: float
@@ -136,7 +136,7 @@ class Guard:
             ) from None
         if is_alone:
             with suppress(RedisError):
-                deliveries.suspect(delivery.tag)
+                deliveries.mark_isolated(delivery.tag)
         return is_alone
 
     def begin(self, tool: ToolDefinition, server: ServerConfig, deadline: float) -> None:
@@ -165,10 +165,10 @@ class Guard:
                 if trouble:
                     audit.note_refusal(trouble)
                     raise _unaudited(f"`{tool.name}`")
-                if delivery.mark is Mark.NONE:
+                if delivery.state is CallState.NONE:
                     return
-                if delivery.mark is not Mark.BEGUN:
-                    raise Ignore(delivery.mark)
+                if delivery.state is not CallState.BEGUN:
+                    raise Ignore(delivery.state)
                 self.may_have_run = True
                 first = delivery.owner.rpartition(" ")[0]
                 if not fleet.is_alive(deliveries.exchange, first, self._job.context.lease_s):
@@ -181,7 +181,7 @@ class Guard:
                     delivery.kept = True
                     raise Ignore("Redis is away") from None
             # Its owner lives, and was only cut off for a while: it will answer. Or Redis will.
-            if delivery.mark is Mark.BEGUN and time.monotonic() >= min(deadline, owner_ends_at):
+            if delivery.state is CallState.BEGUN and time.monotonic() >= min(deadline, owner_ends_at):
                 raise _lost(f"`{tool.name}`")
             self._job.run(asyncio.sleep(_POLL_S))
 

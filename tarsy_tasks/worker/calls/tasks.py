@@ -21,7 +21,7 @@ from tarsy_tasks.models import CallInfo, ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.calls.content import build_result
-from tarsy_tasks.worker.calls.execution import Job, WorkerStopping, current_job
+from tarsy_tasks.worker.calls.execution import TaskExecution, WorkerStopping, current_execution
 from tarsy_tasks.worker.calls.failure_masking import masked_failures
 from tarsy_tasks.worker.calls.guard import Guard, require_queue
 from tarsy_tasks.worker.calls.invocation import Invocation
@@ -74,7 +74,7 @@ def call_tool(
     info = CallInfo()
     repairs: tuple[str, ...] = ()
     invocation: Invocation | None = None
-    job = current_job()
+    job = current_execution()
     guard = Guard(job, self.request)
     trail = audit.trail_of(self.request)
     masker = _masker
@@ -158,7 +158,7 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
     failure: CallError | None = None
     masker = _masker
     try:
-        job = current_job()
+        job = current_execution()
         connection = _connection(job, server)
         masker = connection.masker
         require_queue(self.request, keys.queue(server))
@@ -186,7 +186,7 @@ def check_server(self: Any, server: str, sent_at: Any = None) -> None:
         server: Id of the server, as configured.
         sent_at: When beat sent this, in seconds since the epoch by the clock of Redis.
     """
-    _connection(current_job(), server)
+    _connection(current_execution(), server)
     require_queue(self.request, keys.check_queue(server))
     waited_s: float | None = None
     if isinstance(sent_at, int | float):
@@ -243,7 +243,7 @@ def _sync_clock(redis: Any) -> None:
     _clock.sync(redis)
 
 
-def _connection(job: Job, server: str) -> ServerConnection:
+def _connection(job: TaskExecution, server: str) -> ServerConnection:
     connection = job.connections.get(server)
     if connection is None:
         raise ToolNameError(
@@ -254,7 +254,7 @@ def _connection(job: Job, server: str) -> ServerConnection:
     return connection
 
 
-def _listed_tool(job: Job, connection: ServerConnection, tool: str, deadline: float) -> ToolDefinition:
+def _listed_tool(job: TaskExecution, connection: ServerConnection, tool: str, deadline: float) -> ToolDefinition:
     """The definition of a tool that the server lists; connects if there is no session."""
     server = connection.server.name
     tools = connection.tools
@@ -289,7 +289,7 @@ def _read_arguments(arguments: Any, connection: ServerConnection, definition: To
     )
 
 
-def _invoke(job: Job, invocation: Invocation) -> Any:
+def _invoke(job: TaskExecution, invocation: Invocation) -> Any:
     try:
         # The SDK's own timeout starts only after the request is written; a stopped server may never read it.
         return job.run(invocation.run(), invocation.seconds_left + _GUARD_S)

@@ -75,19 +75,19 @@ class LeaseKeeper:
                 self._tend()
             except ResponseError as error:
                 logger.warning("leases cannot be renewed, for Redis refuses it: %s", error)
-                self._let_go()
+                self._release_lease()
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
                     logger.warning("leases cannot be renewed while Redis is away: %s", error)
-                self._let_go()
+                self._release_lease()
             except Exception:
                 # A worker that renews nothing loses its calls to others.
                 logger.exception("leases could not be renewed")
-                self._let_go()
+                self._release_lease()
         if self._channel is not None:
             with suppress(RedisError, OSError):
                 fleet.leave(self._channel.deliveries.exchange, self.instance)
-        self._let_go()
+        self._release_lease()
 
     def _tend(self) -> None:
         if self._channel is None:
@@ -113,7 +113,7 @@ class LeaseKeeper:
                 self._told.add(tag)
             self._told &= set(swept.set_aside)
             for tag, queue in swept.unwanted:
-                entry = audit.entry_of_books(tag, deliveries.books_of(tag, queue), _never_started)
+                entry = audit.audit_entry_of(tag, deliveries.entry_of(tag, queue), _never_started)
                 deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
                     break  # the next sweep finds the rest
@@ -122,11 +122,11 @@ class LeaseKeeper:
         def failure(what: str) -> CallError:
             return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
 
-        entry = audit.entry_of_books(tag, deliveries.books_set_aside(tag), failure)
+        entry = audit.audit_entry_of(tag, deliveries.dead_letter_of(tag), failure)
         if entry is not None:
             deliveries.tell(tag, entry)
 
-    def _let_go(self) -> None:
+    def _release_lease(self) -> None:
         channel, self._channel = self._channel, None
         # Renewing comes before sweeping when Redis is back.
         self._renew_at = 0.0

@@ -19,11 +19,11 @@ from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from tarsy_tasks.broker.deliveries import Delivery
-from tarsy_tasks.broker.kombu_transport import let_go
+from tarsy_tasks.broker.kombu_transport import release_lease
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.worker.calls.execution import Job, JobContext
+from tarsy_tasks.worker.calls.execution import TaskExecution, WorkerContext
 from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import bulkhead
 from tarsy_tasks.worker.process.lease import LeaseKeeper
@@ -50,7 +50,7 @@ class TaskPool(ThreadsTaskPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pids = itertools.count(_FIRST_PID)
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, TaskExecution] = {}
         self._loop = SessionLoop()
         self._closed = False
 
@@ -74,7 +74,7 @@ class TaskPool(ThreadsTaskPool):
         bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         instance = self.app.worker_instance
         lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])
-        self._context = JobContext(instance, lease_s, self._loop, connections)
+        self._context = WorkerContext(instance, lease_s, self._loop, connections)
         self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
         settings = load_settings()
         maskers = {name: build_record_masker(connection.server) for name, connection in connections.items()}
@@ -157,8 +157,8 @@ class TaskPool(ThreadsTaskPool):
         soft_timeout: float | None = None,
         timeout_callback: Callable[..., Any] | None = None,
         **_: Any,
-    ) -> Job:
-        job = Job(next(self._pids), self._context)
+    ) -> TaskExecution:
+        job = TaskExecution(next(self._pids), self._context)
         # Celery's tracer takes the name of the task, its id and what the request says.
         request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
         delivery: Delivery | None = request.get("delivery")
@@ -169,7 +169,7 @@ class TaskPool(ThreadsTaskPool):
         def run() -> None:
             limits = self._arm_limits(job, soft_s, hard_s, timeout_callback) if soft_s or hard_s else ()
             try:
-                self.app.backend.be_patient()
+                self.app.backend.retry_until_stopped()
                 # A fresh context: stock threads leak context variables from one task into the next.
                 with job.current():
                     contextvars.Context().run(
@@ -182,7 +182,7 @@ class TaskPool(ThreadsTaskPool):
                     limit.cancel()
                 if delivery is not None:
                     # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
-                    let_go(delivery)
+                    release_lease(delivery)
                 del self._jobs[job.pid]
                 bulkhead.leave(queue)
 
@@ -194,7 +194,11 @@ class TaskPool(ThreadsTaskPool):
         return job
 
     def _arm_limits(
-        self, job: Job, soft_s: float | None, hard_s: float | None, timeout_callback: Callable[..., Any] | None
+        self,
+        job: TaskExecution,
+        soft_s: float | None,
+        hard_s: float | None,
+        timeout_callback: Callable[..., Any] | None,
     ) -> list[Future[None]]:
         def soft_limit() -> None:
             if timeout_callback is not None:

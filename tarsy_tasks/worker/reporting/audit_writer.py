@@ -18,7 +18,7 @@ from celery.exceptions import Ignore, Reject
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.deliveries import Delivery, Entry
-from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_books
+from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_entry
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolResult
@@ -28,7 +28,7 @@ from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.worker.maskers import Masker, build_masker
 from tarsy_tasks.worker.reporting.audit_file import AuditFile
 from tarsy_tasks.worker.reporting.call_metrics import call_metrics
-from tarsy_tasks.worker.reporting.call_record import CallTrail
+from tarsy_tasks.worker.reporting.call_record import CallRecord
 
 __all__ = ["Audit", "audit", "audited"]
 
@@ -91,19 +91,19 @@ class Audit:
         """The stream takes no entries, so a call does not begin."""
         self._stream_outage.note(trouble)
 
-    def trail(self, task_id: str, message: CallMessage, queue: str = "") -> CallTrail | None:
+    def trail(self, task_id: str, message: CallMessage, queue: str = "") -> CallRecord | None:
         """For a call that came from a queue; None while nothing is written."""
         if not self._limit and self._file is None:
             return None
-        return CallTrail(self, task_id, message, keys.server_of_queue(queue) or "")
+        return CallRecord(self, task_id, message, keys.server_of_queue(queue) or "")
 
-    def trail_of(self, request: Any) -> CallTrail:
+    def trail_of(self, request: Any) -> CallRecord:
         """What is known of the call that a task is run for. Of one that no message brought, nobody will ask."""
         delivery: Delivery | None = getattr(request, "delivery", None)
         found = delivery.trail if delivery is not None else None
-        return found if isinstance(found, CallTrail) else CallTrail(self, "", CallMessage((), {}))
+        return found if isinstance(found, CallRecord) else CallRecord(self, "", CallMessage((), {}))
 
-    def entry_of_books(self, tag: str, books: bytes, failure: Callable[[str], CallError]) -> Entry | None:
+    def audit_entry_of(self, tag: str, books: bytes, failure: Callable[[str], CallError]) -> Entry | None:
         """The entry of a call that comes to no worker any more; None for what is no call.
 
         Args:
@@ -113,7 +113,7 @@ class Audit:
         """
         queue, message = books.partition(b"\n")[0].decode(errors="replace"), CallMessage((), {})
         try:
-            found = read_books(books)
+            found = read_entry(books)
         except DamagedMessage:
             pass  # it may have been a call
         else:

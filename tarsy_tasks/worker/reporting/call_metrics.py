@@ -32,7 +32,7 @@ from tarsy_tasks.telemetry.metrics import (
     bucket_of,
 )
 from tarsy_tasks.tool_names import resolve_tool_name
-from tarsy_tasks.worker.calls.execution import current_job
+from tarsy_tasks.worker.calls.execution import current_execution
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["CallMetrics", "call_metrics", "counted"]
@@ -313,7 +313,7 @@ def counted(call_tool: Callable[..., ToolResult]) -> Callable[..., ToolResult]:
     def counting(
         self: Any, server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None, *more: Any, **unknown: Any
     ) -> ToolResult:
-        connection = current_job().connections.get(server) if isinstance(server, str) else None
+        connection = current_execution().connections.get(server) if isinstance(server, str) else None
         if connection is None:
             return call_tool(self, server, tool, arguments, call, *more, **unknown)
         sent_at: Any = cast("dict[str, Any]", call).get("sent_at") if isinstance(call, dict) else None

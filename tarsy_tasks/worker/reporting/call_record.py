@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.worker.calls.invocation import Invocation
     from tarsy_tasks.worker.reporting.audit_writer import Audit
 
-__all__ = ["CallTrail"]
+__all__ = ["CallRecord"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _MASKED_CHARS = 16 * 1024
 _NAME_CHARS = 200
 
 
-class CallTrail:
+class CallRecord:
     """What is known of one call.
 
     Args:

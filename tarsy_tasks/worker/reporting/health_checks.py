@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.key_types import delete_strangers, is_wrong_type
+from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
 from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S
 from tarsy_tasks.errors import CallError
@@ -340,7 +340,7 @@ class HealthChecks:
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise
-            delete_strangers(self._redis, {keys.worker_health_key(self._worker): "hash", keys.HEALTH_WORKERS: "zset"})
+            delete_wrong_types(self._redis, {keys.worker_health_key(self._worker): "hash", keys.HEALTH_WORKERS: "zset"})
             return self._exchange.execute(*commands)
 
     def _write_tools(self, watched: _Watched) -> None:

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.worker.reporting import alerts
 from tarsy_tasks.worker.reporting.call_metrics import call_metrics
-from tarsy_tasks.worker.reporting.liveness_files import Beats
+from tarsy_tasks.worker.reporting.liveness_files import LivenessFiles
 from tarsy_tasks.worker.reporting.metrics_server import MetricsServer
 from tarsy_tasks.worker.reporting.session_events import Event, SessionWatch, alert_event
 from tarsy_tasks.worker.reporting.webhook import open_webhook
@@ -46,7 +46,7 @@ class Reporting:
         self._instance = consumer.app.worker_instance
         self._events: queue.Queue[Event | None] = queue.Queue(_EVENTS_LIMIT)
         self._watch = SessionWatch(self._connections)
-        self._beats = Beats(consumer.hostname, consumer.pool.loop)
+        self._beats = LivenessFiles(consumer.hostname, consumer.pool.loop)
         self._server = MetricsServer(self._redis, self._connections)
         self._webhook = open_webhook()
         self._unsubscribe = [alerts.subscribe(self._queue_alert)]

@@ -16,12 +16,12 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.telemetry.probes import BEAT_S, ProbeFiles, open_run_dir, run_dir
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
-__all__ = ["Beats"]
+__all__ = ["LivenessFiles"]
 
 logger = logging.getLogger(__name__)
 
 
-class Beats:
+class LivenessFiles:
     """The files of this worker.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError, WatchError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.key_types import delete_strangers, is_wrong_type
+from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
 from tarsy_tasks.catalogue import (
     CATALOGUE_TTL_S,
     ApprovedTool,
@@ -81,7 +81,7 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
             except ResponseError as error:
                 if not is_wrong_type(error):
                     raise
-                delete_strangers(redis, dict.fromkeys((tools_key, approved_key, keys.TOOL_REVISIONS), "hash"))
+                delete_wrong_types(redis, dict.fromkeys((tools_key, approved_key, keys.TOOL_REVISIONS), "hash"))
                 continue
         if changes:
             level = logging.WARNING if changes.changed else logging.INFO

@@ -27,13 +27,13 @@ from tarsy_tasks.errors import CallError, ConfigError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker, build_server_masker, known_secrets
+from tarsy_tasks.worker.sessions.availability import ServerAvailability
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
-from tarsy_tasks.worker.sessions.outage import Outage
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
-from tarsy_tasks.worker.sessions.start_limiter import StartPlaces
+from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
@@ -80,7 +80,7 @@ class ServerConnection:
         self,
         server: ServerConfig,
         masker: Masker,
-        places: StartPlaces | None = None,
+        places: StartLimiter | None = None,
         inheritance: Inheritance | None = None,
     ) -> None:
         self.server = server
@@ -95,7 +95,7 @@ class ServerConnection:
         self.on_change: Callable[[], None] = lambda: None
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
         self._told = ""
-        self._places = places or StartPlaces()
+        self._places = places or StartLimiter()
         self._output = ServerOutput(server.name, masker)
         self._transport = ServerTransport(server, self._output, inheritance or Inheritance(), known_secrets.add)
         self._mode: Mode = "auto"
@@ -103,7 +103,7 @@ class ServerConnection:
         self._opening: asyncio.Task[Session] | None = None
         self._private: set[Session] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._outage = Outage(server.timeouts.recreate_s)
+        self._outage = ServerAvailability(server.timeouts.recreate_s)
         self._closed = False
 
     @property
@@ -471,7 +471,7 @@ class ServerConnection:
 
 def build_connections(servers: Iterable[ServerConfig], inheritance: Inheritance) -> dict[str, ServerConnection]:
     """The ways to servers that start together, by id."""
-    places = StartPlaces()
+    places = StartLimiter()
     return {
         server.name: ServerConnection(server, build_server_masker(server), places, inheritance) for server in servers
     }

@@ -9,13 +9,13 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 
-__all__ = ["StartPlaces"]
+__all__ = ["StartLimiter"]
 
 _PLACE_S = 5.0
 """A process that takes longer to start waits for something else than the processor, and gives way to the next one."""
 
 
-class StartPlaces:
+class StartLimiter:
     """As many as there are cores, and one for a server that just waits for something else. For one event loop."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import time
 
 from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 
-__all__ = ["Outage"]
+__all__ = ["ServerAvailability"]
 
 _PATIENCE = 10.0
 """A server that is gone is tried again after so many times what the last attempt took."""
@@ -16,7 +16,7 @@ _CHEAP_S = 1.0
 """What takes less than this is simply tried."""
 
 
-class Outage:
+class ServerAvailability:
     """What is known of one server that fails. All times are monotonic.
 
     Args:
