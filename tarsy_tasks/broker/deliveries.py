@@ -29,7 +29,7 @@ from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.sweep import SWEEP, Swept
 
-__all__ = ["MAX_DELIVERIES", "CallState", "Deliveries", "Delivery", "Entry", "Trail"]
+__all__ = ["MAX_DELIVERIES", "AuditSource", "AuditWrite", "CallState", "Deliveries", "Delivery"]
 
 MAX_DELIVERIES = 3
 """A message whose workers died so often is set aside, if the last time it was the suspect: a call has to run alone."""
@@ -56,26 +56,26 @@ class CallState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What the audit gets in the step that ends a call: then it has one entry for each, whoever dies when.
+class AuditWrite:
+    """What the script that ends a call writes to the audit: so there is one entry per call, whatever dies when.
 
     Attributes:
-        text: For the stream; empty: it gets none.
+        text: The entry for the stream; empty: it gets none.
         limit: About how many entries the stream keeps.
-        told: Called when it was this step that ended the call, with why the stream did not take the entry, or with
-            nothing.
+        ended: Called when it was this script that ended the call, with the reason why the stream did not take the
+            entry, or with an empty text.
     """
 
     text: str
     limit: int
-    told: Callable[[str], None]
+    ended: Callable[[str], None]
 
 
-class Trail(Protocol):
+class AuditSource(Protocol):
     """What a worker knows of a call in its hands."""
 
-    def entry(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> Entry:
-        """The entry of the call, which ends now.
+    def write(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> AuditWrite:
+        """The audit entry of the call, which ends now.
 
         Args:
             status: Celery's state, None if nothing is stored.
@@ -98,7 +98,7 @@ class Delivery:
         runs: The pool has it: it goes on when the connection to Redis is made anew.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
-        trail: For the audit; None for what is no call.
+        record: What the worker knows of it; None for what is not a call.
     """
 
     tag: str
@@ -109,7 +109,7 @@ class Delivery:
     runs: bool = False
     answered: bool = False
     kept: bool = False
-    trail: Trail | None = None
+    record: AuditSource | None = None
 
     @property
     def lease(self) -> str:
@@ -200,7 +200,7 @@ class Deliveries:
         result_key: str,
         result: str | bytes,
         lifetime_s: int | None,
-        entry: Entry | None = None,
+        entry: AuditWrite | None = None,
     ) -> None:
         """Store and announce a call's result and take the call off the books, unless it was answered before, or
         somebody else than `delivery.owner` has begun it.
@@ -212,28 +212,28 @@ class Deliveries:
             steps.ANSWER, names, (*arguments, keys.reply_channel(delivery.tag), delivery.lease, MARKER_TTL_S), entry
         )
 
-    def acknowledge(self, delivery: Delivery, entry: Entry | None = None) -> None:
+    def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
         """Take a message off the books."""
         marker, withdrawn = keys.call_marker(delivery.tag), keys.withdrawn_key(delivery.tag)
         names = (keys.UNACKED, keys.LEASES, marker, keys.AUDIT, withdrawn)
         self._end(steps.ACKNOWLEDGE, names, (delivery.tag, ENDED_TTL_S, delivery.lease, MARKER_TTL_S), entry)
 
-    def discard(self, tag: str, queue: str, entry: Entry | None = None) -> None:
+    def discard(self, tag: str, queue: str, entry: AuditWrite | None = None) -> None:
         """Throw a message away that waits in its queue."""
         self._end(steps.DISCARD, (keys.UNACKED, keys.waiting_key(queue), keys.AUDIT), (tag, queue), entry)
 
-    def tell(self, tag: str, entry: Entry) -> None:
-        """Tell the audit of a message that was set aside, if nobody has done so."""
+    def record_dead_letter(self, tag: str, entry: AuditWrite) -> None:
+        """Write the audit entry of a dead letter, unless that was done."""
         names = (keys.call_marker(tag), keys.AUDIT)
         is_first, trouble = self._run(steps.TELL, names, entry.text, entry.limit, MARKER_TTL_S)
         if is_first:
-            entry.told(_text(trouble))
+            entry.ended(_text(trouble))
 
-    def _end(self, step: Script, names: tuple[str, ...], arguments: tuple[Any, ...], entry: Entry | None) -> None:
+    def _end(self, step: Script, names: tuple[str, ...], arguments: tuple[Any, ...], entry: AuditWrite | None) -> None:
         audit = ("", 0) if entry is None else (entry.text, entry.limit)
         is_first, trouble = self._run(step, names, *arguments, *audit)
         if is_first and entry is not None:
-            entry.told(_text(trouble))
+            entry.ended(_text(trouble))
 
     def entry_of(self, tag: str, queue: str) -> bytes:
         """The books of a message that waits in a queue, empty if there are none."""

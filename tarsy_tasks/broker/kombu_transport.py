@@ -111,7 +111,7 @@ class QoS(kombu_redis.QoS):
             self._acknowledge(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
-        entry = delivery.trail.entry() if delivery.trail is not None else None
+        entry = delivery.record.write() if delivery.record is not None else None
         self.channel.deliveries.acknowledge(delivery, entry)
 
     def _release_lease(self, delivery_tag: str) -> Delivery:

@@ -85,7 +85,7 @@ class ResultBackend(RedisBackend):
             if on_books is None:
                 self._set_with_state(key, value, state)
             else:
-                entry = on_books.trail.entry(state, result, len(value)) if on_books.trail is not None else None
+                entry = on_books.record.write(state, result, len(value)) if on_books.record is not None else None
                 self.ensure(self._deliveries.answer, (on_books, key, value, self.expires, entry))
                 on_books.answered = True
         except BaseException:

@@ -9,18 +9,13 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from functools import wraps
-from typing import Any, cast
-
-from celery.exceptions import Ignore, TimeLimitExceeded
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.models import ToolResult
-from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.history import build_count, is_kept
 from tarsy_tasks.telemetry.metrics import (
     FAILURES,
@@ -31,11 +26,10 @@ from tarsy_tasks.telemetry.metrics import (
     ToolMetrics,
     bucket_of,
 )
-from tarsy_tasks.tool_names import resolve_tool_name
-from tarsy_tasks.worker.calls.execution import current_execution
+from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
-__all__ = ["CallMetrics", "call_metrics", "counted"]
+__all__ = ["CallMetrics"]
 
 Label = tuple[str, str]
 """Server and tool."""
@@ -107,9 +101,6 @@ class CallMetrics:
             total[name] = total.get(name, 0) + value
             pending[name] = pending.get(name, 0) + value
 
-    def has_counted(self, server: str, tool: str) -> bool:
-        return (server, tool) in self._totals
-
     def _label(self, server: str, tool: str) -> Label:
         # A server may name a tool with half a character, which neither Redis nor Prometheus takes.
         label = server, tool[:_LONGEST_NAME].encode("utf-8", "replace").decode()
@@ -119,7 +110,11 @@ class CallMetrics:
 
     @contextmanager
     def running(self, server: str, tool: str) -> Generator[None]:
-        """Count a call as in flight."""
+        """Count a call as in flight.
+
+        Args:
+            tool: As the server lists it, or `NO_TOOL`.
+        """
         with self._lock:
             label = self._label(server, tool)
             self._in_flight[label] = self._in_flight.get(label, 0) + 1
@@ -129,17 +124,21 @@ class CallMetrics:
             with self._lock:
                 self._in_flight[label] -= 1
 
-    def note_result(self, server: str, tool: str, result: ToolResult, waited_s: float | None) -> None:
-        """Count a call that has an answer."""
+    def ended(self, record: CallRecord, result: ToolResult) -> None:
+        """As `Observer.ended`. Calls that came to no worker are not counted."""
+        if record.picked_up_at is None:
+            return
         numbers = {f"calls:{result.outcome}": 1}
         if result.attempts:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
             numbers["took:us"] = round(result.duration_s * 1e6)
         if result.attempts > 1:
             numbers["retries"] = result.attempts - 1
+        waited_s = self._waited_s(record)
         if waited_s is not None:
             numbers[f"waited:{bucket_of(waited_s)}"] = 1
             numbers["waited:us"] = round(waited_s * 1e6)
+        server, tool = record.server, record.tool if record.is_listed else NO_TOOL
         with self._lock:
             label = self._label(server, tool)
             self._add(label, numbers)
@@ -151,10 +150,13 @@ class CallMetrics:
                     self._failures[server] = error.model_copy(update={"tool": label[1]})
                     self._pending_failures.add(server)
 
-    def waited_s(self, sent_at: float) -> float | None:
-        """Seconds since a call was sent, by the clock of Redis; None when nobody knows."""
+    def _waited_s(self, record: CallRecord) -> float | None:
+        """Seconds that a call waited in its queue, by the clock of Redis; None when that cannot be known."""
+        sent_at = record.time("sent_at")
+        if sent_at is None or record.picked_up_at is None:
+            return None
         try:
-            waited_s = self.clock.now() - sent_at
+            waited_s = self.clock.at(record.picked_up_at) - sent_at
         except RuntimeError:
             return None
         return max(0.0, waited_s) if waited_s < _LONGEST_WAIT_S else None
@@ -300,49 +302,3 @@ def _sum(all_numbers: list[Numbers]) -> Numbers:
         for name, value in numbers.items():
             total[name] = total.get(name, 0) + value
     return total
-
-
-call_metrics = CallMetrics()
-"""What this worker process counts."""
-
-
-def counted(call_tool: Callable[..., ToolResult]) -> Callable[..., ToolResult]:
-    """Count the calls of the task `tarsy.call_tool`, which this wraps."""
-
-    @wraps(call_tool)
-    def counting(
-        self: Any, server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None, *more: Any, **unknown: Any
-    ) -> ToolResult:
-        connection = current_execution().connections.get(server) if isinstance(server, str) else None
-        if connection is None:
-            return call_tool(self, server, tool, arguments, call, *more, **unknown)
-        sent_at: Any = cast("dict[str, Any]", call).get("sent_at") if isinstance(call, dict) else None
-        waited_s = call_metrics.waited_s(sent_at) if isinstance(sent_at, int | float) else None
-        label = server, _listed_name(connection, tool)
-        with call_metrics.running(*label):
-            try:
-                result = call_tool(self, server, tool, arguments, call, *more, **unknown)
-            except TimeLimitExceeded:
-                call_metrics.add(*label, {f"calls:{Outcome.TIMEOUT}": 1})
-                raise
-            except Ignore:
-                call_metrics.add(*label, {f"calls:{Outcome.CANCELLED}": 1})
-                raise
-        if label[1] == NO_TOOL:
-            # The call may have connected the server; and what was sent has a tool, perhaps by its shortened name.
-            label = server, _listed_name(connection, tool, was_sent=result.attempts > 0)
-        call_metrics.note_result(*label, result, waited_s)
-        return result
-
-    return counting
-
-
-def _listed_name(connection: ServerConnection, tool: Any, *, was_sent: bool = False) -> str:
-    """The name of a tool if the server lists it, or did so when it was last counted."""
-    server, tools = connection.server.name, connection.tools or {}
-    if isinstance(tool, str) and (tool in tools or call_metrics.has_counted(server, tool)):
-        return tool
-    if was_sent:
-        with suppress(ToolNameError):
-            return resolve_tool_name(f"{server}.{tool}", {server: tools})[1]
-    return NO_TOOL
