@@ -6,6 +6,7 @@
     ├── ResultTimeout       `pending.result(timeout)` ran out; the call goes on
     ├── PoisonMessage       a message was set aside: it was lost with its worker too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
+        ├── CallRefused     an interceptor refuses the call
         ├── ToolNameError   no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
 
@@ -19,6 +20,7 @@ __all__ = [
     "ArgumentsError",
     "BrokerUnavailable",
     "CallError",
+    "CallRefused",
     "ConfigError",
     "PoisonMessage",
     "ResultTimeout",
@@ -68,6 +70,18 @@ class CallError(TarsyTasksError):
 
     def __str__(self) -> str:
         return self.text
+
+
+class CallRefused(CallError):
+    """An interceptor refuses a call. Nothing was sent.
+
+    Args:
+        text: Why, and what to do instead. Models read it.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.REFUSED, text)
+        self.args = (text,)
 
 
 class ToolNameError(CallError):

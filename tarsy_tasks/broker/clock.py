@@ -6,6 +6,7 @@ may be minutes apart; a monotonic clock with a measured offset agrees to within 
 
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -51,7 +52,23 @@ class RedisClock:
 
     def _ask(self, redis: Any) -> None:
         before = time.monotonic()
-        seconds, microseconds = redis.time()
+        self._set(before, redis.time())
+
+    async def sync_async(self, execute: Callable[..., Awaitable[list[Any]]]) -> None:
+        """Ask Redis for its time.
+
+        Args:
+            execute: That of an `AsyncRedisExchange`.
+
+        Raises:
+            RedisError: Redis cannot be reached.
+        """
+        before = time.monotonic()
+        seconds, microseconds = (await execute(("TIME",)))[0]
+        self._set(before, (int(seconds), int(microseconds)))
+
+    def _set(self, before: float, reply: tuple[int, int]) -> None:
+        seconds, microseconds = reply
         after = time.monotonic()
         self._offset = seconds + microseconds / 1e6 - (before + after) / 2
         self._synced_at = after

@@ -51,10 +51,18 @@ def leave(exchange: RedisExchange, instance: str) -> None:
 
 
 def is_alive(exchange: RedisExchange, instance: str, within_s: float = ALIVE_S) -> bool:
-    """Whether a worker said lately that it lives, or could not because Redis was away."""
-    time, score, (swept_at, quiet_until) = exchange.execute(
-        ("TIME",), ("ZSCORE", keys.WORKERS, instance), ("HMGET", keys.SWEEPS, "last", "quiet_until")
-    )
+    """Whether a worker announced lately that it is alive, or could not because Redis was away."""
+    return judge_alive(exchange.execute(*alive_commands(instance)), within_s)
+
+
+def alive_commands(instance: str) -> list[tuple[str, ...]]:
+    """What to ask Redis for `judge_alive`."""
+    return [("TIME",), ("ZSCORE", keys.WORKERS, instance), ("HMGET", keys.SWEEPS, "last", "quiet_until")]
+
+
+def judge_alive(replies: list[Any], within_s: float) -> bool:
+    """As `is_alive`, from the replies to `alive_commands`."""
+    time, score, (swept_at, quiet_until) = replies
     if score is None:
         return False
     now = float(time[0])

@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["Script"]
@@ -37,3 +38,10 @@ class Script:
         except NoScriptError:
             # The first time, and after each restart of Redis.
             return exchange.execute(("EVAL", self._text, len(names), *names, *arguments))[0]
+
+    async def run_async(self, exchange: AsyncRedisExchange, names: tuple[str, ...], *arguments: Any) -> Any:
+        """As `run`, from an event loop."""
+        try:
+            return (await exchange.execute(("EVALSHA", self._digest, len(names), *names, *arguments)))[0]
+        except NoScriptError:
+            return (await exchange.execute(("EVAL", self._text, len(names), *names, *arguments)))[0]

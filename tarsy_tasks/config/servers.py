@@ -233,9 +233,15 @@ def _is_set(given: dict[str, Any], key: str) -> bool:
 
 
 class Config(Model):
-    """All servers of a configuration, by id; also those that are not enabled."""
+    """A configuration.
+
+    Attributes:
+        servers: All servers, by id; also those that are not enabled.
+        interceptors: Names of the interceptors of the user that every call passes, in this order.
+    """
 
     servers: dict[str, ServerConfig] = Field(default_factory=dict)
+    interceptors: tuple[str, ...] = ()
 
     @property
     def enabled_servers(self) -> dict[str, ServerConfig]:

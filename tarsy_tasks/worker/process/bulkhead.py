@@ -16,10 +16,7 @@ from kombu.utils.scheduling import round_robin_cycle
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import ServerConfig
 
-__all__ = ["QUEUE_ORDER", "Bulkhead", "QueueOrder", "bulkhead"]
-
-QUEUE_ORDER = f"{__name__}:QueueOrder"
-"""For the broker option `queue_order_strategy`: kombu builds the order of each channel from this path."""
+__all__ = ["Bulkhead", "QueueOrder"]
 
 
 class Bulkhead:
@@ -87,15 +84,19 @@ class Bulkhead:
         return checks + calls
 
 
-bulkhead = Bulkhead()
-"""That of this process: kombu gives `QueueOrder` nothing by which it could find another."""
-
-
 class QueueOrder(round_robin_cycle):
-    """kombu's order of queues, the least recently used first, without those that are full."""
+    """kombu's order of queues, the least recently used first, without those that are full.
+
+    Args:
+        bulkhead: That of the worker.
+    """
+
+    def __init__(self, bulkhead: Bulkhead) -> None:
+        super().__init__()
+        self._bulkhead = bulkhead
 
     def consume(self, n: int) -> list[str]:
-        return bulkhead.select(self.items[:n])
+        return self._bulkhead.select(self.items[:n])
 
 
 def _nothing() -> None:

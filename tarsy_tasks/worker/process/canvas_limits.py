@@ -10,9 +10,8 @@ from typing import Any, cast
 from celery.exceptions import InvalidTaskError
 
 from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS
-from tarsy_tasks.settings import load_settings
 
-__all__ = ["forget_own_tasks_of_celery", "is_bound", "require_own_queue"]
+__all__ = ["forget_own_tasks_of_celery", "require_own_queue"]
 
 _HARMLESS_OPTIONS = frozenset(
     {
@@ -20,11 +19,6 @@ _HARMLESS_OPTIONS = frozenset(
         *("argsrepr", "kwargsrepr", "link", "link_error", "expires", "priority", "ignore_result", "immutable"),
     }
 )
-
-
-def is_bound() -> bool:
-    """Whether only calls of the same server may follow a call (`TARSY_CANVAS`)."""
-    return load_settings().canvas == "same_queue"
 
 
 def require_own_queue(embed: Any, queue: str) -> None:

@@ -21,7 +21,7 @@ from tarsy_tasks.broker.kombu_transport import held
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.reporting.audit_writer import audit
+from tarsy_tasks.worker.reporting.audit_writer import Audit
 
 __all__ = ["LeaseKeeper"]
 
@@ -37,14 +37,16 @@ class LeaseKeeper:
 
     Args:
         app: The worker's application.
+        audit: For the entries of calls that no worker runs any more.
         instance: Name of this worker process.
         servers: Ids of the servers that it serves.
         lease_s: How long a lease holds that is not renewed.
     """
 
-    def __init__(self, app: Any, instance: str, servers: Sequence[str], lease_s: float) -> None:
+    def __init__(self, app: Any, audit: Audit, instance: str, servers: Sequence[str], lease_s: float) -> None:
         self.instance = instance
         self._app = app
+        self._audit = audit
         self._servers = servers
         self._lease_s = lease_s
         self._channel: Any = None
@@ -113,7 +115,7 @@ class LeaseKeeper:
                 self._told.add(tag)
             self._told &= set(swept.set_aside)
             for tag, queue in swept.unwanted:
-                entry = audit.audit_entry_of(tag, deliveries.entry_of(tag, queue), _never_started)
+                entry = self._audit.write_of(tag, deliveries.entry_of(tag, queue), _never_started)
                 deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
                     break  # the next sweep finds the rest
@@ -122,9 +124,9 @@ class LeaseKeeper:
         def failure(what: str) -> CallError:
             return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
 
-        entry = audit.audit_entry_of(tag, deliveries.dead_letter_of(tag), failure)
+        entry = self._audit.write_of(tag, deliveries.dead_letter_of(tag), failure)
         if entry is not None:
-            deliveries.tell(tag, entry)
+            deliveries.record_dead_letter(tag, entry)
 
     def _release_lease(self) -> None:
         channel, self._channel = self._channel, None

@@ -15,10 +15,10 @@ from kombu import Queue
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import check_secrets
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.calls.cancellation import CancellationStep
 from tarsy_tasks.worker.process import canvas_limits
-from tarsy_tasks.worker.process.bulkhead import QUEUE_ORDER
 from tarsy_tasks.worker.process.pool import TaskPool
 from tarsy_tasks.worker.reporting.health_checks import HealthStep
 
@@ -40,8 +40,6 @@ def configure(worker: Any) -> None:
     worker.app.steps["worker"].add(HealthStep)
     worker.app.steps["consumer"].add(CancellationStep)
     names = [name for server in servers for name in (keys.queue(server), keys.check_queue(server))]
-    # Here and not among the defaults, for agents have channels too and import nothing of the worker.
-    worker.app.conf.broker_transport_options.setdefault("queue_order_strategy", QUEUE_ORDER)
     worker.app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
 
 
@@ -56,7 +54,7 @@ def select_queues(worker: Any) -> None:
             "tarsy_tasks.worker.process.pool:TaskPool holds the MCP sessions and lets time limits and revoke reach the "
             "MCP server. Leave -P out; scale with -c, and with more workers."
         )
-    if canvas_limits.is_bound():
+    if load_settings().canvas == "same_queue":
         canvas_limits.forget_own_tasks_of_celery(worker.app)
     queues = worker.app.amqp.queues
     configured = worker.app.mcp_config.enabled_servers

@@ -101,6 +101,10 @@ class CallMetrics:
             total[name] = total.get(name, 0) + value
             pending[name] = pending.get(name, 0) + value
 
+    def has_counted(self, server: str, tool: str) -> bool:
+        """Whether a call of this tool was counted: then the server has listed it."""
+        return (server, tool) in self._totals
+
     def _label(self, server: str, tool: str) -> Label:
         # A server may name a tool with half a character, which neither Redis nor Prometheus takes.
         label = server, tool[:_LONGEST_NAME].encode("utf-8", "replace").decode()
@@ -125,11 +129,11 @@ class CallMetrics:
                 self._in_flight[label] -= 1
 
     def ended(self, record: CallRecord, result: ToolResult) -> None:
-        """As `Observer.ended`. Calls that came to no worker are not counted."""
-        if record.picked_up_at is None:
+        """As `Observer.ended`. Calls that no worker picked up, or of unknown servers, are not counted."""
+        if record.picked_up_at is None or not record.is_served:
             return
         numbers = {f"calls:{result.outcome}": 1}
-        if result.attempts:
+        if result.attempts and result.duration_s:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
             numbers["took:us"] = round(result.duration_s * 1e6)
         if result.attempts > 1:

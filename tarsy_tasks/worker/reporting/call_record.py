@@ -1,7 +1,7 @@
 """What is known of one call in this worker's hands, from its message to its ending.
 
-Owns the notes that the steps of a call leave behind, and what the call's ending is when Celery ends it: failed, revoked,
-withdrawn or refused. What becomes of them, `audit_writer` and the other observers decide.
+Owns the notes that the steps of a call leave behind, and what the call's ending is when Celery ends it: failed,
+revoked, withdrawn or refused. What becomes of them, `audit_writer` and the other observers decide.
 """
 
 import time
@@ -48,6 +48,7 @@ class CallRecord:
     Attributes:
         picked_up_at: When the worker began to work on it, monotonic time; None before.
         tool: Name of the tool, in the end as the server lists it.
+        is_served: This worker serves the server.
         is_listed: The server lists that tool.
         arguments: As they came, in the end as they are sent to the MCP server.
         has_begun: It may be sent: all checks passed and the begin marker is written.
@@ -63,6 +64,7 @@ class CallRecord:
         self.server = message.server or server
         self.picked_up_at: float | None = None
         self.tool = message.tool
+        self.is_served = False
         self.is_listed = False
         self.arguments: Any = message.arguments
         self.has_begun = False
