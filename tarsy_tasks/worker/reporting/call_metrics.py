@@ -130,19 +130,25 @@ class CallMetrics:
 
     def ended(self, record: CallRecord, result: ToolResult) -> None:
         """As `Observer.ended`. Calls that no worker picked up, or of unknown servers, are not counted."""
-        if record.picked_up_at is None or not record.is_served:
-            return
+        if record.picked_up_at is not None and record.is_served:
+            tool = record.tool if record.is_listed else NO_TOOL
+            self.note_result(record.server, tool, result, self._waited_s(record))
+
+    def note_result(self, server: str, tool: str, result: ToolResult, waited_s: float | None) -> None:
+        """Count a call that has ended.
+
+        Args:
+            waited_s: Seconds that it waited in its queue; None when that is not known.
+        """
         numbers = {f"calls:{result.outcome}": 1}
         if result.attempts and result.duration_s:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
             numbers["took:us"] = round(result.duration_s * 1e6)
         if result.attempts > 1:
             numbers["retries"] = result.attempts - 1
-        waited_s = self._waited_s(record)
         if waited_s is not None:
             numbers[f"waited:{bucket_of(waited_s)}"] = 1
             numbers["waited:us"] = round(waited_s * 1e6)
-        server, tool = record.server, record.tool if record.is_listed else NO_TOOL
         with self._lock:
             label = self._label(server, tool)
             self._add(label, numbers)
