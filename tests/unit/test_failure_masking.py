@@ -55,7 +55,7 @@ def failing_task(config: Path, error: Exception) -> Exception:
         app.mcp_config = load_config(config)
         task = Failing()
         task.bind(app)
-        with pytest.raises(Exception, match="") as found:
+        with pytest.raises(RuntimeError) as found:
             task()
     return found.value
 
