@@ -1,7 +1,7 @@
-"""The thread that says every few seconds: this worker lives, and holds these calls.
+"""The thread that renews the leases of running calls and announces every few seconds that this worker is alive.
 
-Owns the renewing of leases, the worker's heartbeat and the search for messages that others lost. It has a connection of
-its own and does not depend on Celery's consumer, which may be reconnecting for half a minute while its calls run on.
+Owns renewing, the worker's heartbeat and the sweep for messages that others lost. It has its own connection and does
+not depend on Celery's consumer, which may be reconnecting for half a minute while its calls go on.
 """
 
 import logging
@@ -40,7 +40,7 @@ class LeaseKeeper:
         audit: For the entries of calls that no worker runs any more.
         instance: Name of this worker process.
         servers: Ids of the servers that it serves.
-        lease_s: How long a lease holds that is not renewed.
+        lease_s: How long a lease lasts that is not renewed.
     """
 
     def __init__(self, app: Any, audit: Audit, instance: str, servers: Sequence[str], lease_s: float) -> None:
@@ -51,7 +51,7 @@ class LeaseKeeper:
         self._lease_s = lease_s
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
         self._is_departing = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tarsy-leases", daemon=True)
@@ -60,7 +60,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def depart(self) -> None:
-        """The worker takes no more calls; it goes on renewing the leases of those that it has."""
+        """The worker takes no more calls; the leases of those that it has are still renewed."""
         self._is_departing = True
         self._renew_at = 0.0
 
@@ -76,7 +76,7 @@ class LeaseKeeper:
             try:
                 self._tend()
             except ResponseError as error:
-                logger.warning("leases cannot be renewed, for Redis refuses it: %s", error)
+                logger.warning("leases cannot be renewed, because Redis refuses the command: %s", error)
                 self._release_lease()
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
@@ -107,20 +107,22 @@ class LeaseKeeper:
             swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET)
             self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
             if swept.restored:
-                logger.warning("put back %d calls whose worker was lost: %s", len(swept.restored), swept.restored)
-            for tag in set(swept.set_aside) - self._told:
-                logger.critical("set aside after it was lost with its worker too often: %s", tag)
-                self._tell_audit(deliveries, tag)
+                logger.warning(
+                    "put %d calls of lost workers back into their queues: %s", len(swept.restored), swept.restored
+                )
+            for tag in set(swept.set_aside) - self._recorded:
+                logger.critical("dead letter: each worker that had the message was lost: %s", tag)
+                self._record_dead_letter(deliveries, tag)
                 self._app.backend.refuse(tag, PoisonMessage(tag))
-                self._told.add(tag)
-            self._told &= set(swept.set_aside)
+                self._recorded.add(tag)
+            self._recorded &= set(swept.set_aside)
             for tag, queue in swept.unwanted:
                 entry = self._audit.write_of(tag, deliveries.entry_of(tag, queue), _never_started)
                 deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
                     break  # the next sweep finds the rest
 
-    def _tell_audit(self, deliveries: Deliveries, tag: str) -> None:
+    def _record_dead_letter(self, deliveries: Deliveries, tag: str) -> None:
         def failure(what: str) -> CallError:
             return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
 
@@ -139,5 +141,5 @@ class LeaseKeeper:
 
 def _never_started(what: str) -> CallError:
     return CallError(
-        ErrorCode.NOT_STARTED, f"No worker came to {what} until long after its deadline. The tool did not run."
+        ErrorCode.NOT_STARTED, f"No worker took {what} until long after its deadline. The tool did not run."
     )

@@ -61,6 +61,8 @@ class TaskPool(ThreadsTaskPool):
         self._executions: dict[int, TaskExecution] = {}
         self._loop = SessionLoop()
         self._bulkhead = Bulkhead()
+        self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
+        """The last command of an operator for each server, by name, and its outcome."""
         self._closed = False
 
     @property

@@ -1,7 +1,6 @@
-"""What happens before a worker takes its first call: which servers it serves, and whether it can.
+"""What a worker checks before it starts: its pool, its queues, its configuration.
 
-Owns the checks of the command line, and the strict and the degraded start. How a server is connected, `connection`
-knows.
+Owns the checks of the command line. Connecting the servers is `worker.sessions.connecting`.
 """
 
 import logging
@@ -28,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 def configure(worker: Any) -> None:
-    """Give the worker its name among all workers that ever were, and the queues of all configured servers; `-Q` picks
-    from them afterwards. What was ready under its name is not, until this worker is.
+    """Give the worker a unique name and the queues of all configured servers; `-Q` selects from them afterwards. The
+    readiness file of an earlier worker with the same host name is removed.
     """
     remove_leftovers(worker.hostname)
     worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
@@ -44,8 +43,8 @@ def configure(worker: Any) -> None:
 
 
 def select_queues(worker: Any) -> None:
-    """Check the pool and the queues that were asked for, and serve the checks of each server that is served. Warns of
-    secrets that the configuration gives away.
+    """Check the pool and the queues that were asked for, and add the check queue of each server that is served. Warns
+    of secrets that the configuration exposes.
     """
     pool = get_implementation(worker.pool_cls)
     if not issubclass(pool, TaskPool):
@@ -64,7 +63,7 @@ def select_queues(worker: Any) -> None:
             continue
         if server not in configured:
             known = ", ".join(keys.queue(server) for server in configured) or "none: no server is enabled"
-            _refuse(f"-Q {name}: no such MCP server is enabled. Queues: {known}")
+            _refuse(f"-Q {name}: there is no enabled MCP server of that name. Queues: {known}")
         queues.select_add(keys.check_queue(server))
     for exposure in check_secrets():
         logger.warning("%s", exposure)
