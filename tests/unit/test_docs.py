@@ -12,6 +12,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FILE = re.compile(r"`([\w./-]+\.py)`")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -34,6 +35,12 @@ def test_links_between_pages_resolve(page: Path) -> None:
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_the_code_files_that_the_docs_name_exist() -> None:
+    for page in DOCS.glob("*.md"):
+        for name in set(_FILE.findall(page.read_text())) - {"flowerconfig.py"}:
+            assert any((root / name).is_file() for root in (ROOT, ROOT / "tarsy_tasks")), f"{page.name}: {name}"
 
 
 def test_the_index_lists_every_page() -> None:
