@@ -10,7 +10,7 @@ import tarsy_tasks
 ROOT = Path(tarsy_tasks.__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])
-_CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_NOT_TEXT = re.compile(r"^```.*?^```$|`[^`\n]+`|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`([\w./-]+\.py)`")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -18,7 +18,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 def links(page: Path) -> list[str]:
     """The targets of a page's links within the project."""
-    targets: list[str] = _LINK.findall(_CODE.sub("", page.read_text()))
+    targets: list[str] = _LINK.findall(_NOT_TEXT.sub("", page.read_text()))
     return [target for target in targets if not target.startswith(("https://", "http://"))]
 
 
