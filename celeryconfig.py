@@ -1,7 +1,7 @@
 """Celery settings of this deployment: workers, beat and the command line read this file from their working directory.
 
-The package has a safe default for everything; the values in this file override it. Any Celery setting is allowed, under its
-lower-case name. Redis itself comes from TARSY_REDIS_URL.
+The package has a safe default for everything; the values in this file override it. Any Celery setting is allowed, under
+its lower-case name. Redis itself comes from TARSY_REDIS_URL.
 """
 
 # Calls that one worker process holds in flight. They wait on threads. For more than 512, start more processes.
