@@ -1,10 +1,10 @@
 """Celery settings of this deployment: workers, beat and the command line read this file from their working directory.
 
-Everything has a safe default in the package; what stands here wins over it. Any Celery setting may be written, by its
-lower-case name. Redis itself comes from TARSY_REDIS_URL.
+The package has a safe default for everything; the values in this file override it. Any Celery setting is allowed, under
+its lower-case name. Redis itself comes from TARSY_REDIS_URL.
 """
 
-# Calls that one worker process holds in flight. They wait on threads: 256 to 512 is fine, then start more processes.
+# Calls that one worker process holds in flight. They wait on threads. For more than 512, start more processes.
 worker_concurrency = 256
 
 # Seconds that running calls may still take after SIGQUIT (or a second Ctrl-C) before they are cancelled in the MCP
@@ -14,5 +14,5 @@ worker_soft_shutdown_timeout = 10.0
 # Seconds that results stay in Redis.
 result_expires = 3600
 
-# Flower shows calls one by one only when workers send events, which costs 10 to 15 % of a worker's CPU.
+# Flower's own task list shows single calls only if workers send events. Events cost worker CPU.
 worker_send_task_events = True

@@ -1,4 +1,4 @@
-"""A synchronous agent: list the tools, call one, read what came of it. Run it beside `tarsy-tasks up`.
+"""A synchronous agent: list the tools, call one, print the result. Start `tarsy-tasks up` first.
 
 python examples/agent.py SERVER.TOOL '{"argument": "value"}'
 """
@@ -11,6 +11,7 @@ from tarsy_tasks import ToolCall, ToolExecutor
 def main() -> None:
     name, arguments = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "{}"
     with ToolExecutor(timeout_s=30, agent_id="example") as tools:
+        tools.list_tools()
         print(tools.prompt_section())
         result = tools.execute(ToolCall(id="call_1", name=name, arguments=arguments))
     print(f"\n{result.outcome} {result.error_code or ''}\n{result.content}")
