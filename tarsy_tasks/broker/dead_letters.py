@@ -49,7 +49,7 @@ class DeadLetter:
     Attributes:
         id: Of a call the task id, which its agent knows, too.
         queue: Where it came from, None if that cannot be read.
-        set_aside_at: Seconds since the epoch, by the clock of Redis.
+        moved_at: Seconds since the epoch, by the clock of Redis.
         kept_s: For how many seconds it is kept.
         size_bytes: Length of the message as it lies in Redis.
         task: Name of the Celery task, None if it was not read.
@@ -60,7 +60,7 @@ class DeadLetter:
 
     id: str
     queue: str | None
-    set_aside_at: float
+    moved_at: float
     kept_s: int
     size_bytes: int
     task: str | None = None

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 
-__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "release_lease"]
+__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "leased", "release_lease"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +40,14 @@ _GUARDED = "tarsy.call_tool"
 _NARROW_POLL_S = 0.1
 """How long a poll that leaves out a queue lasts, where Redis does not let it be ended sooner."""
 
-held: dict[str, Delivery] = {}
+leased: dict[str, Delivery] = {}
 """What this process took and has neither answered nor given back, by delivery: the leases that it has to renew. It
 outlives channels, as the calls do: they go on while the connection to Redis is made anew."""
 
 
 def release_lease(delivery: Delivery) -> None:
     """Renew the lease of a message no longer."""
-    held.pop(_name(delivery), None)
+    leased.pop(_name(delivery), None)
 
 
 def _name(delivery: Delivery) -> str:
@@ -95,7 +95,7 @@ class QoS(kombu_redis.QoS):
             raise RedisConnectionError(f"Redis lets no message be taken: {error}") from error
         # A call may come to one process twice: kombu's tag is that of the delivery, the one in the books the call's.
         message.delivery_tag = self.channel.taking = _name(delivery)
-        message.delivery = held[_name(delivery)] = delivery
+        message.delivery = leased[_name(delivery)] = delivery
         virtual.QoS.append(self, message, message.delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -194,7 +194,7 @@ class Channel(kombu_redis.Channel):
             # kombu lets what is no message of Celery's end the worker. Its text may hold arguments: it is not printed.
             logger.critical("a message from %s cannot be read: %s", self.popped_from or "a queue", type(error).__name__)
             # If it is on the books, its lease lapses, and after a few deliveries it is set aside.
-            if delivery := held.pop(self.taking, None):
+            if delivery := leased.pop(self.taking, None):
                 with suppress(RedisError, OSError):
                     self.deliveries.mark_isolated(delivery.tag)
             raise Empty from None

@@ -26,13 +26,13 @@ class Swept:
 
     Attributes:
         restored: Tags of messages that went back to their queues.
-        set_aside: Tags of those that were set aside within the last minute, by whomever: whoever did may have died
+        dead_letters: Tags of those that were set aside within the last minute, by whomever: whoever did may have died
             before it said so.
         unwanted: Tags and queues of those that wait, and that nobody can want any more.
     """
 
     restored: tuple[str, ...] = ()
-    set_aside: tuple[str, ...] = ()
+    dead_letters: tuple[str, ...] = ()
     unwanted: tuple[tuple[str, str], ...] = ()
 
 

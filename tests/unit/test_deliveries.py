@@ -55,7 +55,7 @@ def sweep(books: Deliveries, *, until: str) -> Swept:
 
     def found() -> Swept | None:
         swept = books.sweep(LEASE_S, LEASE_S / 2)
-        return swept if swept.restored or swept.set_aside else None
+        return swept if swept.restored or swept.dead_letters else None
 
     swept = wait_until(found, until, 5)
     assert swept is not None
@@ -136,8 +136,8 @@ def test_a_message_whose_workers_died_too_often_is_set_aside(books: Deliveries, 
         pop(client)
         assert books.take(QUEUE, "a", lambda: "").count == count
         swept = sweep(books, until="its lease lapses")
-    assert swept.set_aside == ("a",)
-    assert books.sweep(LEASE_S, LEASE_S / 2).set_aside == ("a",), "told again: whoever was told may have died"
+    assert swept.dead_letters == ("a",)
+    assert books.sweep(LEASE_S, LEASE_S / 2).dead_letters == ("a",), "told again: whoever was told may have died"
     assert is_clean(client)
     assert MESSAGE.encode() in (client.get(keys.dead_letter_key("a")) or b"")
     assert client.ttl(keys.dead_letter_key("a")) > 0
@@ -161,7 +161,7 @@ def test_damaged_books_are_set_aside_and_hold_up_no_other(
     def both() -> bool:
         swept = books.sweep(LEASE_S, LEASE_S / 2)
         restored.extend(swept.restored)
-        return bool(restored) and swept.set_aside == ("damaged",)
+        return bool(restored) and swept.dead_letters == ("damaged",)
 
     wait_until(both, "the damaged one is set aside, and the other comes back", 5)
     assert restored == ["a"]
@@ -177,7 +177,7 @@ def test_a_call_is_not_set_aside_for_what_happened_beside_it(books: Deliveries, 
     pop(client)
     books.take(QUEUE, "a", lambda: "", is_isolated=False)
     books.mark_isolated("a")
-    assert sweep(books, until="it was lost when it ran alone").set_aside == ("a",)
+    assert sweep(books, until="it was lost when it ran alone").dead_letters == ("a",)
 
 
 def test_a_call_that_kills_before_its_turn_comes_is_set_aside_in_the_end(
@@ -190,7 +190,7 @@ def test_a_call_that_kills_before_its_turn_comes_is_set_aside_in_the_end(
         pop(client)
         deliveries = books.take(QUEUE, "a", lambda: "", is_isolated=False).count
         assert deliveries < 20
-        aside += sweep(books, until="its lease lapses").set_aside
+        aside += sweep(books, until="its lease lapses").dead_letters
     assert deliveries > MAX_DELIVERIES
 
 
@@ -539,7 +539,7 @@ def test_a_forged_message_is_set_aside_under_its_true_queue(books: Deliveries, c
     client.hset(keys.UNACKED, "a", f"mcp.vault\n\n{MESSAGE}")
     client.hset(keys.call_marker("a"), "lost_pops", "many")
     pop(client)
-    assert sweep(books, until="it is set aside").set_aside == ("a",)
+    assert sweep(books, until="it is set aside").dead_letters == ("a",)
     assert client.get(keys.dead_letter_key("a")) == f"{QUEUE}\n\n{MESSAGE}".encode()
 
 

@@ -32,7 +32,7 @@ def test_a_call_that_one_worker_took_twice_is_ended_once(redis_url: str) -> None
         channel.qos.append(other, other.delivery_tag)
         second.ack()
         other.reject()
-        assert not kombu_transport.held.keys() & {"one", "other"}
+        assert not kombu_transport.leased.keys() & {"one", "other"}
         assert channel.deliveries.exchange.execute(("HLEN", "tarsy:unacked")) == [0]
 
 
