@@ -18,6 +18,7 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.pipelines import execute_reading
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.counting import add_numbers
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, fails_its_calls
 from tarsy_tasks.telemetry.metrics import BUCKET_NAMES, FAILURES, Distribution
 
@@ -32,18 +33,6 @@ _CALL_NAMES = {f"{_CALLS}{outcome}": outcome for outcome in Outcome}
 _TOOK_NAMES = {f"{_TOOK}{bucket}": position for position, bucket in enumerate(BUCKET_NAMES)}
 _NAMES = frozenset({"up", "failing", "down", "checked", *_CALL_NAMES, *_TOOK_NAMES})
 
-_COUNT = """
--- Adds numbers to a hash. What is no number there, or no hash, gives way.
--- KEYS hash; ARGV its seconds to live, then names and numbers
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
-for i = 2, #ARGV, 2 do
-    local reply = redis.pcall('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1])
-    if type(reply) == 'table' and reply.err then redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
-end
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-"""
-
 
 def build_count(now: float, numbers: Mapping[str, Mapping[str, int]]) -> tuple[Any, ...]:
     """The Redis command that counts in the current minute.
@@ -52,13 +41,8 @@ def build_count(now: float, numbers: Mapping[str, Mapping[str, int]]) -> tuple[A
         now: Seconds since the epoch, by the clock of Redis.
         numbers: By server and name; at least one.
     """
-    fields = [
-        word
-        for server, found in numbers.items()
-        for name, number in found.items()
-        for word in (f"{name} {server}", number)
-    ]
-    return ("EVAL", _COUNT, 1, keys.minute_key(int(now) // 60), _TTL_S, *fields)
+    fields = {f"{name} {server}": number for server, found in numbers.items() for name, number in found.items()}
+    return add_numbers.command(keys.minute_key(int(now) // 60), numbers=fields, texts={}, ttls_s=[_TTL_S])
 
 
 def is_kept(name: str) -> bool:

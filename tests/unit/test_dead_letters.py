@@ -15,7 +15,7 @@ import redis
 
 from tarsy_tasks.broker import dead_letters, keys
 from tarsy_tasks.broker.dead_letters import DamagedMessage
-from tarsy_tasks.broker.deliveries import DEAD_LETTER_TTL_S
+from tarsy_tasks.broker.sweep import DEAD_LETTER_TTL_S
 from tarsy_tasks.masking.edits import MASK
 
 QUEUE = "mcp.desk"
@@ -106,7 +106,7 @@ def test_a_key_of_another_kind_is_damaged_too(client: redis.Redis) -> None:
     client.hset(keys.dead_letter_key("a"), "x", "y")
     client.zadd(keys.DEAD_LETTERS, {"a": 1})
     [found], _ = dead_letters.load_latest(client, 10)
-    assert "no string" in (found.damage or "")
+    assert "not hold a string" in (found.damage or "")
     with pytest.raises(DamagedMessage):
         dead_letters.retry(client, "a")
     assert dead_letters.drop(client, "a")

