@@ -40,8 +40,8 @@ class _Kind(NamedTuple):
     types: tuple[type, ...]
     in_lua: str = "{}"
     """The value in Lua, with `{}` for the text that Redis hands to the script."""
-    encode: Callable[[Any], Any] | None = None
-    """Gives what the client can send; None: the value itself."""
+    sent: str = "{}"
+    """What is sent, in Python, with `{}` for the value."""
 
 
 _KINDS: dict[Any, _Kind] = {
@@ -50,8 +50,8 @@ _KINDS: dict[Any, _Kind] = {
     str | bytes: _Kind((str, bytes)),
     int: _Kind((int,), "tonumber({})"),
     float: _Kind((int, float), "tonumber({})"),
-    bool: _Kind((bool,), "({} == '1')", int),
-    Table: _Kind((dict, list, tuple), "cjson.decode({})", json.dumps),
+    bool: _Kind((bool,), "({} == '1')", "int({})"),
+    Table: _Kind((dict, list, tuple), "cjson.decode({})", "dumps({})"),
 }
 
 
@@ -67,28 +67,38 @@ class Script(Generic[P, R]):
         self._name = declaration.__name__
         words = set(re.findall(r"\w+", re.sub("--.*", "", text)))
         hints = get_type_hints(declaration, include_extras=True)
-        parameters = inspect.signature(declaration).parameters
+        slots = inspect.signature(declaration).parameters
         known = {name: key for name, key in known.items() if name in words}
         sources = {key[1] for key in known.values() if not isinstance(key, str)}
-        for name in (*parameters, *sources):
-            if name not in parameters or hints[name] not in _KINDS or name not in words | sources:
+        for name in (*slots, *sources):
+            if name not in slots or hints[name] not in _KINDS or name not in words | sources:
                 raise TypeError(f"script {self._name}: the slot {name} is not declared, not used, or of no known type")
-        more = next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), None)
-        slots = sorted((name for name in parameters if name != more), key=lambda name: hints[name] != Key)
-        keys = [*known, *(name for name in slots if hints[name] == Key)]
-        self._known = tuple(known.values())
-        self._key_count = len(keys) - len(known)
-        self._slots = [(name, _KINDS[hints[name]].types) for name in slots]
-        encoders = ((name, _KINDS[hints[name]].encode) for name in slots)
-        self._encoders = [(place, encode) for place, (_, encode) in enumerate(encoders) if encode is not None]
-        self._checked: set[tuple[type, ...]] = set()
-        lines = [f"local {name} = KEYS[{n}]" for n, name in enumerate(keys, start=1)]
-        for n, name in enumerate(slots[self._key_count :], start=1):
-            lines.append(f"local {name} = {_KINDS[hints[name]].in_lua.format(f'ARGV[{n}]')}")
+        more = next((name for name, slot in slots.items() if slot.kind is slot.VAR_POSITIONAL), None)
+        keys = [name for name in slots if hints[name] == Key and name != more]
+        arguments = {name: _KINDS[hints[name]] for name in slots if name not in (*keys, more)}
+        lines = [f"local {name} = KEYS[{n}]" for n, name in enumerate((*known, *keys), start=1)]
         if more is not None:
-            lines.append(f"local {more} = {{unpack(KEYS, {len(keys) + 1})}}")
+            lines.append(f"local {more} = {{unpack(KEYS, {len(lines) + 1})}}")
+        lines += [
+            f"local {name} = {kind.in_lua.format(f'ARGV[{n}]')}" for n, (name, kind) in enumerate(arguments.items(), 1)
+        ]
         self._text = "\n".join([*(() if grows else ("#!lua flags=allow-oom",)), *lines, text])
         self._digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
+
+        # Every call of a tool takes three scripts: so what puts their values in order is compiled, as in a named tuple.
+        self._types = {name: _KINDS[hints[name]].types for name in (*keys, *arguments)}
+        builders = {f"build_{name}": key[0] for name, key in known.items() if not isinstance(key, str)}
+        checked = {
+            name: f"({name} if {name}.__class__ in types[{name!r}] else check({name!r}, {name}))"
+            for name in self._types
+        }
+        sent = [repr(key) if isinstance(key, str) else f"build_{name}({key[1]})" for name, key in known.items()]
+        sent += [*(checked[name] for name in keys), "*more"]
+        sent += [kind.sent.format(checked[name]) for name, kind in arguments.items()]
+        code = f"lambda *more, {', '.join(self._types)}: [{len(known) + len(keys)} + len(more), {', '.join(sent)}]"
+        scope = {**builders, "types": self._types, "check": self._check, "dumps": json.dumps}
+        self._arrange = eval(code, scope)  # noqa: S307 - all of its names are of the declaration
+        self._arrange.__qualname__ = f"script {self._name}"
 
     def run(self, exchange: RedisExchange, *more: P.args, **slots: P.kwargs) -> R:
         """Run it, and return what it returns.
@@ -97,7 +107,7 @@ class Script(Generic[P, R]):
             TypeError: A slot is missing, unknown or of another type.
             RedisError: As `RedisExchange.execute`.
         """
-        arguments = self._arrange(more, slots)
+        arguments = self._arrange(*more, **slots)
         try:
             return exchange.execute(("EVALSHA", self._digest, *arguments))[0]
         except NoScriptError:
@@ -106,31 +116,13 @@ class Script(Generic[P, R]):
 
     def command(self, *more: P.args, **slots: P.kwargs) -> tuple[Any, ...]:
         """The Redis command that runs it, for pipelines and other clients. Raises `TypeError` as `run` does."""
-        return ("EVAL", self._text, *self._arrange(more, slots))
+        return ("EVAL", self._text, *self._arrange(*more, **slots))
 
-    def _arrange(self, more: tuple[Any, ...], slots: Mapping[str, Any]) -> list[Any]:
-        """The number of keys, the keys and the arguments, in the order of the text."""
-        try:
-            values = [slots[name] for name, _ in self._slots]
-        except KeyError as missing:
-            raise TypeError(f"script {self._name}: no value for the slot {missing}") from None
-        types = tuple(map(type, values))
-        if types not in self._checked or len(slots) != len(values):  # each combination of types is checked once
-            self._check(slots)
-            self._checked.add(types)
-        for place, encode in self._encoders:
-            values[place] = encode(values[place])
-        known = [key if isinstance(key, str) else key[0](slots[key[1]]) for key in self._known]
-        keys = [*known, *values[: self._key_count], *more]
-        return [len(keys), *keys, *values[self._key_count :]]
-
-    def _check(self, slots: Mapping[str, Any]) -> None:
-        types = dict(self._slots)
-        for name, value in slots.items():
-            if name not in types:
-                raise TypeError(f"script {self._name}: there is no slot {name}")
-            if not isinstance(value, types[name]) or (isinstance(value, bool) and bool not in types[name]):
-                raise TypeError(f"script {self._name}: the slot {name} cannot be a {type(value).__name__}")
+    def _check(self, name: str, value: Any) -> Any:
+        types = self._types[name]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise TypeError(f"script {self._name}: the slot {name} cannot be a {type(value).__name__}")
+        return value
 
 
 def script(
