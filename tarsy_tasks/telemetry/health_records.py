@@ -150,7 +150,7 @@ class ServerHealth(BaseModel):
 
 def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     """The health of each server, from a redis-py client of the database that workers write to."""
-    from tarsy_tasks.broker.pipelines import execute_reading
+    from tarsy_tasks.broker.key_types import execute_reading
 
     names = list(servers)
     if not names:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.pipelines import execute_reading
+from tarsy_tasks.broker.key_types import execute_reading
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.counting import add_numbers
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, fails_its_calls

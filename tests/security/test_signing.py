@@ -150,7 +150,7 @@ def test_what_was_changed_on_its_way_is_refused(worker: Worker, agent: Pair, app
     assert b'"echo"' in signed
     send(redis_url, "tampered", base64.b64encode(signed.replace(b'"echo"', b'"wait"')), "application/data")
     assert answer_to(redis_url, "tampered")["result"]["exc_type"] == "DecodeError"
-    worker.wait_for_log("it is not that of authority")
+    worker.wait_for_log("it was not made by authority")
     assert is_well(worker, agent, app_with)
 
 
@@ -173,7 +173,7 @@ def test_what_is_signed_and_no_json_is_never_read(
     send(redis_url, task_id, signed, "application/data")
     assert answer_to(redis_url, task_id)["status"] == "FAILURE"
     assert not trace.exists()
-    worker.wait_for_log("what is signed is no JSON")
+    worker.wait_for_log("the signed body is not JSON")
     assert is_well(worker, agent, app_with)
 
 
@@ -253,7 +253,7 @@ def unsigned(environment: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"TARSY_SIGNING_KEY": ""}, "belong together"),
+        ({"TARSY_SIGNING_KEY": ""}, "together"),
         ({"TARSY_SIGNING_KEY": "/nowhere/key"}, "/nowhere/key"),
         ({"TARSY_SIGNING_CERTIFICATE": "expired.pem"}, "has expired"),
         ({"TARSY_SIGNING_CERTIFICATE": "agent.key"}, "cannot be signed"),

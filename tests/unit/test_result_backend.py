@@ -61,9 +61,9 @@ def test_to_the_thread_that_consumes_messages_a_full_redis_is_one_that_is_away(v
     backend.stopping = threading.Event()
     with redis.Redis.from_url(url) as client:
         client.config_set("maxmemory", 1)
-    with pytest.raises(RedisConnectionError, match="takes no result"):
+    with pytest.raises(RedisConnectionError, match="refuses the result"):
         backend.mark_as_failure("a task", ValueError("no call"))
-    with pytest.raises(RedisConnectionError, match="takes no result"):
+    with pytest.raises(RedisConnectionError, match="refuses the result"):
         backend.mark_as_revoked("a task", "cancelled")
 
 
