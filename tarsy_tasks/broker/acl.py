@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
@@ -166,24 +167,17 @@ def _login(name: str, password: str | None) -> tuple[str, ...]:
     return ("on", f"#{hashlib.sha256(password.encode()).hexdigest()}")
 
 
-def _allow(commands: Iterable[str], names: _Names = (), channels: _Names = ()) -> str:
-    return " ".join([*(f"+{each}" for each in commands), *(f"~{each}" for each in names), *_listen(channels)])
+def _allow(commands: Iterable[str], names: _Names = (), channels: _Names = (), access: str = "") -> str:
+    parts = (("+", commands), (f"{access}~", names), ("&", channels))
+    return " ".join(f"{sign}{each}" for sign, all_of_them in parts for each in all_of_them)
 
 
-def _select(commands: Iterable[str], names: _Names = (), channels: _Names = ()) -> str:
-    return f"({_allow(commands, names, channels)})"
+def _select(commands: Iterable[str], names: _Names = (), channels: _Names = (), access: str = "") -> str:
+    return f"({_allow(commands, names, channels, access)})"
 
 
-def _select_reading(commands: Iterable[str], names: _Names) -> str:
-    return f"({' '.join([*(f'+{each}' for each in commands), *(f'%R~{each}' for each in names)])})"
-
-
-def _select_writing(commands: Iterable[str], names: _Names) -> str:
-    return f"({' '.join([*(f'+{each}' for each in commands), *(f'%W~{each}' for each in names)])})"
-
-
-def _listen(channels: _Names) -> list[str]:
-    return [f"&{each}" for each in channels]
+_select_reading = partial(_select, access="%R")
+_select_writing = partial(_select, access="%W")
 
 
 def _agent(agent: AgentUser, database: int) -> list[str]:

@@ -16,6 +16,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.messages import DamagedMessage, InFlightEntry, read_entry
 from tarsy_tasks.broker.script import NOW, Key, script
 from tarsy_tasks.broker.signing import sign
+from tarsy_tasks.broker.steps import KEYS
 
 __all__ = ["DamagedMessage", "DeadLetter", "drop", "load", "load_arguments", "load_latest", "retry"]
 
@@ -32,7 +33,7 @@ _CALLER = ("call_id", "agent_id", "run_id")
     r"""
     local found = redis.call('GET', dead_letter)
     if not found or redis.sha1hex(found) ~= digest or redis.call('HEXISTS', unacked, tag) == 1 then return 0 end
-    redis.call('DEL', dead_letter, marker, result, withdrawn)
+    redis.call('DEL', dead_letter, marker, stored_result, withdrawn)
     redis.call('ZREM', dead_letters, tag)
     redis.call('HSET', unacked, tag, queue .. '\n\n' .. message)
     redis.call('ZADD', waiting, now, tag)
@@ -40,16 +41,7 @@ _CALLER = ("call_id", "agent_id", "run_id")
     redis.call('LPUSH', queue, message)
     return 1
     """,
-    known={
-        "dead_letter": (keys.dead_letter_key, "tag"),
-        "dead_letters": keys.DEAD_LETTERS,
-        "marker": (keys.call_marker, "tag"),
-        "queues": keys.QUEUES,
-        "result": (keys.result_key, "tag"),
-        "unacked": keys.UNACKED,
-        "waiting": (keys.waiting_key, "home"),
-        "withdrawn": (keys.withdrawn_key, "tag"),
-    },
+    known=KEYS,
     grows=True,
 )
 def _retry(*, queue: Key, home: str, tag: str, digest: str, message: str) -> int: ...

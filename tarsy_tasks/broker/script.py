@@ -65,7 +65,7 @@ class Script(Generic[P, R]):
 
     def __init__(self, declaration: Callable[P, R], text: str, known: Mapping[str, KnownKey], *, grows: bool) -> None:
         self._name = declaration.__name__
-        words = set(re.findall(r"\w+", re.sub("--.*", "", text)))
+        words = set(re.findall(r"\w+", re.sub("""'[^']*'|"[^"]*"|--.*""", "", text)))
         hints = get_type_hints(declaration, include_extras=True)
         slots = inspect.signature(declaration).parameters
         known = {name: key for name, key in known.items() if name in words}

@@ -16,6 +16,7 @@ from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, scri
 __all__ = [
     "ENDED_TTL_S",
     "ENTRIES",
+    "KEYS",
     "MARKER_TTL_S",
     "acknowledge",
     "answer",
@@ -57,20 +58,25 @@ _RECORD = f"""
     end
     """
 
-_KEYS: dict[str, KnownKey] = {
+KEYS: dict[str, KnownKey] = {
     "unacked": keys.UNACKED,
     "leases": keys.LEASES,
     "queues": keys.QUEUES,
+    "sweeps": keys.SWEEPS,
+    "dead_letters": keys.DEAD_LETTERS,
     "audit": keys.AUDIT,
     "waiting": (keys.waiting_key, "home"),
     "marker": (keys.call_marker, "tag"),
     "withdrawn": (keys.withdrawn_key, "tag"),
+    "dead_letter": (keys.dead_letter_key, "tag"),
+    "stored_result": (keys.result_key, "tag"),
 }
-_step = partial(script, constants(marker_ttl_s=MARKER_TTL_S, ended_ttl_s=ENDED_TTL_S), known=_KEYS)
+"""The keys of calls, by slot; `home` is a queue without its priority."""
+
+_step = partial(script, constants(marker_ttl_s=MARKER_TTL_S, ended_ttl_s=ENDED_TTL_S), known=KEYS)
 _LEASE = r"local lease = home .. '\n' .. tag"
 
 
-# `home` is the queue without its priority.
 @_step(
     NOW,
     r"""

@@ -7,8 +7,8 @@ enough.
 from dataclasses import dataclass
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.script import NOW, KnownKey, constants, script
-from tarsy_tasks.broker.steps import ENTRIES, MARKER_TTL_S
+from tarsy_tasks.broker.script import NOW, constants, script
+from tarsy_tasks.broker.steps import ENTRIES, KEYS, MARKER_TTL_S
 
 __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
 
@@ -37,15 +37,6 @@ class Swept:
     restored: tuple[str, ...] = ()
     dead_letters: tuple[str, ...] = ()
     unwanted: tuple[tuple[str, str], ...] = ()
-
-
-_KEYS: dict[str, KnownKey] = {
-    "unacked": keys.UNACKED,
-    "queues": keys.QUEUES,
-    "leases": keys.LEASES,
-    "sweeps": keys.SWEEPS,
-    "dead_letters": keys.DEAD_LETTERS,
-}
 
 
 # Returns the attributes of `Swept`; the queues of the unwanted messages come last.
@@ -104,7 +95,7 @@ _KEYS: dict[str, KnownKey] = {
             put_back(tag, entry, home, (is_isolated and count >= max_deliveries) or count >= most_deliveries)
         end
     end
-    local function look(tag, home, waiting)
+    local function look(tag, home, place)
         local entry = redis.call('HGET', unacked, tag)
         local queue, garbage_at, message, length
         if entry then queue, garbage_at, message = split_entry(entry) end
@@ -113,7 +104,7 @@ _KEYS: dict[str, KnownKey] = {
             length = redis.pcall('LLEN', queue)
         end
         if not entry then
-            redis.call('ZREM', waiting, tag)
+            redis.call('ZREM', place, tag)
         elseif not queue then
             put_back(tag, entry, home, true)
         elseif garbage_at ~= '' and now > (tonumber(garbage_at) or 0) then
@@ -121,7 +112,7 @@ _KEYS: dict[str, KnownKey] = {
             homes[#homes + 1] = home
         elseif type(length) == 'table' or length > search_limit
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', search_limit) then
-            redis.call('ZADD', waiting, now, tag)  -- it waits: the next look is a lease later
+            redis.call('ZADD', place, now, tag)  -- it waits: the next look is a lease later
         else
             -- Popped for a connection that broke; or it ended its worker before that could take it.
             local pops = redis.pcall('HINCRBY', marker_prefix .. tag, 'lost_pops', 1)
@@ -130,17 +121,17 @@ _KEYS: dict[str, KnownKey] = {
         end
     end
     for _, home in ipairs(redis.call('ZRANGE', queues, 0, search_limit)) do
-        local waiting = waiting_prefix .. home
-        for _, tag in ipairs(redis.call('ZRANGEBYSCORE', waiting, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do
-            look(tag, home, waiting)
+        local place = waiting_prefix .. home
+        for _, tag in ipairs(redis.call('ZRANGEBYSCORE', place, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do
+            look(tag, home, place)
         end
         -- Of many queues the next sweep begins with others.
-        if redis.call('EXISTS', waiting) == 0 then redis.call('ZREM', queues, home)
+        if redis.call('EXISTS', place) == 0 then redis.call('ZREM', queues, home)
         else redis.call('ZADD', queues, now, home) end
     end
     redis.call('EXPIRE', queues, marker_ttl_s)
     return {restored, redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf'), unwanted, homes}
     """,
-    known=_KEYS,
+    known=KEYS,
 )
 def sweep(*, lease_s: float, quiet_s: float) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes]]: ...

@@ -1,11 +1,14 @@
-"""Adding up in Redis what all workers count.
+"""Adding up what workers count, in memory and in Redis.
 
-Owns the one script that does it. What the numbers are, `metrics` and `history` say.
+What the numbers are, `metrics` and `history` say.
 """
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from tarsy_tasks.broker.script import Key, Table, constants, script
 
-__all__ = ["add_numbers"]
+__all__ = ["add_numbers", "add_up"]
 
 _MOST_FIELDS = 100_000
 """A hash with more is damaged, or its servers name their tools without end: it is counted from zero again."""
@@ -34,3 +37,11 @@ _MOST_FIELDS = 100_000
     grows=True,
 )
 def add_numbers(*hashes: Key, numbers: Table, texts: Table, ttls_s: Table) -> None: ...
+
+
+def add_up(all_numbers: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of each number, by name."""
+    total: Counter[str] = Counter()
+    for numbers in all_numbers:
+        total.update(numbers)
+    return dict(total)

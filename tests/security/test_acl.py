@@ -427,9 +427,9 @@ def test_passwords_are_printed_as_digests_and_who_has_none_is_off(tmp_path: Path
         ((), {"TARSY_ACL_WORKER_FILE": "/nowhere"}, "TARSY_ACL_WORKER_FILE"),
         (("--agent", "sre"), {}, "not of the form"),
         (("--agent", "sre=desk,"), {}, "not of the form"),
-        (("--agent", "worker=desk"), {}, "no name for a Redis user"),
-        (("--agent", "sre=desk ~*"), {}, "no id of an MCP server"),
-        (("--agent", "sre=desk\n"), {}, "no id of an MCP server"),
+        (("--agent", "worker=desk"), {}, "cannot be the name of a Redis user"),
+        (("--agent", "sre=desk ~*"), {}, "is not the id of an MCP server"),
+        (("--agent", "sre=desk\n"), {}, "is not the id of an MCP server"),
     ],
 )
 def test_what_can_be_no_rule_is_refused(words: tuple[str, ...], environment: dict[str, str], said: str) -> None:

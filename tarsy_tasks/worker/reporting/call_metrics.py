@@ -21,7 +21,7 @@ from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
-from tarsy_tasks.telemetry.counting import add_numbers
+from tarsy_tasks.telemetry.counting import add_numbers, add_up
 from tarsy_tasks.telemetry.history import build_count, is_kept
 from tarsy_tasks.telemetry.metrics import (
     FAILURES,
@@ -149,7 +149,7 @@ class CallMetrics:
                 ToolMetrics(
                     *label,
                     dict(self._totals.get(label, {})),
-                    _sum([minute.get(label, {}) for minute in recent]),
+                    add_up([minute.get(label, {}) for minute in recent]),
                     self._in_flight.get(label, 0),
                     self._errors.get(label),
                 )
@@ -211,7 +211,7 @@ class CallMetrics:
             with self._lock:
                 for label, numbers in pending.items():
                     if label[0] in refused:
-                        self._pending[label] = _sum([self._pending.get(label, {}), numbers])
+                        self._pending[label] = add_up([self._pending.get(label, {}), numbers])
                 self._pending_errors |= {label for label in errors if label[0] in refused}
                 self._pending_failures |= {server for server in failures if server in refused}
 
@@ -229,7 +229,7 @@ class CallMetrics:
             self._recent.popleft()
         kept = self._recent[-1][1]
         for label, found in numbers.items():
-            kept[label] = _sum([kept.get(label, {}), found])
+            kept[label] = add_up([kept.get(label, {}), found])
 
 
 def _fields_by_server(
@@ -252,7 +252,7 @@ def _numbers_of_minute(pending: Mapping[Label, Numbers]) -> dict[str, Numbers]:
     for (server, _), numbers in pending.items():
         kept = {name: value for name, value in numbers.items() if is_kept(name)}
         if kept:
-            counted[server] = _sum([counted.get(server, {}), kept])
+            counted[server] = add_up([counted.get(server, {}), kept])
     return counted
 
 
@@ -261,14 +261,6 @@ def _touch(pipeline: Any, key: str, member: str, now: float, lifetime_s: float) 
     pipeline.zadd(key, {member: now})
     pipeline.zremrangebyscore(key, "-inf", now - lifetime_s)
     pipeline.expire(key, int(lifetime_s))
-
-
-def _sum(all_numbers: list[Numbers]) -> Numbers:
-    total: Numbers = {}
-    for numbers in all_numbers:
-        for name, value in numbers.items():
-            total[name] = total.get(name, 0) + value
-    return total
 
 
 call_metrics = CallMetrics()
