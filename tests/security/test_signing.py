@@ -178,7 +178,7 @@ def test_what_is_signed_and_no_json_is_never_read(
 
 
 @pytest.mark.parametrize("body", [b"no base64!", base64.b64encode(b"a\x00\x01b")])
-def test_what_is_no_signed_message_at_all_is_refused(
+def test_what_is_not_a_signed_message_is_refused(
     worker: Worker, agent: Pair, app_with: Any, redis_url: str, body: bytes
 ) -> None:
     task_id = f"garbage {len(body)}"
@@ -215,7 +215,7 @@ def test_workers_answer_operators_who_sign(
     assert worker.process.poll() is None
 
 
-def test_a_signed_message_that_was_set_aside_is_signed_again_by_the_operator(
+def test_a_retried_dead_letter_is_signed_by_the_operator(
     worker: Worker, pairs: dict[str, Pair], agent: Pair, trusted: Path, redis_url: str
 ) -> None:
     body = base64.b64encode(serializer_of(agent).serialize(MESSAGE).encode()).decode()
