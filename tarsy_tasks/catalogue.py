@@ -210,7 +210,7 @@ def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer
     """What is known of servers, from a redis-py client; without those that were never listed, or that cannot be read:
     they are damaged, or another version wrote them.
     """
-    from tarsy_tasks.broker.pipelines import execute_reading
+    from tarsy_tasks.broker.key_types import execute_reading
 
     names = list(servers)
     pipeline = redis.pipeline(transaction=False)

@@ -8,7 +8,8 @@ from typing import Any
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.broker.deliveries import MARKER_TTL_S, CallState, Delivery
+from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.steps import MARKER_TTL_S
 
 __all__ = ["AsyncDeliveries"]
 
@@ -34,9 +35,9 @@ class AsyncDeliveries:
         Returns:
             Why the audit takes none, and then it has not begun; or an empty text.
         """
-        names = (keys.call_marker(delivery.tag), keys.AUDIT, keys.withdrawn_key(delivery.tag))
-        arguments = (owner, after or owner, MARKER_TTL_S, "1" if is_audited else "")
-        state, other, *trouble = await steps.BEGIN.run_async(self.exchange, names, *arguments)
+        state, other, *trouble = await steps.begin.run_async(
+            self.exchange, tag=delivery.tag, owner=owner, earlier_owner=after or owner, is_audited=is_audited
+        )
         if trouble:
             return _text(trouble[0])
         delivery.state = CallState(_text(state))
@@ -45,7 +46,7 @@ class AsyncDeliveries:
 
     async def unbegin(self, tag: str, owner: str) -> None:
         """Remove a begin marker: the call was not sent after all."""
-        await steps.UNBEGIN.run_async(self.exchange, (keys.call_marker(tag),), owner)
+        await steps.unbegin.run_async(self.exchange, tag=tag, owner=owner)
 
     async def mark_isolated(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this one is lost too, the call is to blame."""
@@ -58,7 +59,7 @@ class AsyncDeliveries:
 
     async def is_alive(self, instance: str, within_s: float) -> bool:
         """As `fleet.is_alive`."""
-        return fleet.judge_alive(await self.exchange.execute(*fleet.alive_commands(instance)), within_s)
+        return fleet.is_alive(await self.exchange.execute(*fleet.ask_alive(instance)), within_s)
 
     async def sync(self, clock: RedisClock) -> None:
         """Set a clock by that of Redis."""

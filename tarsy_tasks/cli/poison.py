@@ -111,7 +111,7 @@ def _row(message: DeadLetter) -> tuple[str, ...]:
     mask = _short(_masker_of(message))
     agent = mask((message.caller or {}).get("agent_id", ""))
     what = mask(message.tool or message.queue or "")
-    return (message.id, what, _time(message.set_aside_at), str(message.size_bytes), agent, message.damage or "")
+    return (message.id, what, _time(message.moved_at), str(message.size_bytes), agent, message.damage or "")
 
 
 def _as_json(message: DeadLetter) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _as_json(message: DeadLetter) -> dict[str, Any]:
         "task": message.task and mask(message.task),
         "tool": message.tool and mask(message.tool),
         "caller": message.caller and {name: mask(value) for name, value in message.caller.items()},
-        "set_aside_at": _time(message.set_aside_at),
+        "set_aside_at": _time(message.moved_at),
         "kept_s": message.kept_s,
         "size_bytes": message.size_bytes,
         "damage": message.damage,

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.key_types import is_wrong_type
-from tarsy_tasks.broker.pipelines import execute_reading
+from tarsy_tasks.broker.key_types import execute_reading, is_wrong_type
 from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, ServerHealth, read_health

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import fleet
 from tarsy_tasks.broker.deliveries import Deliveries
-from tarsy_tasks.broker.kombu_transport import held
+from tarsy_tasks.broker.kombu_transport import leased
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
@@ -100,7 +100,7 @@ class LeaseKeeper:
             fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
             if self._is_departing:
                 fleet.depart(deliveries.exchange, self.instance, self._servers)
-            if mine := held.copy():
+            if mine := leased.copy():
                 deliveries.renew(mine.values())
             self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
         if now >= self._sweep_at:
@@ -110,12 +110,12 @@ class LeaseKeeper:
                 logger.warning(
                     "put %d calls of lost workers back into their queues: %s", len(swept.restored), swept.restored
                 )
-            for tag in set(swept.set_aside) - self._recorded:
+            for tag in set(swept.dead_letters) - self._recorded:
                 logger.critical("dead letter: each worker that had the message was lost: %s", tag)
                 self._record_dead_letter(deliveries, tag)
                 self._app.backend.refuse(tag, PoisonMessage(tag))
                 self._recorded.add(tag)
-            self._recorded &= set(swept.set_aside)
+            self._recorded &= set(swept.dead_letters)
             for tag, queue in swept.unwanted:
                 entry = self._audit.write_of(tag, deliveries.entry_of(tag, queue), _never_started)
                 deliveries.discard(tag, queue, entry)

@@ -16,6 +16,7 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.models import ToolResult
+from tarsy_tasks.telemetry.counting import add_numbers, add_up
 from tarsy_tasks.telemetry.history import build_count, is_kept
 from tarsy_tasks.telemetry.metrics import (
     FAILURES,
@@ -38,36 +39,11 @@ Numbers = dict[str, int]
 _TTL_S = 30 * 24 * 3600
 _MOST_TOOLS = 1000
 """Of one server; calls of any further ones are counted without their names."""
-_MOST_FIELDS = 100_000
 _LONGEST_NAME = 128
 _LONGEST_ERROR = 300
 _LONGEST_WAIT_S = 24 * 3600.0
 """A wait that is longer comes from a wrong clock."""
 _RECENT_TTL_S = (RECENT_MINUTES + 1) * 60
-_ADD = """
--- Adds numbers to two hashes, and sets texts in the first. What is no number there, or no hash, gives way.
--- KEYS total, recent; ARGV most fields, their seconds to live, how many numbers, then names and values
-for i, key in ipairs(KEYS) do
-    local kind = redis.call('TYPE', key).ok
-    if kind ~= 'none' and (kind ~= 'hash' or redis.call('HLEN', key) > tonumber(ARGV[1])) then
-        redis.call('DEL', key)
-    end
-end
-local first_text = 5 + 2 * ARGV[4]
-for i = 5, first_text - 1, 2 do
-    for _, key in ipairs(KEYS) do
-        local reply = redis.pcall('HINCRBY', key, ARGV[i], ARGV[i + 1])
-        if type(reply) == 'table' and reply.err then
-            redis.call('HSET', key, ARGV[i], ARGV[i + 1])
-        end
-    end
-end
-for i = first_text, #ARGV, 2 do
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-end
-redis.call('EXPIRE', KEYS[1], ARGV[2])
-redis.call('EXPIRE', KEYS[2], ARGV[3])
-"""
 
 
 class CallMetrics:
@@ -185,7 +161,7 @@ class CallMetrics:
                 ToolMetrics(
                     *label,
                     dict(self._totals.get(label, {})),
-                    _sum([minute.get(label, {}) for minute in recent]),
+                    add_up([minute.get(label, {}) for minute in recent]),
                     self._in_flight.get(label, 0),
                     self._errors.get(label),
                 )
@@ -220,7 +196,6 @@ class CallMetrics:
                     in_flight.setdefault(server, {})[tool] = count
         fields = _fields_by_server(pending, errors)
         refused = set(fields)
-        add = redis.register_script(_ADD)
         try:
             with redis.pipeline(transaction=False) as pipeline:
                 pipeline.set(keys.in_flight_key(worker), json.dumps(in_flight), ex=int(IN_FLIGHT_TTL_S))
@@ -235,11 +210,9 @@ class CallMetrics:
                     pipeline.execute_command(*build_count(now, counted))
                 for server in servers:
                     numbers, texts = fields[server]
-                    add(
-                        [keys.metrics_key(server), keys.recent_metrics_key(server, minute)],
-                        [_MOST_FIELDS, _TTL_S, _RECENT_TTL_S, len(numbers), *_flat(numbers), *_flat(texts)],
-                        client=pipeline,
-                    )
+                    hashes = keys.metrics_key(server), keys.recent_metrics_key(server, minute)
+                    ttls_s = [_TTL_S, _RECENT_TTL_S]
+                    pipeline.execute_command(*add_numbers.command(*hashes, numbers=numbers, texts=texts, ttls_s=ttls_s))
                 replies = pipeline.execute(raise_on_error=False)
             added = replies[len(replies) - len(servers) :]
             refused = {server for server, reply in zip(servers, added, strict=True) if isinstance(reply, Exception)}
@@ -250,7 +223,7 @@ class CallMetrics:
             with self._lock:
                 for label, numbers in pending.items():
                     if label[0] in refused:
-                        self._pending[label] = _sum([self._pending.get(label, {}), numbers])
+                        self._pending[label] = add_up([self._pending.get(label, {}), numbers])
                 self._pending_errors |= {label for label in errors if label[0] in refused}
                 self._pending_failures |= {server for server in failures if server in refused}
 
@@ -268,7 +241,7 @@ class CallMetrics:
             self._recent.popleft()
         kept = self._recent[-1][1]
         for label, found in numbers.items():
-            kept[label] = _sum([kept.get(label, {}), found])
+            kept[label] = add_up([kept.get(label, {}), found])
 
 
 def _fields_by_server(
@@ -291,7 +264,7 @@ def _numbers_of_minute(pending: Mapping[Label, Numbers]) -> dict[str, Numbers]:
     for (server, _), numbers in pending.items():
         kept = {name: value for name, value in numbers.items() if is_kept(name)}
         if kept:
-            counted[server] = _sum([counted.get(server, {}), kept])
+            counted[server] = add_up([counted.get(server, {}), kept])
     return counted
 
 
@@ -300,15 +273,3 @@ def _touch(pipeline: Any, key: str, member: str, now: float, lifetime_s: float) 
     pipeline.zadd(key, {member: now})
     pipeline.zremrangebyscore(key, "-inf", now - lifetime_s)
     pipeline.expire(key, int(lifetime_s))
-
-
-def _flat(pairs: Mapping[str, int | str]) -> list[int | str]:
-    return [each for pair in pairs.items() for each in pair]
-
-
-def _sum(all_numbers: list[Numbers]) -> Numbers:
-    total: Numbers = {}
-    for numbers in all_numbers:
-        for name, value in numbers.items():
-            total[name] = total.get(name, 0) + value
-    return total

@@ -1,4 +1,4 @@
-"""What was set aside is shown, given back or dropped, whatever it looks like."""
+"""Dead letters are shown, retried or dropped, also damaged ones."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ import redis
 
 from tarsy_tasks.broker import dead_letters, keys
 from tarsy_tasks.broker.dead_letters import DamagedMessage
-from tarsy_tasks.broker.deliveries import DEAD_LETTER_TTL_S
+from tarsy_tasks.broker.sweep import DEAD_LETTER_TTL_S
 from tarsy_tasks.masking.edits import MASK
 
 QUEUE = "mcp.desk"
@@ -39,14 +39,14 @@ def message(args: Any = ("desk", "order", '{"item": "lamp"}', CALL), kwargs: Any
     }
 
 
-def set_aside(client: redis.Redis, tag: str, text: str | bytes | None = None, at: float | None = None) -> None:
-    books = f"{QUEUE}\n9.000\n{json.dumps(message())}" if text is None else text
-    client.set(keys.dead_letter_key(tag), books, ex=DEAD_LETTER_TTL_S)
+def add_dead_letter(client: redis.Redis, tag: str, text: str | bytes | None = None, at: float | None = None) -> None:
+    entry = f"{QUEUE}\n9.000\n{json.dumps(message())}" if text is None else text
+    client.set(keys.dead_letter_key(tag), entry, ex=DEAD_LETTER_TTL_S)
     client.zadd(keys.DEAD_LETTERS, {tag: time.time() if at is None else at})
 
 
 def test_a_message_is_described_without_its_arguments(client: redis.Redis) -> None:
-    set_aside(client, "a")
+    add_dead_letter(client, "a")
     found = dead_letters.load(client, "a")
     assert found is not None
     assert (found.queue, found.task, found.tool, found.damage) == (QUEUE, "tarsy.call_tool", "desk.order", None)
@@ -58,7 +58,7 @@ def test_a_message_is_described_without_its_arguments(client: redis.Redis) -> No
 
 def test_the_newest_come_first_and_no_more_than_asked_for(client: redis.Redis) -> None:
     for number in range(5):
-        set_aside(client, str(number), at=number)
+        add_dead_letter(client, str(number), at=number)
     client.delete(keys.dead_letter_key("1"))  # its time was over
     found, total = dead_letters.load_latest(client, 4)
     assert ([each.id for each in found], total) == (["4", "3", "2"], 5)
@@ -66,7 +66,7 @@ def test_the_newest_come_first_and_no_more_than_asked_for(client: redis.Redis) -
 
 def test_of_a_message_that_is_large_a_list_reads_only_the_head(client: redis.Redis) -> None:
     large = message(args=["desk", "order", "x" * 1024 * 1024, CALL])
-    set_aside(client, "a", f"{QUEUE}\n\n{json.dumps(large)}")
+    add_dead_letter(client, "a", f"{QUEUE}\n\n{json.dumps(large)}")
     [found], _ = dead_letters.load_latest(client, 10)
     assert (found.queue, found.tool, found.damage) == (QUEUE, None, None)
     assert found.size_bytes > 1024 * 1024
@@ -91,8 +91,8 @@ def test_of_a_message_that_is_large_a_list_reads_only_the_head(client: redis.Red
         b'\xff\n\n{"body": "[[], {}, null]", "headers": {}, "properties": {}}',
     ],
 )
-def test_damaged_messages_are_shown_and_stay_until_they_are_dropped(client: redis.Redis, text: bytes) -> None:
-    set_aside(client, "a", text)
+def test_damaged_dead_letters_are_shown_until_they_are_dropped(client: redis.Redis, text: bytes) -> None:
+    add_dead_letter(client, "a", text)
     [found], _ = dead_letters.load_latest(client, 10)
     assert found.damage
     with pytest.raises(DamagedMessage):
@@ -106,15 +106,15 @@ def test_a_key_of_another_kind_is_damaged_too(client: redis.Redis) -> None:
     client.hset(keys.dead_letter_key("a"), "x", "y")
     client.zadd(keys.DEAD_LETTERS, {"a": 1})
     [found], _ = dead_letters.load_latest(client, 10)
-    assert "no string" in (found.damage or "")
+    assert "not hold a string" in (found.damage or "")
     with pytest.raises(DamagedMessage):
         dead_letters.retry(client, "a")
     assert dead_letters.drop(client, "a")
 
 
-def test_arguments_of_foreign_producers_are_described_as_far_as_they_can_be(client: redis.Redis) -> None:
+def test_arguments_of_foreign_producers_are_shown_if_possible(client: redis.Redis) -> None:
     strange = message(args=[["no text"], None, 5, "no object"], kwargs={"more": "x"})
-    set_aside(client, "a", f"{QUEUE}\n\n{json.dumps(strange)}")
+    add_dead_letter(client, "a", f"{QUEUE}\n\n{json.dumps(strange)}")
     found = dead_letters.load(client, "a")
     assert found is not None
     assert (found.damage, found.caller) == (None, {})
@@ -126,7 +126,7 @@ def test_names_are_masked_before_they_are_cut(client: redis.Redis, redis_url: st
     token = f"ghp_{'a1B2' * 9}"
     for start in ("", "x" * 190 + " "):
         call = CALL | {"agent_id": start + token}
-        set_aside(client, "a", f"{QUEUE}\n\n{json.dumps(message(args=['desk', start + token, '', call]))}")
+        add_dead_letter(client, "a", f"{QUEUE}\n\n{json.dumps(message(args=['desk', start + token, '', call]))}")
         done = subprocess.run(
             [Path(sys.executable).with_name("tarsy-tasks"), "poison", "show", "a", "--json"],
             env={**os.environ, "TARSY_REDIS_URL": redis_url},
@@ -144,7 +144,7 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
     names = ("server", "tool", "arguments", "call")
     values = ("desk", "order", "x", dict(CALL))
     sent = message([], dict(zip(names, values, strict=True))) if by_name else message(values)
-    set_aside(client, "a", f"{QUEUE}\n9.000\n{json.dumps(sent)}")
+    add_dead_letter(client, "a", f"{QUEUE}\n9.000\n{json.dumps(sent)}")
     client.hset(keys.call_marker("a"), mapping={"mark": "begun", "owner": "dead 3", "deliveries": 3})
     client.set(keys.result_key("a"), "set aside")
     client.lpush(QUEUE, "another")
@@ -166,7 +166,7 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
 
 
 def test_what_lies_in_a_queue_again_is_not_put_there_twice(client: redis.Redis) -> None:
-    set_aside(client, "a")
-    client.hset(keys.UNACKED, "a", "books")
+    add_dead_letter(client, "a")
+    client.hset(keys.UNACKED, "a", "entry")
     assert not dead_letters.retry(client, "a")
     assert client.exists(keys.dead_letter_key("a"))
