@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.rules.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_told
+from tarsy_tasks.masking.rules.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_announced_secret
 from tarsy_tasks.masking.rules.tokens import TOKENS
-from tarsy_tasks.masking.rules.vocabulary import OWNERS
+from tarsy_tasks.masking.rules.vocabulary import OTHER_SUBJECTS
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_placeholder, is_secret, is_uuid, looks_random
 
@@ -72,7 +72,7 @@ def _value_before_name(text: str, start: int, end: int) -> Span | None:
 def _announced(text: str, start: int, end: int) -> Span | None:
     """At the end of a sentence about it, and not of one about whose it is."""
     before = text[max(0, start - 60) : start].rstrip(" \t:\"'`").rpartition(" ")[2].lower()
-    is_owner = before.strip("()") in OWNERS
+    is_owner = before.strip("()") in OTHER_SUBJECTS
     return (
         None if is_owner or not looks_random(text[start:end]) or is_uuid(text[start:end]) else _quoted(text, start, end)
     )
@@ -212,6 +212,6 @@ def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])
-            if (changed := _CHANGED.match(text, span[1])) is not None and is_told(changed[1]):
+            if (changed := _CHANGED.match(text, span[1])) is not None and is_announced_secret(changed[1]):
                 yield Edit(*changed.span(1))
                 position = changed.end()

@@ -10,7 +10,7 @@ from tarsy_tasks.masking.json_reader import Token
 from tarsy_tasks.masking.kubernetes import DATA_KEYS
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.rules.headers import is_header
-from tarsy_tasks.masking.rules.vocabulary import COLLECTIONS, VALUES_LISTED
+from tarsy_tasks.masking.rules.vocabulary import COLLECTION_KEYS, SCHEMA_VALUE_KEYS
 
 __all__ = ["Frame", "Rating", "rate", "says_something"]
 
@@ -25,7 +25,7 @@ def rate(name: str) -> Rating:
 @lru_cache(maxsize=4096)
 def says_something(name: str) -> bool:
     """Whether a name counts for values below it."""
-    return rate(name) is not None or name.lower() in COLLECTIONS
+    return rate(name) is not None or name.lower() in COLLECTION_KEYS
 
 
 class Frame:
@@ -41,7 +41,7 @@ class Frame:
         previous: The string that was read last, in an array.
         arguments: The strings of an array, if the first is that of a program that takes a secret.
         scalars: Its values that are no object and no array, by their keys.
-        is_telling: Whether one of these keys is that of a value of which something beside it tells what it is.
+        has_value_key: Whether one of these keys is that of a value of which something beside it tells what it is.
         owner: The object under whose `data` or `stringData` it stands.
         data: What stands under its own.
         is_secret: Whether it is a Secret whatever its `kind`: nothing else has a `stringData`.
@@ -58,7 +58,7 @@ class Frame:
         self.previous = ""
         self.arguments: list[Token] = []
         self.scalars: dict[str, Token] = {}
-        self.is_telling = False
+        self.has_value_key = False
         self.owner: Frame | None = None
         if outer is not None:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
@@ -69,4 +69,4 @@ class Frame:
     @property
     def name_below(self) -> str:
         """The name that an object or array has which begins now."""
-        return self.name if not self.is_object or (self.name and self.key in VALUES_LISTED) else self.key
+        return self.name if not self.is_object or (self.name and self.key in SCHEMA_VALUE_KEYS) else self.key

@@ -16,7 +16,7 @@ from tarsy_tasks.masking.json_frames import Frame, rate, says_something
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.json_values import JsonValues
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
-from tarsy_tasks.masking.rules.answers import is_resource, is_telling
+from tarsy_tasks.masking.rules.answers import is_resource, is_value_key
 from tarsy_tasks.masking.search import Search
 
 __all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
@@ -217,11 +217,11 @@ class _Reader:
 
     def _mask_by_others(self, frame: Frame) -> None:
         """Mask what is secret by what stands beside it."""
-        if frame.is_telling:
+        if frame.has_value_key:
             self._values.mask_pair(frame)
         if frame.arguments:
             self._values.mask_arguments(frame.arguments)
-        if frame.is_telling or self._has_resource:
+        if frame.has_value_key or self._has_resource:
             self._values.mask_answer(frame, self._resource())
 
     def _give_up(self, *, is_json: bool) -> bool:
@@ -258,8 +258,8 @@ class _Reader:
             if frame.is_object:
                 name = frame.key
                 frame.scalars[name] = token
-                if is_telling(name):
-                    frame.is_telling = True
+                if is_value_key(name):
+                    frame.has_value_key = True
                 if name == "type" and is_resource(self._text[token.start : token.end]):
                     self._has_resource = True
                 if name in DATA_KEYS:

@@ -17,7 +17,7 @@ from tarsy_tasks.masking.json_reader import Kind, Token
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.rules.answers import find_secret_keys
 from tarsy_tasks.masking.rules.headers import find_in_header, is_header
-from tarsy_tasks.masking.rules.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
+from tarsy_tasks.masking.rules.vocabulary import COLLECTION_KEYS, NESTED_VALUE_KEYS, PAIR_NAME_KEYS, PAIR_VALUE_KEYS
 from tarsy_tasks.masking.search import project
 from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
 
@@ -41,9 +41,9 @@ class JsonValues:
 
     def mask_below(self, token: Token, frame: Frame) -> bool:
         """Mask a value of an object under a name: of `"password": {"value": …}`, or of `"passwords": {"root": …}`."""
-        if frame.key.lower() in VALUES_BELOW:
+        if frame.key.lower() in NESTED_VALUE_KEYS:
             return self._mask_named(token, frame.name)
-        if frame.is_item or frame.name.lower() not in COLLECTIONS or frame.key.lower() in PAIR_NAMES:
+        if frame.is_item or frame.name.lower() not in COLLECTION_KEYS or frame.key.lower() in PAIR_NAME_KEYS:
             return False
         said = self.said(token)
         return token.kind is _STRING and (looks_random(said) or is_made_up(said)) and self.replace(token, MASK)
@@ -91,13 +91,13 @@ class JsonValues:
         """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
         address of a vault."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
-        values = scalars.keys() & PAIR_VALUES
-        naming = PAIR_NAMES | {"path"} if "op" in scalars else PAIR_NAMES
+        values = scalars.keys() & PAIR_VALUE_KEYS
+        naming = PAIR_NAME_KEYS | {"path"} if "op" in scalars else PAIR_NAME_KEYS
         names = [self.said(scalars[key]) for key in scalars.keys() & naming] if values else []
         for value in values:
             if any(self._mask_named(scalars[value], name) for name in names):
                 continue
-            if frame.name.lower() in COLLECTIONS:
+            if frame.name.lower() in COLLECTION_KEYS:
                 self.mask_as(scalars[value], Strength.WEAK if frame.name == "cookies" else Strength.LIKELY, "")
             elif _VAULT.search(self.said(scalars.get("id"))):
                 self.mask_as(scalars[value], Strength.STRONG, "")

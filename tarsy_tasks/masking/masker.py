@@ -12,21 +12,21 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tarsy_tasks.masking.announced_lines import ANNOUNCEMENTS, find_announced_lines
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
 from tarsy_tasks.masking.commands import ARRAYS, COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import ENCODED, find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, LINE_FORMS, find_forms, find_in_lines
+from tarsy_tasks.masking.harmless import hide_harmless
 from tarsy_tasks.masking.html_tables import find_in_html_tables
 from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.languages import find_in_other_languages, may_hold_words
 from tarsy_tasks.masking.names import STEMS
-from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
-from tarsy_tasks.masking.printed import ANNOUNCEMENTS, find_printed
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.rules.answers import CLUES
 from tarsy_tasks.masking.rules.groups import DEFAULT_GROUPS, find_patterns
@@ -105,7 +105,7 @@ class _Draft:
         """The same without what is in every log."""
         projection = self.projection
         if self._suspicious is None or self._suspicious[0] is not projection:
-            self._suspicious = (projection, hide_ordinary(projection))
+            self._suspicious = (projection, hide_harmless(projection))
         return self._suspicious[1]
 
     def apply(self, edits: Iterable[Edit]) -> None:
@@ -259,7 +259,7 @@ class Masker:
                 *find_in_tables(draft.text, draft.projection),
                 *find_in_other_languages(draft.text),
                 *find_in_html_tables(draft.text),
-                *find_printed(draft.text, draft.projection),
+                *find_announced_lines(draft.text, draft.projection),
                 *find_in_sql(draft.text, draft.projection),
                 *find_in_commands(draft.text, draft.projection),
                 *chain.from_iterable(find_forms(draft.text, each) for each in projections),

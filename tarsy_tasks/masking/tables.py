@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
-from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUES, PROSE, VALUES_BELOW
+from tarsy_tasks.masking.rules.vocabulary import NESTED_VALUE_KEYS, PAIR_VALUE_KEYS, PROSE_WORDS
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import is_code, is_made_up, is_prose, is_secret, looks_random
 
@@ -135,7 +135,7 @@ class _Table(NamedTuple):
         starts = {cell[0] - start: index for index, cell in enumerate(cells)}
         is_heading = all(are_names) and _TYPES.isdisjoint(map(str.lower, names))
         if separator in ",;":
-            is_heading = is_heading and PROSE.isdisjoint(word.lower() for name in names for word in name.split())
+            is_heading = is_heading and PROSE_WORDS.isdisjoint(word.lower() for name in names for word in name.split())
         return cls(start, separator, cells, starts, strengths, is_heading)
 
     def above(self, text: str, start: int) -> list[str] | None:
@@ -177,7 +177,7 @@ class _Table(NamedTuple):
     def is_pair(self, text: str, above: list[str] | None, position: int) -> bool:
         """Whether the line is a name and its value, as its table says, or those around it."""
         return len(self.cells) == 2 and (
-            (above is not None and above[1].lower() in PAIR_VALUES) or self.is_list(text, position)
+            (above is not None and above[1].lower() in PAIR_VALUE_KEYS) or self.is_list(text, position)
         )
 
     def _is_like(self, line_start: int, cells: list[tuple[int, int]]) -> bool:
@@ -256,7 +256,7 @@ class _Table(NamedTuple):
             if above is None:
                 is_value_column = index == 0 or self.separator != "  "
             else:
-                is_value_column = len(above) < 3 or above[index + 1].lower() in VALUES_BELOW
+                is_value_column = len(above) < 3 or above[index + 1].lower() in NESTED_VALUE_KEYS
             if (
                 index in self.strengths
                 and is_some

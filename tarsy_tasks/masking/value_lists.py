@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.masking.named import Named
+from tarsy_tasks.masking.name_match import NameMatch
 from tarsy_tasks.masking.names import rate_name
 from tarsy_tasks.masking.value_spans import Value, indent_of
 from tarsy_tasks.masking.values import is_code, is_item, looks_random
@@ -45,7 +45,7 @@ _WORD = re.compile(r"\S+")
 _SIGNS = re.compile(r"[\s,;|]+")
 
 
-def read_list(named: Named) -> Iterator[Value]:
+def read_list(named: NameMatch) -> Iterator[Value]:
     """The secrets of the list that follows a name, from left to right."""
     text, position = named.text, named.end if named.tail.lastgroup == "headed" else named.tail.end()
     if bracket := _BRACKET.match(text, position):
@@ -54,13 +54,13 @@ def read_list(named: Named) -> Iterator[Value]:
         yield from _read_lines(named, line_end.end())
 
 
-def is_enumeration(named: Named, content: str) -> bool:
+def is_enumeration(named: NameMatch, content: str) -> bool:
     """Whether a value is several of them."""
     values = _SIGNS.split(content.strip())
     return 1 < len(values) <= _MOST_VALUES and all(is_item(value, named.strength) for value in values)
 
 
-def _read_brackets(named: Named, position: int) -> Iterator[Value]:
+def _read_brackets(named: NameMatch, position: int) -> Iterator[Value]:
     """What is quoted, or random; of a mapping nothing."""
     text = named.text
     closers: list[str] = []
@@ -91,12 +91,12 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
     yield from found
 
 
-def _is_bare_item(named: Named, word: str) -> bool:
+def _is_bare_item(named: NameMatch, word: str) -> bool:
     is_name = rate_name(word) is not None or is_code(word) or word.startswith("-")
     return not is_name and looks_random(word) and is_item(word, named.strength)
 
 
-def _read_lines(named: Named, position: int) -> Iterator[Value]:
+def _read_lines(named: NameMatch, position: int) -> Iterator[Value]:
     """One in each line: with a bullet, or indented, or looking like what the name says."""
     text = named.text
     line_start = text.rfind("\n", max(0, named.start - 200), named.start) + 1

@@ -7,7 +7,7 @@ import re
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.rules.vocabulary import LITERALS, NAMES, PROSE
+from tarsy_tasks.masking.rules.vocabulary import NON_SECRET_VALUES, PROSE_WORDS, SECRET_NAMES
 
 __all__ = [
     "is_code",
@@ -132,10 +132,10 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
     if len(value) > _LOOKED_AT:
         return True
     folded = value.lower().rstrip(_PUNCTUATION + ")]}")
-    if not folded or folded in LITERALS:
+    if not folded or folded in NON_SECRET_VALUES:
         return False
     if value.isalnum():
-        if not folded.strip("x") or (value.isupper() and folded in NAMES):
+        if not folded.strip("x") or (value.isupper() and folded in SECRET_NAMES):
             return False  # xxxxxxxx, --password PASSWORD
     elif is_placeholder(value) or (not is_quoted and is_code(value)):
         return False
@@ -177,7 +177,7 @@ def is_placeholder(value: str) -> bool:
             name.isupper() or name.isdigit() or rate_name(name) is not None for name in variables.groups() if name
         )
     first, _, rest = value.partition(" (")  # enabled (bcrypt)
-    return bool(rest) and first.lower() in LITERALS
+    return bool(rest) and first.lower() in NON_SECRET_VALUES
 
 
 def is_metavariable(value: str) -> bool:
@@ -275,4 +275,4 @@ def is_prose(text: str, *, is_quoted: bool = False) -> bool:
 
 def _weigh(word: str) -> int:
     """How much a word speaks for a sentence."""
-    return 2 if rate_name(word) is Strength.STRONG else word in PROSE or word in NAMES
+    return 2 if rate_name(word) is Strength.STRONG else word in PROSE_WORDS or word in SECRET_NAMES

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from tarsy_tasks.masking.names import Strength
-from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUES
+from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUE_KEYS
 
-__all__ = ["CLUES", "find_secret_keys", "is_resource", "is_telling"]
+__all__ = ["CLUES", "find_secret_keys", "is_resource", "is_value_key"]
 
 _FLAGS = (
     "sensitive",
@@ -75,11 +75,11 @@ CLUES = (
 
 _FLAGS_SET = frozenset(_FLAGS)
 _TYPES_SET = frozenset(_TYPES)
-_TELLING = PAIR_VALUES.union(*(secrets for _, secrets in SHAPES.values()))
+_TELLING = PAIR_VALUE_KEYS.union(*(secrets for _, secrets in SHAPES.values()))
 
 
 @lru_cache(maxsize=4096)
-def is_telling(key: str) -> bool:
+def is_value_key(key: str) -> bool:
     """Whether an object that has such a key may be one of these."""
     return key.lower() in _TELLING
 
@@ -97,7 +97,7 @@ def find_secret_keys(scalars: Mapping[str, str], name: str, resource: str | None
         name: The key that it stands under.
         resource: The type of Terraform's that it belongs to.
     """
-    values = scalars.keys() & PAIR_VALUES
+    values = scalars.keys() & PAIR_VALUE_KEYS
     if values and any(scalars.get(flag) == "true" for flag in _FLAGS_SET & scalars.keys()):
         yield from ((key, Strength.STRONG) for key in values)
     elif values and scalars.get("type", "").lower() in _TYPES_SET:

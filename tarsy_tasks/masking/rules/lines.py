@@ -7,10 +7,10 @@ it; the arguments of programs are in `commands`.
 from collections.abc import Callable
 
 from tarsy_tasks.masking.names import STEMS, Strength
-from tarsy_tasks.masking.rules.vocabulary import PROSE
+from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
 
-__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME", "is_told"]
+__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME", "is_announced_secret"]
 
 _BEGIN = r"(?m:^|[\"'`>]|[:\]][ \t])[ \t]*"
 """Of a line, of a text in quotes, behind a prompt, or behind what a log puts first."""
@@ -250,7 +250,7 @@ def is_some_secret(value: str) -> bool:
     )
 
 
-def is_told(value: str) -> bool:
+def is_announced_secret(value: str) -> bool:
     """Whether it looks like a secret, too."""
     value = value.rstrip(".,;")
     is_some = looks_random(value) or is_made_up(value) or (" " in value and any(map(str.isdigit, value)))
@@ -259,12 +259,12 @@ def is_told(value: str) -> bool:
 
 def is_phrase(value: str) -> bool:
     """Whether it is some words that are no sentence."""
-    return PROSE.isdisjoint(value.split()) and is_some_secret(value)
+    return PROSE_WORDS.isdisjoint(value.split()) and is_some_secret(value)
 
 
 JUDGES: tuple[tuple[dict[str, tuple[str, ...]], Callable[[str], bool]], ...] = (
     (LINES, is_some_secret),
-    (CLUES, is_told),
-    ({"calls": CALLS}, is_told),
+    (CLUES, is_announced_secret),
+    ({"calls": CALLS}, is_announced_secret),
     ({"a phrase": (PHRASE,)}, is_phrase),
 )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tarsy_tasks.masking.names import Strength
 
-__all__ = ["NAME_LIMIT", "Named"]
+__all__ = ["NAME_LIMIT", "NameMatch"]
 
 NAME_LIMIT = 100
 _BEFORE_LIMIT = 160
@@ -23,7 +23,7 @@ _TELLING = re.compile(
 _QUOTES = frozenset("\"'`")
 
 
-class Named(NamedTuple):
+class NameMatch(NamedTuple):
     """A name in a text, with what follows it."""
 
     text: str
@@ -42,7 +42,7 @@ class Named(NamedTuple):
         return self.text[max(0, self.start - _BEFORE_LIMIT) : self.start]
 
     @property
-    def is_told(self) -> bool:
+    def is_labelled(self) -> bool:
         """Whether it is what a `name` says, or a `key`: the value stands beside it."""
         return _TELLING.search(self.before) is not None
 

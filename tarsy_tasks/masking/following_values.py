@@ -6,21 +6,29 @@ it is for `assignments`, which finds the names.
 
 import re
 
-from tarsy_tasks.masking.named import Named
+from tarsy_tasks.masking.name_match import NameMatch
 from tarsy_tasks.masking.names import Strength
-from tarsy_tasks.masking.rules.vocabulary import PROSE
+from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.value_spans import Value, read_value
 from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_prose, is_secret, is_uuid
 
-__all__ = ["ARGUMENT", "ATTRIBUTE_VALUE", "FIELD", "FOLLOWED", "UNDER", "read_followed", "read_under"]
+__all__ = [
+    "ARGUMENT",
+    "ATTRIBUTE_VALUE",
+    "FIELD",
+    "FOLLOWING_VALUE",
+    "VALUE_BELOW",
+    "read_following_value",
+    "read_value_below",
+]
 
 _CONNECTOR = (
     r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|lautet|ist|es|est"
     r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)(?:[ \t]*:)?[ \t]+)?"
 )
-FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
+FOLLOWING_VALUE = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
 _LINE_BREAK = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?"
-UNDER = rf"{_LINE_BREAK}(?:[\"'][^\s\-]|[^\s\-\"'])"
+VALUE_BELOW = rf"{_LINE_BREAK}(?:[\"'][^\s\-]|[^\s\-\"'])"
 ARGUMENT = r"[ \t]+[^\s]"
 _SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
@@ -41,7 +49,7 @@ _VALUE_MARKS = frozenset("=:@")
 """What stands behind one of these is a value, no name."""
 
 
-def read_followed(named: Named) -> Value | None:
+def read_following_value(named: NameMatch) -> Value | None:
     """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
     text = named.text
     before = text[max(0, named.start - 1) : named.start]
@@ -87,10 +95,10 @@ def read_followed(named: Named) -> Value | None:
 def _is_sentence(text: str, end: int) -> bool:
     """Whether one goes on behind a word."""
     word = _NEXT_WORD.match(text, end)
-    return word is not None and word[1].lower() in PROSE
+    return word is not None and word[1].lower() in PROSE_WORDS
 
 
-def read_under(named: Named) -> Value | None:
+def read_value_below(named: NameMatch) -> Value | None:
     """An argument in the line below its option."""
     if named.text[named.start] != "-":
         return None
@@ -102,7 +110,7 @@ def read_under(named: Named) -> Value | None:
     return value if is_secret(content, named.strength, is_quoted=True) else None
 
 
-def _is_command(named: Named) -> bool:
+def _is_command(named: NameMatch) -> bool:
     """Whether a value follows the name because both stand in a statement of a shell, or in a netrc."""
     before = named.before
     return _SHELL.search(before) is not None or (

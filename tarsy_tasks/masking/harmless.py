@@ -11,7 +11,7 @@ from tarsy_tasks.masking.json_frames import says_something
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.search import Places
 
-__all__ = ["hide_ordinary"]
+__all__ = ["hide_harmless"]
 
 _PLAIN = tuple(
     (said, said[:hidden] + b"\0" + said[hidden + 1 :])
@@ -47,7 +47,7 @@ _OBJECTS = tuple(
 """`secret="prod/db-credentials"`: lower case, and no part of it is long."""
 
 
-def hide_ordinary(projection: bytes) -> bytes:
+def hide_harmless(projection: bytes) -> bytes:
     """What the searches for names are to look at, with the same offsets.
 
     Args:

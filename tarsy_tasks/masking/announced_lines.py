@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
-from tarsy_tasks.masking.rules.lines import is_told
+from tarsy_tasks.masking.rules.lines import is_announced_secret
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import looks_random
 
-__all__ = ["ANNOUNCEMENTS", "find_printed"]
+__all__ = ["ANNOUNCEMENTS", "find_announced_lines"]
 
 _COMMAND = (
     r"(?:kubectl|oc|k|k3s)\b[^\n]*\bget[ \t][^\n]*\bsecrets?\b[^\n]*(?:base64[ \t]+(?:-d|-D|--decode)|\{\{?[^\n]*data)"
@@ -58,7 +58,7 @@ _NAME = re.compile(r"[A-Za-z][\w\-]*(?: key| code)?")
 _LONGEST = 1024
 
 
-def find_printed(text: str, projection: bytes) -> Iterator[Edit]:
+def find_announced_lines(text: str, projection: bytes) -> Iterator[Edit]:
     """The secrets of a text, from left to right.
 
     Args:
@@ -107,7 +107,7 @@ def _words(text: str, position: int, end: int) -> list[tuple[int, int]]:
 def _is_secret(word: str, *, is_sure: bool) -> bool:
     if word.endswith((":", ",", "{", "[", ";")) or word.startswith(("{", "[", "<", "-", "/", "$")):
         return False
-    return is_told(word) if is_sure else looks_random(word) and is_told(word)
+    return is_announced_secret(word) if is_sure else looks_random(word) and is_announced_secret(word)
 
 
 def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
@@ -122,7 +122,7 @@ def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
             return
         if row is not None:
             is_begun = True
-            if is_told(row[1]):
+            if is_announced_secret(row[1]):
                 yield Edit(*row.span(1))
         position = end + 1
 
