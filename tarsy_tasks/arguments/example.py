@@ -1,6 +1,6 @@
-"""A call that a tool would take, made up from its schema: the last line of a rejection.
+"""Example arguments that fit a tool's schema, for the last line of a rejection.
 
-Owns how a value is made up. What it makes is checked like any other value.
+Owns how a value is generated. The result is checked like any other value.
 """
 
 import json
@@ -32,7 +32,7 @@ _FORMATS = {
 
 
 def example_call(schema: Schema) -> str | None:
-    """A JSON object that the tool would take, with what is required; None where none can be made up."""
+    """A JSON object with the required properties that fits the schema; None when none could be generated."""
     with suppress(UncheckedError, ValueError, TypeError):
         example = _Examples(schema).of(schema.shape, "", 0)
         text = json.dumps(example, ensure_ascii=False, allow_nan=False)

@@ -1,7 +1,7 @@
-"""Whether a text could be what a `format` of JSON Schema asks for.
+"""Whether a text may have a `format` of JSON Schema.
 
-Owns that guess, rough on purpose: it only keeps a sentence from being sent as a date. `format` is a remark in JSON
-Schema and no rule, so that it refuses nothing that a model wrote for the property itself.
+Owns that guess, which is rough on purpose: it only prevents that a sentence is sent as a date. `format` is an
+annotation in JSON Schema, not a rule, so it rejects no value that a model wrote for the property itself.
 """
 
 import ipaddress
@@ -26,7 +26,7 @@ _FORMATS = {
 
 
 def may_have_format(form: Any, text: str) -> bool:
-    """Whether a text may be of a format; of one that is not known every text may be."""
+    """Whether a text may have a format; any text may have an unknown one."""
     if form in ("ipv4", "ipv6"):
         try:
             return ipaddress.ip_address(text).version == int(form[3:])

@@ -316,7 +316,7 @@ def test_custom_patterns_that_take_too_long_mask_the_whole_text(pattern: str, te
 
 @pytest.mark.parametrize("pattern", ["(", "(?=x)y", r"(a)\1", "a*", "", "x{1,100000}", "\ud800", "(a?b?){600}z"])
 def test_an_invalid_pattern_is_an_error(pattern: str) -> None:
-    with pytest.raises(ValueError, match="^(not a valid|the pattern) "):
+    with pytest.raises(ValueError, match=r"^(not a valid|the pattern) "):
         build_masker(patterns=[pattern])
 
 
