@@ -277,7 +277,7 @@ class _Repair:
                 raise NotJsonError("a comment has no `*/`")
             self.done["comment"] = None
             return " "
-        # Behind a comment it cannot be told from here whether a comma stands before it.
+        # After a comment, there may already be a comma before it.
         if token.start() == 0 or "comment" in self.done:
             return " "
         self.done["missing_comma"] = None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, cast
 
+from tarsy_tasks.arguments.formats import EXAMPLES
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
 from tarsy_tasks.arguments.shape import Shape
 
@@ -17,18 +18,6 @@ _LONGEST = 600
 _DEEPEST = 5
 _MOST_BRANCHES = 4
 _SPECIMENS = ("ABC-123", "v1.0.0", "1.0.0", "#1", "#a", "@a", "/a", "a/b", "a@b.co", "a.b", "https://example.com/")
-_FORMATS = {
-    "date": "2024-05-31",
-    "date-time": "2024-05-31T12:00:00Z",
-    "time": "12:00:00Z",
-    "email": "name@example.com",
-    "uri": "https://example.com/",
-    "url": "https://example.com/",
-    "uuid": "123e4567-e89b-12d3-a456-426614174000",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8::1",
-    "hostname": "host.example.com",
-}
 
 
 def example_call(schema: Schema) -> str | None:
@@ -83,8 +72,8 @@ class _Examples:
 def _scalars(shape: Shape, types: set[str], name: str) -> Iterator[Any]:
     if "string" in types or not types:
         for layer in shape.applied:
-            if (form := layer.raw.get("format")) in _FORMATS:
-                yield _FORMATS[form]
+            if (form := layer.raw.get("format")) in EXAMPLES:
+                yield EXAMPLES[form]
         least = next((each for layer in shape.applied if isinstance(each := layer.raw.get("minLength"), int)), 0)
         filled = [letter * min(least, _LONGEST) for letter in "aA1"]
         yield from (f"<{name or 'text'}>", name, "a", "1", "A", "a-1", *filled, *_SPECIMENS)

@@ -1,7 +1,7 @@
-"""Secrets in the lines below what announces them: a command that asks for one, or a line that says so.
+"""Secrets in the lines below an announcement: a command that prints one, or a line that introduces one.
 
-Owns which lines these are: `kubectl get secret … | base64 -d`, `Please use the following password:`. What they announce
-stands alone in its line.
+Owns which lines these are: `kubectl get secret … | base64 -d`, `Please use the following password:`. The secret is
+alone in its line.
 """
 
 import re
@@ -47,7 +47,7 @@ _search = Search(ANNOUNCEMENTS)
 _LINES = 5
 _MOST_ROWS = 100
 _BLANK = re.compile(r"[ \t\r]*(?:\+[ \t][^\n]*)?$")
-"""Also what a shell traces between."""
+"""Also trace lines of a shell in between."""
 _ALONE = re.compile(r"[ \t]*([\"']?)([^\s\"']{6,})\1[ \t\r]*$")
 _WORD = re.compile(r"\S+")
 _ACCOUNT = re.compile(r"[ \t]*(?:-[ \t]+)?[\"']?[\w.\-]+:([^\s:\"'][^\s\"']*)[\"']?[ \t\r]*$")
@@ -59,12 +59,7 @@ _LONGEST = 1024
 
 
 def find_announced_lines(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         index, start, position = found
@@ -82,7 +77,7 @@ def find_announced_lines(text: str, projection: bytes) -> Iterator[Edit]:
 
 
 def _alone(text: str, position: int, *, is_sure: bool) -> Iterator[Edit]:
-    """The first line that is not blank, if it is one word, and those like it below; or several as long in each."""
+    """The first line that is not blank, if it is one word, and similar lines below; or several words of one length."""
     for _ in range(_LINES):
         end = _end_of_line(text, position)
         if not _BLANK.match(text, position, end):
@@ -111,7 +106,7 @@ def _is_secret(word: str, *, is_sure: bool) -> bool:
 
 
 def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
-    """What looks like one in lines of this kind, up to where they end."""
+    """The values that look like secrets in lines of this kind, until such lines end."""
     is_begun = False
     for count in range(_MOST_ROWS):
         if position >= len(text):

@@ -1,7 +1,7 @@
-"""Secrets that stand behind a name: `password: x`, `API_KEY=x`, `"token": "x"`, `--token x`, `<secret>x</secret>`.
+"""Secrets behind a name: `password: x`, `API_KEY=x`, `"token": "x"`, `--token x`, `<secret>x</secret>`.
 
-Owns how a name and its value are written in whatever is no JSON: settings, code, logs, command lines, markup, prose.
-Which names count is `names`' to say, whether a value is a secret `values`', and where it ends `value_spans`'.
+Owns how a name and its value are written outside JSON: settings, code, logs, command lines, markup, prose. `names`
+decides which names count, `values` whether a value is a secret, `value_spans` where it ends.
 """
 
 import re
@@ -64,7 +64,7 @@ ASSIGNED = (
     rf"|{_CALLED}|{_OPENED}|{TAGGED}"
     rf"|{COUPLED}|{_HEADED}|{_POSTED}|{FOLLOWING_VALUE})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{ARGUMENT}|{VALUE_BELOW})|{_KEYED}"
 )
-"""A name with whatever may stand between it and its value."""
+"""A name and everything that may be between it and its value."""
 
 _search = Places([ASSIGNED])
 _NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
@@ -81,14 +81,14 @@ _BELOW = re.compile(
     r"(?P<word>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)(?P=quote)[ \t]*(?:\r?\n|\Z)"
 )
 _TYPED = re.compile(r"[ \t]+::")
-"""In LDIF no space stands before it."""
+"""In LDIF there is no space before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"(?<![A-Za-z])([A-Za-z]++) $")
 _PROCESS = re.compile(r"\]?\[\d{3,}\]:")
-"""`passwd[1811]: `, in a log of the system."""
+"""`passwd[1811]: `, in a system log."""
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
 _FALLBACK = re.compile(
     r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?"
@@ -114,12 +114,7 @@ _READING = re.compile(
 
 
 def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         name = _NAME.search(text, found)
@@ -160,7 +155,7 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
 
 
 def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
-    """Whether it is but the end of a name, such as `public key`, or the middle of an identifier: `arn:…:secret:x`."""
+    """Whether it is only the end of a name, such as `public key`, or the middle of an identifier: `arn:…:secret:x`."""
     if name.lower() in ("key", "keys"):
         owner = _OWNER.search(text, max(0, start - NAME_LIMIT), start)
         return owner is not None and (owner[1].lower() in PROSE_WORDS or rate_name(f"{owner[1]} key") is None)
@@ -203,7 +198,7 @@ def _read_assigned(named: NameMatch) -> Value | None:
 
 
 def _read_below(named: NameMatch, line_start: int) -> Value | None:
-    """The line below a name, if it is one word and no plain one; in YAML only if it is indented, or an item."""
+    """The line below a name, if it is one word and not a plain one; in YAML only if it is indented, or an item."""
     below = _BELOW.match(named.text, named.tail.end())
     if below is None or below["word"].isalpha():
         return None
@@ -212,7 +207,7 @@ def _read_below(named: NameMatch, line_start: int) -> Value | None:
 
 
 def _is_reference(named: NameMatch, value: Value, content: str) -> bool:
-    """Whether code passes on what is a secret, under a name much like it: `password=new_password,`."""
+    """Whether code passes on a secret under a similar name: `password=new_password,`."""
     if value.is_quoted and named.before.endswith(":") and content.isidentifier():
         return content == named.name  # of a component in Vue
     if value.is_quoted or named.name.isupper():
@@ -271,7 +266,7 @@ def _secret_part(named: NameMatch, value: Value) -> Value | None:
 
 
 def _read_paired(named: NameMatch) -> Value | None:
-    """`name: X` and beside it `value: Y`."""
+    """`name: X` and next to it `value: Y`."""
     if not named.is_labelled:
         return _read_assigned(named) if _LABELLED.fullmatch(named.tail[0]) else None
     text, tail = named.text, named.tail
@@ -290,7 +285,7 @@ def _read_opened(named: NameMatch) -> Value | None:
 
 
 def _read_listed(named: NameMatch) -> Value | None:
-    """`("password", "x")`, and no list of words such as `["secret", "token"]`."""
+    """`("password", "x")`, but not a list of words such as `["secret", "token"]`."""
     if named.text[named.start - 1 : named.start] not in ("'", '"'):
         return None
     value = read_value(named.text, named.tail.end() - _length_of_quote(named.tail[0]))
@@ -323,7 +318,7 @@ def _read_posted(named: NameMatch) -> Value | None:
 
 
 def _length_of_quote(tail: str) -> int:
-    """How much of the tail is the value's opening quote, which `read_value` wants to see."""
+    """The length of the opening quote of the value in the tail, which `read_value` needs."""
     return len(tail) - len(tail[:-1].rstrip("\\")) if tail.endswith(_OPENING) else 0
 
 

@@ -1,7 +1,7 @@
-"""Secrets that stand behind a name with nothing but blanks or a word between: `--password x`, `the password is x1`.
+"""Secrets behind a name with only blanks or a word in between: `--password x`, `the password is x1`.
 
-Owns options, statements of a shell and sentences, and which of these only speak of a secret. Behind a sign such as `=`
-it is for `assignments`, which finds the names.
+Owns options, shell statements and sentences, and which of these only talk about a secret. `assignments` finds the
+names, and reads values behind a sign such as `=`.
 """
 
 import re
@@ -39,14 +39,14 @@ _KEYWORD = re.compile(r"(?:^|[\s({]):$")
 """`:password "x"`, in Lisp and Ruby."""
 _BEFORE_ARGUMENT = re.compile(_LINE_BREAK)
 _NO_VALUE = re.compile(r"\(|[,;)\]][\s,;)]")
-"""A remark in brackets; what stands behind a closing quote."""
+"""A remark in brackets; punctuation behind a closing quote."""
 _MORE_COLUMNS = re.compile(r"(?: {2,}|\t)[^\s#]")
 _DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
 _OPTION = re.compile(r"--?[a-zA-Z][A-Za-z\-]*(?:[=\s)]|$)|-(?:\s|$)")
 FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-Z][a-z]+)+)[=:](?!=|$)")
 ATTRIBUTE_VALUE = re.compile(r"[\w\]]=[\"']$")
 _VALUE_MARKS = frozenset("=:@")
-"""What stands behind one of these is a value, no name."""
+"""Behind one of these is a value, not a name."""
 
 
 def read_following_value(named: NameMatch) -> Value | None:
@@ -64,14 +64,14 @@ def read_following_value(named: NameMatch) -> Value | None:
         or named.name.startswith("$")
         or named.name.lower() == "pass"
     ):
-        return None  # behind a path stands what became of it, a variable is read, and to pass something is a verb
+        return None  # not a value: the result for a path, a variable that is read, the verb "to pass"
     value = read_value(text, connector.end())
     if value is None or _OPTION.match(text, value.start):
         return None
     content = text[value.start : value.end]
     is_option = named.text[named.start] == "-"
     strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
-    # In backticks stands code, too, and on a command line none.
+    # Backticks may contain code, except on a command line.
     is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
     if not is_secret(content, strength, is_quoted=is_text):
         return None
@@ -93,7 +93,7 @@ def read_following_value(named: NameMatch) -> Value | None:
 
 
 def _is_sentence(text: str, end: int) -> bool:
-    """Whether one goes on behind a word."""
+    """Whether a sentence continues behind a word."""
     word = _NEXT_WORD.match(text, end)
     return word is not None and word[1].lower() in PROSE_WORDS
 
@@ -111,7 +111,7 @@ def read_value_below(named: NameMatch) -> Value | None:
 
 
 def _is_command(named: NameMatch) -> bool:
-    """Whether a value follows the name because both stand in a statement of a shell, or in a netrc."""
+    """Whether the value follows the name because both are in a shell statement or a netrc."""
     before = named.before
     return _SHELL.search(before) is not None or (
         named.strength is Strength.STRONG and "\n\n" not in before and _LOGIN.search(before) is not None

@@ -1,6 +1,6 @@
-"""Secrets in the columns of tables in HTML: below `<th>Password</th>`.
+"""Secrets in columns of HTML tables: below `<th>Password</th>`.
 
-Owns what a table is there. Tables of plain text are in `tables`.
+Owns the syntax of these tables. Plain-text tables are in `tables`.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""What is open at a place of JSON: the objects and arrays around it, and what of their keys counts for it.
+"""The open objects and arrays at a position in JSON, and which of their keys matter there.
 
-Owns that. Which values are secret by it is for `json_values`, and `json_text` reads them.
+Owns this state. `json_values` decides which values are secret, `json_text` reads them.
 """
 
 from functools import lru_cache
@@ -24,7 +24,7 @@ def rate(name: str) -> Rating:
 
 @lru_cache(maxsize=4096)
 def says_something(name: str) -> bool:
-    """Whether a name counts for values below it."""
+    """Whether a name matters for the values below it."""
     return rate(name) is not None or name.lower() in COLLECTION_KEYS
 
 
@@ -33,19 +33,19 @@ class Frame:
 
     Attributes:
         is_object: Whether it is an object.
-        is_item: Whether it stands in an array.
-        name: The key that it stands under; of an array in an array, that of the outer one.
-        name_says_something: Whether that counts for its values.
-        key: The key of its own that was read last.
-        rating: What that says of its value.
+        is_item: Whether it is in an array.
+        name: Its key; for an array in an array, the key of the outer one.
+        name_says_something: Whether the name matters for its values.
+        key: Its key that was read last.
+        rating: The strength of that key.
         previous: The string that was read last, in an array.
-        arguments: The strings of an array, if the first is that of a program that takes a secret.
-        scalars: Its values that are no object and no array, by their keys.
-        has_value_key: Whether one of these keys is that of a value of which something beside it tells what it is.
-        owner: The object under whose `data` or `stringData` it stands.
-        data: What stands under its own.
+        arguments: The strings of an array, if the first is a program that takes a secret.
+        scalars: Its scalar values, by key.
+        has_value_key: Whether one of the keys is for a value that another key describes.
+        owner: The object under whose `data` or `stringData` it is.
+        data: The values under its own.
         is_secret: Whether it is a Secret whatever its `kind`: nothing else has a `stringData`.
-        undecided: The same of objects in it that have no `kind`.
+        undecided: The same of objects in it without a `kind`.
     """
 
     def __init__(self, *, is_object: bool, outer: "Frame | None", name: str) -> None:
@@ -68,5 +68,5 @@ class Frame:
 
     @property
     def name_below(self) -> str:
-        """The name that an object or array has which begins now."""
+        """The name of an object or array that begins now."""
         return self.name if not self.is_object or (self.name and self.key in SCHEMA_VALUE_KEYS) else self.key

@@ -1,6 +1,6 @@
-"""Which values of JSON are secret: by their key, by what stands beside them, as items of a list, in a command line.
+"""Which values in JSON are secret: by their key, by other keys of the object, as items of a list, in a command line.
 
-Owns these rules and the edits. Where the values are is known to `json_text`, which reads them.
+Owns these rules and the edits. `json_text` reads the values.
 """
 
 import json
@@ -29,10 +29,10 @@ _KEYS_OF_VAULT = re.compile(r"[^\[\]]{0,1000}\]\s*,\s*\"keys_base64\"")
 
 
 class JsonValues:
-    """The values of a text of JSON.
+    """The values of a JSON text.
 
     Attributes:
-        edits: What is secret of them, by where it begins.
+        edits: The secrets, by where they begin.
     """
 
     def __init__(self, text: str) -> None:
@@ -53,7 +53,7 @@ class JsonValues:
         return rating is not None and self.mask_as(token, rating, name)
 
     def mask_as(self, token: Token, rating: Strength | Literal["header"], name: str) -> bool:
-        """Mask the value of a name, if that says that it is a secret."""
+        """Mask the value of a name, if the name belongs to a secret."""
         if token.kind is _STRING:
             said = self.said(token)
             if rating == "header":
@@ -88,8 +88,8 @@ class JsonValues:
         return is_some and self.replace(token, MASK)
 
     def mask_pair(self, frame: Frame) -> None:
-        """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
-        address of a vault."""
+        """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or next to the
+        URL of a vault."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
         values = scalars.keys() & PAIR_VALUE_KEYS
         naming = PAIR_NAME_KEYS | {"path"} if "op" in scalars else PAIR_NAME_KEYS
@@ -103,7 +103,7 @@ class JsonValues:
                 self.mask_as(scalars[value], Strength.STRONG, "")
 
     def mask_arguments(self, tokens: Sequence[Token]) -> None:
-        """Mask what is secret of a command line whose words are strings."""
+        """Mask the secrets of a command line whose words are strings."""
         words = [self.said(token) for token in tokens]
         line = " ".join(words)
         starts = list(accumulate((len(word) + 1 for word in words), initial=0))
@@ -112,7 +112,7 @@ class JsonValues:
             self.replace(tokens[index], words[index][: edit.start - starts[index]] + MASK)
 
     def mask_answer(self, frame: Frame, resource: str | None) -> None:
-        """Mask what is secret by what stands beside it."""
+        """Mask values that other keys of the object mark as secret."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
         said = {key: self._text[token.start : token.end] for key, token in scalars.items()}
         for key, strength in find_secret_keys(said, frame.name, resource):
@@ -127,7 +127,7 @@ class JsonValues:
                 self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
 
     def replace(self, token: Token, said: str) -> bool:
-        """Let a string say something else; whether it does."""
+        """Replace the content of a string; returns whether it changed."""
         if said == self.said(token):
             return False
         raw = self._text[token.start : token.end]
@@ -136,7 +136,7 @@ class JsonValues:
         return True
 
     def said(self, token: Token | None) -> str:
-        """What a string says, without its escapes."""
+        """The content of a string, without escapes."""
         if token is None:
             return ""
         raw = self._text[token.start : token.end]
@@ -145,4 +145,4 @@ class JsonValues:
         try:
             return json.loads(f'"{raw}"', strict=False)
         except ValueError:
-            return raw  # cut off in an escape, or none that JSON knows
+            return raw  # cut off in an escape, or an invalid escape

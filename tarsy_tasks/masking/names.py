@@ -31,7 +31,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _HEADER_KEY = ("x-auth-key", "x_auth_key")
 _OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
-"""What charts write onto pods, so that these restart when a Secret changes."""
+"""Annotations that charts write onto pods, so that they restart when a Secret changes."""
 
 _KEYS = "|".join(sorted(vocabulary.SECRET_KEY_QUALIFIERS | vocabulary.POSSIBLE_SECRET_KEY_QUALIFIERS))
 STEMS = (
@@ -41,8 +41,7 @@ STEMS = (
     r"|sessid|sessionid|dockerc|kennwort|senha"
     r"|contrase.a|mdp|wachtw|haslo)"
 )
-"""Every name but those ending in just any `key` holds one of these; for the search, which costs less than the rating.
-"""
+"""Every name contains one of these, except those that end in an arbitrary `key`; searching is cheaper than rating."""
 
 
 @lru_cache(maxsize=4096)
@@ -64,7 +63,9 @@ def rate_name(name: str) -> Strength | None:
         return None
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last.endswith("s") and (one := _rate_one(name, last.removesuffix("s"), before)):
-        return Strength.QUOTED if one is Strength.STRONG else Strength.WEAK  # several may be counted, or told by name
+        return (
+            Strength.QUOTED if one is Strength.STRONG else Strength.WEAK
+        )  # a plural may be a count or a list of names
     return _rate_one(name, last, before)
 
 

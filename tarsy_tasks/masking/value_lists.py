@@ -1,6 +1,6 @@
-"""Several values under one name: in brackets, one in each line below, or in one text with signs between them.
+"""Several values under one name: in brackets, one per line, or in one text with separators.
 
-Owns how such lists are written. Each value is judged for itself, for there may be words among them.
+Owns the syntax of such lists. Each value is judged on its own, because there may be ordinary words among them.
 """
 
 import re
@@ -15,11 +15,11 @@ from tarsy_tasks.masking.values import is_code, is_item, looks_random
 __all__ = ["is_enumeration", "read_list"]
 
 _PATIENCE = 1024
-"""So far is looked for one that is a secret."""
+"""The length after which the search for a secret in a list ends."""
 _PATIENCE_LINES = 20
 _PATIENCE_MASKED = 100
 _PATIENCE_UNCLOSED = 16 * 1024
-"""So many characters are looked through for quotes that never come."""
+"""The length after which the search for a closing quote ends."""
 _LONGEST_ITEM = 4096
 _MOST_VALUES = 100
 _BRACKET = re.compile(
@@ -55,13 +55,13 @@ def read_list(named: NameMatch) -> Iterator[Value]:
 
 
 def is_enumeration(named: NameMatch, content: str) -> bool:
-    """Whether a value is several of them."""
+    """Whether a value is a list of values."""
     values = _SIGNS.split(content.strip())
     return 1 < len(values) <= _MOST_VALUES and all(is_item(value, named.strength) for value in values)
 
 
 def _read_brackets(named: NameMatch, position: int) -> Iterator[Value]:
-    """What is quoted, or random; of a mapping nothing."""
+    """Values that are quoted, or random; none of a mapping."""
     text = named.text
     closers: list[str] = []
     found: list[Value] = []
@@ -97,7 +97,7 @@ def _is_bare_item(named: NameMatch, word: str) -> bool:
 
 
 def _read_lines(named: NameMatch, position: int) -> Iterator[Value]:
-    """One in each line: with a bullet, or indented, or looking like what the name says."""
+    """One per line: with a bullet, or indented, or similar to what the name promises."""
     text = named.text
     line_start = text.rfind("\n", max(0, named.start - 200), named.start) + 1
     indent = indent_of(text, line_start)
@@ -131,7 +131,7 @@ def _read_lines(named: NameMatch, position: int) -> Iterator[Value]:
 
 
 def _rows_of_words(text: str, position: int) -> Iterator[tuple[int, int]]:
-    """Lines with several of them."""
+    """Lines with several values."""
     while (row := _ROW.match(text, position)) is not None:
         yield row.span(1)
         position = row.end()
