@@ -98,14 +98,10 @@ def _read_value(text: str, value: Any, target: Target | None) -> ParsedArguments
         except NotJsonError:
             break
         if isinstance(plain(inner), dict):
-            return _double_encoded(inner, repairs, target)
+            return _object(plain(inner), lambda tree=inner: tree, Reading.ALMOST_JSON, repairs, target)
     if target is None:
         return ParsedArguments({"input": value}, Reading.VALUE)
     return target.value(text, value)
-
-
-def _double_encoded(tree: Any, repairs: tuple[str, ...], target: Target | None) -> ParsedArguments:
-    return _object(plain(tree), lambda: tree, Reading.ALMOST_JSON, repairs, target)
 
 
 def _read_object(unwrapped: Unwrapped) -> tuple[Any, tuple[str, ...]]:

@@ -63,10 +63,8 @@ def rejection(
     """
     shape = schema.shape
     problems = [] if arguments is None else _find_problems(schema, arguments)
-    lines = [
-        "The arguments do not match the tool's schema. Nothing was sent.",
-        *([_clipped(reason, _LINE_CHARS)] if reason else []),
-    ]
+    failure = "do not match the tool's schema" if problems else "cannot be used"
+    lines = [f"The arguments {failure}. Nothing was sent.", *([_clipped(reason, _LINE_CHARS)] if reason else [])]
     lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MOST_PROBLEMS]]
     if problems and (len(problems) > _MOST_PROBLEMS or size(arguments, _MOST_VALUES) > _MOST_VALUES):
         lines.append("- There may be more problems.")

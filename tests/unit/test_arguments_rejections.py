@@ -64,7 +64,10 @@ def test_a_rejection_of_a_text_says_why() -> None:
     with pytest.raises(ArgumentsError) as refused:
         parse_arguments("", SCHEMAS["search"])
     assert (refused.value.code, refused.value.outcome) == (ErrorCode.INVALID_ARGUMENTS, Outcome.REJECTED)
-    with pytest.raises(ArgumentsError, match=r"Incomplete JSON: the text ends before the object is closed\."):
+    with pytest.raises(
+        ArgumentsError,
+        match=r"cannot be used\. Nothing was sent\.\nIncomplete JSON: the text ends before the object is closed\.",
+    ):
         parse_arguments('{"query": "a', SCHEMAS["search"])
     with pytest.raises(ArgumentsError, match="`state` is a property"):
         parse_arguments("call(state='open')", STATE)
