@@ -24,6 +24,7 @@ secret in spite of their name. A secret without such a name or form is not found
 `build_masker`, `mask_text` and `Masker` load the searches when they are first used.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,6 +36,4 @@ __all__ = ["Masker", "build_masker", "mask_text"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tarsy_tasks.masking import masker
-
-    return getattr(masker, name)
+    return getattr(import_module(f"{__name__}.masker"), name)
