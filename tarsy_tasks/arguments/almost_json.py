@@ -47,7 +47,7 @@ _LOOSE = json.JSONDecoder(strict=False)
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _BRACKETS = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 _NO_BRACKETS = re.compile(rf'{_STRING}|[^\[\]{{}}"]++', re.DOTALL)
-_MOST_PASSES = 4
+_MAX_PASSES = 4
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -108,7 +108,7 @@ def is_too_deep(text: str) -> bool:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     brackets = _NO_BRACKETS.sub("", text)
-    for _ in range(_MOST_PASSES):  # cheap, and enough for what is long but not deep
+    for _ in range(_MAX_PASSES):  # cheap, and enough for what is long but not deep
         brackets = brackets.replace("[]", "").replace("{}", "")
     if len(brackets) <= MAX_DEPTH:
         return False

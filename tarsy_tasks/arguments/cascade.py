@@ -85,12 +85,12 @@ def _read_text_of_model(given: str, target: Target | None, repairs: tuple[str, .
     return _read_value(text, value, target)
 
 
-_MOST_DECODINGS = 3
+_MAX_DECODINGS = 3
 
 
 def _read_value(text: str, value: Any, target: Target | None) -> ParsedArguments:
     inner, decodings = value, 0
-    while isinstance(inner, str) and inner.lstrip(SPACE)[:1] in ("{", '"', "`") and decodings < _MOST_DECODINGS:
+    while isinstance(inner, str) and inner.lstrip(SPACE)[:1] in ("{", '"', "`") and decodings < _MAX_DECODINGS:
         decodings += 1
         try:
             opened = unwrap(inner, ())

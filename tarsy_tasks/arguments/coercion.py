@@ -24,8 +24,8 @@ __all__ = ["coerce"]
 _LIST_ITEM = re.compile(r"[\w.@/+=:*%~-]+")
 _SINGLE_ROUNDS = 8
 _ROUNDS = 16
-_MOST_CHECKS = 200
-_MOST_VALUES = 5000
+_MAX_CHECKS = 200
+_MAX_VALUES = 5000
 """For larger values the problems are not listed all at once: each costs some microseconds and a kilobyte."""
 _DEEPEST = 8
 
@@ -43,7 +43,7 @@ def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
     Raises:
         UncheckedError: The schema is broken, or it would cost too much to check.
     """
-    coercion = _Coercion(schema, (), tree, [_MOST_CHECKS])
+    coercion = _Coercion(schema, (), tree, [_MAX_CHECKS])
     return (coercion.value, tuple(coercion.repairs)) if coercion.succeeds(0) else None
 
 
@@ -53,7 +53,7 @@ def coerce_partly(schema: Schema, tree: Any) -> Any:
     Raises:
         UncheckedError: As `coerce`.
     """
-    coercion = _Coercion(schema, (), tree, [_MOST_CHECKS])
+    coercion = _Coercion(schema, (), tree, [_MAX_CHECKS])
     coercion.fix_what_can_be()
     return coercion.value
 
@@ -105,7 +105,7 @@ class _Coercion:
             return [first] if first else []
         return (
             self._schema.all_problems(self.value, self._pointer)
-            if size(self.value, _MOST_VALUES) <= _MOST_VALUES
+            if size(self.value, _MAX_VALUES) <= _MAX_VALUES
             else None
         )
 
@@ -257,8 +257,8 @@ def _to_member(members: list[Any], tree: Any) -> _Reading | None:
         return None
     folded = text.strip().casefold()
     exact = [member for member in members if _text_of(member) == text]
-    alike = exact or [member for member in members if (_text_of(member) or "").casefold() == folded]
-    return (alike[0], ("enum",)) if len(alike) == 1 else None
+    matches = exact or [member for member in members if (_text_of(member) or "").casefold() == folded]
+    return (matches[0], ("enum",)) if len(matches) == 1 else None
 
 
 def _text_of(tree: Any) -> str | None:

@@ -11,11 +11,11 @@ from tarsy_tasks.arguments.almost_json import NotJsonError, read_json_as_written
 __all__ = ["is_named_call", "may_be_envelope", "objects_inside", "open_envelope"]
 
 _ARGUMENTS = {"arguments", "args", "parameters", "params", "input", "kwargs", "tool_input", "action_input", "tool_args"}
-_MOST_LAYERS = 2
+_MAX_LAYERS = 2
 _FOR_TEXT = {"tool_input", "action_input"}
 _CALLS = {"function", "function_call", "params"}
 _INSIDE = _ARGUMENTS | _CALLS
-_BESIDE = {
+_CALL_KEYS = {
     "name",
     "tool",
     "tool_name",
@@ -48,7 +48,7 @@ def open_envelope(arguments: dict[str, Any], properties: Collection[str]) -> dic
         properties: The names of the tool's properties. The key of the content is not one of them; other keys may be.
     """
     layer: Any = arguments
-    for _ in range(_MOST_LAYERS):
+    for _ in range(_MAX_LAYERS):
         name = _name_of_inside(cast("dict[str, Any]", layer), properties)
         if name is None:
             return None
@@ -80,7 +80,7 @@ def _name_of_inside(layer: dict[str, Any], properties: Collection[str]) -> str |
         for key in layer
         if key not in properties and (key in _ARGUMENTS or (key in _CALLS and isinstance(layer[key], dict)))
     ]
-    beside = [key for key in layer if key not in names]
-    if len(names) != 1 or not all(key in _BESIDE and isinstance(layer[key], str | int) for key in beside):
+    others = [key for key in layer if key not in names]
+    if len(names) != 1 or not all(key in _CALL_KEYS and isinstance(layer[key], str | int) for key in others):
         return None
     return names[0]

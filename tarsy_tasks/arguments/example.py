@@ -16,7 +16,7 @@ __all__ = ["example_call"]
 
 _LONGEST = 600
 _DEEPEST = 5
-_MOST_BRANCHES = 4
+_MAX_BRANCHES = 4
 _SPECIMENS = ("ABC-123", "v1.0.0", "1.0.0", "#1", "#a", "@a", "/a", "a/b", "a@b.co", "a.b", "https://example.com/")
 
 
@@ -50,9 +50,9 @@ class _Examples:
         yield from cast("list[Any]", examples)[:1] if isinstance(examples, list) else ()
         if raw.get("default") is not None:
             yield raw["default"]
-        yield from (shape.members or ())[:_MOST_BRANCHES]
+        yield from (shape.members or ())[:_MAX_BRANCHES]
         types = {kind for layer in shape.applied for kind in layer.types}
-        for part in (*shape.branches, *shape.parts)[:_MOST_BRANCHES]:
+        for part in (*shape.branches, *shape.parts)[:_MAX_BRANCHES]:
             example = self.of(part, name, depth + 1)
             yield self._object(shape, cast("dict[str, Any]", example), depth) if isinstance(example, dict) else example
         if "object" in types or (not types and (shape.properties or depth == 0)):

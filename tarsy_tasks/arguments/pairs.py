@@ -28,8 +28,8 @@ _GAP = re.compile(r"[\s,]*")
 _SPACED = re.compile(r"""([^\W\d][\w./-]*+)=("[^"]*"|'[^']*'|[^\s,"'=]\S*)(?:\s+|\Z)""")
 _DOCUMENT = re.compile(r"---[ \t]*\r?\n")
 _BLOCK = re.compile(r"[|>][+-]?[0-9]?")
-_MOST_FAILED_STRUCTURES = 8
-_MOST_PAIRS = 300
+_MAX_FAILED_STRUCTURES = 8
+_MAX_PAIRS = 300
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def _parts(text: str) -> Iterator[_Part]:
             failed_structures += not _take_structure(text, part)
         else:
             _take_bare(text, part)
-        if part.end < 0 or failed_structures > _MOST_FAILED_STRUCTURES or pairs > _MOST_PAIRS:
+        if part.end < 0 or failed_structures > _MAX_FAILED_STRUCTURES or pairs > _MAX_PAIRS:
             yield _BROKEN
             return
         yield part
@@ -191,8 +191,8 @@ def _continues(text: str, last: _Part, part: _Part, properties: Collection[str])
         # `title: Crash, error: 500` may be two pairs; a text of several words, or of the only property, continues.
         words = text.find(" ", last.value_start, last.end) >= 0
         if words or len(properties) == 1:
-            alike = [name for name in properties if name[0:1].lower() == part.key[0].lower()]
-            if not alike or find_near(part.key, alike) is None:
+            similar = [name for name in properties if name[0:1].lower() == part.key[0].lower()]
+            if not similar or find_near(part.key, similar) is None:
                 return True
     if part.separator == "=" and between == "," and last.key in properties:
         return text.find("=", last.value_start, last.end) >= 0  # a label selector: `kubectl get pods -l a=b,c=d`

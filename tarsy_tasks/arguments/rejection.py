@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["rejection"]
 
-_MOST_PROBLEMS = 8
-_MOST_VALUES = 64
+_MAX_PROBLEMS = 8
+_MAX_VALUES = 64
 """For larger arguments only the first problem is reported: each costs some microseconds."""
-_MOST_PROPERTIES = 20
+_MAX_PROPERTIES = 20
 _VALUE_CHARS = 60
 _LINE_CHARS = 300
 _DEEPEST = 3
@@ -65,12 +65,12 @@ def rejection(
     problems = [] if arguments is None else _find_problems(schema, arguments)
     failure = "do not match the tool's schema" if problems else "cannot be used"
     lines = [f"The arguments {failure}. Nothing was sent.", *([_clipped(reason, _LINE_CHARS)] if reason else [])]
-    lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MOST_PROBLEMS]]
-    if problems and (len(problems) > _MOST_PROBLEMS or size(arguments, _MOST_VALUES) > _MOST_VALUES):
+    lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MAX_PROBLEMS]]
+    if problems and (len(problems) > _MAX_PROBLEMS or size(arguments, _MAX_VALUES) > _MAX_VALUES):
         lines.append("- There may be more problems.")
     if shape.properties:
         lines.append("Properties of the tool:")
-        shown = sorted(shape.properties, key=lambda name: name not in shape.required)[:_MOST_PROPERTIES]
+        shown = sorted(shape.properties, key=lambda name: name not in shape.required)[:_MAX_PROPERTIES]
         for name in shown:
             need = "required" if name in shape.required else "optional"
             lines.append(_clipped(f"- `{_name(name)}` ({need}): {_describe(shape.properties[name])}", _LINE_CHARS))
@@ -86,7 +86,7 @@ def rejection(
 
 def _find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
     try:
-        if size(arguments, _MOST_VALUES) <= _MOST_VALUES:
+        if size(arguments, _MAX_VALUES) <= _MAX_VALUES:
             # A value that coercion would correct is not a problem.
             problems = schema.all_problems(coerce_partly(schema, arguments))
         else:
@@ -106,7 +106,7 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
         instead = _given_instead(shape.at(path), missing, arguments)
         yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}{instead}."
     elif keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in details:
-        for name in details["unexpected"][: _MOST_PROBLEMS + 1]:
+        for name in details["unexpected"][: _MAX_PROBLEMS + 1]:
             known = shape.at(path)
             near = find_near(name, known.properties) if known else None
             hint = f"; did you mean `{near}`?" if near else "."
@@ -142,17 +142,17 @@ def _given_instead(known: Shape | None, missing: list[Any], arguments: Any) -> s
     near = next((name for name in others if find_near(name, [missing[-1]])), None)
     if near is not None:
         return f"; you wrote `{_name(near)}`, the correct name is `{_name(missing[-1])}`"
-    return f", got: {', '.join(f'`{_name(name)}`' for name in names[:_MOST_PROBLEMS])}" if names else ""
+    return f", got: {', '.join(f'`{_name(name)}`' for name in names[:_MAX_PROBLEMS])}" if names else ""
 
 
 def _closest_branch(problem: "ValidationError", details: dict[str, Any]) -> "list[ValidationError] | None":
     """The problems with the one alternative that has the type of the value."""
-    alike = [
+    same_type = [
         branch
         for branch in cast("list[list[ValidationError]]", details.get("context") or [])
         if all(inner.instance_path != problem.instance_path or inner.kind.name != "type" for inner in branch)
     ]
-    return alike[0] if len(alike) == 1 else None
+    return same_type[0] if len(same_type) == 1 else None
 
 
 def _describe(shape: Shape | None, depth: int = 0) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Schema", "UncheckedError", "compile_schema"]
 
 _CACHED_SCHEMAS = 2048
-_MOST_PARTS = 5000
+_MAX_PARTS = 5000
 _PATTERN_BYTES = 1_000_000
 """Of a compiled pattern; most have a few kilobytes."""
 
@@ -101,7 +101,7 @@ class Schema:
     def _parts(self) -> "ValidatorMap | None":
         import jsonschema_rs
 
-        if size(self.raw) > _MOST_PARTS:
+        if size(self.raw) > _MAX_PARTS:
             return None
         return jsonschema_rs.validator_map_for(self._checked, **_options())
 

@@ -15,9 +15,9 @@ from tarsy_tasks.arguments.values import TYPES
 __all__ = ["Pointer", "Shape", "find_near", "fold", "look_up", "read_reference"]
 
 Pointer = tuple[str | int, ...]
-_MOST_LAYERS = 64
+_MAX_LAYERS = 64
 _NAME_CHARS = 60
-_MOST_NAMES = 20
+_MAX_NAMES = 20
 
 
 def fold(name: str) -> str:
@@ -32,7 +32,7 @@ def find_near(name: str, names: Collection[str]) -> str | None:
     wanted = fold(name[:_NAME_CHARS])
     folded = {fold(each): each for each in names}
     begins = [each for each in folded if wanted and (each.startswith(wanted) or wanted.startswith(each))]
-    close = get_close_matches(wanted, list(folded)[:_MOST_NAMES], 1, 0.75)
+    close = get_close_matches(wanted, list(folded)[:_MAX_NAMES], 1, 0.75)
     return next((folded[each] for each in (wanted, *begins, *close) if each in folded), None)
 
 
@@ -104,7 +104,7 @@ class Shape:
     def _listed(self, keyword: str) -> list["Shape"]:
         listed = self.raw.get(keyword)
         count = len(cast("list[Any]", listed)) if isinstance(listed, list) else 0
-        return [self._at(keyword, number) for number in range(min(count, _MOST_LAYERS))]
+        return [self._at(keyword, number) for number in range(min(count, _MAX_LAYERS))]
 
     @cached_property
     def applied(self) -> list["Shape"]:
@@ -119,7 +119,7 @@ class Shape:
     def _layers(self, *, with_branches: bool) -> Iterator["Shape"]:
         seen: set[Pointer] = set()
         waiting = [self]
-        while waiting and len(seen) < _MOST_LAYERS:
+        while waiting and len(seen) < _MAX_LAYERS:
             layer = waiting.pop(0)
             if layer.pointer not in seen:
                 seen.add(layer.pointer)

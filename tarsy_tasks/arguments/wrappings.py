@@ -13,7 +13,7 @@ from tarsy_tasks.arguments.values import SPACE
 __all__ = ["Unwrapped", "strip_model_tokens", "strip_sure_label", "unwrap"]
 
 _DATA_LANGUAGES = {"", "json", "json5", "jsonc", "javascript", "js", "yaml", "yml"}
-_MOST_LAYERS = 6
+_MAX_LAYERS = 6
 _LABEL_WORDS = (
     r"(?:action|tool|function|call)[ _-]?(?:input|arguments?|args|parameters|params|call)"
     r"|arguments?|args|parameters|params|inputs?|json|action"
@@ -100,7 +100,7 @@ def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
     prose = False
     language: str | None = None
     text = _stripped(text)
-    for _ in range(_MOST_LAYERS):
+    for _ in range(_MAX_LAYERS):
         if fence := _fenced(text):
             text, info = fence
             language = info if language is None else language

@@ -45,7 +45,7 @@ _ASKED, _SAID, _CHANGED, _SHOWN, _MAPPED, _KEYED = range(6)
 
 _search = Search(ANNOUNCEMENTS)
 _LINES = 5
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 _BLANK = re.compile(r"[ \t\r]*(?:\+[ \t][^\n]*)?$")
 """Also trace lines of a shell in between."""
 _ALONE = re.compile(r"[ \t]*([\"']?)([^\s\"']{6,})\1[ \t\r]*$")
@@ -83,7 +83,7 @@ def _alone(text: str, position: int, *, is_sure: bool) -> Iterator[Edit]:
         if not _BLANK.match(text, position, end):
             break
         position = end + 1
-    for _ in range(_MOST_ROWS):
+    for _ in range(_MAX_ROWS):
         end = _end_of_line(text, position)
         words = _words(text, position, end)
         if not words or not all(_is_secret(text[slice(*word)], is_sure=is_sure) for word in words):
@@ -108,7 +108,7 @@ def _is_secret(word: str, *, is_sure: bool) -> bool:
 def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
     """The values that look like secrets in lines of this kind, until such lines end."""
     is_begun = False
-    for count in range(_MOST_ROWS):
+    for count in range(_MAX_ROWS):
         if position >= len(text):
             return
         end = _end_of_line(text, position)

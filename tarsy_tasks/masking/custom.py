@@ -16,7 +16,7 @@ __all__ = ["CustomPatterns", "check_pattern"]
 
 _MEMORY_BYTES = 8 * 1024 * 1024
 # At worst RE2 takes some 4 ns for each character and each step of a pattern.
-_MOST_STEPS = 2000
+_MAX_STEPS = 2000
 # Many times what a search takes. A pattern such as `a.*z|a` looks through the rest of the text for each `a`.
 _CPU_S, _CPU_S_PER_CHARACTER = 1.0, 2e-6
 _SAMPLES, _SAMPLE_CHARS = 16, 4096
@@ -95,7 +95,7 @@ def _compile(pattern: str) -> "re2.Pattern":
         raise ValueError(f"not a valid RE2 pattern: {_reason(error)}") from None
     except UnicodeEncodeError:
         raise ValueError("not a valid pattern: it contains half of a surrogate pair") from None
-    if compiled.programsize > _MOST_STEPS:
+    if compiled.programsize > _MAX_STEPS:
         raise ValueError("the pattern is too large; check for nested repetitions such as `{1000}`")
     if compiled.search("") is not None:
         raise ValueError("the pattern matches the empty string, so it matches everywhere")

@@ -7,7 +7,7 @@ Nothing that is hidden here can be a secret under any name in the text.
 import re
 from functools import lru_cache
 
-from tarsy_tasks.masking.json_frames import says_something
+from tarsy_tasks.masking.json_frames import is_relevant_name
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.search import Places
 
@@ -70,7 +70,7 @@ def _hide_idle_keys(projection: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _is_idle(key: bytes) -> bool:
-    return _WHOLE_KEY.fullmatch(key) is not None and not says_something(key.decode())
+    return _WHOLE_KEY.fullmatch(key) is not None and not is_relevant_name(key.decode())
 
 
 def _blank(match: re.Match[bytes]) -> bytes:

@@ -12,7 +12,7 @@ from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.rules.headers import is_header
 from tarsy_tasks.masking.rules.vocabulary import COLLECTION_KEYS, SCHEMA_VALUE_KEYS
 
-__all__ = ["Frame", "Rating", "rate", "says_something"]
+__all__ = ["Frame", "Rating", "is_relevant_name", "rate"]
 
 Rating: TypeAlias = Strength | Literal["header"] | None
 
@@ -23,7 +23,7 @@ def rate(name: str) -> Rating:
 
 
 @lru_cache(maxsize=4096)
-def says_something(name: str) -> bool:
+def is_relevant_name(name: str) -> bool:
     """Whether a name matters for the values below it."""
     return rate(name) is not None or name.lower() in COLLECTION_KEYS
 
@@ -35,7 +35,7 @@ class Frame:
         is_object: Whether it is an object.
         is_item: Whether it is in an array.
         name: Its key; for an array in an array, the key of the outer one.
-        name_says_something: Whether the name matters for its values.
+        is_name_relevant: Whether the name matters for its values.
         key: Its key that was read last.
         rating: The strength of that key.
         previous: The string that was read last, in an array.
@@ -52,7 +52,7 @@ class Frame:
         self.is_object = is_object
         self.is_item = outer is not None and not outer.is_object
         self.name = name if outer is None else outer.name_below
-        self.name_says_something = says_something(self.name)
+        self.is_name_relevant = is_relevant_name(self.name)
         self.key = ""
         self.rating: Rating = None
         self.previous = ""

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.json_frames import Frame, rate, says_something
+from tarsy_tasks.masking.json_frames import Frame, is_relevant_name, rate
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.json_values import JsonValues
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
@@ -189,7 +189,7 @@ class _Reader:
         name = outer.name_below
         if name == "keys" or self._resource() is not None:
             return True
-        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or says_something(name)
+        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or is_relevant_name(name)
 
     def _pass_hits(self, position: int) -> None:
         """Skip the hits before a position."""
@@ -265,7 +265,7 @@ class _Reader:
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
                 is_masked = frame.rating is not None and self._values.mask_as(token, frame.rating, name)
-                if not is_masked and frame.name_says_something:
+                if not is_masked and frame.is_name_relevant:
                     is_masked = self._values.mask_below(token, frame)
             elif token.kind is _STRING:
                 is_masked = self._values.mask_item(token, frame)

@@ -21,7 +21,7 @@ _MIN_LENGTH = 6
 _MIN_LETTERS = 12
 """A password that is a word, such as `postgres`, appears in too many harmless places."""
 _MIN_BASE64 = 8
-_MOST_ESCAPED = 5
+_MAX_ESCAPED = 5
 _LONG_LINE = re.compile(r"(?!-----)\S{16,}")
 _STANDS_ALONE = 12
 """A shorter one counts only without a letter or digit next to it."""
@@ -106,7 +106,7 @@ def _escaped_forms(value: str) -> Iterator[str]:
     """As in JSON, in a string of JSON in a string, and so on."""
     for is_ascii in (True, False):
         form = value
-        for _ in range(_MOST_ESCAPED):
+        for _ in range(_MAX_ESCAPED):
             yield form
             form = json.dumps(form, ensure_ascii=is_ascii)[1:-1]
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Masker", "build_masker", "mask_text"]
 
 _NOTICE = "[masked whole: this text could not be searched for secrets]"
-_LEAST_SLACK, _MOST_SLACK = 4 * 1024, 64 * 1024
+_LEAST_SLACK, _MAX_SLACK = 4 * 1024, 64 * 1024
 """The number of characters that are searched in addition to those that are kept; a secret that is cut off at their end
 is shorter than an eighth of it."""
 _MAX_DEPTH = 8
@@ -210,7 +210,7 @@ class Masker:
     def mask_start(self, text: str, length: int) -> str:
         """The first `length` characters of the masked text. Cutting before masking could halve a secret, which would
         then not be recognized."""
-        slack = min(max(length, _LEAST_SLACK), _MOST_SLACK)
+        slack = min(max(length, _LEAST_SLACK), _MAX_SLACK)
         searched = text[: length + slack]
         masked = self.mask(searched)
         if len(searched) < len(text):

@@ -13,7 +13,7 @@ from tarsy_tasks.masking.values import is_prose, is_secret
 
 __all__ = ["STATEMENTS", "find_in_sql"]
 
-_PATIENCE_ROWS = 50
+_SEARCHED_ROWS = 50
 _VALUE_LIMIT = 64 * 1024
 _TOKENS_A_VALUE = 20
 """A row with more values is treated as unclosed."""
@@ -51,12 +51,12 @@ def find_in_sql(text: str, projection: bytes) -> Iterator[Edit]:
         strengths = {index: strength for index, name in enumerate(names) if (strength := rate_name(name)) is not None}
         is_copy = statement[0][-1] in "nN"
         rows = _rows_of_copy(text, position) if is_copy else _rows(text, position, len(names))
-        patience = _PATIENCE_ROWS
+        patience = _SEARCHED_ROWS
         for cells in rows if strengths or len(names) > 1 else ():
             edits = list(_find_in_row(text, names, strengths, cells))
             yield from edits
             position = max(position, cells[-1][1])
-            patience = _PATIENCE_ROWS if edits else patience - 1
+            patience = _SEARCHED_ROWS if edits else patience - 1
             if not patience:
                 break
 

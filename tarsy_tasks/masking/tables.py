@@ -17,7 +17,7 @@ from tarsy_tasks.masking.values import is_code, is_made_up, is_prose, is_secret,
 __all__ = ["HEADINGS", "find_in_tables"]
 
 _LINE_LIMIT = 4096
-_PATIENCE_ROWS = 50
+_SEARCHED_ROWS = 50
 """The number of rows without a secret after which a table is abandoned: a text of nothing but headings must not take
 long."""
 HEADINGS = (
@@ -185,7 +185,7 @@ class _Table(NamedTuple):
     def find_in_columns(self, text: str, position: int) -> tuple[list[Edit], int]:
         """The secrets below the headings, and the end of the rows that were examined."""
         edits: list[Edit] = []
-        patience = _PATIENCE_ROWS
+        patience = _SEARCHED_ROWS
         for start, end in _lines(text, position) if self.is_heading else ():
             is_rule = end > start and _RULE.fullmatch(text, start, end) is not None
             placed = {} if is_rule else self._place(text, start, end)
@@ -199,7 +199,7 @@ class _Table(NamedTuple):
                 for edit in _secret_cell(text, *placed[index], strength)
             ]
             edits += found
-            patience = _PATIENCE_ROWS if found else patience - 1
+            patience = _SEARCHED_ROWS if found else patience - 1
             position = end + 1
         return edits, position
 

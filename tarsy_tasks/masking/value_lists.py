@@ -14,14 +14,14 @@ from tarsy_tasks.masking.values import is_code, is_item, looks_random
 
 __all__ = ["is_enumeration", "read_list"]
 
-_PATIENCE = 1024
+_SEARCHED_CHARS = 1024
 """The length after which the search for a secret in a list ends."""
-_PATIENCE_LINES = 20
-_PATIENCE_MASKED = 100
-_PATIENCE_UNCLOSED = 16 * 1024
+_SEARCHED_LINES = 20
+_SEARCHED_MASKED = 100
+_SEARCHED_UNCLOSED = 16 * 1024
 """The length after which the search for a closing quote ends."""
 _LONGEST_ITEM = 4096
-_MOST_VALUES = 100
+_MAX_VALUES = 100
 _BRACKET = re.compile(
     r"\s{0,40}(?:!!\w+[ \t]+|new[ \t]+)?(?:(?:Arrays\.asList|(?:Immutable)?(?:List|Set)(?:\.of)?"
     r"|frozenset|set|list|tuple|array"
@@ -57,7 +57,7 @@ def read_list(named: NameMatch) -> Iterator[Value]:
 def is_enumeration(named: NameMatch, content: str) -> bool:
     """Whether a value is a list of values."""
     values = _SIGNS.split(content.strip())
-    return 1 < len(values) <= _MOST_VALUES and all(is_item(value, named.strength) for value in values)
+    return 1 < len(values) <= _MAX_VALUES and all(is_item(value, named.strength) for value in values)
 
 
 def _read_brackets(named: NameMatch, position: int) -> Iterator[Value]:
@@ -65,9 +65,9 @@ def _read_brackets(named: NameMatch, position: int) -> Iterator[Value]:
     text = named.text
     closers: list[str] = []
     found: list[Value] = []
-    patience = _PATIENCE_UNCLOSED
+    patience = _SEARCHED_UNCLOSED
     for item in _IN_BRACKETS.finditer(text, position):
-        if item.start() > (found[-1].end if found else position) + _PATIENCE:
+        if item.start() > (found[-1].end if found else position) + _SEARCHED_CHARS:
             break
         if bracket := item["bracket"]:
             if bracket in _CLOSING:
@@ -102,7 +102,7 @@ def _read_lines(named: NameMatch, position: int) -> Iterator[Value]:
     line_start = text.rfind("\n", max(0, named.start - 200), named.start) + 1
     indent = indent_of(text, line_start)
     layout: tuple[str, bool] | None = None
-    patience, masked = _PATIENCE_LINES, 0
+    patience, masked = _SEARCHED_LINES, 0
     for row in _rows_of_words(text, position):
         yield from (
             Value(*word.span(), is_quoted=True)
@@ -122,9 +122,9 @@ def _read_lines(named: NameMatch, position: int) -> Iterator[Value]:
         ):
             return
         masked += MASK in word
-        patience = _PATIENCE_LINES if MASK in word and masked < _PATIENCE_MASKED else patience - 1
+        patience = _SEARCHED_LINES if MASK in word and masked < _SEARCHED_MASKED else patience - 1
         if is_item(word, named.strength):
-            patience = _PATIENCE_LINES
+            patience = _SEARCHED_LINES
             yield Value(*line.span(group), is_quoted=True)
         if not patience:
             return
