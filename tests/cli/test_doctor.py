@@ -226,7 +226,9 @@ def test_9_credentials_stand_in_the_file(diagnose: Any, tmp_path: Path) -> None:
         }
     )
     for place in ("desk.env.GITHUB_TOKEN", "args.args[1]", "web.url", "auth.auth.token"):
-        assert f"stands in the file itself (mcpServers.{place})" in found.of("secrets", "warning")
+        assert f"the file itself contains what looks like a secret (mcpServers.{place})" in found.of(
+            "secrets", "warning"
+        )
     assert "mcp.json:1:" in found.of("secrets", "warning")
     assert "OTHER_TOKEN" not in found.output
     assert "travel unencrypted" in found.of("server auth", "warning")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import build_masker
 
 masker = build_masker()
@@ -46,7 +46,7 @@ def test_ordinary_lines_stay(text: str) -> None:
     assert masker.mask(text) == text
 
 
-def test_of_a_list_of_names_and_values_only_the_secret_value_goes() -> None:
+def test_only_the_secret_value_of_a_name_value_list_is_masked() -> None:
     listed = "password    basalt-cliff\nusername    svc\nhost        db1\n"
     masked = f"password    {MASK}\nusername    svc\nhost        db1\n"
     assert masker.mask(listed) == masked

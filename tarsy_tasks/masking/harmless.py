@@ -1,17 +1,17 @@
-"""What ordinary logs are full of: words that promise a secret, and none behind them.
+"""Harmless text that is common in logs: names of secrets without a secret.
 
-Owns these. It only saves time: the searches would find out that each is none, but in a log there is one in every line.
-What is hidden from them here cannot be a secret under any name that could be read there.
+Owns this text. It only saves time: the searches would reject all of it, but some of it is in every line of a log.
+Nothing that is hidden here can be a secret under any name in the text.
 """
 
 import re
 from functools import lru_cache
 
-from tarsy_tasks.masking.json_frames import says_something
+from tarsy_tasks.masking.json_frames import is_relevant_name
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.search import Places
 
-__all__ = ["hide_ordinary"]
+__all__ = ["hide_harmless"]
 
 _PLAIN = tuple(
     (said, said[:hidden] + b"\0" + said[hidden + 1 :])
@@ -27,7 +27,7 @@ _PLAIN = tuple(
         (b"token_id", 4),
     )
 )
-"""Said, and where a sign of it is taken away."""
+"""Text, and the offset of the character to blank out."""
 _keys = Places([rf'{STEMS}[\w.\-]*"\s{{0,4}}:\s{{0,4}}[\d"tfn]'])
 _REST_OF_KEY = re.compile(rb'([\w.\-]{1,60})"\s{0,4}:')
 _WHOLE_KEY = re.compile(rb"[\w.\-]+")
@@ -44,15 +44,11 @@ _OBJECTS = tuple(
     )
     for name in (b"secret", b"token")
 )  # fmt: skip
-"""`secret="prod/db-credentials"`: lower case, and no part of it is long."""
+"""`secret="prod/db-credentials"`: lower case, without a long part."""
 
 
-def hide_ordinary(projection: bytes) -> bytes:
-    """What the searches for names are to look at, with the same offsets.
-
-    Args:
-        projection: As `search.project` has it.
-    """
+def hide_harmless(projection: bytes) -> bytes:
+    """The projection for the searches for names, with the same offsets."""
     for said, hidden in _PLAIN:
         projection = projection.replace(said, hidden)
     for beginning, pattern in ((b"okens", _COUNT), (b"earer ", _BEARER_OF_FIELD), *_OBJECTS):
@@ -62,7 +58,7 @@ def hide_ordinary(projection: bytes) -> bytes:
 
 
 def _hide_idle_keys(projection: bytes) -> bytes:
-    """Without the keys of JSON that say nothing of their values, such as `"auth_method": "oidc"`."""
+    """Without keys in JSON whose values are not secret, such as `"auth_method": "oidc"`."""
     hidden = bytearray(projection)
     for place in _keys.find(projection):
         rest = _REST_OF_KEY.match(projection, place)
@@ -74,7 +70,7 @@ def _hide_idle_keys(projection: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _is_idle(key: bytes) -> bool:
-    return _WHOLE_KEY.fullmatch(key) is not None and not says_something(key.decode())
+    return _WHOLE_KEY.fullmatch(key) is not None and not is_relevant_name(key.decode())
 
 
 def _blank(match: re.Match[bytes]) -> bytes:

@@ -1,26 +1,34 @@
-"""Secrets that stand behind a name with nothing but blanks or a word between: `--password x`, `the password is x1`.
+"""Secrets behind a name with only blanks or a word in between: `--password x`, `the password is x1`.
 
-Owns options, statements of a shell and sentences, and which of these only speak of a secret. Behind a sign such as `=`
-it is for `assignments`, which finds the names.
+Owns options, shell statements and sentences, and which of these only talk about a secret. `assignments` finds the
+names, and reads values behind a sign such as `=`.
 """
 
 import re
 
-from tarsy_tasks.masking.named import Named
+from tarsy_tasks.masking.name_match import NameMatch
 from tarsy_tasks.masking.names import Strength
-from tarsy_tasks.masking.rules.vocabulary import PROSE
+from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.value_spans import Value, read_value
 from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_prose, is_secret, is_uuid
 
-__all__ = ["ARGUMENT", "ATTRIBUTE_VALUE", "FIELD", "FOLLOWED", "UNDER", "read_followed", "read_under"]
+__all__ = [
+    "ARGUMENT",
+    "ATTRIBUTE_VALUE",
+    "FIELD",
+    "FOLLOWING_VALUE",
+    "VALUE_BELOW",
+    "read_following_value",
+    "read_value_below",
+]
 
 _CONNECTOR = (
     r"\\*[\"'`]?[ \t]+(?:(?:for|of)[ \t]+[^\s]+[ \t]+)?(?:(?:is|was|to|as|are|reads|equals|lautet|ist|es|est"
     r"|(?:(?:has|have)[ \t]+been[ \t]+)?(?:re)?(?:set|changed|rotated)[ \t]+to|-)(?:[ \t]*:)?[ \t]+)?"
 )
-FOLLOWED = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
+FOLLOWING_VALUE = rf"{_CONNECTOR}(?:\\*[\"'`][^\s]|[^\s\"'`=:]*\d)"
 _LINE_BREAK = r"\\*[\"']?,?[ \t]*\r?\n[ \t]*(?:-[ \t]+)?"
-UNDER = rf"{_LINE_BREAK}(?:[\"'][^\s\-]|[^\s\-\"'])"
+VALUE_BELOW = rf"{_LINE_BREAK}(?:[\"'][^\s\-]|[^\s\-\"'])"
 ARGUMENT = r"[ \t]+[^\s]"
 _SHELL = re.compile(r"(?:(?:^|\s)(?:ENV|ARG|export|setenv|setx)|(?:^|\n)[ \t>$]*set)[ \t]+(?:-\w+[ \t]+)*$")
 _LOGIN = re.compile(r"(?:^|\s)(?:machine|default|login|account)[ \t][^\n]*\n?[^\n]*$")
@@ -31,17 +39,17 @@ _KEYWORD = re.compile(r"(?:^|[\s({]):$")
 """`:password "x"`, in Lisp and Ruby."""
 _BEFORE_ARGUMENT = re.compile(_LINE_BREAK)
 _NO_VALUE = re.compile(r"\(|[,;)\]][\s,;)]")
-"""A remark in brackets; what stands behind a closing quote."""
+"""A remark in brackets; punctuation behind a closing quote."""
 _MORE_COLUMNS = re.compile(r"(?: {2,}|\t)[^\s#]")
 _DECLARED = re.compile(r"\b(?:resource|data|ephemeral|module|provider)[ \t]+\\*\"$")
 _OPTION = re.compile(r"--?[a-zA-Z][A-Za-z\-]*(?:[=\s)]|$)|-(?:\s|$)")
 FIELD = re.compile(r"(?:[a-z][a-z\d_.\-]{0,63}|[A-Z][A-Z\d_]{0,63}|[a-z]+(?:[A-Z][a-z]+)+)[=:](?!=|$)")
 ATTRIBUTE_VALUE = re.compile(r"[\w\]]=[\"']$")
 _VALUE_MARKS = frozenset("=:@")
-"""What stands behind one of these is a value, no name."""
+"""Behind one of these is a value, not a name."""
 
 
-def read_followed(named: Named) -> Value | None:
+def read_following_value(named: NameMatch) -> Value | None:
     """`--password x`, `ENV PASSWORD x`, `login bob password x`, `the password is x1`, `password "x"`."""
     text = named.text
     before = text[max(0, named.start - 1) : named.start]
@@ -56,14 +64,14 @@ def read_followed(named: Named) -> Value | None:
         or named.name.startswith("$")
         or named.name.lower() == "pass"
     ):
-        return None  # behind a path stands what became of it, a variable is read, and to pass something is a verb
+        return None  # not a value: the result for a path, a variable that is read, the verb "to pass"
     value = read_value(text, connector.end())
     if value is None or _OPTION.match(text, value.start):
         return None
     content = text[value.start : value.end]
     is_option = named.text[named.start] == "-"
     strength = Strength.STRONG if is_option and named.name.endswith("token") else named.strength
-    # In backticks stands code, too, and on a command line none.
+    # Backticks may contain code, except on a command line.
     is_text = is_option or (value.is_quoted and text[value.start - 1] != "`")
     if not is_secret(content, strength, is_quoted=is_text):
         return None
@@ -85,12 +93,12 @@ def read_followed(named: Named) -> Value | None:
 
 
 def _is_sentence(text: str, end: int) -> bool:
-    """Whether one goes on behind a word."""
+    """Whether a sentence continues behind a word."""
     word = _NEXT_WORD.match(text, end)
-    return word is not None and word[1].lower() in PROSE
+    return word is not None and word[1].lower() in PROSE_WORDS
 
 
-def read_under(named: Named) -> Value | None:
+def read_value_below(named: NameMatch) -> Value | None:
     """An argument in the line below its option."""
     if named.text[named.start] != "-":
         return None
@@ -102,8 +110,8 @@ def read_under(named: Named) -> Value | None:
     return value if is_secret(content, named.strength, is_quoted=True) else None
 
 
-def _is_command(named: Named) -> bool:
-    """Whether a value follows the name because both stand in a statement of a shell, or in a netrc."""
+def _is_command(named: NameMatch) -> bool:
+    """Whether the value follows the name because both are in a shell statement or a netrc."""
     before = named.before
     return _SHELL.search(before) is not None or (
         named.strength is Strength.STRONG and "\n\n" not in before and _LOGIN.search(before) is not None

@@ -1,7 +1,7 @@
-"""Secrets in the lines below what announces them: a command that asks for one, or a line that says so.
+"""Secrets in the lines below an announcement: a command that prints one, or a line that introduces one.
 
-Owns which lines these are: `kubectl get secret … | base64 -d`, `Please use the following password:`. What they announce
-stands alone in its line.
+Owns which lines these are: `kubectl get secret … | base64 -d`, `Please use the following password:`. The secret is
+alone in its line.
 """
 
 import re
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
-from tarsy_tasks.masking.rules.lines import is_told
+from tarsy_tasks.masking.rules.lines import is_announced_secret
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import looks_random
 
-__all__ = ["ANNOUNCEMENTS", "find_printed"]
+__all__ = ["ANNOUNCEMENTS", "find_announced_lines"]
 
 _COMMAND = (
     r"(?:kubectl|oc|k|k3s)\b[^\n]*\bget[ \t][^\n]*\bsecrets?\b[^\n]*(?:base64[ \t]+(?:-d|-D|--decode)|\{\{?[^\n]*data)"
@@ -45,9 +45,9 @@ _ASKED, _SAID, _CHANGED, _SHOWN, _MAPPED, _KEYED = range(6)
 
 _search = Search(ANNOUNCEMENTS)
 _LINES = 5
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 _BLANK = re.compile(r"[ \t\r]*(?:\+[ \t][^\n]*)?$")
-"""Also what a shell traces between."""
+"""Also trace lines of a shell in between."""
 _ALONE = re.compile(r"[ \t]*([\"']?)([^\s\"']{6,})\1[ \t\r]*$")
 _WORD = re.compile(r"\S+")
 _ACCOUNT = re.compile(r"[ \t]*(?:-[ \t]+)?[\"']?[\w.\-]+:([^\s:\"'][^\s\"']*)[\"']?[ \t\r]*$")
@@ -58,13 +58,8 @@ _NAME = re.compile(r"[A-Za-z][\w\-]*(?: key| code)?")
 _LONGEST = 1024
 
 
-def find_printed(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+def find_announced_lines(text: str, projection: bytes) -> Iterator[Edit]:
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         index, start, position = found
@@ -82,13 +77,13 @@ def find_printed(text: str, projection: bytes) -> Iterator[Edit]:
 
 
 def _alone(text: str, position: int, *, is_sure: bool) -> Iterator[Edit]:
-    """The first line that is not blank, if it is one word, and those like it below; or several as long in each."""
+    """The first line that is not blank, if it is one word, and similar lines below; or several words of one length."""
     for _ in range(_LINES):
         end = _end_of_line(text, position)
         if not _BLANK.match(text, position, end):
             break
         position = end + 1
-    for _ in range(_MOST_ROWS):
+    for _ in range(_MAX_ROWS):
         end = _end_of_line(text, position)
         words = _words(text, position, end)
         if not words or not all(_is_secret(text[slice(*word)], is_sure=is_sure) for word in words):
@@ -107,13 +102,13 @@ def _words(text: str, position: int, end: int) -> list[tuple[int, int]]:
 def _is_secret(word: str, *, is_sure: bool) -> bool:
     if word.endswith((":", ",", "{", "[", ";")) or word.startswith(("{", "[", "<", "-", "/", "$")):
         return False
-    return is_told(word) if is_sure else looks_random(word) and is_told(word)
+    return is_announced_secret(word) if is_sure else looks_random(word) and is_announced_secret(word)
 
 
 def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
-    """What looks like one in lines of this kind, up to where they end."""
+    """The values that look like secrets in lines of this kind, until such lines end."""
     is_begun = False
-    for count in range(_MOST_ROWS):
+    for count in range(_MAX_ROWS):
         if position >= len(text):
             return
         end = _end_of_line(text, position)
@@ -122,7 +117,7 @@ def _rows(text: str, position: int, pattern: re.Pattern[str]) -> Iterator[Edit]:
             return
         if row is not None:
             is_begun = True
-            if is_told(row[1]):
+            if is_announced_secret(row[1]):
                 yield Edit(*row.span(1))
         position = end + 1
 

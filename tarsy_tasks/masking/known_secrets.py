@@ -1,6 +1,6 @@
-"""Secrets whose values are known, such as those of the configuration: masked wherever they appear, however written.
+"""Secrets with known values, such as those of the configuration: masked wherever they appear, in any encoding.
 
-Owns the values and the forms in which they appear: as they are, in base64, in a URL, in JSON, in HTML.
+Owns the values and the forms in which they appear: plain, in base64, in a URL, in JSON, in HTML.
 """
 
 import base64
@@ -19,12 +19,12 @@ __all__ = ["KnownSecrets"]
 
 _MIN_LENGTH = 6
 _MIN_LETTERS = 12
-"""A password that is a word, such as `postgres`, stands in too many innocent places."""
+"""A password that is a word, such as `postgres`, appears in too many harmless places."""
 _MIN_BASE64 = 8
-_MOST_ESCAPED = 5
+_MAX_ESCAPED = 5
 _LONG_LINE = re.compile(r"(?!-----)\S{16,}")
 _STANDS_ALONE = 12
-"""A shorter one counts only where no letter or digit adjoins it."""
+"""A shorter one counts only without a letter or digit next to it."""
 
 
 class KnownSecrets:
@@ -38,7 +38,7 @@ class KnownSecrets:
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
-        """Know these values, too. What is too short is left out: to mask it would mask half of every text."""
+        """Add values. Those that are too short are ignored: masking them would mask half of every text."""
         worthy = {each for value in values for each in (value, *_long_lines(value)) if _is_worthy(each)}
         with self._lock:
             if not worthy - self._values:
@@ -52,7 +52,7 @@ class KnownSecrets:
             self._pattern = re2.compile("|".join(map(re2.escape, ascii_forms)), options)
 
     def find(self, text: str, projection: bytes) -> Iterator[Edit]:
-        """Where any of them appears."""
+        """The places where any of them appears."""
         if self._pattern is None:
             return
         for match in self._pattern.finditer(projection):
@@ -67,7 +67,8 @@ class KnownSecrets:
 
 
 def _long_lines(value: str) -> Iterator[str]:
-    """Of a value of several lines, such as a key, those that say by themselves what it is: logs show line by line."""
+    """The lines of a multi-line value, such as a key, that are long enough on their own: logs are shown line by
+    line."""
     for line in value.split("\n") if "\n" in value else ():
         if _LONG_LINE.fullmatch(line.strip()):
             yield line.strip()
@@ -102,17 +103,16 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _escaped_forms(value: str) -> Iterator[str]:
-    """As in JSON, in JSON in a string of JSON, and so on."""
+    """As in JSON, in a string of JSON in a string, and so on."""
     for is_ascii in (True, False):
         form = value
-        for _ in range(_MOST_ESCAPED):
+        for _ in range(_MAX_ESCAPED):
             yield form
             form = json.dumps(form, ensure_ascii=is_ascii)[1:-1]
 
 
 def _base64_forms(value: bytes) -> Iterator[str]:
-    """The part of the base64 of a longer text that depends on the value alone, for each way in which it may lie in
-    there."""
+    """The part of the base64 of a longer text that depends only on the value, for each of the three alignments."""
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + value).decode().rstrip("=")
         first = -(-shift * 8 // 6)

@@ -1,7 +1,7 @@
-"""A name that promises a secret, at its place in a text.
+"""A name of a secret, at its position in a text.
 
-Owns what of the text around it says how its value is to be read. `assignments` finds names, its readers and those of
-`markup` and `value_lists` their values.
+Owns the text around it that determines how its value is read. `assignments` finds names; its readers, `markup` and
+`value_lists` read the values.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tarsy_tasks.masking.names import Strength
 
-__all__ = ["NAME_LIMIT", "Named"]
+__all__ = ["NAME_LIMIT", "NameMatch"]
 
 NAME_LIMIT = 100
 _BEFORE_LIMIT = 160
@@ -23,8 +23,8 @@ _TELLING = re.compile(
 _QUOTES = frozenset("\"'`")
 
 
-class Named(NamedTuple):
-    """A name in a text, with what follows it."""
+class NameMatch(NamedTuple):
+    """A name in a text, with the text after it."""
 
     text: str
     start: int
@@ -38,12 +38,12 @@ class Named(NamedTuple):
 
     @property
     def before(self) -> str:
-        """What stands before the name, in its line and the one above."""
+        """The text before the name, in its line and the one above."""
         return self.text[max(0, self.start - _BEFORE_LIMIT) : self.start]
 
     @property
-    def is_told(self) -> bool:
-        """Whether it is what a `name` says, or a `key`: the value stands beside it."""
+    def is_labelled(self) -> bool:
+        """Whether it is the value of a `name` or `key` field: the secret is in the next field."""
         return _TELLING.search(self.before) is not None
 
     @property
@@ -54,9 +54,8 @@ class Named(NamedTuple):
 
     @property
     def line_start(self) -> int | None:
-        """Where the line begins, if nothing stands in it before the name that would not do so in a file of settings,
-        and the name has no quotes, as it has in code.
-        """
+        """Where the line begins, if there is nothing before the name that cannot be in a settings file, and the name
+        has no quotes, as in code."""
         before = self.before
         line = before[before.rfind("\n") + 1 :]
         is_whole = len(line) < len(before) or self.start <= _BEFORE_LIMIT
