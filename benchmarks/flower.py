@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' fleet
 
 from tarsy_tasks.telemetry.history import build_count
 from tests.chromium import open_browser
-from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
+from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import ServiceProcess, free_port, wait_until
 
 _POLL_S = 5.0

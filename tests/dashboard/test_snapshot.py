@@ -17,7 +17,7 @@ from tarsy_tasks.dashboard.snapshot import ServerSnapshot, SnapshotReader
 from tarsy_tasks.models import ToolListing
 from tarsy_tasks.telemetry.health_records import HealthStatus
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
-from tests.flower.records import WORKERS, FleetServer, write_fleet, write_health
+from tests.dashboard.records import WORKERS, FleetServer, write_fleet, write_health
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.chromium import Browser, Page
 from tests.conftest import StartWorker
-from tests.flower.conftest import StartFlower, wait_on
+from tests.dashboard.conftest import StartFlower, wait_on
 from tests.processes import DEMO_SERVER, Flower, ServiceProcess, Worker, wait_until
 from tests.servers import hostile_words
 

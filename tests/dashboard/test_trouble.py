@@ -14,8 +14,8 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.dashboard.recent_calls import KEPT
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
-from tests.flower.conftest import StartFlower, wait_on
-from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
+from tests.dashboard.conftest import StartFlower, wait_on
+from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower, free_port
 from tests.redis_users import url_of
 from tests.valkey import Valkey

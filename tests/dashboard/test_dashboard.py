@@ -11,7 +11,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard import recent_calls
 from tarsy_tasks.dashboard.reader import Dashboard
-from tests.flower.records import FleetServer, write_calls
+from tests.dashboard.records import FleetServer, write_calls
 from tests.processes import turns
 
 

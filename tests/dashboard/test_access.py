@@ -17,8 +17,8 @@ from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard.installation import build_handlers
 from tarsy_tasks.dashboard.reader import Dashboard
 from tests.chromium import Page
-from tests.flower.conftest import StartFlower
-from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
+from tests.dashboard.conftest import StartFlower
+from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower, wait_until
 
 OpenPage = Callable[..., Page]
