@@ -1,4 +1,4 @@
-"""`tarsy-tasks poison`: messages that were set aside because each worker that had them was lost."""
+"""`tarsy-tasks dead-letters`: messages that were set aside because each worker that had them was lost."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tarsy_tasks
-from tarsy_tasks.broker import dead_letters as poisoned
+from tarsy_tasks.broker import dead_letters as stored
 from tarsy_tasks.broker.dead_letters import DamagedMessage, DeadLetter
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
@@ -18,24 +18,24 @@ from tarsy_tasks.errors import ConfigError
 if TYPE_CHECKING:
     from tarsy_tasks.worker.maskers import Masker
 
-__all__ = ["poison"]
+__all__ = ["dead_letters"]
 
 _NAME_CHARS = 200
 _ids = click.argument("ids", metavar="ID…", nargs=-1, required=True)
 
 
 @click.group()
-def poison() -> None:
+def dead_letters() -> None:
     """Messages that were set aside, because three workers were lost with them. They are kept for a week."""
 
 
-@poison.command("list")
+@dead_letters.command("list")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="How many at most.")
 @json_option
-def list_poison(limit: int, *, as_json: bool) -> None:
+def list_dead_letters(limit: int, *, as_json: bool) -> None:
     """List them, newest first."""
     with broker() as redis:
-        messages, total = poisoned.load_latest(redis, limit)
+        messages, total = stored.load_latest(redis, limit)
     if as_json:
         print_json({"messages": [_as_json(message) for message in messages], "total": total})
         return
@@ -44,7 +44,7 @@ def list_poison(limit: int, *, as_json: bool) -> None:
         notes.print(f"and {total - limit} older ones: --limit {total} lists all")
 
 
-@poison.command()
+@dead_letters.command()
 @click.argument("message_id", metavar="ID")
 @click.option("--arguments", "with_arguments", is_flag=True, help="Also the arguments of the call, masked.")
 @json_option
@@ -52,13 +52,13 @@ def list_poison(limit: int, *, as_json: bool) -> None:
 def show(ctx: click.Context, message_id: str, *, with_arguments: bool, as_json: bool) -> None:
     """Show what is known of one. Exit code 1 when there is none of that ID."""
     with broker() as redis:
-        message = poisoned.load(redis, message_id)
+        message = stored.load(redis, message_id)
         if message is None:
             notes.print(_missing(message_id), style="red", markup=False)
             ctx.exit(FAILED)
         shown = _as_json(message)
         if with_arguments and message.damage is None:
-            shown["arguments"] = _masked(poisoned.load_arguments(redis, message_id), _masker_of(message))
+            shown["arguments"] = _masked(stored.load_arguments(redis, message_id), _masker_of(message))
     if as_json:
         print_json(shown)
         return
@@ -67,7 +67,7 @@ def show(ctx: click.Context, message_id: str, *, with_arguments: bool, as_json: 
         console.print(f"{name}: {text}", markup=False)
 
 
-@poison.command()
+@dead_letters.command()
 @_ids
 @json_option
 @click.pass_context
@@ -81,20 +81,20 @@ def retry(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
     with broker() as redis:
         for message_id in ids:
             try:
-                ended[message_id] = "in its queue" if poisoned.retry(redis, message_id) else "not found"
+                ended[message_id] = "in its queue" if stored.retry(redis, message_id) else "not found"
             except DamagedMessage as damage:
                 ended[message_id] = f"damaged, it stays: {damage}"
     _report(ctx, ended, "in its queue", as_json=as_json)
 
 
-@poison.command()
+@dead_letters.command()
 @_ids
 @json_option
 @click.pass_context
 def drop(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
     """Forget them. Exit code 1 when one of them is not there."""
     with broker() as redis:
-        ended = {message_id: "dropped" if poisoned.drop(redis, message_id) else "not found" for message_id in ids}
+        ended = {message_id: "dropped" if stored.drop(redis, message_id) else "not found" for message_id in ids}
     _report(ctx, ended, "dropped", as_json=as_json)
 
 
@@ -160,4 +160,4 @@ def _masked(arguments: Any, masker: "Masker") -> Any:
 
 
 def _missing(message_id: str) -> str:
-    return f"no message {message_id} is set aside: `tarsy-tasks poison list` shows those that are"
+    return f"no message {message_id} is set aside: `tarsy-tasks dead-letters list` shows those that are"
