@@ -1,7 +1,7 @@
 """The command line: `tarsy-tasks …`, mounted a second time as `celery -A tarsy_tasks mcp …`.
 
-Owns the group, the exit codes and which module a command lies in. Celery imports this module for each of its own
-commands, so a command's module is imported only when that command runs.
+Owns the group, the exit codes and the module of each command. Celery imports this module for all of its own commands,
+so a command's module is imported only when that command runs.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ from tarsy_tasks.telemetry.printable import make_visible
 __all__ = ["FAILED", "OK", "UNAVAILABLE", "USAGE", "main"]
 
 OK, FAILED, USAGE, UNAVAILABLE = range(4)
-"""Exit codes: fine; the tool or a check said no; usage or configuration; unavailable."""
+"""Exit codes: success; the tool or a check failed; wrong usage or configuration; Redis or a worker unavailable."""
 
 _MODULES = {
     "acl": "acl",
@@ -71,5 +71,6 @@ def _exit_code(error: TarsyTasksError) -> int:
 def main() -> None:
     """MCP tool calls as Celery tasks.
 
-    Exit codes: 0 fine, 1 the tool or a check said no, 2 usage or configuration, 3 unavailable.
+    Exit codes: 0 success, 1 the tool or a check failed, 2 wrong usage or configuration, 3 Redis or a worker is
+    unavailable.
     """
