@@ -48,7 +48,7 @@ def doctor(ctx: click.Context, *, as_json: bool) -> None:
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     """The checks in their order, each with the exit code of an error in it."""
     from tarsy_tasks.config.inheritance import Inheritance
-    from tarsy_tasks.doctor.broker import Unreachable, check_broker, check_url, connect
+    from tarsy_tasks.doctor.broker import check_broker, check_url, connect
     from tarsy_tasks.doctor.configuration import check_configuration
     from tarsy_tasks.doctor.deployment import check_deployment
     from tarsy_tasks.doctor.machine import check_machine
@@ -67,10 +67,9 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     servers = list(config.enabled_servers.values()) if config is not None else []
     yield FAILED, check_machine(servers)
     yield FAILED, check_url(url)
-    try:
-        redis = connect(url)
-    except Unreachable as error:
-        yield UNAVAILABLE, [error.finding]
+    redis = connect(url)
+    if isinstance(redis, Finding):
+        yield UNAVAILABLE, [redis]
     else:
         with redis:
             try:

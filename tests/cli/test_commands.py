@@ -69,15 +69,7 @@ def test_servers_shows_what_is_configured(worker: Worker) -> None:
 
 
 def test_the_same_commands_are_mounted_in_celery(worker: Worker) -> None:
-    command = [
-        str(Path(sys.executable).parent / "celery"),
-        "-A",
-        "tarsy_tasks",
-        "mcp",
-        "call",
-        "desk.echo",
-        "text=hello",
-    ]
+    command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "mcp", "call", "desk.echo", "text=hello"]
     done = subprocess.run(command, capture_output=True, text=True, env=worker.environment, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "hello")
 
@@ -96,9 +88,8 @@ def test_config_check_and_schema(worker: Worker, tmp_path: Path) -> None:
     done = run_command("config", "check", environment=worker.environment)
     assert done.returncode == 0
     assert "2 servers, 1 enabled" in done.stdout
-    assert (
-        "mcpServers" in json.loads(run_command("config", "schema", environment=worker.environment).stdout)["properties"]
-    )
+    schema = json.loads(run_command("config", "schema", environment=worker.environment).stdout)
+    assert "mcpServers" in schema["properties"]
     broken = tmp_path / "broken.json"
     broken.write_text('{"mcpServers": {"desk": {"comand": "x"}}}')
     done = run_command("config", "check", str(broken), environment=worker.environment)

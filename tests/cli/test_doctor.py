@@ -99,7 +99,7 @@ def test_redis_is_absent(diagnose: Any) -> None:
 def test_redis_refuses_the_password(diagnose: Any, url: str) -> None:
     found = diagnose({}, TARSY_REDIS_URL=url.replace(password_of("operator"), SECRET))
     assert found.code == 3
-    assert "does not let us in" in found.of("redis", "error")
+    assert "refused the login" in found.of("redis", "error")
     assert SECRET not in found.output
 
 
@@ -112,7 +112,7 @@ def test_redis_evicts_keys(diagnose: Any, valkey: Any) -> None:
         valkey.config_set("maxmemory", "0")
         valkey.config_set("maxmemory-policy", "noeviction")
     assert found.code == 1
-    assert "REMEDY maxmemory-policy noeviction" in found.of("redis eviction", "error")
+    assert "REMEDY set maxmemory-policy noeviction" in found.of("redis eviction", "error")
     assert "appendonly is off" in found.of("redis persistence", "warning")
 
 
@@ -124,14 +124,14 @@ def test_redis_refuses_writes(diagnose: Any, valkey: Any) -> None:
         valkey.replicaof("NO", "ONE")
     assert found.code == 1
     assert "replica" in found.of("redis", "error")
-    assert "it takes none" in found.of("redis writes", "error")
+    assert "refuses writes" in found.of("redis writes", "error")
 
 
 def test_the_configuration_is_wrong(diagnose: Any) -> None:
     found = diagnose('{"mcpServers": {"desk": {"comand": "x"}}}')
     assert found.code == 2
     assert "did you mean `command`" in found.of("configuration", "error")
-    assert found.of("redis", "ok"), "all else is looked at nevertheless"
+    assert found.of("redis", "ok"), "everything else is checked nevertheless"
 
 
 def test_servers_do_not_start(diagnose: Any) -> None:
@@ -151,7 +151,7 @@ def test_servers_do_not_start(diagnose: Any) -> None:
     assert SECRET not in found.output
     assert "TARSY_TEST_NEVER_SET" in found.of("start of unset", "error")
     left = [process.name() for process in psutil.Process().children() if "valkey" not in process.name()]
-    assert not left, "what was started on trial is gone"
+    assert not left, "the processes that it started are gone"
 
 
 def test_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path) -> None:
@@ -161,20 +161,20 @@ def test_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path)
     code = (
         "import os, pathlib, sys, time; here = pathlib.Path(sys.argv[1]); mine = here / f'{os.getpid()}.starting';"
         "mine.touch(); begin = time.time(); time.sleep(0.3); count = len(list(here.glob('*.starting')));"
-        "mine.with_suffix('.told').write_text(f'{count} {begin} {time.time()}'); mine.unlink();"
+        "mine.with_suffix('.records').write_text(f'{count} {begin} {time.time()}'); mine.unlink();"
         f"os.execv(sys.executable, {server!r})"
     )
     slow = {"command": sys.executable, "args": ["-S", "-E", "-c", code, str(tmp_path)]}
     found = diagnose({f"s{number}": slow for number in range(12)})
     assert all(found.of(f"start of s{number}", "warning") for number in range(12)), "they have no tools"
-    told = [[float(word) for word in file.read_text().split()] for file in tmp_path.glob("*.told")]
-    counts, begins, ends = zip(*told, strict=True)
-    places = 1 + (os.cpu_count() or 1)
+    records = [[float(word) for word in file.read_text().split()] for file in tmp_path.glob("*.records")]
+    counts, begins, ends = zip(*records, strict=True)
+    limit = 1 + (os.cpu_count() or 1)
     assert len(counts) == 12
-    assert max(counts) <= places
+    assert max(counts) <= limit
     times_s = [int(text) / 1000 for text in re.findall(r"(\d+) ms: stdio", found.output)]
-    # Some of a start comes after what is told here.
-    assert sum(times_s) < 2 * places * (max(ends) - min(begins)), "the wait for its turn is no part of its time"
+    # A part of each start comes after these measurements.
+    assert sum(times_s) < 2 * limit * (max(ends) - min(begins)), "the wait for a turn is not counted"
 
 
 def test_celeryconfig_changes_required_settings(diagnose: Any, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_credentials_are_written_in_the_file(diagnose: Any, tmp_path: Path) -> N
         assert f"stands in the file itself (mcpServers.{place})" in found.of("secrets", "warning")
     assert "mcp.json:1:" in found.of("secrets", "warning")
     assert "OTHER_TOKEN" not in found.output
-    assert "travel unencrypted" in found.of("server auth", "warning")
+    assert "sent unencrypted" in found.of("server auth", "warning")
     assert "verify_ssl is off" in found.of("server auth", "warning")
     assert SECRET not in found.output
     (tmp_path / "mcp.json").chmod(0o666)
@@ -282,7 +282,7 @@ def test_findings_are_readable_without_json(tmp_path: Path, url: str) -> None:
     done = run_command("doctor", environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done
     assert "warning redis persistence: appendonly is off" in done.stdout
-    assert "        remedy: appendonly yes" in done.stdout
+    assert "        remedy: set appendonly yes" in done.stdout
     assert done.stderr == "0 errors, 2 warnings\n"
 
 
@@ -308,4 +308,4 @@ def test_an_audit_key_of_another_type_is_an_error(diagnose: Any, valkey: Any) ->
     finally:
         valkey.delete(keys.AUDIT)
     assert found.code == 1
-    assert "tarsy:audit is a string and no stream" in found.of("audit", "error")
+    assert "tarsy:audit is a string, not a stream" in found.of("audit", "error")
