@@ -100,7 +100,7 @@ def look(url: str) -> Callable[[float], None]:
                     etag = headers["Etag"]
             except urllib.error.HTTPError as error:  # 304
                 headers = error.headers
-            interval_s = float(headers["Look-Again"])
+            interval_s = float(headers["Refresh-After"])
             time.sleep(min(interval_s, max(0.0, until - time.monotonic())))
         print(f"  (every {interval_s:g} s)", end=" ")
 

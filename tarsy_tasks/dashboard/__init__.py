@@ -9,7 +9,7 @@ buttons; what they show comes from Redis:
     tools          the tools of one server
     server_list    which servers, in which order
 
-and becomes HTML with `page_templates`, `wording`, `plots` and `assets`, or JSON with `describe`. In Flower's own pages
+and becomes HTML with `page_templates`, `formats`, `plots` and `assets`, or JSON with `describe`. In Flower's own pages
 `task_list` and `task_events` change how tool calls are shown and what is taken in of them, `broker_tab` mends the tab
 of queues, and `metrics` adds the workers' numbers to `/metrics`.
 """

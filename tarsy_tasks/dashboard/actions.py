@@ -12,7 +12,7 @@ from typing import Any, cast
 from flower.api import BaseApiHandler
 from tornado.web import HTTPError, RequestHandler, authenticated
 
-from tarsy_tasks.dashboard.reader import Dashboard
+from tarsy_tasks.dashboard.reader import DashboardReader
 
 __all__ = ["ACTIONS", "ServerAction"]
 
@@ -29,8 +29,8 @@ _ANSWER_S = 3.0
 class ServerAction(BaseApiHandler):
     """Asks all workers of a server to do something."""
 
-    def initialize(self, dashboard: Dashboard) -> None:
-        self._dashboard = dashboard
+    def initialize(self, reader: DashboardReader) -> None:
+        self._reader = reader
 
     def check_xsrf_cookie(self) -> None:
         """Flower leaves the token out where nobody signs in, and with basic authentication."""
@@ -41,10 +41,10 @@ class ServerAction(BaseApiHandler):
     async def post(self, name: str, action: str) -> None:
         if self.application.options.read_only:
             raise HTTPError(403, "Read only mode is enabled")
-        look = await self._dashboard.look()
-        if look.snapshot is None or look.trouble:
+        state = await self._reader.state()
+        if state.snapshot is None or state.outage:
             raise HTTPError(503, "Redis cannot be read, so no worker can be asked")
-        server = look.snapshot.servers.get(name)
+        server = state.snapshot.servers.get(name)
         if server is None:
             raise HTTPError(404, f"There is no MCP server '{name}'")
         workers = sorted(record.worker for record in server.records)

@@ -6,7 +6,7 @@ Owns its shapes, which docs/dashboard.md explains. Times are in seconds since th
 from collections.abc import Iterable
 from typing import Any
 
-from tarsy_tasks.dashboard.reader import Call, ServerDetails
+from tarsy_tasks.dashboard.reader import CallDetails, ServerDetails
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.dashboard.tools import ToolView
 from tarsy_tasks.telemetry.audit import AuditEntry
@@ -42,7 +42,7 @@ def describe_calls(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
     return [entry.model_dump(mode="json", exclude={"v"}) for entry in entries]
 
 
-def describe_call(call: Call) -> dict[str, Any]:
+def describe_call(call: CallDetails) -> dict[str, Any]:
     """One call, with what the agent got."""
     return {
         "task_id": call.task_id,

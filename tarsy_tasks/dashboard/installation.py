@@ -28,7 +28,7 @@ from tarsy_tasks.dashboard.pages import (
     ServersData,
     ServersPage,
 )
-from tarsy_tasks.dashboard.reader import Dashboard
+from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.dashboard.task_events import CallEvents
 from tarsy_tasks.dashboard.task_list import COLUMNS, CallsTable, format_task
 from tarsy_tasks.errors import ConfigError
@@ -62,19 +62,19 @@ def install(app: Any) -> None:
     """
     check_version(version("flower"))
     urls.settings["template_loader"] = PageTemplates(Path(urls.settings["template_path"]))
-    dashboard = Dashboard(app)
+    reader = DashboardReader(app)
     # Before Flower's own, of which the last one takes whatever is left.
-    urls.handlers[:0] = build_handlers(dashboard)
+    urls.handlers[:0] = build_handlers(reader)
     flower.app.Events = CallEvents
     # Whoever sets these in flowerconfig.py, the environment or the command line has the last word.
     options.format_task = format_task
     options.tasks_columns = COLUMNS
-    dashboard.warm_up()
+    reader.warm_up()
 
 
-def build_handlers(dashboard: Dashboard) -> list[Any]:
+def build_handlers(reader: DashboardReader) -> list[Any]:
     """What answers which address, for Tornado; without Flower's prefix."""
-    shared = {"dashboard": dashboard}
+    shared = {"reader": reader}
     server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
     return [
         url(r"/tasks/datatable", CallsTable),

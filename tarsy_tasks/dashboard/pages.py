@@ -15,11 +15,11 @@ from flower.views import BaseHandler
 from redis.exceptions import RedisError
 from tornado.web import HTTPError, authenticated
 
-from tarsy_tasks.dashboard import plots, wording
+from tarsy_tasks.dashboard import formats, plots
 from tarsy_tasks.dashboard.assets import asset_version
 from tarsy_tasks.dashboard.describe import describe_call, describe_calls, describe_server, describe_servers
 from tarsy_tasks.dashboard.page_templates import escape_visibly
-from tarsy_tasks.dashboard.reader import Call, Dashboard, Look
+from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader, FleetState
 from tarsy_tasks.dashboard.server_list import build_list
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.outcomes import Outcome
@@ -50,8 +50,8 @@ _POLICY = "; ".join(
 class _Page(BaseHandler):
     """A page, and its script, style and data come from Flower's own address only."""
 
-    def initialize(self, dashboard: Dashboard) -> None:
-        self.dashboard = dashboard
+    def initialize(self, reader: DashboardReader) -> None:
+        self.reader = reader
 
     def set_default_headers(self) -> None:
         super().set_default_headers()
@@ -60,22 +60,22 @@ class _Page(BaseHandler):
         # What tools answered stays out of caches; the page's script keeps the ETag itself.
         self.set_header("Cache-Control", "no-store")
 
-    def show(self, page: str, look: Look, **values: Any) -> None:
+    def show(self, page: str, state: FleetState, **values: Any) -> None:
         """Answer with a page, or with `?live` the part of it that changes."""
         template = f"{page}.html"
         if self.get_query_argument("live", None) is not None:
-            template = "trouble.html" if look.trouble else f"{page}_live.html"
-        self.set_header("Look-Again", f"{self.dashboard.interval_s(page):.1f}")
-        with self.dashboard.costing(f"{page} shown"):
+            template = "outage.html" if state.outage else f"{page}_live.html"
+        self.set_header("Refresh-After", f"{self.reader.interval_s(page):.1f}")
+        with self.reader.measuring_cost(f"{page} shown"):
             self.render(
                 f"mcp/{template}",
                 view=page,
-                look=look,
+                state=state,
                 may_act=self._may_act,
                 escape_visibly=escape_visibly,
                 asset=self._asset,
                 call_path=self._call_path,
-                say=wording,
+                formats=formats,
                 plots=plots,
                 statuses=HealthStatus,
                 outcomes=Outcome,
@@ -120,9 +120,9 @@ class _Page(BaseHandler):
             raise HTTPError(400, f"outcome is one of {', '.join(Outcome)}") from None
         return AuditFilter.model_validate(words | ({"outcomes": outcomes} if outcomes else {}))
 
-    def tell_trouble(self, look: Look, error: RedisError) -> Look:
+    def with_outage(self, state: FleetState, error: RedisError) -> FleetState:
         """What can be shown, if this could not be read."""
-        return Look(look.snapshot, self.dashboard.describe_trouble(error))
+        return FleetState(state.snapshot, self.reader.describe_error(error))
 
     async def read_calls(self, wanted: AuditFilter) -> AuditPage:
         """The page of calls that an address asks for.
@@ -132,11 +132,11 @@ class _Page(BaseHandler):
             RedisError: Redis could not be reached.
         """
         try:
-            return await self.dashboard.calls(wanted, _CALLS, self.get_query_argument("after", None) or None)
+            return await self.reader.calls(wanted, _CALLS, self.get_query_argument("after", None) or None)
         except ValueError:
             raise HTTPError(400, "after is the place where another page of calls ends") from None
 
-    async def read_call(self, call_id: str) -> Call:
+    async def read_call(self, call_id: str) -> CallDetails:
         """The call that an address names. Raises as `read_calls`."""
         places: list[int | None] = []
         for name, unit in (("at", "milliseconds"), ("near", "seconds")):
@@ -145,7 +145,7 @@ class _Page(BaseHandler):
                 raise HTTPError(400, f"{name} is a number of {unit} since the epoch")
             places.append(int(word) if word else None)
         written_ms, near = places
-        return await self.dashboard.call(call_id, written_ms, min(near, _FAR_S) if near is not None else None)
+        return await self.reader.call(call_id, written_ms, min(near, _FAR_S) if near is not None else None)
 
 
 class _Data(_Page):
@@ -158,16 +158,16 @@ class _Data(_Page):
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')
         self.finish({"error": message})
 
-    async def look(self) -> Snapshot:
+    async def state(self) -> Snapshot:
         """All servers, as of about now.
 
         Raises:
             HTTPError: Redis cannot be read.
         """
-        look = await self.dashboard.look()
-        if look.snapshot is None or look.trouble:
-            raise HTTPError(503, "Redis cannot be read: %s", look.trouble)
-        return look.snapshot
+        state = await self.reader.state()
+        if state.snapshot is None or state.outage:
+            raise HTTPError(503, "Redis cannot be read: %s", state.outage)
+        return state.snapshot
 
     @contextmanager
     def reading(self) -> Generator[None]:
@@ -175,7 +175,7 @@ class _Data(_Page):
         try:
             yield
         except RedisError as error:
-            raise HTTPError(503, "Redis cannot be read: %s", self.dashboard.describe_trouble(error)) from error
+            raise HTTPError(503, "Redis cannot be read: %s", self.reader.describe_error(error)) from error
 
 
 class ServersPage(_Page):
@@ -183,9 +183,9 @@ class ServersPage(_Page):
 
     @authenticated
     async def get(self) -> None:
-        look = await self.dashboard.look()
+        state = await self.reader.state()
         order, status = self.get_query_argument("order", ""), self.get_query_argument("status", "")
-        self.show("servers", look, listed=build_list(look.snapshot, order, status))
+        self.show("servers", state, listed=build_list(state.snapshot, order, status))
 
 
 class ServersData(_Data):
@@ -193,7 +193,7 @@ class ServersData(_Data):
 
     @authenticated
     async def get(self) -> None:
-        self.write(describe_servers(await self.look()))
+        self.write(describe_servers(await self.state()))
 
 
 class ServerPage(_Page):
@@ -201,18 +201,18 @@ class ServerPage(_Page):
 
     @authenticated
     async def get(self, name: str) -> None:
-        look = await self.dashboard.look()
-        if look.snapshot is None:
-            self.show("server", look, name=name, server=None)
+        state = await self.reader.state()
+        if state.snapshot is None:
+            self.show("server", state, name=name, server=None)
             return
-        server = self.find(look.snapshot, name)
+        server = self.find(state.snapshot, name)
         details = None
-        if not look.trouble:
+        if not state.outage:
             try:
-                details = await self.dashboard.server(server)
+                details = await self.reader.server(server)
             except RedisError as error:
-                look = self.tell_trouble(look, error)
-        self.show("server", look, name=name, server=server, details=details or self.dashboard.known_details(server))
+                state = self.with_outage(state, error)
+        self.show("server", state, name=name, server=server, details=details or self.reader.known_details(server))
 
 
 class ServerData(_Data):
@@ -220,10 +220,10 @@ class ServerData(_Data):
 
     @authenticated
     async def get(self, name: str) -> None:
-        snapshot = await self.look()
+        snapshot = await self.state()
         server = self.find(snapshot, name)
         with self.reading():
-            self.write(describe_server(snapshot, server, await self.dashboard.server(server)))
+            self.write(describe_server(snapshot, server, await self.reader.server(server)))
 
 
 class CallsPage(_Page):
@@ -231,19 +231,19 @@ class CallsPage(_Page):
 
     @authenticated
     async def get(self) -> None:
-        look, found = await self.dashboard.look(), None
+        state, found = await self.reader.state(), None
         wanted = self.read_filter()
-        if not look.trouble:
+        if not state.outage:
             try:
                 found = await self.read_calls(wanted)
             except RedisError as error:
-                look = self.tell_trouble(look, error)
+                state = self.with_outage(state, error)
         self.show(
             "calls",
-            look,
+            state,
             found=found,
             wanted=wanted,
-            is_choice=wanted != AuditFilter(),
+            is_filtered=wanted != AuditFilter(),
             older=self._older(found.cursor if found else None),
         )
 
@@ -261,7 +261,7 @@ class CallsData(_Data):
     @authenticated
     async def get(self) -> None:
         wanted = self.read_filter()
-        await self.look()
+        await self.state()
         with self.reading():
             found = await self.read_calls(wanted)
         self.write({"calls": describe_calls(found.entries), "after": found.cursor})
@@ -272,14 +272,14 @@ class CallPage(_Page):
 
     @authenticated
     async def get(self, call_id: str) -> None:
-        look, call = await self.dashboard.look(), Call(call_id, None, None)
-        if not look.trouble:
+        state, call = await self.reader.state(), CallDetails(call_id, None, None)
+        if not state.outage:
             try:
                 call = await self.read_call(call_id)
             except RedisError as error:
-                look = self.tell_trouble(look, error)
-        seen = self.application.events.state.tasks.get(call.task_id)
-        self.show("call", look, call=call, seen=seen, shown_chars=_SHOWN_CHARS)
+                state = self.with_outage(state, error)
+        flower_task = self.application.events.state.tasks.get(call.task_id)
+        self.show("call", state, call=call, flower_task=flower_task, shown_chars=_SHOWN_CHARS)
 
 
 class CallData(_Data):
@@ -287,7 +287,7 @@ class CallData(_Data):
 
     @authenticated
     async def get(self, call_id: str) -> None:
-        await self.look()
+        await self.state()
         with self.reading():
             call = await self.read_call(call_id)
         if call.entry is None and call.result is None and not call.failure:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from tarsy_tasks.dashboard.wording import about, clock, count, duration
+from tarsy_tasks.dashboard.formats import count, duration, estimate, utc_time
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import Step, StepName
 from tarsy_tasks.telemetry.health_records import HealthStatus
@@ -17,7 +17,7 @@ from tarsy_tasks.telemetry.history import Minute
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution
 
 __all__ = [
-    "DOING",
+    "PHASES",
     "call_bars",
     "call_scale",
     "duration_bars",
@@ -50,7 +50,7 @@ def _uptime_strip(at: int, statuses: tuple[HealthStatus, ...]) -> str:
         if position + 1 < len(statuses) and statuses[position + 1] is status:
             continue
         length = position + 1 - begin
-        title = f"{status} from {clock(at + 60 * begin)[11:16]} to {clock(at + 60 * (position + 1))[11:16]} UTC"
+        title = f"{status} from {utc_time(at + 60 * begin)[11:16]} to {utc_time(at + 60 * (position + 1))[11:16]} UTC"
         parts.append(f'<rect class="{status}" x="{begin}" width="{length}" height="1"><title>{title}</title></rect>')
         begin = position + 1
     return _svg("mcp-strip", len(statuses), 1, f"Last hour: {label}", parts)
@@ -67,12 +67,12 @@ def _sparkline(quantiles: tuple[tuple[float | None, float | None], ...]) -> str:
     if not highest:
         return ""
     parts = _quantile_lines(quantiles, highest)
-    return _svg("mcp-spark", len(quantiles), _HEIGHT, f"Durations of the last hour, up to {about(highest)}", parts)
+    return _svg("mcp-spark", len(quantiles), _HEIGHT, f"Durations of the last hour, up to {estimate(highest)}", parts)
 
 
 def latency_scale(minutes: Sequence[Minute]) -> float:
     """The time at the upper edge of `latency_lines`, in seconds; 0 when there was no call."""
-    return _nice(max((minute.p95_s for minute in minutes if minute.p95_s is not None), default=0.0))
+    return _round_up(max((minute.p95_s for minute in minutes if minute.p95_s is not None), default=0.0))
 
 
 def latency_lines(minutes: Sequence[Minute]) -> str:
@@ -85,18 +85,18 @@ def latency_lines(minutes: Sequence[Minute]) -> str:
     for position, minute in enumerate(minutes):
         if minute.p95_s is not None:
             title = (
-                f"{clock(minute.at)[11:16]} UTC: p50 {about(minute.p50_s)}, p95 {about(minute.p95_s)}, "
+                f"{utc_time(minute.at)[11:16]} UTC: p50 {estimate(minute.p50_s)}, p95 {estimate(minute.p95_s)}, "
                 f"{count(minute.duration.count)} calls"
             )
             parts.append(
                 f'<rect class="hover" x="{position}" width="1" height="{_HEIGHT}"><title>{title}</title></rect>'
             )
-    return _svg("mcp-chart", len(minutes), _HEIGHT, f"p50 and p95 of each minute, up to {about(highest)}", parts)
+    return _svg("mcp-chart", len(minutes), _HEIGHT, f"p50 and p95 of each minute, up to {estimate(highest)}", parts)
 
 
 def call_scale(minutes: Sequence[Minute]) -> int:
     """The number at the upper edge of `call_bars`; 0 when there was no call."""
-    return math.ceil(_nice(max(minute.call_count for minute in minutes)))
+    return math.ceil(_round_up(max(minute.call_count for minute in minutes)))
 
 
 def call_bars(minutes: Sequence[Minute]) -> str:
@@ -110,7 +110,7 @@ def call_bars(minutes: Sequence[Minute]) -> str:
             continue
         good = sum(minute.calls.get(outcome, 0) for outcome in _GOOD)
         neutral = sum(minute.calls.get(outcome, 0) for outcome in _NEUTRAL)
-        title = f"{clock(minute.at)[11:16]} UTC: " + ", ".join(
+        title = f"{utc_time(minute.at)[11:16]} UTC: " + ", ".join(
             f"{count(number)} {outcome}" for outcome, number in minute.calls.items()
         )
         top = float(_HEIGHT)
@@ -188,13 +188,13 @@ def timeline(steps: Sequence[Step]) -> str:
     parts: list[str] = []
     for step, following in pairwise(steps):
         x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
-        title = f"{DOING[step.name]}: {duration(following.at - step.at)}"
+        title = f"{PHASES[step.name]}: {duration(following.at - step.at)}"
         place = f'x="{x:.5g}" width="{max(width, 2):.5g}"'
         parts.append(f'<rect class="{step.name}" {place} height="1"><title>{title}</title></rect>')
     return _svg("mcp-timeline", 1000, 1, f"From {steps[0].name} to {steps[-1].name}: {duration(whole)}", parts)
 
 
-DOING = {
+PHASES = {
     StepName.QUEUED: "waited in the queue",
     StepName.PICKED_UP: "was made ready",
     StepName.SENT: "was with the MCP server",
@@ -240,7 +240,7 @@ def _grid(width: int) -> list[str]:
     return [f'<path class="grid" d="{lines}"/>']
 
 
-def _nice(number: float) -> float:
+def _round_up(number: float) -> float:
     """The next number that reads well and has a half that does, too."""
     if not number > 0:
         return 0.0

@@ -28,7 +28,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, AuditPage, Step, read_audit
 from tarsy_tasks.telemetry.metrics import ToolMetrics, is_known, read_metrics
 
-__all__ = ["Call", "Dashboard", "Look", "ServerDetails"]
+__all__ = ["CallDetails", "DashboardReader", "FleetState", "ServerDetails"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _SHORTEST_S = 5.0
 """Workers write what they counted every 5 s."""
 _LONGEST_S = 60.0
 _SHARE = 0.005
-_LOOK = "look"
+_SNAPSHOT = "snapshot"
 _COSTS = 6
 _REDIS_S = 2.0
 _THREADS = 4
@@ -57,20 +57,20 @@ _NEAR_S = 600.0
 
 
 @dataclass(frozen=True)
-class Look:
+class FleetState:
     """What can be shown now.
 
     Attributes:
         snapshot: The latest one; None when there never was one.
-        trouble: Why there is none that is newer; empty when it is fresh.
+        outage: Why there is none that is newer; empty when it is fresh.
     """
 
     snapshot: Snapshot | None
-    trouble: str = ""
+    outage: str = ""
 
 
 @dataclass(frozen=True)
-class Call:
+class CallDetails:
     """One call.
 
     Attributes:
@@ -111,7 +111,7 @@ class ServerDetails:
     problems: tuple[str, ...] = ()
 
 
-class Dashboard:
+class DashboardReader:
     """The readers of one Flower process. Its methods are for Tornado's loop.
 
     Args:
@@ -120,15 +120,15 @@ class Dashboard:
 
     def __init__(self, app: Any) -> None:
         self._redis, self._broker = _build_clients(app)
-        self._reader = SnapshotReader(app, self._redis, self._broker)
-        self._recent = RecentCalls(self._broker)
-        self._looker = ThreadPoolExecutor(1, thread_name_prefix="mcp-look")
+        self._snapshots = SnapshotReader(app, self._redis, self._broker)
+        self._recent_calls = RecentCalls(self._broker)
+        self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-look")
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mcp-pages")
-        self._look = Look(None)
-        self._looked_at = float("-inf")
-        self._looking: asyncio.Future[None] | None = None
+        self._state = FleetState(None)
+        self._read_at = float("-inf")
+        self._reading: asyncio.Future[None] | None = None
         self._costs_s = defaultdict[str, deque[float]](lambda: deque(maxlen=_COSTS))
-        self._details: dict[str, ServerDetails] = {}
+        self._server_details: dict[str, ServerDetails] = {}
         self._places_ms: dict[str, int] = {}
         self._masker = build_masker()
 
@@ -137,29 +137,29 @@ class Dashboard:
 
         def read() -> None:
             with suppress(RedisError, OSError):  # the first look says so
-                self._reader.read()
-                if not self._reader.is_complete:
-                    self._looker.submit(read)
+                self._snapshots.read()
+                if not self._snapshots.is_complete:
+                    self._snapshot_thread.submit(read)
 
-        self._looker.submit(read)
+        self._snapshot_thread.submit(read)
 
-    async def look(self) -> Look:
+    async def state(self) -> FleetState:
         """All servers, as of about now. While Redis is away nobody waits for it."""
-        if time.monotonic() - self._looked_at > _FRESH_S:
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.ensure_future(self._refresh())
-            done, _ = await asyncio.wait([self._looking], timeout=_BACK_AT_ONCE_S if self._look.trouble else None)
+        if time.monotonic() - self._read_at > _FRESH_S:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.ensure_future(self._refresh())
+            done, _ = await asyncio.wait([self._reading], timeout=_BACK_AT_ONCE_S if self._state.outage else None)
             for each in done:
                 each.result()
-        return self._look
+        return self._state
 
     def interval_s(self, page: str) -> float:
         """So often may a page be kept current that it takes half a percent of a core, whatever it costs."""
-        cost_s = sum(map(self._cost_s, (_LOOK, f"{page} read", f"{page} shown")))
+        cost_s = sum(map(self._cost_s, (_SNAPSHOT, f"{page} read", f"{page} shown")))
         return min(max(cost_s / _SHARE, _SHORTEST_S), _LONGEST_S)
 
     @contextmanager
-    def costing(self, what: str) -> Generator[None]:
+    def measuring_cost(self, what: str) -> Generator[None]:
         """Note what something costs that is done without waiting for others."""
         started = time.thread_time()
         try:
@@ -174,15 +174,15 @@ class Dashboard:
 
     async def _refresh(self) -> None:
         try:
-            self._look = Look(await self._run(_LOOK, self._reader.read, self._looker))
+            self._state = FleetState(await self._run(_SNAPSHOT, self._snapshots.read, self._snapshot_thread))
         except (RedisError, OSError) as error:
-            trouble = self.describe_trouble(error)
-            if not self._look.trouble:
-                logger.warning("the MCP pages cannot read Redis: %s", trouble)
-            self._look = Look(self._look.snapshot, trouble)
-        self._looked_at = time.monotonic()
+            outage = self.describe_error(error)
+            if not self._state.outage:
+                logger.warning("the MCP pages cannot read Redis: %s", outage)
+            self._state = FleetState(self._state.snapshot, outage)
+        self._read_at = time.monotonic()
 
-    def describe_trouble(self, error: Exception) -> str:
+    def describe_error(self, error: Exception) -> str:
         """Why Redis could not be read, in a few words."""
         return self._masker.mask(str(error)) or type(error).__name__
 
@@ -199,27 +199,29 @@ class Dashboard:
             calls = self._attempt(
                 problems,
                 "its latest calls",
-                lambda: self._recent.find_further(AuditFilter(server=server.name), _LATEST_CALLS, _LONG_SCAN_LIMIT),
+                lambda: self._recent_calls.find_further(
+                    AuditFilter(server=server.name), _LATEST_CALLS, _LONG_SCAN_LIMIT
+                ),
             )
             numbers = metrics[server.name] if metrics else []
             problems += _find_problems(self._redis.type(keys.metrics_key(server.name)), numbers)
             tools = build_tools(server.name, server.listed, numbers, self._masker)
             return ServerDetails(tools, calls, metrics is not None, tuple(problems))
 
-        self._details[server.name] = await self._run("server read", read)
-        return self._details[server.name]
+        self._server_details[server.name] = await self._run("server read", read)
+        return self._server_details[server.name]
 
     def known_details(self, server: ServerSnapshot) -> ServerDetails:
         """The same as it was last known, without Redis."""
         tools = build_tools(server.name, server.listed, (), self._masker)
-        return self._details.get(server.name, ServerDetails(tools, None, has_numbers=False))
+        return self._server_details.get(server.name, ServerDetails(tools, None, has_numbers=False))
 
     def _attempt(self, problems: list[str], what: str, read: Callable[[], T]) -> T | None:
         """What is read; None, and a problem, where Redis refuses, as with a key of another type."""
         try:
             return read()
         except ResponseError as error:
-            problems.append(f"{what} cannot be read: {self.describe_trouble(error)}")
+            problems.append(f"{what} cannot be read: {self.describe_error(error)}")
             return None
 
     async def calls(self, wanted: AuditFilter, limit: int, after: str | None = None) -> AuditPage:
@@ -232,12 +234,12 @@ class Dashboard:
 
         def read() -> AuditPage:
             if after is None:
-                return self._recent.find_further(wanted, limit, _LONG_SCAN_LIMIT)
+                return self._recent_calls.find_further(wanted, limit, _LONG_SCAN_LIMIT)
             return read_audit(self._broker, wanted, limit=limit, after=after, scan_limit=_SCAN_LIMIT)
 
         return await self._run("calls read", read)
 
-    async def call(self, call_id: str, written_ms: int | None = None, near: float | None = None) -> Call:
+    async def call(self, call_id: str, written_ms: int | None = None, near: float | None = None) -> CallDetails:
         """What is known of one call.
 
         Args:
@@ -251,7 +253,7 @@ class Dashboard:
 
         place_ms = self._places_ms.get(call_id) if written_ms is None else written_ms
 
-        def read() -> Call:
+        def read() -> CallDetails:
             entry = self._find_entry(call_id, place_ms, near)
             task_id = entry.task_id if entry else call_id
             return self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
@@ -271,30 +273,30 @@ class Dashboard:
             return next((entry for entry in entries if call_id in (entry.task_id, entry.id)), None)
         wanted = AuditFilter(task_id=call_id)
         if near is None:
-            found = self._recent.find_further(wanted, 1, _LONG_SCAN_LIMIT).entries
-        elif not (found := self._recent.find(wanted, 1).entries):
+            found = self._recent_calls.find_further(wanted, 1, _LONG_SCAN_LIMIT).entries
+        elif not (found := self._recent_calls.find(wanted, 1).entries):
             wanted = AuditFilter(task_id=call_id, since=max(0.0, near - _NEAR_S), until=near + _NEAR_S)
             found = read_audit(self._broker, wanted, limit=1, scan_limit=_LONG_SCAN_LIMIT).entries
         return found[0] if found else None
 
-    def _build_call(self, task_id: str, entry: AuditEntry | None, stored: bytes | None) -> Call:
+    def _build_call(self, task_id: str, entry: AuditEntry | None, stored: bytes | None) -> CallDetails:
         try:
             meta: Any = json.loads(stored or b"null")
             if isinstance(meta, dict):
                 found = cast("dict[str, Any]", meta)
                 if found.get("status") == "SUCCESS":
-                    return Call(task_id, entry, ToolResult.model_validate(found.get("result")))
-                return Call(task_id, entry, None, self._masker.mask(_describe_failure(found))[:_FAILURE_CHARS])
+                    return CallDetails(task_id, entry, ToolResult.model_validate(found.get("result")))
+                return CallDetails(task_id, entry, None, self._masker.mask(_describe_failure(found))[:_FAILURE_CHARS])
         except (ValueError, ValidationError, RecursionError):
-            return Call(task_id, entry, None, "What is stored under its id is no result of a tool call.")
-        return Call(task_id, entry, None)
+            return CallDetails(task_id, entry, None, "What is stored under its id is no result of a tool call.")
+        return CallDetails(task_id, entry, None)
 
     async def _run(self, what: str, read: Callable[[], T], threads: ThreadPoolExecutor | None = None) -> T:
-        def costed() -> T:
-            with self.costing(what):
+        def measured() -> T:
+            with self.measuring_cost(what):
                 return read()
 
-        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, costed)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, measured)
 
 
 def _find_problems(kind: bytes, metrics: Iterable[ToolMetrics]) -> Iterator[str]:

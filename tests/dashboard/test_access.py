@@ -15,7 +15,7 @@ from tornado.web import StaticFileHandler, create_signed_value
 
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard.installation import build_handlers
-from tarsy_tasks.dashboard.reader import Dashboard
+from tarsy_tasks.dashboard.reader import DashboardReader
 from tests.chromium import Page
 from tests.dashboard.conftest import StartFlower
 from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
@@ -95,7 +95,9 @@ def ask(url: str, headers: dict[str, str] | None = None, *, post: bool = False) 
 
 
 def test_of_no_address_is_forgotten_who_may_see_it() -> None:
-    ours = [each for each in build_handlers(Dashboard(build_app())) if each.handler_class is not StaticFileHandler]
+    ours = [
+        each for each in build_handlers(DashboardReader(build_app())) if each.handler_class is not StaticFileHandler
+    ]
     tried = [*PAGES, *DATA, *ACTIONS, "/tasks/datatable", "/broker", "/api/queues/length"]
     untried = [each.regex.pattern for each in ours if not any(each.regex.match(path) for path in tried)]
     assert untried == []
@@ -204,7 +206,7 @@ def test_what_has_not_changed_is_not_sent_again(closed_flower: Flower, path: str
     def is_sent_once() -> bool:
         status, text, headers = ask(closed_flower.url + path, PASSWORD)
         assert (status, "<html" in text, bool(text)) == (200, False, True)
-        assert float(headers["Look-Again"]) >= 5
+        assert float(headers["Refresh-After"]) >= 5
         return ask(closed_flower.url + path, {**PASSWORD, "If-None-Match": headers["Etag"]})[:2] == (304, "")
 
     wait_until(is_sent_once, "nothing has changed, such as the minute")

@@ -13,9 +13,9 @@ from tornado.escape import utf8
 
 from tarsy_tasks.catalogue import ApprovedTool, ListedServer
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.dashboard import installation, page_templates, plots, wording
+from tarsy_tasks.dashboard import formats, installation, page_templates, plots
 from tarsy_tasks.dashboard.page_templates import PageTemplates, escape_visibly
-from tarsy_tasks.dashboard.reader import Call, Dashboard
+from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader
 from tarsy_tasks.dashboard.task_events import without_arguments
 from tarsy_tasks.dashboard.task_list import format_task, widen_search
 from tarsy_tasks.dashboard.tools import build_tools
@@ -38,18 +38,18 @@ from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution, ToolMetrics
     ],
 )  # fmt: skip
 def test_a_duration_reads_in_the_unit_that_fits(seconds: float | None, shown: str) -> None:
-    assert wording.duration(seconds) == shown
+    assert formats.duration(seconds) == shown
 
 
 def test_only_what_is_whole_reads_as_whole() -> None:
-    assert [wording.share(part) for part in (1.0, 0.9999, 0.5, None)] == ["100 %", "99.9 %", "50 %", "–"]
-    assert [wording.ratio(part, 10_000) for part in (0, 1, 10_000)] == ["0 %", "0.1 %", "100 %"]
-    assert [wording.size(each) for each in (None, 0, 1023, 2048, 5 * 2**20)] == ["–", "0 B", "1023 B", "2 KiB", "5 MiB"]
+    assert [formats.share(part) for part in (1.0, 0.9999, 0.5, None)] == ["100 %", "99.9 %", "50 %", "–"]
+    assert [formats.ratio(part, 10_000) for part in (0, 1, 10_000)] == ["0 %", "0.1 %", "100 %"]
+    assert [formats.size(each) for each in (None, 0, 1023, 2048, 5 * 2**20)] == ["–", "0 B", "1023 B", "2 KiB", "5 MiB"]
 
 
 @pytest.mark.parametrize("at", [None, float("nan"), float("inf"), 1e20, -1e20])
 def test_a_time_that_cannot_be_is_none(at: float | None) -> None:
-    assert wording.moment(at) == "–"
+    assert formats.time_tag(at) == "–"
 
 
 def minutes() -> list[Minute]:
@@ -84,10 +84,10 @@ def test_every_plot_is_drawn_and_says_what_it_shows() -> None:
 
 def test_no_step_of_a_call_is_later_than_the_next_one() -> None:
     steps = tuple(Step(name=name, at=at) for name, at in zip(StepName, (5.004, 5.0, 5.1, 5.3, 5.2), strict=True))
-    call = Call("1", AuditEntry(at=6, steps=steps), None)
+    call = CallDetails("1", AuditEntry(at=6, steps=steps), None)
     assert [step.at for step in call.steps] == [5.0, 5.0, 5.1, 5.2, 5.2]
     assert [step.name for step in call.steps] == list(StepName)
-    assert Call("1", None, None).steps == []
+    assert CallDetails("1", None, None).steps == []
 
 
 def test_where_nothing_happened_nothing_is_drawn() -> None:
@@ -252,6 +252,8 @@ def test_a_search_for_a_name_finds_tools_and_breaks_nothing(query: str, found: b
 
 
 def test_why_redis_could_not_be_read_is_told_without_secrets() -> None:
-    told = Dashboard(build_app()).describe_trouble(RedisError("no user for redis://flower:hunter2-hunter2@127.0.0.1"))
+    told = DashboardReader(build_app()).describe_error(
+        RedisError("no user for redis://flower:hunter2-hunter2@127.0.0.1")
+    )
     assert "127.0.0.1" in told
     assert "hunter2" not in told

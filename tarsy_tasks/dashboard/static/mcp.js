@@ -88,7 +88,7 @@
       headers: etag ? {"If-None-Match": etag} : {},
       signal: AbortSignal.timeout(PATIENCE_MS)
     }).then(function (response) {
-      var seconds = parseFloat(response.headers.get("Look-Again"));
+      var seconds = parseFloat(response.headers.get("Refresh-After"));
       if (seconds > 0) {
         intervalMs = 1000 * seconds;
       }
@@ -124,7 +124,7 @@
   /* A notice that comes alone says that nothing is known now: the rest stays as it was last known. */
   function update(now) {
     var notice = now.children.length === 1 && now.firstElementChild;
-    if (notice && notice.id === "mcp-trouble") {
+    if (notice && notice.id === "mcp-outage") {
       var former = document.getElementById(notice.id);
       if (former) {
         merge(former, notice);

@@ -1,13 +1,13 @@
 """How numbers and times read on the pages.
 
-Owns their spelling. What these functions return is text, to be escaped like any other; only `moment` returns markup,
+Owns their spelling. What these functions return is text, to be escaped like any other; only `time_tag` returns markup,
 made of nothing but a time.
 """
 
 import math
 from datetime import UTC, datetime
 
-__all__ = ["about", "clock", "count", "duration", "moment", "ratio", "share", "size"]
+__all__ = ["count", "duration", "estimate", "ratio", "share", "size", "time_tag", "utc_time"]
 
 _THIN_SPACE = "\u202f"
 _NONE = "–"
@@ -35,7 +35,7 @@ def duration(seconds: float | None, digits: int = 3) -> str:
     return " ".join(parts[:2])
 
 
-def about(seconds: float | None) -> str:
+def estimate(seconds: float | None) -> str:
     """The same for what is only an estimate: 0.0123 → 12 ms."""
     return duration(seconds, 2)
 
@@ -64,7 +64,7 @@ def size(size_bytes: int | None) -> str:
     return f"{number:.3g} {unit}" if unit != "B" else f"{size_bytes} B"
 
 
-def clock(at: float | None) -> str:
+def utc_time(at: float | None) -> str:
     """Seconds since the epoch → 2026-11-21 17:03:09 UTC."""
     try:
         return datetime.fromtimestamp(at or math.nan, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -72,9 +72,9 @@ def clock(at: float | None) -> str:
         return _NONE
 
 
-def moment(at: float | None) -> str:
+def time_tag(at: float | None) -> str:
     """Markup for a time; the page's script writes how long ago that was, or the reader's own clock."""
-    shown = clock(at)
+    shown = utc_time(at)
     if at is None or shown == _NONE:
         return _NONE
     stamp = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -79,7 +79,7 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page
     write_fleet(valkey.client, FLEET)
     write_calls(valkey.client, FLEET, 50)
     wait_on(page, page.locator("#server-desk").count, "the servers")
-    assert page.locator("#mcp-trouble").count() == 0
+    assert page.locator("#mcp-outage").count() == 0
     one = open_page(f"{flower.url}/mcp/servers/desk")
     assert one.locator(".mcp-tool").count() == 3
     calls = open_page(f"{flower.url}/mcp/calls")
@@ -87,13 +87,13 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page
     name = call.locator("h1").inner_text()
 
     valkey.stop()
-    wait_on(page, page.locator("#mcp-trouble", has_text="this is what was known").count, "it is said again")
-    wait_on(one, one.locator("#mcp-trouble").count, "on the other page, too")
+    wait_on(page, page.locator("#mcp-outage", has_text="this is what was known").count, "it is said again")
+    wait_on(one, one.locator("#mcp-outage").count, "on the other page, too")
     assert page.locator("#server-desk").is_visible(), "what was known stays"
     assert one.locator(".mcp-tool").count() == 3
     for each in (calls, call):
-        wait_on(each, each.locator("#mcp-trouble").count, "on these, too")
-        assert each.locator("#mcp-trouble").count() == 1
+        wait_on(each, each.locator("#mcp-outage").count, "on these, too")
+        assert each.locator("#mcp-outage").count() == 1
     assert calls.locator(".mcp-calls tbody tr").count() == 50
     assert (call.locator("h1").inner_text(), call.locator("svg.mcp-timeline").count()) == (name, 1)
     for path in ("servers", "servers/desk", "calls", "calls/x"):
@@ -108,9 +108,9 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page
 
     valkey.start()
     write_health(valkey.client, FLEET)
-    wait_on(page, lambda: page.locator("#mcp-trouble").count() == 0, "it is well again")
+    wait_on(page, lambda: page.locator("#mcp-outage").count() == 0, "it is well again")
     assert page.locator("#server-desk svg.mcp-strip rect.healthy").count() >= 1, "the hour is not forgotten"
-    wait_on(one, lambda: one.locator("#mcp-trouble").count() == 0, "so is the other page")
+    wait_on(one, lambda: one.locator("#mcp-outage").count() == 0, "so is the other page")
     for each in (one, calls, call):
         each.close()
 
@@ -118,7 +118,7 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page
 def test_a_redis_that_hangs_holds_nobody_up(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
     valkey.client.execute_command("CLIENT", "PAUSE", 6000, "ALL")
-    wait_on(page, page.locator("#mcp-trouble").count, "it is said")
+    wait_on(page, page.locator("#mcp-outage").count, "it is said")
     paths = ["servers", "servers/desk", "calls", "calls/x"]
     assert [data(f"{flower.url}/mcp/api/{path}")[0] for path in paths] == [503] * len(paths), "none waits for it"
     page.goto(f"{flower.url}/workers")
