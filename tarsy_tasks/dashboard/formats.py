@@ -1,7 +1,6 @@
-"""How numbers and times read on the pages.
+"""Numbers and times as texts for the pages.
 
-Owns their spelling. What these functions return is text, to be escaped like any other; only `time_tag` returns markup,
-made of nothing but a time.
+They return texts that are escaped like any other; only `time_tag` returns markup, which contains nothing but a time.
 """
 
 import math
@@ -36,19 +35,19 @@ def duration(seconds: float | None, digits: int = 3) -> str:
 
 
 def estimate(seconds: float | None) -> str:
-    """The same for what is only an estimate: 0.0123 → 12 ms."""
+    """The same with fewer digits, for estimates: 0.0123 → 12 ms."""
     return duration(seconds, 2)
 
 
 def share(part: float | None) -> str:
-    """0.9987 → 99.8 %: rounded down, so that only what is whole reads as 100 %."""
+    """0.9987 → 99.8 %; rounded down, so that only 1 becomes 100 %."""
     if part is None:
         return _NONE
     return f"{math.floor(part * 1000) / 10:g} %"
 
 
 def ratio(part: int, whole: int) -> str:
-    """3 of 1000 → 0.3 %; rounded up, so that what is not nothing does not read as 0 %."""
+    """3 of 1000 → 0.3 %; rounded up, so that only 0 becomes 0 %."""
     return f"{math.ceil(1000 * part / whole) / 10:g} %" if whole else _NONE
 
 
@@ -73,7 +72,7 @@ def utc_time(at: float | None) -> str:
 
 
 def time_tag(at: float | None) -> str:
-    """Markup for a time; the page's script writes how long ago that was, or the reader's own clock."""
+    """Markup for a time, which the page's script replaces by its age."""
     shown = utc_time(at)
     if at is None or shown == _NONE:
         return _NONE

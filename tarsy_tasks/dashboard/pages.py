@@ -1,9 +1,9 @@
 """The MCP pages of Flower, and each page's JSON.
 
-Owns what an address asks for and which template answers it. Who may look is Flower's decision: its handlers are the
-base of these. `?live` gives the part of a page that changes, which the page's script asks for again and again; with
-Tornado's ETag the answer is empty while nothing has changed. While Redis is away it is a notice only: the script leaves
-the rest of the page as it was.
+Owns the meaning of addresses and the template of each page. Flower decides who may see them: its handlers are the base
+of these. `?live` returns the part of a page that changes, which the page's script requests repeatedly; with Tornado's
+ETag the answer is empty while nothing has changed. During an outage of Redis it is only a notice: the script keeps the
+rest of the page.
 """
 
 from collections.abc import Generator
@@ -16,9 +16,8 @@ from redis.exceptions import RedisError
 from tornado.web import HTTPError, authenticated
 
 from tarsy_tasks.dashboard import formats, plots
-from tarsy_tasks.dashboard.assets import asset_version
 from tarsy_tasks.dashboard.describe import describe_call, describe_calls, describe_server, describe_servers
-from tarsy_tasks.dashboard.page_templates import escape_visibly
+from tarsy_tasks.dashboard.page_templates import asset_version, escape_visibly
 from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader, FleetState
 from tarsy_tasks.dashboard.server_list import build_list
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
@@ -30,7 +29,7 @@ __all__ = ["CallData", "CallPage", "CallsData", "CallsPage", "ServerData", "Serv
 
 _CALLS = 50
 _TEXTS = ("server", "tool", "agent_id", "run_id", "call_id")
-"""What calls may be chosen by, beside their outcome."""
+"""The fields by which calls can be filtered, besides their outcome."""
 _SHOWN_CHARS = 50_000
 _FAR_S = 10**11
 _POLICY = "; ".join(
@@ -48,7 +47,7 @@ _POLICY = "; ".join(
 
 
 class _Page(BaseHandler):
-    """A page, and its script, style and data come from Flower's own address only."""
+    """A page whose script, style and data come from Flower's own address only."""
 
     def initialize(self, reader: DashboardReader) -> None:
         self.reader = reader
@@ -57,11 +56,11 @@ class _Page(BaseHandler):
         super().set_default_headers()
         self.set_header("Content-Security-Policy", _POLICY)
         self.set_header("Referrer-Policy", "same-origin")
-        # What tools answered stays out of caches; the page's script keeps the ETag itself.
+        # Results of tools must not be cached; the page's script keeps the ETag itself.
         self.set_header("Cache-Control", "no-store")
 
     def show(self, page: str, state: FleetState, **values: Any) -> None:
-        """Answer with a page, or with `?live` the part of it that changes."""
+        """Answer with a page, or for `?live` with the part of it that changes."""
         template = f"{page}.html"
         if self.get_query_argument("live", None) is not None:
             template = "outage.html" if state.outage else f"{page}_live.html"
@@ -93,63 +92,63 @@ class _Page(BaseHandler):
         """The server of an address.
 
         Raises:
-            HTTPError: There is none of that name.
+            HTTPError: Unknown server.
         """
         server = snapshot.servers.get(name)
         if server is None:
-            raise HTTPError(404, f"There is no MCP server '{name}'.")
+            raise HTTPError(404, f"Unknown MCP server '{name}'.")
         return server
 
     @property
     def _may_act(self) -> bool:
-        """Whether whoever looks may also ask workers for something."""
+        """Whether the page shows buttons."""
         options = self.application.options
         is_open = bool(options.basic_auth or options.auth) or bool(self.unauthenticated_api)
         return is_open and not options.read_only
 
     def read_filter(self) -> AuditFilter:
-        """Which calls an address asks for.
+        """The filter for calls in an address.
 
         Raises:
-            HTTPError: It says something that means nothing.
+            HTTPError: A value is not valid.
         """
         words: dict[str, Any] = {name: word for name in _TEXTS if (word := self.get_query_argument(name, ""))}
         try:
             outcomes = frozenset(Outcome(word) for word in self.get_query_arguments("outcome") if word)
         except ValueError:
-            raise HTTPError(400, f"outcome is one of {', '.join(Outcome)}") from None
+            raise HTTPError(400, f"outcome is not valid; use one of {', '.join(Outcome)}") from None
         return AuditFilter.model_validate(words | ({"outcomes": outcomes} if outcomes else {}))
 
     def with_outage(self, state: FleetState, error: RedisError) -> FleetState:
-        """What can be shown, if this could not be read."""
+        """The state with an outage, after this error."""
         return FleetState(state.snapshot, self.reader.describe_error(error))
 
     async def read_calls(self, wanted: AuditFilter) -> AuditPage:
-        """The page of calls that an address asks for.
+        """The calls that an address asks for.
 
         Raises:
-            HTTPError: It says something that means nothing.
+            HTTPError: A value is not valid.
             RedisError: Redis could not be reached.
         """
         try:
             return await self.reader.calls(wanted, _CALLS, self.get_query_argument("after", None) or None)
         except ValueError:
-            raise HTTPError(400, "after is the place where another page of calls ends") from None
+            raise HTTPError(400, "after is not valid; use the value `after` of another page of calls") from None
 
     async def read_call(self, call_id: str) -> CallDetails:
-        """The call that an address names. Raises as `read_calls`."""
+        """The call of an address. Raises as `read_calls`."""
         places: list[int | None] = []
         for name, unit in (("at", "milliseconds"), ("near", "seconds")):
             word = self.get_query_argument(name, "")
             if word and not (word.isdecimal() and word.isascii() and len(word) < 15):
-                raise HTTPError(400, f"{name} is a number of {unit} since the epoch")
+                raise HTTPError(400, f"{name} is not valid; use {unit} since the epoch")
             places.append(int(word) if word else None)
         written_ms, near = places
         return await self.reader.call(call_id, written_ms, min(near, _FAR_S) if near is not None else None)
 
 
 class _Data(_Page):
-    """JSON, also for what goes wrong."""
+    """JSON, also for errors."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None))[1]
@@ -159,7 +158,7 @@ class _Data(_Page):
         self.finish({"error": message})
 
     async def state(self) -> Snapshot:
-        """All servers, as of about now.
+        """All servers.
 
         Raises:
             HTTPError: Redis cannot be read.
@@ -171,7 +170,7 @@ class _Data(_Page):
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Raises HTTPError, if Redis could not be reached meanwhile."""
+        """Turns errors of Redis into HTTPError."""
         try:
             yield
         except RedisError as error:
@@ -248,7 +247,7 @@ class CallsPage(_Page):
         )
 
     def _older(self, cursor: str | None) -> str:
-        """The address of the next page, or nothing."""
+        """The address of the next page, or an empty text."""
         if cursor is None:
             return ""
         words = [(name, word) for name in (*_TEXTS, "outcome") for word in self.get_query_arguments(name) if word]
@@ -291,5 +290,5 @@ class CallData(_Data):
         with self.reading():
             call = await self.read_call(call_id)
         if call.entry is None and call.result is None and not call.failure:
-            raise HTTPError(404, "Nothing is known of this call: it has not ended, or it ended long ago.")
+            raise HTTPError(404, "Unknown call: it has not ended yet, or its audit entry and result have expired.")
         self.write(describe_call(call))

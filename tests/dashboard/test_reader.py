@@ -1,4 +1,4 @@
-"""What looking again and again costs Redis, and what it costs the readers when there is none."""
+"""What repeated requests cost Redis, and what they cost the readers during an outage."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def scans(client: Any) -> int:
 
 
 @pytest.mark.parametrize("place", ["", "near"])
-def test_a_call_of_long_ago_is_searched_for_once(client: Any, redis_url: str, place: str) -> None:
+def test_an_old_call_is_searched_for_once(client: Any, redis_url: str, place: str) -> None:
     first, *_ = write_calls(client, [FleetServer("desk", tools=1)], recent_calls.KEPT + 500)
     reader = DashboardReader(build_app({"broker_url": redis_url, "result_backend": redis_url}))
     near = first.at if place else None
@@ -40,7 +40,7 @@ def test_a_call_of_long_ago_is_searched_for_once(client: Any, redis_url: str, pl
         return scans(client) - before
 
     assert look() > 2
-    assert look() == 2, "its own place in both streams"
+    assert look() == 2, "its place in both streams"
     client.delete(keys.AUDIT)
     assert asyncio.run(reader.call(first.task_id)).entry is None
 
@@ -67,7 +67,7 @@ class _Hanging:
         await writer.wait_closed()
 
 
-def test_nobody_waits_again_for_a_redis_that_hangs() -> None:
+def test_only_the_first_request_waits_for_a_hanging_redis() -> None:
     async def look_again() -> None:
         hanging = _Hanging()
         async with await asyncio.start_server(hanging.serve, "127.0.0.1", 0) as server:
@@ -79,7 +79,7 @@ def test_nobody_waits_again_for_a_redis_that_hangs() -> None:
                 state = await reader.state()
                 if hanging.attempts > before:
                     break
-            assert (bool(state.outage), len(hanging.waiting)) == (True, 1), "it answers while Redis is tried again"
+            assert (bool(state.outage), len(hanging.waiting)) == (True, 1), "it returns while Redis is tried again"
             await asyncio.gather(*filter(None, hanging.waiting))
 
     asyncio.run(asyncio.wait_for(look_again(), 60))
