@@ -50,7 +50,9 @@ class _Time(click.ParamType[float]):
 @click.option("--task", "task_id", help="The id of the Celery task.")
 @click.option("--since", type=_Time(), help="Not before: 90s, 10m, 2h, 7d ago, or 2026-03-01T14:30.")
 @click.option("--until", type=_Time(), help="Not after.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="Most calls to show.")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="Maximum number of calls."
+)
 @click.option("--follow", is_flag=True, help="Keep running until Ctrl-C.")
 @json_option
 def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...], **filters: Any) -> None:

@@ -14,7 +14,7 @@ __all__ = ["flower"]
 @click.argument("options", metavar="[FLOWER OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def flower(ctx: click.Context, options: tuple[str, ...]) -> None:
-    """Flower with the MCP pages, at /mcp.
+    """Run Flower with the MCP pages at /mcp.
 
     It takes Flower's options (--port=5555, --basic-auth=user:password, --url-prefix=flower, --read-only …), FLOWER_
     variables and flowerconfig.py. Without authentication, everyone who can reach the port sees all pages.

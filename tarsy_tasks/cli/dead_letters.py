@@ -25,11 +25,11 @@ _ids = click.argument("ids", metavar="ID…", nargs=-1, required=True)
 
 @click.group()
 def dead_letters() -> None:
-    """Messages moved out of their queues, because three workers were lost with them. They are kept for a week."""
+    """List, show, retry or delete dead letters: messages with which three workers were lost. They are kept for a week."""
 
 
 @dead_letters.command("list")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Most messages to show.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Maximum number.")
 @json_option
 def list_dead_letters(limit: int, *, as_json: bool) -> None:
     """List dead letters, newest first."""

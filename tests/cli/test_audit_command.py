@@ -92,7 +92,7 @@ def test_each_entry_is_one_line_even_if_damaged_or_hostile(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_text"),
     [
         (["--since", "yesterday"], "is not a time"),
         (["--outcome", "fine"], "tool_error"),
@@ -100,9 +100,11 @@ def test_each_entry_is_one_line_even_if_damaged_or_hostile(
         (["--follow", "--until", "1h"], "--follow"),
     ],
 )
-def test_wrong_options_are_named(environment: dict[str, str], tmp_path: Path, words: list[str], said: str) -> None:
+def test_wrong_options_are_named(
+    environment: dict[str, str], tmp_path: Path, words: list[str], expected_text: str
+) -> None:
     done = run(environment, tmp_path, *words)
-    assert (done.returncode, said in done.stderr) == (2, True), done
+    assert (done.returncode, expected_text in done.stderr) == (2, True), done
 
 
 def test_exit_codes_of_an_empty_a_broken_and_no_audit(client: Any, environment: dict[str, str], tmp_path: Path) -> None:

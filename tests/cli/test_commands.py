@@ -33,7 +33,7 @@ def test_call_takes_a_json_object_and_prints_json(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "expected_text"),
     [
         (["call", "desk.order", "item=unicorn", "count=1"], 1, "sold out"),
         (["call", "desk.order", "item=lamp"], 1, "count"),
@@ -44,10 +44,10 @@ def test_call_takes_a_json_object_and_prints_json(worker: Worker) -> None:
         (["nonsense"], 2, "nonsense"),
     ],
 )
-def test_exit_codes_and_texts_of_failures(worker: Worker, words: list[str], code: int, said: str) -> None:
+def test_exit_codes_and_texts_of_failures(worker: Worker, words: list[str], code: int, expected_text: str) -> None:
     done = run_command(*words, environment=worker.environment)
     assert done.returncode == code, done
-    assert said in done.stdout + done.stderr
+    assert expected_text in done.stdout + done.stderr
 
 
 def test_tools_list_shows_every_tool(worker: Worker) -> None:

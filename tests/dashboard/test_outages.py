@@ -120,7 +120,7 @@ def test_pages_survive_an_outage_of_redis(flower: Flower, valkey: StoppableValke
 def test_no_request_waits_for_a_hanging_redis(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
     valkey.client.execute_command("CLIENT", "PAUSE", 6000, "ALL")
-    wait_on(page, page.locator("#mcp-outage").count, "it is said")
+    wait_on(page, page.locator("#mcp-outage").count, "the notice")
     paths = ["servers", "servers/desk", "calls", "calls/x"]
     assert [data(f"{flower.url}/mcp/api/{path}")[0] for path in paths] == [503] * len(paths), "no request waits for it"
     page.goto(f"{flower.url}/workers")
@@ -132,7 +132,7 @@ def test_without_workers_the_pages_say_so(flower: Flower, valkey: StoppableValke
     write_fleet(valkey.client, FLEET)
     valkey.client.delete(keys.HEALTH_WORKERS)
     page = open_page(f"{flower.url}/mcp")
-    wait_on(page, page.locator("#mcp-no-worker", has_text="No worker reports").count, "it is said")
+    wait_on(page, page.locator("#mcp-no-worker", has_text="No worker reports").count, "the notice")
     assert page.locator("#server-desk").get_by_text("unknown", exact=True).is_visible()
     assert "is one running?" in page.locator("#server-desk").inner_text()
     write_health(valkey.client, FLEET)
@@ -191,7 +191,7 @@ def test_unreadable_shared_data_hides_nothing_else(
         client.set(key, "of another type", ex=600)
     page = open_page(f"{flower.url}/mcp")
     wait_on(page, page.locator("#server-alone").count, "the server")
-    wait_on(page, page.get_by_text("what is in flight cannot be read").count, "it is said")
+    wait_on(page, page.get_by_text("what is in flight cannot be read").count, "the notice")
     page.goto(f"{flower.url}/mcp/servers/alone")
     page.get_by_text("its latest calls cannot be read").wait_for()
     page.get_by_text("The calls could not be read").wait_for()

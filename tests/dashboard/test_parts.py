@@ -218,9 +218,9 @@ def test_an_unknown_version_of_flower_is_refused() -> None:
 
 
 def test_arguments_in_events_of_producers_are_removed() -> None:
-    said = {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1", "args": "('hunter2',)", "kwargs": "{}"}
-    assert without_arguments(said) == {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1"}
-    for other in ({**said, "name": "theirs"}, {**said, "type": "task-received", "args": "k8s.get"}):
+    event = {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1", "args": "('hunter2',)", "kwargs": "{}"}
+    assert without_arguments(event) == {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1"}
+    for other in ({**event, "name": "theirs"}, {**event, "type": "task-received", "args": "k8s.get"}):
         assert without_arguments(other) == other
     assert format_task(task(name="tarsy.call_tool")).name == "tarsy.call_tool"
     assert format_task(task(name="tarsy.list_tools")).name == "tarsy.list_tools"
