@@ -25,7 +25,7 @@ _ids = click.argument("ids", metavar="ID…", nargs=-1, required=True)
 
 @click.group()
 def dead_letters() -> None:
-    """List, show, retry or delete dead letters: messages with which three workers were lost. They are kept for a week."""
+    """List, show, retry or delete dead letters: messages that cost three workers. They are kept for a week."""
 
 
 @dead_letters.command("list")
