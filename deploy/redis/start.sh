@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts Redis with the users of users.acl in the same directory. A user that is off there gets its password from a variable:
+# Starts Redis with the users of users.acl in this directory. Users that are off there get the passwords from the variables
 # TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on.
 #
 #     sh start.sh redis-server --appendonly yes --maxmemory-policy noeviction

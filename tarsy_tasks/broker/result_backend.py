@@ -56,6 +56,11 @@ class ResultBackend(RedisBackend):
         super().__init__(*args, **kwargs)
         self._patience = threading.local()
 
+    def build_client(self, timeout_s: float) -> Any:
+        """A redis-py client that gives up after so long, for callers that have a timeout of their own."""
+        timeouts = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        return self._create_client(**{**self.connparams, **timeouts})
+
     def retry_until_stopped(self) -> None:
         """From now on this thread waits with a result until Redis takes it. Not for a thread that others wait for."""
         self._patience.is_endless = True

@@ -1,4 +1,4 @@
-"""Fixtures: Flower with the MCP pages, and one browser a module: its event loop runs in this very thread meanwhile."""
+"""Fixtures: Flower with the MCP pages, and one browser per module, whose event loop runs in this thread."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,12 +13,12 @@ from tests.processes import Flower, wait_until
 StartFlower = Callable[..., Flower]
 
 
-def wait_on(page: Page, is_so: Callable[[], Any], what: str) -> None:
-    """Until something is so on a page that lives; its reader comes back to it again and again, to see it sooner."""
+def wait_on(page: Page, condition: Callable[[], Any], what: str) -> None:
+    """Wait until something is true on a live page; showing it again and again makes it update sooner."""
 
     def look() -> Any:
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        return is_so()
+        return condition()
 
     wait_until(look, what)
 
@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def start_flower(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFlower]:
-    """Starts Flower with options of its own and environment variables; it ends with the module."""
+    """Starts Flower with options and environment variables; it ends with the module."""
     with ExitStack() as stack:
 
         def start(*options: str, redis_url: str = redis_url, **environment: str) -> Flower:
@@ -46,18 +46,18 @@ def start_flower(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 class Watch:
-    """What went wrong on a page beside what it shows: errors, violations of its policy, other hosts."""
+    """Errors of a page: script errors, violations of its policy, requests to other hosts."""
 
     def __init__(self, page: Page, origin: str) -> None:
-        self.troubles: list[str] = []
-        page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and self.troubles.append(message.text))
-        page.on("request", lambda request: request.url.startswith(f"{origin}/") or self.troubles.append(request.url))
+        self.errors: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+        page.on("request", lambda request: request.url.startswith(f"{origin}/") or self.errors.append(request.url))
 
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens an address in a window of its own, and says afterwards what went wrong there."""
+    """Opens an address in a new window; errors there fail the test afterwards."""
     with ExitStack() as stack:
         watches: list[Watch] = []
 
@@ -71,5 +71,5 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             return page
 
         yield open_
-    troubles = [trouble for watch in watches for trouble in watch.troubles]
-    assert not troubles, f"on the pages: {troubles}"
+    errors = [error for watch in watches for error in watch.errors]
+    assert not errors, f"on the pages: {errors}"

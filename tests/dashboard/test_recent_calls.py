@@ -1,4 +1,4 @@
-"""The latest calls in memory are those in Redis, whatever happens there."""
+"""The cached latest calls are those in Redis, whatever happens there."""
 
 import threading
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def found(recent: RecentCalls, limit: int = 100, **wanted: Any) -> list[str]:
     return [entry.call_id for entry in recent.find(AuditFilter(**wanted), limit).entries]
 
 
-def test_what_is_new_comes_first_from_both_streams(client: Any) -> None:
+def test_new_entries_of_both_streams_come_first(client: Any) -> None:
     recent = RecentCalls(client)
     assert found(recent) == []
     write(client, "1", "2")
@@ -46,7 +46,7 @@ def test_what_is_new_comes_first_from_both_streams(client: Any) -> None:
     assert found(recent) == ["4", "3", "2", "1"]
 
 
-def test_a_page_leads_on_to_what_is_older(client: Any) -> None:
+def test_the_cursor_of_a_page_leads_to_older_entries(client: Any) -> None:
     recent = RecentCalls(client)
     write(client, *map(str, range(9)))
     first = recent.find(AuditFilter(server="s0"), 2)
@@ -56,7 +56,7 @@ def test_a_page_leads_on_to_what_is_older(client: Any) -> None:
     assert recent.find(AuditFilter(), 100).cursor is None, "these are all"
 
 
-def test_what_is_older_than_what_is_kept_is_left_to_redis(client: Any) -> None:
+def test_entries_older_than_the_cache_are_read_from_redis(client: Any) -> None:
     count = recent_calls.KEPT + 20
     with client.pipeline() as pipeline:
         write(pipeline, *map(str, range(count)))
@@ -70,7 +70,7 @@ def test_what_is_older_than_what_is_kept_is_left_to_redis(client: Any) -> None:
         write(client, str(count + turn))
 
 
-def test_more_than_is_kept_at_once_is_read_anew(client: Any) -> None:
+def test_more_new_entries_than_fit_replace_the_cache(client: Any) -> None:
     recent = RecentCalls(client)
     write(client, "1")
     assert found(recent) == ["1"]
@@ -81,16 +81,21 @@ def test_more_than_is_kept_at_once_is_read_anew(client: Any) -> None:
     assert found(recent, call_id="1") == []
 
 
-def write_others(client: Any, count: int) -> None:
-    """In two milliseconds at least, for that is how exactly their order is known."""
+def wait_for_next_millisecond(client: Any) -> None:
+    """By the clock of Redis, from which the ids of entries are made."""
 
     def millisecond() -> int:
         seconds, microseconds = client.time()
         return seconds * 1000 + microseconds // 1000
 
+    before = millisecond()
+    wait_until(lambda: millisecond() > before, "the next millisecond")
+
+
+def write_others(client: Any, count: int) -> None:
+    """In at least two milliseconds: their order is known only to the millisecond."""
     for _ in range(2):
-        before = millisecond()
-        wait_until(lambda before=before: millisecond() > before, "Redis's clock goes on")
+        wait_for_next_millisecond(client)
         with client.pipeline(transaction=False) as pipeline:
             write(pipeline, *["1"] * (count // 2))
             pipeline.execute()
@@ -100,7 +105,7 @@ def scans(client: Any) -> int:
     return client.info("commandstats").get("cmdstat_xrevrange", {}).get("calls", 0)
 
 
-def test_calls_that_many_others_came_after_are_found_and_looked_for_once(client: Any) -> None:
+def test_calls_before_many_others_are_searched_for_once(client: Any) -> None:
     recent, quiet = RecentCalls(client), AuditFilter(server="s0")
 
     def further() -> list[str]:
@@ -122,7 +127,7 @@ def test_calls_that_many_others_came_after_are_found_and_looked_for_once(client:
     assert scans(client) == begun
 
 
-def test_a_search_for_older_calls_ends_and_says_where(client: Any) -> None:
+def test_a_search_for_older_calls_ends_with_a_cursor(client: Any) -> None:
     recent = RecentCalls(client)
     write(client, "2")
     write_others(client, recent_calls.KEPT + 60)
@@ -144,7 +149,7 @@ class _Hanging:
         raise RedisError("gone")
 
 
-def test_those_who_wait_for_a_redis_that_hangs_wait_together() -> None:
+def test_threads_share_one_wait_for_a_hanging_redis() -> None:
     hanging = _Hanging()
     recent = RecentCalls(hanging)
     with ThreadPoolExecutor(5) as threads:
@@ -156,11 +161,12 @@ def test_those_who_wait_for_a_redis_that_hangs_wait_together() -> None:
 
 
 @pytest.mark.parametrize("what", ["emptied", "replaced"])
-def test_a_redis_that_forgot_everything_is_believed(client: Any, what: str) -> None:
+def test_an_emptied_redis_empties_the_cache(client: Any, what: str) -> None:
     recent = RecentCalls(client)
     write(client, "1", "2")
     assert found(recent) == ["2", "1"]
     client.flushall()
     if what == "replaced":
+        wait_for_next_millisecond(client)  # else this entry may get the id of an earlier one
         write(client, "3")
     assert found(recent) == (["3"] if what == "replaced" else [])

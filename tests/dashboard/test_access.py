@@ -1,4 +1,4 @@
-"""Who may see the MCP pages and press their buttons: as Flower has it, on all its settings."""
+"""Who may see the MCP pages and use their buttons, with each of Flower's settings."""
 
 import base64
 import json
@@ -15,10 +15,10 @@ from tornado.web import StaticFileHandler, create_signed_value
 
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard.installation import build_handlers
-from tarsy_tasks.dashboard.reader import Dashboard
+from tarsy_tasks.dashboard.reader import DashboardReader
 from tests.chromium import Page
-from tests.flower.conftest import StartFlower
-from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
+from tests.dashboard.conftest import StartFlower
+from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower, wait_until
 
 OpenPage = Callable[..., Page]
@@ -32,7 +32,7 @@ KEY = "a key that signs cookies"
 
 class _StayHere(HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """Where Flower sends who has not signed in is another host."""
+        """Not followed: the sign-in page is on another host."""
 
 
 _opener = build_opener(_StayHere)
@@ -52,7 +52,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def open_flower(start_flower: StartFlower) -> Flower:
-    """For everybody who reaches it."""
+    """Without authentication."""
     return start_flower()
 
 
@@ -64,7 +64,7 @@ def closed_flower(start_flower: StartFlower) -> Flower:
 
 @pytest.fixture(scope="module")
 def read_only_flower(start_flower: StartFlower) -> Flower:
-    """Behind OAuth, and to be looked at only."""
+    """Behind OAuth and read-only."""
     return start_flower(
         "--auth=sam@example.com", "--auth-provider=flower.views.auth.GithubLoginHandler", "--read-only",
         FLOWER_OAUTH2_KEY="key", FLOWER_OAUTH2_SECRET="secret", FLOWER_OAUTH2_REDIRECT_URI="http://127.0.0.1/login",
@@ -94,15 +94,17 @@ def ask(url: str, headers: dict[str, str] | None = None, *, post: bool = False) 
         return answer.status or 0, answer.read().decode(), answer.headers
 
 
-def test_of_no_address_is_forgotten_who_may_see_it() -> None:
-    ours = [each for each in build_handlers(Dashboard(build_app())) if each.handler_class is not StaticFileHandler]
+def test_every_address_is_in_these_tests() -> None:
+    ours = [
+        each for each in build_handlers(DashboardReader(build_app())) if each.handler_class is not StaticFileHandler
+    ]
     tried = [*PAGES, *DATA, *ACTIONS, "/tasks/datatable", "/broker", "/api/queues/length"]
     untried = [each.regex.pattern for each in ours if not any(each.regex.match(path) for path in tried)]
     assert untried == []
 
 
 @pytest.mark.parametrize("path", PAGES + DATA)
-def test_without_authentication_everybody_sees_everything(open_flower: Flower, path: str) -> None:
+def test_without_authentication_everyone_sees_all_pages(open_flower: Flower, path: str) -> None:
     status, _, _ = ask(open_flower.url + path)
     assert status == 200
 
@@ -116,19 +118,19 @@ def test_without_authentication_nobody_acts(open_flower: Flower, path: str) -> N
 
 @pytest.mark.parametrize("path", [*PAGES, *DATA, "/tasks/datatable", "/broker"])
 @pytest.mark.parametrize("headers", [{}, basic("sam:guessed"), {"Authorization": "Basic nonsense"}])
-def test_with_a_password_nothing_is_seen_without_it(closed_flower: Flower, path: str, headers: dict[str, str]) -> None:
+def test_with_a_password_nothing_is_shown_without_it(closed_flower: Flower, path: str, headers: dict[str, str]) -> None:
     status, text, found = ask(closed_flower.url + path, headers)
     assert (status, found["WWW-Authenticate"]) == (401, 'Basic realm="flower"')
     assert "desk" not in text
 
 
 @pytest.mark.parametrize("path", PAGES + DATA)
-def test_with_a_password_and_below_a_prefix_everything_is_seen(closed_flower: Flower, path: str) -> None:
+def test_pages_are_shown_with_the_password_and_the_prefix(closed_flower: Flower, path: str) -> None:
     assert ask(closed_flower.url + path, PASSWORD)[0] == 200
     assert ask(closed_flower.url.removesuffix("/ops/flower") + path, PASSWORD)[0] == 404
 
 
-def test_how_long_queues_are_is_told_to_those_with_the_password(closed_flower: Flower) -> None:
+def test_lengths_of_queues_need_the_password(closed_flower: Flower) -> None:
     assert ask(f"{closed_flower.url}/api/queues/length")[0] == 401
     status, text, _ = ask(f"{closed_flower.url}/api/queues/length", PASSWORD)
     assert (status, json.loads(text)) == (200, {"active_queues": []}), "no worker is there"
@@ -145,12 +147,12 @@ def test_how_long_queues_are_is_told_to_those_with_the_password(closed_flower: F
         ({**PASSWORD, **TOKEN, "Origin": "http://elsewhere.example.com"}, 403),
     ],
 )
-def test_an_action_needs_the_password_the_token_and_the_same_origin(
+def test_an_action_needs_password_token_and_same_origin(
     closed_flower: Flower, path: str, headers: dict[str, str], expected: int
 ) -> None:
     assert ask(closed_flower.url + path, headers, post=True)[0] == expected
     nobody = path.replace("desk", "nobody")
-    assert ask(closed_flower.url + nobody, {**PASSWORD, **TOKEN}, post=True)[0] == 404, "with all three it is heard"
+    assert ask(closed_flower.url + nobody, {**PASSWORD, **TOKEN}, post=True)[0] == 404, "with all three it is accepted"
 
 
 def test_a_get_does_nothing(closed_flower: Flower) -> None:
@@ -158,14 +160,14 @@ def test_a_get_does_nothing(closed_flower: Flower) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES + DATA)
-def test_with_oauth_who_has_not_signed_in_is_sent_there(read_only_flower: Flower, path: str) -> None:
+def test_with_oauth_a_page_redirects_to_the_sign_in(read_only_flower: Flower, path: str) -> None:
     for headers in ({}, signed_in("eve@example.com"), {"Cookie": "user=sam@example.com"}):
         status, text, found = ask(read_only_flower.url + path, headers)
         assert (status, found["Location"].partition("?")[0], "desk" in text) == (302, "/login", False)
     assert ask(read_only_flower.url + path, signed_in("sam@example.com"))[0] == 200
 
 
-def test_read_only_has_no_buttons_and_takes_no_orders(read_only_flower: Flower) -> None:
+def test_read_only_has_no_buttons_and_refuses_actions(read_only_flower: Flower) -> None:
     headers = signed_in("sam@example.com")
     assert "data-action" not in ask(f"{read_only_flower.url}/mcp/servers/desk", headers)[1]
     for path in ACTIONS:
@@ -188,7 +190,7 @@ def test_the_pages_work_behind_a_password_and_a_prefix(closed_flower: Flower, cl
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_trust_only_flowers_own_address_and_stay_out_of_caches(open_flower: Flower, path: str) -> None:
+def test_pages_use_only_flowers_address_and_are_not_cached(open_flower: Flower, path: str) -> None:
     _, text, headers = ask(open_flower.url + path)
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
     assert (policy["default-src"], policy["script-src"], policy["style-src"]) == ("'none'", "'self'", "'self'")
@@ -200,11 +202,11 @@ def test_pages_trust_only_flowers_own_address_and_stay_out_of_caches(open_flower
 
 
 @pytest.mark.parametrize("path", ["/mcp?live", "/mcp/servers/desk?live", "/mcp/calls?live"])
-def test_what_has_not_changed_is_not_sent_again(closed_flower: Flower, path: str) -> None:
+def test_an_unchanged_page_is_not_sent_again(closed_flower: Flower, path: str) -> None:
     def is_sent_once() -> bool:
         status, text, headers = ask(closed_flower.url + path, PASSWORD)
         assert (status, "<html" in text, bool(text)) == (200, False, True)
-        assert float(headers["Look-Again"]) >= 5
+        assert float(headers["Refresh-After"]) >= 5
         return ask(closed_flower.url + path, {**PASSWORD, "If-None-Match": headers["Etag"]})[:2] == (304, "")
 
     wait_until(is_sent_once, "nothing has changed, such as the minute")
@@ -227,7 +229,7 @@ def test_what_has_not_changed_is_not_sent_again(closed_flower: Flower, path: str
         ("/mcp?order=%00&status=%F0%9F%92%A9", 200),
     ],
 )
-def test_an_address_that_means_nothing_is_answered_so(open_flower: Flower, path: str, expected: int) -> None:
+def test_wrong_addresses_get_an_error_status(open_flower: Flower, path: str, expected: int) -> None:
     status, text, headers = ask(open_flower.url + path)
     assert status == expected
     assert "Traceback" not in text
@@ -237,7 +239,7 @@ def test_an_address_that_means_nothing_is_answered_so(open_flower: Flower, path:
         assert headers["Content-Type"].startswith("application/json")
 
 
-def test_the_data_is_what_the_pages_show(open_flower: Flower, client: Any) -> None:
+def test_the_json_has_the_data_of_the_pages(open_flower: Flower, client: Any) -> None:
     write_health(client, FLEET)
 
     def read() -> Any:

@@ -1,4 +1,4 @@
-"""The MCP pages when something is wrong with Redis: it is away, damaged, of another version, or nobody writes there."""
+"""The MCP pages when Redis is away or hangs, its data is damaged or from another version, or no worker writes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.dashboard.recent_calls import KEPT
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
-from tests.flower.conftest import StartFlower, wait_on
-from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
+from tests.dashboard.conftest import StartFlower, wait_on
+from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower, free_port
 from tests.redis_users import url_of
 from tests.valkey import Valkey
@@ -24,11 +24,11 @@ OpenPage = Callable[..., Page]
 FLEET = [FleetServer("desk", tools=3), FleetServer("shop", tools=3, calls=20)]
 
 
-class Away:
-    """A Redis of the module's own, which can be away.
+class StoppableValkey:
+    """The module's own Redis, which can be stopped and started.
 
     Attributes:
-        client: Of the one that runs.
+        client: A client of the running one.
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Away:
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[Away]:
-    valkey = Away()
+def valkey() -> Iterator[StoppableValkey]:
+    valkey = StoppableValkey()
     yield valkey
     valkey.stop()
 
 
 @pytest.fixture(scope="module")
-def flower(valkey: Away, browser: Browser, start_flower: StartFlower) -> Flower:
+def flower(valkey: StoppableValkey, browser: Browser, start_flower: StartFlower) -> Flower:
     """Started while there is no Redis at all."""
     return start_flower(redis_url=valkey.url)
 
@@ -67,9 +67,9 @@ def data(url: str) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
-def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
+def test_pages_survive_an_outage_of_redis(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
-    page.get_by_text("Redis cannot be read, so nothing is known").wait_for()
+    page.get_by_text("There is no data yet").wait_for()
     assert data(f"{flower.url}/mcp/api/servers")[0] == 503
     for path in ("/mcp/servers/desk", "/mcp/calls", "/mcp/calls/x"):
         with urlopen(flower.url + path, timeout=20) as answer:
@@ -79,7 +79,7 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page
     write_fleet(valkey.client, FLEET)
     write_calls(valkey.client, FLEET, 50)
     wait_on(page, page.locator("#server-desk").count, "the servers")
-    assert page.locator("#mcp-trouble").count() == 0
+    assert page.locator("#mcp-outage").count() == 0
     one = open_page(f"{flower.url}/mcp/servers/desk")
     assert one.locator(".mcp-tool").count() == 3
     calls = open_page(f"{flower.url}/mcp/calls")
@@ -87,13 +87,15 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page
     name = call.locator("h1").inner_text()
 
     valkey.stop()
-    wait_on(page, page.locator("#mcp-trouble", has_text="this is what was known").count, "it is said again")
-    wait_on(one, one.locator("#mcp-trouble").count, "on the other page, too")
-    assert page.locator("#server-desk").is_visible(), "what was known stays"
+    wait_on(
+        page, page.locator("#mcp-outage", has_text="This is the last known state").count, "the outage is shown again"
+    )
+    wait_on(one, one.locator("#mcp-outage").count, "on the other page too")
+    assert page.locator("#server-desk").is_visible(), "the last known state stays"
     assert one.locator(".mcp-tool").count() == 3
     for each in (calls, call):
-        wait_on(each, each.locator("#mcp-trouble").count, "on these, too")
-        assert each.locator("#mcp-trouble").count() == 1
+        wait_on(each, each.locator("#mcp-outage").count, "on these too")
+        assert each.locator("#mcp-outage").count() == 1
     assert calls.locator(".mcp-calls tbody tr").count() == 50
     assert (call.locator("h1").inner_text(), call.locator("svg.mcp-timeline").count()) == (name, 1)
     for path in ("servers", "servers/desk", "calls", "calls/x"):
@@ -103,42 +105,42 @@ def test_redis_may_be_away_and_come_back(flower: Flower, valkey: Away, open_page
         with urlopen(f"{flower.url}/mcp/{path}", timeout=20) as answer:
             text = answer.read().decode()
         assert ("Redis cannot be read" in text, "list_pods" in text) == (True, path == "servers/shop")
-        for claim in ("never listed", "in the audit", "Nothing is known of this call", ">0 calls"):
-            assert claim not in text, "of what was not read nothing is claimed"
+        for claim in ("not been listed", "in the audit", "Unknown call", ">0 calls"):
+            assert claim not in text, "nothing is claimed about data that was not read"
 
     valkey.start()
     write_health(valkey.client, FLEET)
-    wait_on(page, lambda: page.locator("#mcp-trouble").count() == 0, "it is well again")
-    assert page.locator("#server-desk svg.mcp-strip rect.healthy").count() >= 1, "the hour is not forgotten"
-    wait_on(one, lambda: one.locator("#mcp-trouble").count() == 0, "so is the other page")
+    wait_on(page, lambda: page.locator("#mcp-outage").count() == 0, "the notice is gone")
+    assert page.locator("#server-desk svg.mcp-strip rect.healthy").count() >= 1, "the last hour is still shown"
+    wait_on(one, lambda: one.locator("#mcp-outage").count() == 0, "on the other page too")
     for each in (one, calls, call):
         each.close()
 
 
-def test_a_redis_that_hangs_holds_nobody_up(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
+def test_no_request_waits_for_a_hanging_redis(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
     valkey.client.execute_command("CLIENT", "PAUSE", 6000, "ALL")
-    wait_on(page, page.locator("#mcp-trouble").count, "it is said")
+    wait_on(page, page.locator("#mcp-outage").count, "the notice")
     paths = ["servers", "servers/desk", "calls", "calls/x"]
-    assert [data(f"{flower.url}/mcp/api/{path}")[0] for path in paths] == [503] * len(paths), "none waits for it"
+    assert [data(f"{flower.url}/mcp/api/{path}")[0] for path in paths] == [503] * len(paths), "no request waits for it"
     page.goto(f"{flower.url}/workers")
     page.get_by_text("Cluster overview").wait_for()
 
 
-def test_without_workers_the_pages_say_so(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
+def test_without_workers_the_pages_say_so(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
     valkey.client.flushall()
     write_fleet(valkey.client, FLEET)
     valkey.client.delete(keys.HEALTH_WORKERS)
     page = open_page(f"{flower.url}/mcp")
-    wait_on(page, page.locator("#mcp-no-worker", has_text="No worker reports").count, "it is said")
+    wait_on(page, page.locator("#mcp-no-worker", has_text="No worker reports").count, "the notice")
     assert page.locator("#server-desk").get_by_text("unknown", exact=True).is_visible()
     assert "is one running?" in page.locator("#server-desk").inner_text()
     write_health(valkey.client, FLEET)
     wait_on(page, lambda: page.locator("#mcp-no-worker").count() == 0, "workers report again")
 
 
-def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
-    flower: Flower, valkey: Away, open_page: OpenPage
+def test_unreadable_data_of_a_server_hides_no_other_server(
+    flower: Flower, valkey: StoppableValkey, open_page: OpenPage
 ) -> None:
     client = valkey.client
     client.flushall()
@@ -163,7 +165,7 @@ def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
 
     assert problem("fine") == ""
     assert "the record of worker worker@alpha cannot be read" in problem("health")
-    assert "2 numbers of the last hour cannot be read" in problem("minute")
+    assert "2 metrics of the last hour cannot be read" in problem("minute")
     assert "its last failure cannot be read" in problem("failure")
     assert "its list of tools cannot be read" in problem("tools")
     for server in fleet:
@@ -172,14 +174,14 @@ def test_what_cannot_be_read_is_said_of_its_server_and_hides_no_other(
     page.goto(f"{flower.url}/mcp/servers/metrics")
     page.get_by_text("its metrics cannot be read").wait_for()
     page.goto(f"{flower.url}/mcp/servers/fine")
-    page.get_by_text("1 numbers of its tools cannot be read").wait_for()
+    page.get_by_text("1 metrics of its tools cannot be read").wait_for()
     page.goto(f"{flower.url}/mcp/calls")
     page.get_by_text("this entry cannot be read").wait_for()
     assert page.locator(".mcp-calls tbody tr").count() == 14
 
 
-def test_what_all_share_and_cannot_be_read_is_said_and_hides_nothing(
-    flower: Flower, valkey: Away, open_page: OpenPage
+def test_unreadable_shared_data_hides_nothing_else(
+    flower: Flower, valkey: StoppableValkey, open_page: OpenPage
 ) -> None:
     client = valkey.client
     client.flushall()
@@ -189,10 +191,10 @@ def test_what_all_share_and_cannot_be_read_is_said_and_hides_nothing(
         client.set(key, "of another type", ex=600)
     page = open_page(f"{flower.url}/mcp")
     wait_on(page, page.locator("#server-alone").count, "the server")
-    wait_on(page, page.get_by_text("what is in flight cannot be read").count, "it is said")
+    wait_on(page, page.get_by_text("what is in flight cannot be read").count, "the notice")
     page.goto(f"{flower.url}/mcp/servers/alone")
     page.get_by_text("its latest calls cannot be read").wait_for()
-    page.get_by_text("They could not be read").wait_for()
+    page.get_by_text("The calls could not be read").wait_for()
     assert page.locator(".mcp-tool").count() == 2
     status, server = data(f"{flower.url}/mcp/api/servers/alone")
     assert (status, len(server["tools"]), len(server["problems"])) == (200, 2, 2)
@@ -200,7 +202,7 @@ def test_what_all_share_and_cannot_be_read_is_said_and_hides_nothing(
     assert data(f"{flower.url}/mcp/api/calls")[0] == 503
 
 
-def test_a_busy_server_hides_no_calls_of_others(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
+def test_a_busy_server_hides_no_calls_of_others(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
     client = valkey.client
     client.flushall()
     quiet, busy = FleetServer("quiet", tools=1), FleetServer("busy", tools=1)
@@ -216,28 +218,28 @@ def test_a_busy_server_hides_no_calls_of_others(flower: Flower, valkey: Away, op
     answer = data(f"{flower.url}/mcp/api/calls?server=quiet")[1]
     assert (len(answer["calls"]), answer["after"]) == (3, None)
     page.goto(f"{flower.url}/mcp/calls?server=nobody")
-    page.get_by_text("No call in the audit is one of these").wait_for()
+    page.get_by_text("No matching calls in the audit").wait_for()
 
 
-def test_the_focus_stays_where_it_was_when_rows_change_places(
-    flower: Flower, valkey: Away, open_page: OpenPage
-) -> None:
+def test_the_focus_stays_when_rows_change_places(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
     valkey.client.flushall()
     fleet = [FleetServer(name, tools=1) for name in ("alpha", "beta", "gamma")]
     fleet[2].reason = "gone"
     write_fleet(valkey.client, fleet)
     page = open_page(f"{flower.url}/mcp")
-    wait_on(page, page.locator("#server-gamma .mcp-state.unhealthy").count, "it is ill, and first")
+    wait_on(page, page.locator("#server-gamma .mcp-state.unhealthy").count, "it is unhealthy and first")
     page.locator("#server-beta a").first.focus()
     fleet[2].reason = None
     write_health(valkey.client, fleet)
-    wait_on(page, page.locator("#server-gamma .mcp-state.healthy").count, "it is well, and last")
+    wait_on(page, page.locator("#server-gamma .mcp-state.healthy").count, "it is healthy and last")
     rows = [row.get_attribute("id") for row in page.locator("#mcp-server-rows tr").all()]
     assert rows.index("server-beta") < rows.index("server-gamma")
     assert page.evaluate("document.activeElement.closest('tr')?.id") == "server-beta"
 
 
-def test_a_stored_result_that_is_none_of_ours_is_not_shown(flower: Flower, valkey: Away, open_page: OpenPage) -> None:
+def test_a_result_of_another_application_is_not_shown(
+    flower: Flower, valkey: StoppableValkey, open_page: OpenPage
+) -> None:
     stored = {
         "theirs": {"status": "SUCCESS", "result": {"secret": "of another application"}},
         "failed": {"status": "FAILURE", "result": {"exc_type": "KeyError", "exc_message": "password: hunter2-hunter2"}},
@@ -246,10 +248,10 @@ def test_a_stored_result_that_is_none_of_ours_is_not_shown(flower: Flower, valke
     for task_id, meta in stored.items():
         valkey.client.set(keys.result_key(task_id), json.dumps(meta) if meta else "{", ex=600)
     page = open_page(f"{flower.url}/mcp/calls/theirs")
-    page.get_by_text("is no result of a tool call").wait_for()
+    page.get_by_text("is not the result of a tool call").wait_for()
     assert "of another application" not in page.content()
     page.goto(f"{flower.url}/mcp/calls/failed")
     page.get_by_text("FAILURE: KeyError").wait_for()
     assert "hunter2" not in page.content()
     page.goto(f"{flower.url}/mcp/calls/broken")
-    page.get_by_text("is no result of a tool call").wait_for()
+    page.get_by_text("is not the result of a tool call").wait_for()

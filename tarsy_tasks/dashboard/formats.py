@@ -1,13 +1,12 @@
-"""How numbers and times read on the pages.
+"""Numbers and times as texts for the pages.
 
-Owns their spelling. What these functions return is text, to be escaped like any other; only `moment` returns markup,
-made of nothing but a time.
+They return texts that are escaped like any other; only `time_tag` returns markup, which contains nothing but a time.
 """
 
 import math
 from datetime import UTC, datetime
 
-__all__ = ["about", "clock", "count", "duration", "moment", "ratio", "share", "size"]
+__all__ = ["count", "duration", "estimate", "ratio", "share", "size", "time_tag", "utc_time"]
 
 _THIN_SPACE = "\u202f"
 _NONE = "–"
@@ -35,20 +34,20 @@ def duration(seconds: float | None, digits: int = 3) -> str:
     return " ".join(parts[:2])
 
 
-def about(seconds: float | None) -> str:
-    """The same for what is only an estimate: 0.0123 → 12 ms."""
+def estimate(seconds: float | None) -> str:
+    """The same with fewer digits, for estimates: 0.0123 → 12 ms."""
     return duration(seconds, 2)
 
 
 def share(part: float | None) -> str:
-    """0.9987 → 99.8 %: rounded down, so that only what is whole reads as 100 %."""
+    """0.9987 → 99.8 %; rounded down, so that only 1 becomes 100 %."""
     if part is None:
         return _NONE
     return f"{math.floor(part * 1000) / 10:g} %"
 
 
 def ratio(part: int, whole: int) -> str:
-    """3 of 1000 → 0.3 %; rounded up, so that what is not nothing does not read as 0 %."""
+    """3 of 1000 → 0.3 %; rounded up, so that only 0 becomes 0 %."""
     return f"{math.ceil(1000 * part / whole) / 10:g} %" if whole else _NONE
 
 
@@ -64,7 +63,7 @@ def size(size_bytes: int | None) -> str:
     return f"{number:.3g} {unit}" if unit != "B" else f"{size_bytes} B"
 
 
-def clock(at: float | None) -> str:
+def utc_time(at: float | None) -> str:
     """Seconds since the epoch → 2026-11-21 17:03:09 UTC."""
     try:
         return datetime.fromtimestamp(at or math.nan, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -72,9 +71,9 @@ def clock(at: float | None) -> str:
         return _NONE
 
 
-def moment(at: float | None) -> str:
-    """Markup for a time; the page's script writes how long ago that was, or the reader's own clock."""
-    shown = clock(at)
+def time_tag(at: float | None) -> str:
+    """Markup for a time, which the page's script replaces by its age."""
+    shown = utc_time(at)
     if at is None or shown == _NONE:
         return _NONE
     stamp = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

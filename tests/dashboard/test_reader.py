@@ -1,4 +1,4 @@
-"""What looking again and again costs Redis, and what it costs the readers when there is none."""
+"""What repeated requests cost Redis, and what they cost the readers during an outage."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard import recent_calls
-from tarsy_tasks.dashboard.reader import Dashboard
-from tests.flower.records import FleetServer, write_calls
+from tarsy_tasks.dashboard.reader import DashboardReader
+from tests.dashboard.records import FleetServer, write_calls
 from tests.processes import turns
 
 
@@ -27,22 +27,22 @@ def scans(client: Any) -> int:
 
 
 @pytest.mark.parametrize("place", ["", "near"])
-def test_a_call_of_long_ago_is_searched_for_once(client: Any, redis_url: str, place: str) -> None:
+def test_an_old_call_is_searched_for_once(client: Any, redis_url: str, place: str) -> None:
     first, *_ = write_calls(client, [FleetServer("desk", tools=1)], recent_calls.KEPT + 500)
-    dashboard = Dashboard(build_app({"broker_url": redis_url, "result_backend": redis_url}))
+    reader = DashboardReader(build_app({"broker_url": redis_url, "result_backend": redis_url}))
     near = first.at if place else None
 
     def look() -> int:
         before = scans(client)
-        call = asyncio.run(dashboard.call(first.task_id, near=near))
+        call = asyncio.run(reader.call(first.task_id, near=near))
         assert call.entry is not None
         assert call.entry.call_id == first.call_id
         return scans(client) - before
 
     assert look() > 2
-    assert look() == 2, "its own place in both streams"
+    assert look() == 2, "its place in both streams"
     client.delete(keys.AUDIT)
-    assert asyncio.run(dashboard.call(first.task_id)).entry is None
+    assert asyncio.run(reader.call(first.task_id)).entry is None
 
 
 class _Hanging:
@@ -67,19 +67,19 @@ class _Hanging:
         await writer.wait_closed()
 
 
-def test_nobody_waits_again_for_a_redis_that_hangs() -> None:
+def test_only_the_first_request_waits_for_a_hanging_redis() -> None:
     async def look_again() -> None:
         hanging = _Hanging()
         async with await asyncio.start_server(hanging.serve, "127.0.0.1", 0) as server:
             url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
-            dashboard = Dashboard(build_app({"broker_url": url, "result_backend": url}))
-            look = await dashboard.look()
+            reader = DashboardReader(build_app({"broker_url": url, "result_backend": url}))
+            state = await reader.state()
             before = hanging.attempts
             async for _ in turns():
-                look = await dashboard.look()
+                state = await reader.state()
                 if hanging.attempts > before:
                     break
-            assert (bool(look.trouble), len(hanging.waiting)) == (True, 1), "it answers while Redis is tried again"
+            assert (bool(state.outage), len(hanging.waiting)) == (True, 1), "it returns while Redis is tried again"
             await asyncio.gather(*filter(None, hanging.waiting))
 
     asyncio.run(asyncio.wait_for(look_again(), 60))

@@ -1,4 +1,4 @@
-"""The parts of the pages that need neither Flower nor a browser."""
+"""Parts of the pages that need neither a running Flower nor a browser."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -13,11 +13,10 @@ from tornado.escape import utf8
 
 from tarsy_tasks.catalogue import ApprovedTool, ListedServer
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.dashboard import installation, page_templates, plots, wording
+from tarsy_tasks.dashboard import formats, installation, page_templates, plots
 from tarsy_tasks.dashboard.page_templates import PageTemplates, escape_visibly
-from tarsy_tasks.dashboard.reader import Call, Dashboard
-from tarsy_tasks.dashboard.task_events import without_arguments
-from tarsy_tasks.dashboard.task_list import format_task, widen_search
+from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader
+from tarsy_tasks.dashboard.task_list import format_task, widen_search, without_arguments
 from tarsy_tasks.dashboard.tools import build_tools
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.masking.masker import build_masker
@@ -37,19 +36,19 @@ from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution, ToolMetrics
         (3 * 3600 + 62, "3 h 1 min"), (90_000, "1 d 1 h"),
     ],
 )  # fmt: skip
-def test_a_duration_reads_in_the_unit_that_fits(seconds: float | None, shown: str) -> None:
-    assert wording.duration(seconds) == shown
+def test_a_duration_has_a_fitting_unit(seconds: float | None, shown: str) -> None:
+    assert formats.duration(seconds) == shown
 
 
-def test_only_what_is_whole_reads_as_whole() -> None:
-    assert [wording.share(part) for part in (1.0, 0.9999, 0.5, None)] == ["100 %", "99.9 %", "50 %", "–"]
-    assert [wording.ratio(part, 10_000) for part in (0, 1, 10_000)] == ["0 %", "0.1 %", "100 %"]
-    assert [wording.size(each) for each in (None, 0, 1023, 2048, 5 * 2**20)] == ["–", "0 B", "1023 B", "2 KiB", "5 MiB"]
+def test_only_the_whole_is_shown_as_100_percent() -> None:
+    assert [formats.share(part) for part in (1.0, 0.9999, 0.5, None)] == ["100 %", "99.9 %", "50 %", "–"]
+    assert [formats.ratio(part, 10_000) for part in (0, 1, 10_000)] == ["0 %", "0.1 %", "100 %"]
+    assert [formats.size(each) for each in (None, 0, 1023, 2048, 5 * 2**20)] == ["–", "0 B", "1023 B", "2 KiB", "5 MiB"]
 
 
 @pytest.mark.parametrize("at", [None, float("nan"), float("inf"), 1e20, -1e20])
-def test_a_time_that_cannot_be_is_none(at: float | None) -> None:
-    assert wording.moment(at) == "–"
+def test_an_impossible_time_is_shown_as_none(at: float | None) -> None:
+    assert formats.time_tag(at) == "–"
 
 
 def minutes() -> list[Minute]:
@@ -65,7 +64,7 @@ def minutes() -> list[Minute]:
     return [Minute(60 * number, status, **(busy if number % 7 else {})) for number, status in enumerate(statuses)]
 
 
-def test_every_plot_is_drawn_and_says_what_it_shows() -> None:
+def test_every_plot_is_drawn_and_labelled() -> None:
     hour = minutes()
     steps = [Step(name=name, at=at) for name, at in zip(StepName, (1.0, 1.0, 1.5, 2.0, 4.0), strict=True)]
     drawn = [
@@ -84,13 +83,13 @@ def test_every_plot_is_drawn_and_says_what_it_shows() -> None:
 
 def test_no_step_of_a_call_is_later_than_the_next_one() -> None:
     steps = tuple(Step(name=name, at=at) for name, at in zip(StepName, (5.004, 5.0, 5.1, 5.3, 5.2), strict=True))
-    call = Call("1", AuditEntry(at=6, steps=steps), None)
+    call = CallDetails("1", AuditEntry(at=6, steps=steps), None)
     assert [step.at for step in call.steps] == [5.0, 5.0, 5.1, 5.2, 5.2]
     assert [step.name for step in call.steps] == list(StepName)
-    assert Call("1", None, None).steps == []
+    assert CallDetails("1", None, None).steps == []
 
 
-def test_where_nothing_happened_nothing_is_drawn() -> None:
+def test_without_calls_no_plot_is_drawn() -> None:
     quiet = [Minute(60 * number) for number in range(60)]
     assert (plots.sparkline(quiet), plots.latency_lines(quiet), plots.call_bars(quiet)) == ("", "", "")
     assert (plots.outcome_bar({}), plots.duration_bars(Distribution()), plots.timeline([])) == ("", "", "")
@@ -99,7 +98,7 @@ def test_where_nothing_happened_nothing_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("number", "above"), [(0, 0), (0.011, 0.02), (1, 1), (3, 4), (41, 60), (61, 100), (1000, 1000)]
 )
-def test_a_scale_ends_at_a_number_that_reads_well(number: float, above: float) -> None:
+def test_a_scale_ends_at_a_round_number(number: float, above: float) -> None:
     assert plots.latency_scale([Minute(0, p95_s=number)]) == pytest.approx(above)
 
 
@@ -118,7 +117,7 @@ def approvals(**approved: ToolDefinition) -> dict[bytes, bytes]:
     return {name.encode(): entry.model_dump_json().encode() for name, entry in entries.items()}
 
 
-def test_a_tool_is_shown_with_what_it_takes_and_what_changed() -> None:
+def test_a_tool_is_shown_with_its_parameters_and_changes() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -152,7 +151,7 @@ def test_a_tool_is_shown_with_what_it_takes_and_what_changed() -> None:
     assert found["new"].parameters == []
 
 
-def test_half_a_character_in_a_schema_spoils_no_page() -> None:
+def test_a_lone_surrogate_in_a_schema_breaks_no_page() -> None:
     tool = definition("get", {"properties": {"a\ud800": {"description": "b\udfff", "default": "\ud800"}}})
     listed = ListedServer(
         listing=ToolListing(server="k8s", tools=(tool,)), listed_at=1, worker="w", counts={}, approvals={}
@@ -172,7 +171,7 @@ def test_half_a_character_in_a_schema_spoils_no_page() -> None:
         ("Größe", "Größe".encode()),
     ],
 )
-def test_what_is_written_is_no_markup_and_hides_nothing(text: str, shown: bytes) -> None:
+def test_texts_are_escaped_and_hidden_characters_shown(text: str, shown: bytes) -> None:
     assert utf8(escape_visibly(text.encode())) == shown
 
 
@@ -180,7 +179,7 @@ def task(**fields: Any) -> Any:
     return SimpleNamespace(**{"args": None, "kwargs": None, "result": None} | fields)
 
 
-def test_flowers_tasks_are_named_after_their_tools() -> None:
+def test_flower_shows_calls_under_the_names_of_tools() -> None:
     answer = ToolResult(
         call_id="1", name="k8s.get: odd, 3 characters, ", content="words",
         outcome=Outcome.TIMEOUT, error_code=ErrorCode.CALL_TIMEOUT,
@@ -207,21 +206,21 @@ def test_a_flower_with_other_templates_is_refused(tmp_path: Path) -> None:
     for name in page_templates.ADDITIONS:
         text = (known / name).read_text()
         (tmp_path / name).write_text(text.replace("Broker", "Brokers"))
-    with pytest.raises(ConfigError, match=r"navbar\.html is another one.*flower>=2\.2"):
+    with pytest.raises(ConfigError, match=r"navbar\.html is different.*flower>=2\.2"):
         PageTemplates(tmp_path)
     assert "mcp" in PageTemplates(known).load("navbar.html").code
 
 
 def test_an_unknown_version_of_flower_is_refused() -> None:
     installation.check_version("2.2.7")
-    with pytest.raises(ConfigError, match=r"Flower 3\.0\.0 is not known to work.*flower>=2\.2"):
+    with pytest.raises(ConfigError, match=r"Flower 3\.0\.0 is not supported.*flower>=2\.2"):
         installation.check_version("3.0.0")
 
 
-def test_what_a_producer_says_of_arguments_never_comes_in() -> None:
-    said = {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1", "args": "('hunter2',)", "kwargs": "{}"}
-    assert without_arguments(said) == {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1"}
-    for other in ({**said, "name": "theirs"}, {**said, "type": "task-received", "args": "k8s.get"}):
+def test_arguments_in_events_of_producers_are_removed() -> None:
+    event = {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1", "args": "('hunter2',)", "kwargs": "{}"}
+    assert without_arguments(event) == {"type": "task-sent", "name": "tarsy.call_tool", "uuid": "1"}
+    for other in ({**event, "name": "theirs"}, {**event, "type": "task-received", "args": "k8s.get"}):
         assert without_arguments(other) == other
     assert format_task(task(name="tarsy.call_tool")).name == "tarsy.call_tool"
     assert format_task(task(name="tarsy.list_tools")).name == "tarsy.list_tools"
@@ -244,14 +243,16 @@ def test_what_a_producer_says_of_arguments_never_comes_in() -> None:
         ("", True),
     ],
 )
-def test_a_search_for_a_name_finds_tools_and_breaks_nothing(query: str, found: bool) -> None:
+def test_a_search_for_a_name_also_finds_tools(query: str, found: bool) -> None:
     call = task(uuid="1", name="tarsy.call_tool", state="SUCCESS", args="desk.login")
     engine = TaskSearchEngine()
     engine.upsert(call)
     assert bool(engine.search({"1": call}, widen_search(query)).task_ids) == found
 
 
-def test_why_redis_could_not_be_read_is_told_without_secrets() -> None:
-    told = Dashboard(build_app()).describe_trouble(RedisError("no user for redis://flower:hunter2-hunter2@127.0.0.1"))
-    assert "127.0.0.1" in told
-    assert "hunter2" not in told
+def test_an_error_of_redis_is_shown_without_secrets() -> None:
+    shown = DashboardReader(build_app()).describe_error(
+        RedisError("no user for redis://flower:hunter2-hunter2@127.0.0.1")
+    )
+    assert "127.0.0.1" in shown
+    assert "hunter2" not in shown

@@ -1,6 +1,6 @@
-"""What a fleet of MCP servers leaves in Redis within an hour, written with the workers' own functions.
+"""Records of a fleet of MCP servers for one hour in Redis, written with the workers' own functions.
 
-For pages that show what takes an hour to come about, and for measuring what it costs to show much of it.
+For tests of pages that show an hour, and for measuring what large pages cost.
 """
 
 import json
@@ -28,15 +28,16 @@ _NOUNS = ("pods", "issues", "orders", "users", "alerts")
 
 @dataclass
 class FleetServer:
-    """One server, and how it fared.
+    """One server and its last hour.
 
     Attributes:
         typical_s: A typical duration of its calls.
         calls: Per minute.
-        failing: Which share of its calls fails.
-        down: The minutes of the hour, counted from its beginning, in which it was gone.
+        failing: The share of its calls that fail.
+        down: The minutes of the hour in which it was down, counted from the beginning.
         workers: Those that serve it.
-        reason: Why it is ill now, for its workers or only for some of them; None when it is well.
+        reason: Why it is unhealthy now; None if it is healthy.
+        unhealthy_workers: The workers for which it is unhealthy.
         slow: The minutes in which its calls took longer.
         running: Calls in flight now, on the first worker.
         queued: Calls that wait in its queue.
@@ -52,7 +53,7 @@ class FleetServer:
     protocol: str = "2026-07-28"
     workers: tuple[str, ...] = WORKERS
     reason: str | None = None
-    ill_workers: tuple[str, ...] = WORKERS
+    unhealthy_workers: tuple[str, ...] = WORKERS
     slow: Iterable[int] = ()
     running: int = 0
     queued: int = 0
@@ -91,7 +92,7 @@ def write_fleet(redis: Any, servers: Iterable[FleetServer], seed: int = 1) -> No
 
 
 def write_health(redis: Any, servers: Iterable[FleetServer]) -> None:
-    """How all workers find the servers now, and that checks came through their queues."""
+    """The present health records of all workers, and of checks that came through the queues."""
     seconds, microseconds = redis.time()
     now = seconds + microseconds / 1e6
     servers = list(servers)
@@ -103,7 +104,7 @@ def write_health(redis: Any, servers: Iterable[FleetServer]) -> None:
                 pipeline.rpush(keys.queue(server.name), *["{}"] * server.queued)
                 pipeline.expire(keys.queue(server.name), int(RECORD_TTL_S))
             for worker in server.workers:
-                reason = server.reason if worker in server.ill_workers else None
+                reason = server.reason if worker in server.unhealthy_workers else None
                 record = HealthRecord(
                     server=server.name,
                     healthy=reason is None,
@@ -138,7 +139,7 @@ def write_health(redis: Any, servers: Iterable[FleetServer]) -> None:
 def write_calls(
     redis: Any, servers: Iterable[FleetServer], count: int, seed: int = 1, ago_s: int = 0
 ) -> list[AuditEntry]:
-    """So many ended calls in the audit, over the last hour, or one before, oldest first."""
+    """Audit entries of ended calls within the last hour, or an earlier one, oldest first."""
     chance = random.Random(seed)
     servers = list(servers)
     seconds = redis.time()[0] - ago_s

@@ -1,4 +1,4 @@
-"""What is known of all servers at one moment, read from Redis at little cost."""
+"""The state of all servers at one moment, read from Redis at little cost."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tarsy_tasks.dashboard.snapshot import ServerSnapshot, SnapshotReader
 from tarsy_tasks.models import ToolListing
 from tarsy_tasks.telemetry.health_records import HealthStatus
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
-from tests.flower.records import WORKERS, FleetServer, write_fleet, write_health
+from tests.dashboard.records import WORKERS, FleetServer, write_fleet, write_health
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def of(reader: SnapshotReader, name: str) -> ServerSnapshot:
     return reader.read().servers[name]
 
 
-def test_a_server_is_told_with_its_hour_its_workers_and_its_limits(client: Any, reader: SnapshotReader) -> None:
+def test_a_snapshot_has_hour_workers_and_limit_of_a_server(client: Any, reader: SnapshotReader) -> None:
     down = range(10, 20)
     write_fleet(client, [FleetServer("k8s", tools=3, failing=0.5, down=down, running=256, queued=7)])
     found = of(reader, "k8s")
@@ -56,17 +56,17 @@ def test_a_server_is_told_with_its_hour_its_workers_and_its_limits(client: Any, 
     assert found.tool_count == 3
 
 
-def test_the_current_minute_is_what_is_known_now(client: Any, reader: SnapshotReader) -> None:
+def test_the_current_minute_has_the_present_status(client: Any, reader: SnapshotReader) -> None:
     servers = [FleetServer("k8s", reason="MCP server `k8s` is not available: it exited with code 1.")]
     write_fleet(client, servers)
     found = of(reader, "k8s")
     assert (found.status, found.reason) == (HealthStatus.UNHEALTHY, "it exited with code 1.")
     assert [minute.status for minute in found.minutes[-2:]] == [HealthStatus.HEALTHY, HealthStatus.UNHEALTHY]
-    write_health(client, [FleetServer("k8s", reason="MCP server `k8s` is gone.", ill_workers=WORKERS[:1])])
+    write_health(client, [FleetServer("k8s", reason="MCP server `k8s` is gone.", unhealthy_workers=WORKERS[:1])])
     assert (of(reader, "k8s").status, of(reader, "k8s").minutes[-1].status) == (HealthStatus.DEGRADED,) * 2
 
 
-def test_changed_tools_are_told_until_they_are_approved(client: Any, reader: SnapshotReader) -> None:
+def test_changed_tools_are_counted_until_they_are_approved(client: Any, reader: SnapshotReader) -> None:
     write_fleet(client, [FleetServer("k8s", tools=3)])
     assert of(reader, "k8s").changed_tools == 0
     first, second, _ = read_catalogue(client, ["k8s"])["k8s"].listing.tools
@@ -77,7 +77,7 @@ def test_changed_tools_are_told_until_they_are_approved(client: Any, reader: Sna
     assert of(reader, "k8s").changed_tools == 0
 
 
-def test_what_has_not_changed_is_not_read_again(client: Any, reader: SnapshotReader) -> None:
+def test_unchanged_data_is_not_read_again(client: Any, reader: SnapshotReader) -> None:
     write_fleet(client, [FleetServer(f"s{number}", tools=1) for number in range(snapshot.LISTINGS + 5)])
     first = reader.read()
     assert sum(server.listed is not None for server in first.servers.values()) == snapshot.LISTINGS
@@ -93,14 +93,14 @@ def test_what_has_not_changed_is_not_read_again(client: Any, reader: SnapshotRea
     assert all(minute is before[minute.at] for minute in third.servers["s0"].minutes[:50])
 
 
-def test_a_list_of_tools_whose_last_change_is_long_ago_is_there(client: Any, reader: SnapshotReader) -> None:
+def test_a_list_of_tools_without_a_revision_is_read(client: Any, reader: SnapshotReader) -> None:
     write_fleet(client, [FleetServer("k8s", tools=3)])
     client.delete(keys.TOOL_REVISIONS)
     assert of(reader, "k8s").listed is not None
     assert of(reader, "k8s").problems == ()
 
 
-def test_which_servers_there_are_the_configuration_says_or_what_was_seen(client: Any, reader: SnapshotReader) -> None:
+def test_servers_come_from_the_configuration_or_from_records(client: Any, reader: SnapshotReader) -> None:
     now, _ = client.time()
     client.zadd(keys.MEASURED_SERVERS, {"lately": now - 3600, "long-ago": now - 2 * 24 * 3600})
     client.expire(keys.MEASURED_SERVERS, 60)
@@ -116,7 +116,7 @@ def test_which_servers_there_are_the_configuration_says_or_what_was_seen(client:
     assert of(reader, "k8s").status is HealthStatus.UNKNOWN
 
 
-def test_keys_of_another_type_spoil_nothing_but_themselves(client: Any, reader: SnapshotReader) -> None:
+def test_keys_of_another_type_hide_nothing_else(client: Any, reader: SnapshotReader) -> None:
     write_fleet(client, [FleetServer("k8s", tools=1)])
     assert reader.read().problems == ()
     client.set(keys.in_flight_key("worker@beta#1"), "[", ex=60)

@@ -1,4 +1,4 @@
-"""The MCP pages in a browser, on a running worker, beat and Flower: what they show, that they live, what they bear."""
+"""The MCP pages in a browser, with a running worker, beat and Flower: content, live updates, hostile texts."""
 
 import re
 import sys
@@ -12,13 +12,13 @@ from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.chromium import Browser, Page
 from tests.conftest import StartWorker
-from tests.flower.conftest import StartFlower, wait_on
+from tests.dashboard.conftest import StartFlower, wait_on
 from tests.processes import DEMO_SERVER, Flower, ServiceProcess, Worker, wait_until
 from tests.servers import hostile_words
 
 OpenPage = Callable[..., Page]
-MARK = "window.thisPageWasNotLoadedAnew = true"
-IS_MARKED = "window.thisPageWasNotLoadedAnew === true"
+MARK = "window.thisPageWasNotReloaded = true"
+IS_MARKED = "window.thisPageWasNotReloaded === true"
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def call(name: str, arguments: dict[str, Any]) -> str:
 
 
 def call_hostile(app: TarsyApp, tool: str, arguments: dict[str, Any]) -> str:
-    """The same for a server whose tools have names that no executor would send."""
+    """The same for a server whose tools have names that an executor would refuse."""
     task_id = str(uuid.uuid4())
     info = {"v": 1, "call_id": hostile_words.ATTACK, "agent_id": hostile_words.ATTACK, "run_id": hostile_words.ATTACK}
     result = app.send_task("tarsy.call_tool", ["hostile", tool, arguments, info], task_id=task_id).get(timeout=30)
@@ -68,7 +68,7 @@ def row(page: Page, server: str) -> Any:
     return page.locator(f"#server-{server}")
 
 
-def test_the_list_shows_each_server_and_lives_without_being_loaded_anew(flower: Flower, open_page: OpenPage) -> None:
+def test_the_list_shows_each_server_and_updates_itself(flower: Flower, open_page: OpenPage) -> None:
     call("desk.echo", {"text": "before"})
     page = open_page(f"{flower.url}/mcp")
     page.evaluate(MARK)
@@ -91,10 +91,10 @@ def test_the_list_shows_each_server_and_lives_without_being_loaded_anew(flower: 
     page.goto(f"{flower.url}/mcp/servers/desk")
     failure = page.locator("header .mcp-last-error")
     assert failure.inner_text().startswith("Last failure: TOOL_ERROR order")
-    assert "unicorn" in failure.inner_text(), "with its text, for those without a mouse, too"
+    assert "unicorn" in failure.inner_text(), "with its text, not only in a tooltip"
 
 
-def test_servers_are_found_by_their_names_and_chosen_by_their_status(flower: Flower, open_page: OpenPage) -> None:
+def test_servers_are_found_by_name_and_filtered_by_status(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp?order=name")
     page.get_by_label("Find a server").fill("HOST")
     assert row(page, "hostile").is_visible()
@@ -122,10 +122,10 @@ def test_the_page_of_a_server_shows_its_tools_calls_and_sessions(flower: Flower,
     assert "w0@" in session.inner_text()
     assert "tarsy-tasks demo 1.0" in session.inner_text()
     wait_on(page, page.locator(f"a[href*='{task_id}']").count, "the call is listed")
-    assert tool.get_by_text("What a number of items costs.").is_visible(), "what was opened stays open"
+    assert tool.get_by_text("What a number of items costs.").is_visible(), "an opened tool stays open"
 
 
-def test_the_page_of_a_call_shows_its_way_and_what_the_model_read(flower: Flower, open_page: OpenPage) -> None:
+def test_the_page_of_a_call_shows_its_timeline_and_result(flower: Flower, open_page: OpenPage) -> None:
     task_id = call("desk.echo", {"text": "api_key: 0123456789abcdef and a rope for ACME-4711"})
     page = open_page(f"{flower.url}/mcp/calls")
     page.locator(f"a[href*='{task_id}']").click()
@@ -141,10 +141,10 @@ def test_the_page_of_a_call_shows_its_way_and_what_the_model_read(flower: Flower
     page.goto(f"{flower.url}/mcp/calls/{task_id}")
     page.locator(".mcp-content").wait_for()
     page.goto(f"{flower.url}/mcp/calls/{uuid.uuid4()}")
-    page.get_by_text("Nothing is known of this call").wait_for()
+    page.get_by_text("Unknown call").wait_for()
 
 
-def test_calls_are_found_by_what_they_were(flower: Flower, open_page: OpenPage) -> None:
+def test_calls_are_filtered(flower: Flower, open_page: OpenPage) -> None:
     call("desk.order", {"item": "unicorn", "count": 1})
     page = open_page(f"{flower.url}/mcp/calls")
     page.get_by_label("Server").fill("desk")
@@ -165,14 +165,14 @@ def test_buttons_reconnect_a_server_and_refresh_its_tools(flower: Flower, open_p
     page.get_by_role("button", name="Refresh tools").click()
     page.locator(".toast", has_text="listed the tools").wait_for()
     page.get_by_role("button", name="Reconnect").click()
-    page.locator(".toast", has_text=re.compile("opened a new session|is at it")).wait_for()
+    page.locator(".toast", has_text=re.compile("opened a new session|in progress")).wait_for()
     wait_on(page, lambda: int(opened.inner_text().split()[0]) > before, "the new session is counted")
     page.goto(f"{flower.url}/mcp/servers/gone")
     page.get_by_role("button", name="Reconnect").click()
     page.locator(".toast.text-bg-danger", has_text="no-such-command-anywhere").wait_for()
 
 
-def test_whatever_servers_and_models_say_is_text(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:
+def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:
     attack = hostile_words.ATTACK
     tasks = [
         call_hostile(app, hostile_words.TOOL, {"text": attack}),
@@ -185,7 +185,7 @@ def test_whatever_servers_and_models_say_is_text(flower: Flower, app: TarsyApp, 
         tool.locator("summary").first.click()
     assert page.locator(".mcp-description").first.inner_text().startswith("</title></script><script>")
     assert page.locator(".mcp-tool-name", has_text=hostile_words.TOOL).count() == 1
-    assert hostile_words.SECRET not in page.content(), "what servers say of their tools is masked, too"
+    assert hostile_words.SECRET not in page.content(), "texts of servers about their tools are masked too"
     for task_id in tasks:
         page.goto(f"{flower.url}/mcp/calls/{task_id}")
         assert attack in page.locator(".mcp-content").inner_text()
@@ -202,7 +202,7 @@ def test_whatever_servers_and_models_say_is_text(flower: Flower, app: TarsyApp, 
     assert page.evaluate(IS_MARKED)
 
 
-def test_flowers_own_list_names_tools_and_outcomes_and_no_arguments(flower: Flower, open_page: OpenPage) -> None:
+def test_flowers_own_list_shows_tools_outcomes_and_no_arguments(flower: Flower, open_page: OpenPage) -> None:
     task_id = call("desk.order", {"item": "unicorn", "count": 77})
     page = open_page(f"{flower.url}/tasks")
     line = page.locator(f"#tasks-table tbody tr[id='{task_id}']")
@@ -215,7 +215,7 @@ def test_flowers_own_list_names_tools_and_outcomes_and_no_arguments(flower: Flow
     wait_until(shown, "the call in Flower's list")
     assert "desk.order" in line.inner_text()
     assert "tool_error TOOL_ERROR" in line.inner_text()
-    assert "tarsy.check_server" not in page.locator("#tasks-table").inner_text(), "checks are no news"
+    assert "tarsy.check_server" not in page.locator("#tasks-table").inner_text(), "checks are not listed"
     line.get_by_role("link", name="desk.order").click()
     page.wait_for_url("**name=desk.order**")
     line.wait_for()
@@ -227,9 +227,7 @@ def test_flowers_own_list_names_tools_and_outcomes_and_no_arguments(flower: Flow
     page.locator("svg.mcp-timeline").wait_for()
 
 
-def test_arguments_that_a_producer_tells_in_its_events_are_nowhere(
-    flower: Flower, app: TarsyApp, open_page: OpenPage
-) -> None:
+def test_arguments_in_events_of_producers_are_shown_nowhere(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:
     task_id, words = str(uuid.uuid4()), repr(["desk", "login", {"password": hostile_words.SECRET}])
     with app.events.default_dispatcher() as dispatcher:
         dispatcher.send("task-sent", uuid=task_id, name="tarsy.call_tool", args=words, kwargs="{}", queue="mcp.desk")
@@ -248,7 +246,7 @@ def test_arguments_that_a_producer_tells_in_its_events_are_nowhere(
         assert hostile_words.SECRET not in page.content(), path
 
 
-def test_flowers_tab_of_queues_knows_ours(flower: Flower, open_page: OpenPage) -> None:
+def test_flowers_broker_tab_lists_our_queues(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/broker")
 
     def listed() -> bool:
@@ -287,7 +285,7 @@ def test_a_phone_shows_the_pages_without_scrolling_sideways(flower: Flower, open
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
-def test_the_pages_are_dark_for_those_who_like_it(flower: Flower, open_page: OpenPage) -> None:
+def test_the_pages_have_a_dark_and_a_light_theme(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp", color_scheme="dark")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name=re.compile("Select theme")).click()
@@ -296,7 +294,7 @@ def test_the_pages_are_dark_for_those_who_like_it(flower: Flower, open_page: Ope
     assert page.locator("html").get_attribute("data-bs-theme") == "light"
 
 
-def test_a_page_that_nobody_sees_asks_for_nothing(flower: Flower, open_page: OpenPage) -> None:
+def test_a_hidden_page_sends_no_requests(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
     page.evaluate(
         "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
@@ -307,4 +305,4 @@ def test_a_page_that_nobody_sees_asks_for_nothing(flower: Flower, open_page: Ope
     page.on("request", lambda request: asked.append(request.url))
     page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
     page.get_by_text("Live", exact=True).wait_for()
-    assert [url for url in asked if "live" in url], "and asks at once when it is seen again"
+    assert [url for url in asked if "live" in url], "and sends one at once when it is visible again"
