@@ -71,7 +71,7 @@ def _select_queues(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker.process import startup
         from tarsy_tasks.worker.reporting import log_masking
 
-        maskers.know_broker(instance.app.conf)
+        maskers.add_broker_secrets(instance.app.conf)
         log_masking.mask_log(maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
         startup.select_queues(instance)
 
@@ -107,7 +107,7 @@ def _mask_log(app: TarsyApp) -> None:
     from tarsy_tasks.worker import maskers
     from tarsy_tasks.worker.reporting import log_masking
 
-    maskers.know_broker(app.conf)
+    maskers.add_broker_secrets(app.conf)
     log_masking.mask_log(maskers.build_masker())
 
 

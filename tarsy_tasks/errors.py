@@ -6,6 +6,7 @@
     ├── ResultTimeout       `pending.result(timeout)` ran out; the call goes on
     ├── PoisonMessage       a message was set aside: it was lost with its worker too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
+        ├── NoSessionError  the server has no session
         ├── ToolNameError   no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
 
@@ -20,6 +21,7 @@ __all__ = [
     "BrokerUnavailable",
     "CallError",
     "ConfigError",
+    "NoSessionError",
     "PoisonMessage",
     "ResultTimeout",
     "TarsyTasksError",
@@ -68,6 +70,19 @@ class CallError(TarsyTasksError):
 
     def __str__(self) -> str:
         return self.text
+
+
+class NoSessionError(CallError):
+    """The call cannot be sent because its server has no session.
+
+    Args:
+        operator_text: For operators: what failed and where.
+    """
+
+    def __init__(self, code: ErrorCode, text: str, operator_text: str = "") -> None:
+        super().__init__(code, text)
+        self.args = (code, text, operator_text)
+        self.operator_text = operator_text or text
 
 
 class ToolNameError(CallError):

@@ -52,7 +52,7 @@ async def _try_in_turn(connection: ServerConnection, places: StartLimiter) -> Fi
     if connection.server.transport != "stdio":
         return await _try(connection)
     # The wait is no part of the time that is told, nor of the time that the server is given.
-    async with places.taken():
+    async with places.slot():
         return await _try(connection)
 
 
@@ -68,7 +68,7 @@ async def _try(connection: ServerConnection) -> Finding:
         text, _, _ = error.text.partition(_NO_CALL)
         return Finding.error(check, text, _remedy(server, error))
     except TimeoutError:
-        text = connection.not_connected_within(2 * limit_s).text.partition(_NO_CALL)[0]
+        text = connection.errors.not_connected_within(2 * limit_s).text.partition(_NO_CALL)[0]
         return Finding.error(check, text, "see whether it starts by hand; timeouts.connect_s gives it more time")
     took_s = time.monotonic() - started
     text = (

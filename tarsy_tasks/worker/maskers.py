@@ -16,11 +16,11 @@ from tarsy_tasks.masking.masker import Masker
 
 __all__ = [
     "Masker",
+    "add_broker_secrets",
     "build_common_masker",
     "build_masker",
     "build_record_masker",
     "build_server_masker",
-    "know_broker",
     "known_secrets",
 ]
 
@@ -62,7 +62,7 @@ def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:
     return masker.build_masker(sorted(groups), patterns=list(patterns), known=known_secrets)
 
 
-def know_broker(conf: Any) -> None:
+def add_broker_secrets(conf: Any) -> None:
     """Mask the passwords of the broker and the result backend, too.
 
     Args:

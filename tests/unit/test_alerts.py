@@ -29,7 +29,7 @@ def seen(client: Any, healthy: bool, worker: str = "w1", server: str = "k8s") ->
     """The status of the alert that a check gives."""
     error = None if healthy else "it broke"
     record = HealthRecord(server=server, healthy=healthy, error=error, latency_s=0.1, checked_at=0, worker=worker)
-    alert = alerts.pass_on(client.execute_command(*alerts.note_command(record)))
+    alert = alerts.publish(client.execute_command(*alerts.build_observation(record)))
     return alert.status if alert else None
 
 
@@ -157,9 +157,9 @@ def test_an_alert_whose_telling_was_lost_with_the_connection_is_told_when_asked_
     record = HealthRecord(server="k8s", healthy=False, error="it broke", latency_s=0.1, checked_at=0, worker="w1")
     seen(client, False)
     let_pass(client, 5)
-    command = alerts.note_command(record)
+    command = alerts.build_observation(record)
     first, second = client.execute_command(*command), client.execute_command(*command)
     assert first
     assert second == first
     assert client.xlen(keys.ALERTS) == 1
-    assert client.execute_command(*alerts.note_command(record)) is None, "the next check is another one"
+    assert client.execute_command(*alerts.build_observation(record)) is None, "the next check is another one"

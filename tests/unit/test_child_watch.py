@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tarsy_tasks.worker.transport.child_watch import ChildWatch, Family
+from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.watchdog import Group, read_stat
 from tests.processes import wait_until
 
@@ -56,7 +56,7 @@ def test_a_detached_descendant_that_was_seen_once_is_kept_when_its_parent_has_go
     watch: ChildWatch, leader: "subprocess.Popen[str]"
 ) -> None:
     child = detached_child(leader)
-    family = Family(leader.pid, watch)
+    family = ProcessTree(leader.pid, watch)
     family.search()
     leader.kill()
     leader.wait()
@@ -71,8 +71,8 @@ def test_the_end_of_the_pipe_ends_what_is_registered_and_nothing_else(
 ) -> None:
     child = detached_child(leader)
     with subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True) as released:
-        Family(leader.pid, watch)
-        Family(released.pid, watch).release()
+        ProcessTree(leader.pid, watch)
+        ProcessTree(released.pid, watch).release()
         watch.close()
         wait_until(lambda: is_gone(child), "the child is gone", timeout_s=5)
         assert leader.wait(5) == -signal.SIGTERM
@@ -116,7 +116,7 @@ signal.pause()
     ) as nested:
         assert nested.stdout is not None
         daemon = psutil.Process(int(nested.stdout.readline()))
-        Family(nested.pid, watch).search()
+        ProcessTree(nested.pid, watch).search()
         watch.close()
         assert nested.wait(5) == -signal.SIGKILL
     wait_until(lambda: is_gone(daemon), "the daemon is gone", timeout_s=5)

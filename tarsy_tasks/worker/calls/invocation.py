@@ -110,9 +110,9 @@ class Invocation:
         try:
             result = await self._answer()
         except CallError:
-            self._connection.note_call(failed=True)
+            self._connection.record_call(failed=True)
             raise
-        self._connection.note_call(failed=bool(result.is_error))
+        self._connection.record_call(failed=bool(result.is_error))
         return result
 
     async def _answer(self) -> CallToolResult:
@@ -141,16 +141,16 @@ class Invocation:
         except _FailedCall as failure:
             if failure.recovery.executed is Executed.NO and self._lost_attempts:
                 raise lost_error(
-                    self._tool, describe_error(failure.reason, self._connection.masker), again=True
-                ) from failure.reason
-            ending = self._connection.ending(failure.ending)
+                    self._tool, describe_error(failure.error, self._connection.masker), again=True
+                ) from failure.error
+            ending = self._connection.errors.describe_end(failure.end_reason)
             raise call_error(
-                failure.reason, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
-            ) from failure.reason
+                failure.error, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
+            ) from failure.error
         except CallError as failure:
             if self._lost_attempts:
                 # Not its own text: that says that the tool did not run, which is true of the last attempt only.
-                why = f"it is not available any more.{self._connection.ending('')}"
+                why = f"it is not available any more.{self._connection.errors.describe_end('')}"
                 raise lost_error(self._tool, why, again=True) from failure
             raise
 
@@ -163,7 +163,7 @@ class Invocation:
             return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
             return self._lost_attempts < policy.attempts and self.may_replay
-        return self._connection.is_expected_back or retry_after_s(error.reason) is not None
+        return self._connection.is_expected_back or retry_after_s(error.error) is not None
 
     async def _attempt(self) -> CallToolResult:
         connection = self._connection
@@ -171,7 +171,7 @@ class Invocation:
         if time.monotonic() >= self._deadline:
             # Whoever waited was told that the call did not run.
             connection.release(session)
-            raise connection.not_connected_within(self._timeout_s)
+            raise connection.errors.not_connected_within(self._timeout_s)
         timeout_s = self.seconds_left
         began = time.monotonic()
         self._note_sending(session, began)
@@ -179,13 +179,13 @@ class Invocation:
         self.may_have_run = True  # before the look at what `close` sets: whoever closes looks at this afterwards
         if self._closed:
             connection.release(session)
-            raise connection.not_connected_within(self._timeout_s)
+            raise connection.errors.not_connected_within(self._timeout_s)
         try:
             result = await session.call_tool(self._tool.tool, self._arguments, timeout_s)
         except Exception as error:
             raise self._failed(error, session, timeout_s, began) from error
         else:
-            connection.note_answer()
+            connection.record_answer()
             return result
         finally:
             connection.release(session)
@@ -205,19 +205,19 @@ class Invocation:
         self.may_have_run = self._lost_attempts > 0
         if recovery.action is Action.RETRY_NEW_SESSION:
             self._forgotten += recovery.executed is Executed.NO
-            session.lose("")
+            session.mark_lost("")
         elif session.is_stuck:
             session.probe()
         if recovery.action is not Action.NO_RETRY:
             # What was sent had reached somebody: until now.
             since = began if recovery.executed is Executed.NO else time.monotonic()
-            self._connection.note_failure(error, session.ending, since)
+            self._connection.record_failure(error, session.end_reason, since)
         elif recovery.executed is Executed.YES:
-            self._connection.note_answer()
-        return _FailedCall(error, session.ending, recovery, timeout_s)
+            self._connection.record_answer()
+        return _FailedCall(error, session.end_reason, recovery, timeout_s)
 
     def timed_out(self) -> CallError:
         """The answer when nobody waits for `run` any longer. Safe to call from any thread."""
         if self.may_have_run:
             return timeout_error(self._tool, self._timeout_s)
-        return self._connection.not_connected_within(self._timeout_s)
+        return self._connection.errors.not_connected_within(self._timeout_s)

@@ -32,7 +32,6 @@ from tarsy_tasks.worker.reporting.call_metrics import counted
 from tarsy_tasks.worker.reporting.health_checks import request_check
 from tarsy_tasks.worker.reporting.tool_changes import Approvals
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.listing import build_listing
 
 __all__ = ["call_tool", "check_server", "list_tools"]
 
@@ -163,7 +162,7 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
         masker = connection.masker
         require_queue(self.request, keys.queue(server))
         session = connection.session or job.run(connection.connected_for_call())
-        listing = build_listing(connection.server, session, masker)
+        listing = session.listing()
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
     except CallError as error:
@@ -263,7 +262,7 @@ def _listed_tool(job: TaskExecution, connection: ServerConnection, tool: str, de
         try:
             tools = job.run(connection.connected_for_call(), left_s).tools
         except TimeoutError:
-            raise connection.not_connected_within(left_s) from None
+            raise connection.errors.not_connected_within(left_s) from None
     if tool not in tools:
         # Perhaps a shortened function name; else this raises the rejection that lists what there is.
         tool = resolve_tool_name(f"{server}.{tool}", {server: tools})[1]
@@ -273,7 +272,7 @@ def _listed_tool(job: TaskExecution, connection: ServerConnection, tool: str, de
 def _read_arguments(arguments: Any, connection: ServerConnection, definition: ToolDefinition) -> ParsedArguments:
     """The arguments, checked by the server's own schema; a rejection says only what of it may be shown."""
     session = connection.session
-    own = session.own_schema(definition.tool) if session is not None else None
+    own = session.unmasked_schema(definition.tool) if session is not None else None
     if own is None:
         return read_arguments(arguments, definition.input_schema)
     try:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from tarsy_tasks.broker import keys
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord
 
-__all__ = ["Alert", "note_command", "pass_on", "subscribe"]
+__all__ = ["Alert", "build_observation", "publish", "subscribe"]
 
 logger = logging.getLogger(__name__)
 
@@ -163,8 +163,8 @@ def subscribe(tell: Callable[[Alert], None]) -> Callable[[], None]:
     return unsubscribe
 
 
-def note_command(record: HealthRecord) -> tuple[Any, ...]:
-    """The Redis command that takes note of a check, to ride with others; `pass_on` understands its reply.
+def build_observation(record: HealthRecord) -> tuple[Any, ...]:
+    """The Redis command that takes note of a check, to ride with others; `publish` understands its reply.
 
     It may be sent twice: the second time it gives the same alert.
     """
@@ -193,7 +193,7 @@ def note_command(record: HealthRecord) -> tuple[Any, ...]:
     )
 
 
-def pass_on(reply: bytes | None) -> Alert | None:
+def publish(reply: bytes | None) -> Alert | None:
     """Log and pass on the alert, if any, that Redis replied with when it took note of a check."""
     if reply is None:
         return None

@@ -25,7 +25,7 @@ from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
 from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
 from tarsy_tasks.telemetry.history import build_count, health_numbers
@@ -33,7 +33,6 @@ from tarsy_tasks.worker.process.bulkhead import bulkhead
 from tarsy_tasks.worker.reporting import alerts
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.listing import build_listing
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
 __all__ = ["HealthChecks", "HealthStep", "request_check"]
@@ -217,7 +216,9 @@ class HealthChecks:
                     if watched.connection.session is not None:
                         records[server] = self._record(watched, None, watched.connection.answered_at, None)
                     elif watched.connection.error is not None:
-                        records[server] = self._record(watched, watched.connection.trouble, time.monotonic(), None)
+                        records[server] = self._record(
+                            watched, watched.connection.error.operator_text, time.monotonic(), None
+                        )
         now = time.monotonic()
         for server, watched in self._watched.items():
             if now < watched.due:
@@ -247,8 +248,8 @@ class HealthChecks:
         is_busy = is_restarting = False
         try:
             is_busy = not await connection.check(list_s, min(_CONNECT_S, timeouts.recreate_s))
-        except CallError as failure:
-            error = connection.trouble if failure is connection.error else failure.text
+        except NoSessionError as failure:
+            error = failure.operator_text
             is_restarting = connection.is_restarting
         except Exception as failure:
             logger.exception("the check of MCP server %s failed", server)
@@ -281,7 +282,7 @@ class HealthChecks:
             era=session.era if session else None,
             server_info=connection.masker.mask(session.server_info) if session else None,
             sessions_opened=connection.sessions_opened,
-            is_held=connection.is_held,
+            is_held=connection.is_disconnected_by_operator,
             max_concurrency=bulkhead.limit(connection.server.name),
         )
 
@@ -318,11 +319,11 @@ class HealthChecks:
         commands += [("EXPIRE", key, CATALOGUE_TTL_S) for _, key in catalogues]
         first = len(commands)
         commands += [("TYPE", key) for _, key in catalogues]
-        commands += [alerts.note_command(record) for record in records.values() if not record.is_restarting]
+        commands += [alerts.build_observation(record) for record in records.values() if not record.is_restarting]
         try:
             replies = self._execute(commands)[first:]
             for reply in replies[len(catalogues) :]:
-                alerts.pass_on(reply)
+                alerts.publish(reply)
             for (server, _), kind in zip(catalogues, replies[: len(catalogues)], strict=True):
                 if kind != b"hash":
                     self._watched[server].listed = None
@@ -349,8 +350,7 @@ class HealthChecks:
             return
         tools = session.tools
         try:
-            listing = build_listing(watched.connection.server, session, watched.connection.masker)
-            record_listing(self._redis, listing, worker=self._worker)
+            record_listing(self._redis, session.listing(), worker=self._worker)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             raise
         except Exception:

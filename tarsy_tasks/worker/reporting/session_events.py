@@ -44,7 +44,8 @@ class SessionWatch:
                 if not is_connected:
                     yield DISCONNECTED, {"server": server}
             if error is not None and error is not self._errors[server]:
-                yield ERROR, {"server": server, "code": str(error.code), "error": connection.masker.mask(error.text)}
+                text = connection.masker.mask(error.operator_text)
+                yield ERROR, {"server": server, "code": str(error.code), "error": text}
             self._opened[server], self._connected[server], self._errors[server] = opened, is_connected, error
 
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from tarsy_tasks.worker.transport import watchdog
 from tarsy_tasks.worker.transport.watchdog import MARK, Group, groups_of, read_stat
 
-__all__ = ["ChildWatch", "Family", "child_watch"]
+__all__ = ["ChildWatch", "ProcessTree", "child_watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ child_watch = ChildWatch()
 """The one of this process."""
 
 
-class Family:
+class ProcessTree:
     """A child that leads a process group, its descendants, and the groups that they made for themselves.
 
     Args:

@@ -100,7 +100,7 @@ class SurvivableClient(httpx2.AsyncClient):
         self._credentials = credentials
         self._max_message_bytes = max_message_bytes
         self._flood = flood
-        self._outage: ErrorData | None = None
+        self._probe_failure: ErrorData | None = None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
@@ -110,9 +110,9 @@ class SurvivableClient(httpx2.AsyncClient):
         # What follows a redirect has not been read yet; the body is in memory all the same.
         if b'"id"' not in (await request.aread())[:_ID_WITHIN]:
             return await self._send_notification(request, **options)
-        if self._outage is not None and _HANDSHAKE in request.content[:_ID_WITHIN]:
+        if self._probe_failure is not None and _HANDSHAKE in request.content[:_ID_WITHIN]:
             # The SDK takes every failure of its probe for the sign of an older server; an outage is none.
-            return _error_response(request, 503, self._outage)
+            return _error_response(request, 503, self._probe_failure)
         try:
             response = await self._send_authorized(request, **options)
             if response.status_code < 400 and not is_json(response):
@@ -162,7 +162,7 @@ class SurvivableClient(httpx2.AsyncClient):
         self, request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
     ) -> httpx2.Response:
         if _PROBE in request.content[:_ID_WITHIN] and _says_nothing_of_era(error):
-            self._outage = error
+            self._probe_failure = error
         return _error_response(request, status, error, headers)
 
     async def _send_listening(self, request: httpx2.Request, **options: Any) -> httpx2.Response:

@@ -14,7 +14,7 @@ from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_a
 from tarsy_tasks.worker.transport.lines import KEPT_BYTES, LongLine
 from tarsy_tasks.worker.transport.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
 
-__all__ = ["FromServer", "MessageStreams", "answer_with_error", "encode_message", "parse_message", "stand_in"]
+__all__ = ["FromServer", "MessageStreams", "answer_with_error", "build_error_reply", "encode_message", "parse_message"]
 
 FromServer = MemoryObjectSendStream[SessionMessage | Exception]
 """Where a transport puts what the server said."""
@@ -32,7 +32,7 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
     An answer that cannot be delivered, being too long or unreadable, becomes an error under its request id.
     """
     if isinstance(text, LongLine):
-        return stand_in(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
+        return build_error_reply(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
     if b'"jsonrpc"' not in text:
         return None
     try:
@@ -46,10 +46,10 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
         return SessionMessage(jsonrpc_message_adapter.validate_json(whole, by_name=False))
     except (ValueError, RecursionError) as error:
         unreadable = ErrorData(code=UNREADABLE_ANSWER, message=f"it cannot be read ({type(error).__name__})")
-        return stand_in(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
+        return build_error_reply(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
 
 
-def stand_in(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
+def build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
     """An error in place of an answer that cannot be delivered, if its request id can be found at either end of it."""
     found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
     if found is None:

@@ -69,12 +69,12 @@ class ServerOutput:
             self._logger.log(level, "%s: %s", what, self._last_line())
         return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """A new process begins: what the one before it said explains nothing any more."""
         self._view.clear()
         self._view_bytes = 0
 
-    def last_words(self) -> str:
+    def last_lines(self) -> str:
         """The last lines, for an error text; empty if there were none."""
         lines = filter(None, self._masked_view().split("\n"))
         return self._masker.mask("\n".join(deque(lines, _LAST_WORDS_LINES)))[-_LAST_WORDS_LIMIT:]

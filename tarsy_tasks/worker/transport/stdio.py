@@ -18,7 +18,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
-from tarsy_tasks.worker.transport.child_watch import Family, child_watch
+from tarsy_tasks.worker.transport.child_watch import ProcessTree, child_watch
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import BoundedLines, LongLine
 from tarsy_tasks.worker.transport.messages import FromServer, MessageStreams, encode_message, parse_message
@@ -78,7 +78,7 @@ async def stdio_transport(
         start_new_session=True,
         limit=_BUFFER_BYTES,
     )
-    family = Family(process.pid)
+    family = ProcessTree(process.pid)
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
     tasks = [
@@ -161,7 +161,7 @@ async def _write_messages(
         pass
 
 
-async def _watch(family: Family, to_session: FromServer, on_end: Callable[[str], None]) -> None:
+async def _watch(family: ProcessTree, to_session: FromServer, on_end: Callable[[str], None]) -> None:
     """A stopped process (SIGSTOP) keeps its pipes open and answers nothing: ending the read side ends the session."""
     stopped = False
     while not stopped:
@@ -223,7 +223,7 @@ async def _exited(process: Process, within_s: float) -> bool:
     return True
 
 
-async def _stop(process: Process, family: Family) -> None:
+async def _stop(process: Process, family: ProcessTree) -> None:
     """The spec's shutdown: close stdin, wait, then terminate and at last kill the whole family."""
     assert process.stdin is not None
     family.search()  # now, while those that the server started can still be found below it
