@@ -15,9 +15,9 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
-from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["check_starts"]
 
@@ -34,7 +34,8 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
         inheritance: What of this environment their processes get.
     """
     masker = build_common_masker(servers)
-    connections = build_connections(servers, inheritance)
+    context = SessionContext(inheritance)
+    connections = build_connections(servers, context)
     loop, places = SessionLoop(), StartLimiter()
     loop.start()
     try:
@@ -45,7 +46,7 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
     finally:
         wait_for([loop.submit(connection.close()) for connection in connections.values()], _CLOSE_S)
         loop.stop()
-        child_watch.close()
+        context.child_watch.close()
 
 
 async def _try_in_turn(connection: ServerConnection, places: StartLimiter) -> Finding:

@@ -47,7 +47,7 @@ ENDINGS = [
     Ending("connect", "status-401", *REFUSED, ("401", "who are you?")),
     Ending("connect", "status-403", *REFUSED, ("403", "not for you")),
     Ending("connect", "status-404", *REFUSED, ("404", "no such thing")),
-    Ending("connect", "status-405", *REFUSED, ("405", "perhaps another path, or the transport http")),
+    Ending("connect", "status-405", *REFUSED, ("405", "check the path, or use the transport http")),
     Ending("connect", "status-503", *UNAVAILABLE, ("503", "too busy")),
     Ending("connect", "html", *REFUSED, ("text/html", "text/event-stream")),
     Ending("connect", "redirects", *REFUSED, ("127.0.0.2", "not followed")),

@@ -31,8 +31,8 @@ from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.reporting.audit_writer import audit
 from tarsy_tasks.worker.reporting.call_metrics import call_metrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["TaskPool"]
 
@@ -69,8 +69,8 @@ class TaskPool(ThreadsTaskPool):
 
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
-        inheritance = Inheritance(configured.values(), broker_urls(self.app))
-        connections = build_connections((configured[name] for name in servers), inheritance)
+        self._session_context = SessionContext(Inheritance(configured.values(), broker_urls(self.app)))
+        connections = build_connections((configured[name] for name in servers), self._session_context)
         bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         instance = self.app.worker_instance
         lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])
@@ -139,7 +139,7 @@ class TaskPool(ThreadsTaskPool):
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
         wait_for(closing, _CLOSE_S)
         self._loop.stop()
-        child_watch.close()
+        self._session_context.child_watch.close()
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
         job = self._jobs.get(pid)

@@ -18,15 +18,13 @@ from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.maskers import Masker, build_server_masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
-from tarsy_tasks.worker.sessions.opening import SessionOpener
+from tarsy_tasks.worker.sessions.opening import SessionContext, SessionOpener
 from tarsy_tasks.worker.sessions.session import Session
-from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
 
 __all__ = ["ServerConnection", "State", "build_connections"]
 
@@ -59,28 +57,21 @@ class ServerConnection:
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
 
     Args:
-        start_limiter: Limits how many stdio servers start at once.
-        inheritance: What the process of a stdio server gets of the worker's environment.
+        context: Shared with the other connections of the process.
     """
 
-    def __init__(
-        self,
-        server: ServerConfig,
-        masker: Masker,
-        start_limiter: StartLimiter | None = None,
-        inheritance: Inheritance | None = None,
-    ) -> None:
+    def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
         self.server = server
         self.masker = masker
         self.is_disconnected_by_operator = False
         self.sessions_opened = 0
         self.on_change: Callable[[], None] = lambda: None
-        self._opener = SessionOpener(server, masker, inheritance or Inheritance(), lambda: self.on_change())
+        self._opener = SessionOpener(server, masker, context, lambda: self.on_change())
         self.errors = self._opener.errors
         self._availability = self._opener.availability
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
         self._logged_error = ""
-        self._start_limiter = start_limiter or StartLimiter()
+        self._start_limiter = context.start_limiter
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
         self._per_call_sessions: set[Session] = set()
@@ -358,12 +349,9 @@ class ServerConnection:
             await asyncio.wait({*self._background}, timeout=_CLOSE_S)
 
 
-def build_connections(servers: Iterable[ServerConfig], inheritance: Inheritance) -> dict[str, ServerConnection]:
-    """Connections to servers that start together, by id."""
-    limiter = StartLimiter()
-    return {
-        server.name: ServerConnection(server, build_server_masker(server), limiter, inheritance) for server in servers
-    }
+def build_connections(servers: Iterable[ServerConfig], context: SessionContext) -> dict[str, ServerConnection]:
+    """The connections of one process, by server id."""
+    return {server.name: ServerConnection(server, build_server_masker(server), context) for server in servers}
 
 
 def _retrieve_exception(task: "asyncio.Task[Any]") -> None:

@@ -6,6 +6,7 @@ Everything runs on the session loop.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
@@ -18,10 +19,27 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
 from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
+from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
+from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
-__all__ = ["SessionOpener"]
+__all__ = ["SessionContext", "SessionOpener"]
+
+
+@dataclass(frozen=True)
+class SessionContext:
+    """What the sessions of one process share.
+
+    Attributes:
+        inheritance: What the processes of stdio servers get of the worker's environment.
+        start_limiter: Limits how many of them start at once.
+        child_watch: Ends them when the worker is gone.
+    """
+
+    inheritance: Inheritance = field(default_factory=Inheritance)
+    start_limiter: StartLimiter = field(default_factory=StartLimiter)
+    child_watch: ChildWatch = field(default_factory=ChildWatch)
 
 
 class SessionOpener:
@@ -34,12 +52,11 @@ class SessionOpener:
         last_error: The same, but kept after a success.
 
     Args:
-        inheritance: What the process of a stdio server gets of the worker's environment.
         on_tools: Called when a server has changed its tools and listed them.
     """
 
     def __init__(
-        self, server: ServerConfig, masker: Masker, inheritance: Inheritance, on_tools: Callable[[], None]
+        self, server: ServerConfig, masker: Masker, context: SessionContext, on_tools: Callable[[], None]
     ) -> None:
         self.availability = ServerAvailability(server.timeouts.recreate_s)
         self.error: NoSessionError | None = None
@@ -49,7 +66,9 @@ class SessionOpener:
         self._on_tools = on_tools
         self._output = ServerOutput(server.name, masker)
         self.errors = ConnectionErrors(server, masker, self._output)
-        self._transport = ServerTransport(server, self._output, inheritance, known_secrets.add)
+        self._transport = ServerTransport(
+            server, self._output, context.inheritance, context.child_watch, known_secrets.add
+        )
         self._mode: Mode = "auto"
 
     async def open(self) -> Session:

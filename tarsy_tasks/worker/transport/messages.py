@@ -1,7 +1,7 @@
 """JSON-RPC messages between bytes and the SDK.
 
-Owns reading what a server wrote, so that one bad message costs one request at most, and writing what a session says.
-It knows no transport: stdio frames messages as lines, SSE as events.
+Owns parsing, so that a bad message costs at most one request, and encoding. It knows no transport: stdio frames
+messages as lines, SSE as events.
 """
 
 import json
@@ -17,7 +17,7 @@ from tarsy_tasks.worker.transport.transport_errors import NOT_SENT, UNREADABLE_A
 __all__ = ["FromServer", "MessageStreams", "answer_with_error", "build_error_reply", "encode_message", "parse_message"]
 
 FromServer = MemoryObjectSendStream[SessionMessage | Exception]
-"""Where a transport puts what the server said."""
+"""Where a transport puts the messages of the server."""
 MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 """What a transport gives the SDK's `Client`: messages from the server, messages to it."""
 
@@ -27,9 +27,9 @@ _ID_LAST = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s
 
 
 def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | None:
-    """The message that a text is, or None for what is no JSON-RPC.
+    """The message in a text, None if it is not JSON-RPC.
 
-    An answer that cannot be delivered, being too long or unreadable, becomes an error under its request id.
+    An answer that is too long or cannot be parsed becomes an error with its request id.
     """
     if isinstance(text, LongLine):
         return build_error_reply(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
@@ -40,8 +40,8 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
     except ValueError:
         pass
     try:
-        # One bad byte, or half of a surrogate pair, must not cost the message: the SDK's strict reader loses the whole
-        # session to it.
+        # One bad byte, or half of a surrogate pair, must not cost the message. With the SDK's strict reader it ends the
+        # session.
         whole = json.dumps(json.loads(text.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
         return SessionMessage(jsonrpc_message_adapter.validate_json(whole, by_name=False))
     except (ValueError, RecursionError) as error:
@@ -50,7 +50,7 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
 
 
 def build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
-    """An error in place of an answer that cannot be delivered, if its request id can be found at either end of it."""
+    """An error in place of an answer, if the answer's request id can be found at either end of it."""
     found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
     if found is None:
         return None
@@ -62,8 +62,7 @@ def build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMess
 async def encode_message(item: SessionMessage, to_session: FromServer) -> bytes | None:
     """The JSON of a message, one line of UTF-8.
 
-    None if it is no JSON here: then a request has been answered with that, so that it costs itself only and not the
-    session.
+    None if it cannot be written as JSON: then a request has been answered with an error, and the session goes on.
     """
     try:
         return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
@@ -74,6 +73,6 @@ async def encode_message(item: SessionMessage, to_session: FromServer) -> bytes 
 
 
 async def answer_with_error(item: SessionMessage, error: ErrorData, to_session: FromServer) -> None:
-    """Answer a request in the server's place; what is no request needs no answer."""
+    """Answer a request in place of the server; other messages need no answer."""
     if isinstance(item.message, JSONRPCRequest):
         await to_session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=item.message.id, error=error)))
