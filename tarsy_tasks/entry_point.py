@@ -81,19 +81,19 @@ def _report(sender: Any, **_: Any) -> None:
     if isinstance(sender.app, TarsyApp):
         from tarsy_tasks.worker.reporting import lifecycle
 
-        lifecycle.is_ready(sender)
+        lifecycle.worker_ready(sender)
 
 
 @worker_shutting_down.connect
 def _report_stopping(**_: Any) -> None:
     if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.is_stopping()
+        lifecycle.worker_stopping()
 
 
 @worker_shutdown.connect
 def _report_end(**_: Any) -> None:
     if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.close()
+        lifecycle.worker_ended()
 
 
 @beat_init.connect

@@ -54,7 +54,7 @@ ENDINGS = [
     Ending("connect", "names-no-endpoint", *UNAVAILABLE, ("3 s",)),
     Ending("connect", "ends-at-once", *UNAVAILABLE, ("before it named an endpoint",)),
     Ending("connect", "names-another-origin", *REFUSED, ("another origin", "127.0.0.2")),
-    Ending("connect", "names-nonsense", *REFUSED, ("no address",)),
+    Ending("connect", "names-nonsense", *REFUSED, ("not a valid address",)),
     Ending("call", "status-401", *REFUSED, ("401", "who are you?")),
     Ending("call", "status-404", *UNAVAILABLE, ("404", "session not found"), sessions=3),
     Ending("call", "status-429", *UNAVAILABLE, ("429", "too often")),

@@ -221,6 +221,6 @@ def test_a_directory_that_cannot_be_written_costs_the_probes_and_no_calls(
 ) -> None:
     (tmp_path / "file").write_text("")
     other = start_worker({"other": DEMO_SERVER}, environment={"TARSY_RUN_DIR": str(tmp_path / "file" / "run")})
-    other.wait_for_log("nothing for the probes to look at")
+    other.wait_for_log("the files for the probes cannot be written")
     assert other.stop() == 0
     assert "Traceback" not in other.log

@@ -19,8 +19,8 @@ from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.calls.cancellation import CancellationStep
 from tarsy_tasks.worker.process import canvas_limits
 from tarsy_tasks.worker.process.bulkhead import QUEUE_ORDER
+from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
-from tarsy_tasks.worker.reporting.health_checks import HealthStep
 
 __all__ = ["configure", "select_queues"]
 
