@@ -130,7 +130,7 @@ def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Red
     approvals.require(tool("a"), client)
     with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as absent:
         approvals.require(tool("a"), absent)
-        with pytest.raises(CallError, match="could not be looked up") as failed:
+        with pytest.raises(CallError, match="could not be asked whether") as failed:
             approvals.require(tool("b"), absent)
     assert failed.value.code is ErrorCode.SERVER_UNAVAILABLE
 
