@@ -76,7 +76,7 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                 pipeline.expire(approved_key, CATALOGUE_TTL_S)
                 pipeline.execute()
             except WatchError:
-                continue  # another worker wrote; perhaps there is nothing left to tell
+                continue  # another worker wrote; compare again
             except ResponseError as error:
                 if not is_wrong_type(error):
                     raise

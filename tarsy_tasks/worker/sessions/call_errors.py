@@ -68,7 +68,7 @@ def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallE
 
     Args:
         what: Why, in a sentence or more.
-        again: `what` says why it could not be sent again, not why it was lost.
+        again: `what` is why it could not be sent again, not why it was lost.
     """
     failed = ", and the call could not be sent again" if again else ""
     return CallError(
@@ -95,7 +95,7 @@ def _refusal_remedy(error: Exception) -> str:
 
 
 def _is_too_large(error: MCPError) -> bool:
-    """Whether the answer was above `max_message_bytes`; for an event stream only the SDK's message tells."""
+    """Whether the answer was above `max_message_bytes`; for an event stream only the SDK's message shows it."""
     return error.code == MESSAGE_TOO_LARGE or (_is_broken_stream(error) and "limit" in error.message)
 
 

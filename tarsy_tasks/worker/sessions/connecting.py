@@ -26,7 +26,7 @@ _UNAVAILABLE = 3
 """Exit code; the command line uses the same one."""
 _RETRY_S = 1.0
 _SIGNAL_S = 0.1
-"""How often a start that waits for servers checks whether the worker shall stop."""
+"""How often a start that waits for servers checks whether the worker was told to stop."""
 
 
 def served_servers(app: Any) -> list[str]:
@@ -40,8 +40,8 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
     """Connect all servers. A strict start waits here for the required ones; the others connect in the background.
 
     Raises:
-        SystemExit: A required server was not connected in time, and the log says which and why; or the worker shall
-            stop.
+        SystemExit: A required server was not connected in time (the log names it and the reason), or the worker was
+            told to stop.
     """
     settings = load_settings()
     strict = settings.startup == "strict"

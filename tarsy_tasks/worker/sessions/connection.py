@@ -1,7 +1,7 @@
 """The connection to one MCP server: its session, opened when first needed and replaced when it is lost.
 
-Owns the states, the replacement and the health check's part of it; how a session is opened is in `opening`. Everything
-here runs on the session loop; only what says so may be read from other threads. It knows neither Celery nor Redis.
+Owns the states, the replacement and the check of a session; how a session is opened is in `opening`. Everything here
+runs on the session loop, except properties that are documented as thread-safe. It knows neither Celery nor Redis.
 
 Three rules keep it alive. All callers wait for the same opening, and a caller that gives up does not cancel it. A
 failed session is reported by identity, so that its replacement is not closed for it. And a session is replaced first

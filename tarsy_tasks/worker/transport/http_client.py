@@ -126,7 +126,7 @@ class SurvivableClient(httpx2.AsyncClient):
             forgotten = ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: HTTP {response.status_code}")
             return _error_response(request, response.status_code, forgotten)
         if response.status_code < 400 or answer is not None:
-            # Raw: a header may hold what is no ASCII.
+            # Raw: a header may contain non-ASCII bytes.
             headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
             return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
         return self._fail(request, response.status_code, http_status(response, body), response.headers)

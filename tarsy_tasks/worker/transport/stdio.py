@@ -55,7 +55,7 @@ class StdioCommand:
 async def stdio_transport(
     command: StdioCommand, flood: Flood, output: ServerOutput, watch: ChildWatch, on_end: Callable[[str], None]
 ) -> AsyncGenerator[MessageStreams]:
-    """Start the server and yield its message streams; on exit the child and all that it started are gone.
+    """Start the server and yield its message streams; on exit the child and all its descendants are ended.
 
     Args:
         command: What to start.
