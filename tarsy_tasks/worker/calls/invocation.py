@@ -163,7 +163,7 @@ class Invocation:
             return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
             return self._lost_attempts < policy.attempts and self.may_replay
-        return self._connection.is_expected_back or retry_after_s(error.error) is not None
+        return self._connection.availability.is_expected_back or retry_after_s(error.error) is not None
 
     async def _attempt(self) -> CallToolResult:
         connection = self._connection
@@ -185,7 +185,7 @@ class Invocation:
         except Exception as error:
             raise self._failed(error, session, timeout_s, began) from error
         else:
-            connection.record_answer()
+            connection.availability.record_answer()
             return result
         finally:
             connection.release(session)
@@ -213,7 +213,7 @@ class Invocation:
             since = began if recovery.executed is Executed.NO else time.monotonic()
             self._connection.record_failure(error, session.end_reason, since)
         elif recovery.executed is Executed.YES:
-            self._connection.record_answer()
+            self._connection.availability.record_answer()
         return _FailedCall(error, session.end_reason, recovery, timeout_s)
 
     def timed_out(self) -> CallError:

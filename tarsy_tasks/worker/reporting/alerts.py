@@ -134,7 +134,7 @@ class Alert(BaseModel):
 
     def __str__(self) -> str:
         """A sentence for operators."""
-        again = f", for the {_ordinal(self.relapses + 1)} time within an hour" if self.relapses else ""
+        again = f" ({self.relapses + 1} times within an hour)" if self.relapses else ""
         if self.status == "healthy":
             return f"MCP server {self.server} is healthy again, after {self.lasted_s:.0f} s."
         return f"MCP server {self.server} is unhealthy{again}: {self.error or 'the reason is unknown'}"
@@ -211,8 +211,3 @@ def build_observation(record: HealthRecord) -> tuple[Any, ...]:
         draft["id"],
         _CONFIRMED_S,
     )
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -67,32 +68,8 @@ class _Watched:
     since: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Requested:
-    server: str
-    queue_wait_s: float | None
-
-
-@dataclass(frozen=True)
-class _Changed:
-    server: str
-
-
-@dataclass(frozen=True)
-class _Checked:
-    server: str
-    error: str | None
-    latency_s: float
-    is_busy: bool
-    is_restarting: bool
-
-
-@dataclass(frozen=True)
-class _Stop:
-    pass
-
-
-_Event = _Requested | _Changed | _Checked | _Stop
+_Event = Callable[[dict[str, HealthRecord]], None] | None
+"""What happened, as a function that adds the records for it; None: the worker stops."""
 
 
 class HealthChecks:
@@ -133,15 +110,15 @@ class HealthChecks:
         self._thread = threading.Thread(target=self._run, name="mcp-health", daemon=True)
 
     def start(self) -> None:
-        for name, watched in self._watched.items():
-            watched.connection.on_change = lambda server=name: self._events.put(_Changed(server))
+        for watched in self._watched.values():
+            watched.connection.on_change = partial(self._events.put, partial(self._on_change, watched))
         self._thread.start()
         _running.append(self)
 
     def stop(self) -> None:
         """End the thread and delete this worker's records, because it serves no more."""
         _running.remove(self)
-        self._events.put(_Stop())
+        self._events.put(None)
         self._thread.join(_STOP_S)
 
     def request(self, server: str, queue_wait_s: float | None) -> None:
@@ -150,7 +127,7 @@ class HealthChecks:
         Args:
             queue_wait_s: Seconds that the request waited in its queue, None if that is not known.
         """
-        self._events.put(_Requested(server, queue_wait_s))
+        self._events.put(partial(self._on_request, server, queue_wait_s))
 
     def _run(self) -> None:
         while True:
@@ -160,7 +137,7 @@ class HealthChecks:
                     self._write(self._handle(events))
             except Exception:
                 logger.exception("a round of health checks failed")
-            if _Stop() in events:
+            if None in events:
                 self._withdraw()
                 return
 
@@ -190,42 +167,44 @@ class HealthChecks:
     def _handle(self, events: list[_Event]) -> dict[str, HealthRecord]:
         records: dict[str, HealthRecord] = {}
         for event in events:
-            if isinstance(event, _Stop):
-                continue
-            watched = self._watched[event.server]
-            match event:
-                case _Requested(server, queue_wait_s):
-                    watched.is_requested, watched.queue_wait_s = True, queue_wait_s
-                    self._begin_check(server, watched)
-                case _Checked(server):
-                    records[server] = self._record_check(watched, event)
-                case _Changed(server):
-                    if watched.connection.session is not None:
-                        records[server] = self._record_answer(watched)
-                    elif (failure := watched.connection.error) is not None:
-                        records[server] = self._record(watched, failure.operator_text, time.monotonic(), None)
+            if event is not None:
+                event(records)
         now = time.monotonic()
         for server, watched in self._watched.items():
             if now < watched.due:
                 continue
-            answered_at = watched.connection.answered_at
+            answered_at = watched.connection.availability.answered_at
             if watched.connection.session is not None and now - answered_at < CHECK_INTERVAL_S:
                 watched.due = answered_at + CHECK_INTERVAL_S + _MARGIN_S
                 records[server] = self._record_answer(watched)
             else:
                 watched.due = now + CHECK_INTERVAL_S + _MARGIN_S
-                self._begin_check(server, watched)
+                self._begin_check(watched)
         return records
 
-    def _begin_check(self, server: str, watched: _Watched) -> None:
+    def _on_request(self, server: str, queue_wait_s: float | None, _: dict[str, HealthRecord]) -> None:
+        watched = self._watched[server]
+        watched.is_requested, watched.queue_wait_s = True, queue_wait_s
+        self._begin_check(watched)
+
+    def _on_change(self, watched: _Watched, records: dict[str, HealthRecord]) -> None:
+        connection = watched.connection
+        if connection.session is not None:
+            records[connection.server.name] = self._record_answer(watched)
+        elif (failure := connection.error) is not None:
+            error = failure.operator_text
+            records[connection.server.name] = self._record(watched, error, time.monotonic(), None)
+
+    def _begin_check(self, watched: _Watched) -> None:
         if watched.connection.is_starting:
             # A slow first start says nothing about health; the connection reports its outcome.
             watched.due = time.monotonic() + _STARTING_S
         elif not watched.is_checking:
             watched.is_checking = True
-            self._loop.submit(self._check(server, watched.connection))
+            self._loop.submit(self._check(watched))
 
-    async def _check(self, server: str, connection: ServerConnection) -> None:
+    async def _check(self, watched: _Watched) -> None:
+        connection = watched.connection
         timeouts = connection.server.timeouts
         list_s = timeouts.list_s if "list_s" in timeouts.model_fields_set else _LIST_S
         started = time.monotonic()
@@ -236,22 +215,26 @@ class HealthChecks:
         except NoSessionError as failure:
             error, is_restarting = failure.operator_text, connection.is_restarting
         except Exception as failure:
-            logger.exception("the check of MCP server %s failed", server)
+            logger.exception("the check of MCP server %s failed", connection.server.name)
             error = connection.masker.mask_start(f"the check itself failed: {failure!r}", 250)
-        self._events.put(_Checked(server, error, time.monotonic() - started, is_busy, is_restarting))
+        latency_s = time.monotonic() - started
 
-    def _record_check(self, watched: _Watched, found: _Checked) -> HealthRecord:
-        watched.is_checking = False
-        now = time.monotonic()
-        watched.due = now + CHECK_INTERVAL_S + _MARGIN_S
-        if found.is_busy and now - watched.connection.answered_at < _BUSY_S:
-            return self._record_answer(watched)
-        record = self._record(watched, found.error, now, found.latency_s)
-        return record.model_copy(update={"is_busy": found.is_busy, "is_restarting": found.is_restarting})
+        def on_end(records: dict[str, HealthRecord]) -> None:
+            watched.is_checking = False
+            now = time.monotonic()
+            watched.due = now + CHECK_INTERVAL_S + _MARGIN_S
+            if is_busy and now - connection.availability.answered_at < _BUSY_S:
+                record = self._record_answer(watched)
+            else:
+                record = self._record(watched, error, now, latency_s)
+                record = record.model_copy(update={"is_busy": is_busy, "is_restarting": is_restarting})
+            records[connection.server.name] = record
+
+        self._events.put(on_end)
 
     def _record_answer(self, watched: _Watched) -> HealthRecord:
         """The server answered a call or a check a moment ago."""
-        return self._record(watched, None, watched.connection.answered_at, None)
+        return self._record(watched, None, watched.connection.availability.answered_at, None)
 
     def _record(self, watched: _Watched, error: str | None, checked_at: float, latency_s: float | None) -> HealthRecord:
         """A record for what was found at a monotonic time."""

@@ -1,7 +1,7 @@
 """The connection to one MCP server: its session, opened when first needed and replaced when it is lost.
 
 Owns the states, the replacement and the check of a session; how a session is opened is in `opening`. Everything here
-runs on the session loop, except properties that are documented as thread-safe. It knows neither Celery nor Redis.
+runs on the session loop. It knows neither Celery nor Redis.
 
 Three rules keep it alive. All callers wait for the same opening, and a caller that gives up does not cancel it. A
 failed session is reported by identity, so that its replacement is not closed for it. And a session is replaced first
@@ -46,11 +46,12 @@ class State(StrEnum):
 
 
 class ServerConnection:
-    """The connection to one server.
+    """The connection to one server. Its attributes and properties may be read from any thread.
 
     Attributes:
         server: Its configuration, variables unresolved.
         masker: For everything that comes from the server or is about it.
+        availability: How long the server has been failing, and when it last answered.
         errors: Builds the errors for a call that gets no session.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
@@ -68,7 +69,7 @@ class ServerConnection:
         self.on_change: Callable[[], None] = lambda: None
         self._opener = SessionOpener(server, masker, context, lambda: self.on_change())
         self.errors = self._opener.errors
-        self._availability = self._opener.availability
+        self.availability = self._opener.availability
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
         self._logged_error = ""
         self._start_limiter = context.start_limiter
@@ -80,18 +81,13 @@ class ServerConnection:
 
     @property
     def error(self) -> NoSessionError | None:
-        """Why there is no session; None when there is one, or none was needed yet. Safe to read from any thread."""
+        """Why there is no session; None when there is one, or none was needed yet."""
         return self._opener.error
 
     @property
     def last_error(self) -> NoSessionError | None:
-        """Why the last attempt that failed did so; kept when there is a session again. Safe to read from any thread."""
+        """Why the last attempt that failed did so; kept when there is a session again."""
         return self._opener.last_error
-
-    @property
-    def answered_at(self) -> float:
-        """Monotonic time of the last result, list of tools, or connect. Safe to read from any thread."""
-        return self._availability.answered_at
 
     @property
     def session(self) -> Session | None:
@@ -101,27 +97,24 @@ class ServerConnection:
 
     @property
     def tools(self) -> Mapping[str, ToolDefinition] | None:
-        """The tools of the live session, None when there is no live session. Safe to read from any thread."""
-        session = self.session
-        return None if session is None else session.tools
+        """The tools of the live session, None when there is none."""
+        return None if (session := self.session) is None else session.tools
 
     @property
     def in_flight(self) -> int:
-        """Number of running calls, over the shared session and others. Safe to read from any thread."""
+        """Number of running calls, over the shared session and others."""
         return sum(session.in_flight for session in self._sessions())
 
     @property
     def recent_calls(self) -> tuple[int, int]:
-        """Of the last 20 calls, the number of those in the last five minutes, and how many of these failed. Safe to
-        read from any thread.
-        """
+        """Of the last 20 calls, the number of those in the last five minutes, and how many of these failed."""
         since = time.monotonic() - _RECENT_S
         calls = [failed for ended_at, failed in self._calls.copy() if ended_at >= since]
         return len(calls), sum(calls)
 
     @property
     def state(self) -> State:
-        """The state of the shared session. Safe to read from any thread."""
+        """The state of the shared session."""
         if self._opening is not None:
             return State.RECONNECTING if self.sessions_opened else State.CONNECTING
         if self.session is not None:
@@ -135,17 +128,8 @@ class ServerConnection:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether the lost process of a stdio server is being started again, without a failure so far. Safe to read
-        from any thread.
-        """
+        """Whether the lost process of a stdio server is being started again, without a failure so far."""
         return self.server.transport == "stdio" and self._opening is not None and self.error is None
-
-    @property
-    def is_expected_back(self) -> bool:
-        """Whether waiting for the server makes sense: it failed less than `recreate_s` ago. After that a call tries it
-        once, and soon hardly at all, until it answers again.
-        """
-        return self._availability.is_expected_back
 
     async def connected(self) -> Session:
         """The live session; connects if there is none.
@@ -194,10 +178,6 @@ class ServerConnection:
             self._per_call_sessions.discard(session)
             self._close_later(session)
 
-    def record_answer(self) -> None:
-        """The server answered."""
-        self._availability.record_answer()
-
     def record_failure(self, error: BaseException, end_reason: str, since: float) -> None:
         """As `SessionOpener.record_failure`."""
         self._opener.record_failure(error, end_reason, since)
@@ -207,8 +187,8 @@ class ServerConnection:
         self._calls.append((time.monotonic(), failed))
 
     def _refuse_when_unreachable(self) -> None:
-        if not self._availability.claim_attempt():
-            raise self.errors.out_of_reach(self._availability.unreachable_s, self._availability.reason)
+        if not self.availability.claim_attempt():
+            raise self.errors.out_of_reach(self.availability.unreachable_s, self.availability.reason)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
@@ -263,7 +243,7 @@ class ServerConnection:
         Raises:
             NoSessionError: The server does not answer.
         """
-        self._availability.record_attempt()
+        self.availability.record_attempt()
         session = self.session
         if session is None:
             await self._connected_within(connect_s)
@@ -272,20 +252,16 @@ class ServerConnection:
             async with asyncio.timeout(list_s):
                 await session.list_tools()
         except Exception as error:
-            if isinstance(error, TimeoutError | ListingError) and self._is_busy(session):
+            if isinstance(error, TimeoutError | ListingError) and session.is_busy:
                 # It may handle one request at a time: a new session would cost the calls that it is busy with.
-                logger.info(
-                    "MCP server %s did not list its tools within %g s: it is busy with %d calls",
-                    self.server.name,
-                    list_s,
-                    session.in_flight,
-                )
+                found = "MCP server %s did not list its tools within %g s: it is busy with %d calls"
+                logger.info(found, self.server.name, list_s, session.in_flight)
                 return False
             logger.warning("MCP server %s failed its check: %s", self.server.name, describe_error(error, self.masker))
             session.mark_lost("it failed its check")
             await self._connected_within(connect_s)
         else:
-            self.record_answer()
+            self.availability.record_answer()
         return True
 
     async def refresh(self) -> tuple[Mapping[str, ToolDefinition], Mapping[str, ToolDefinition]]:
@@ -312,10 +288,6 @@ class ServerConnection:
                 await self.connected()
         except TimeoutError:
             raise self.error or self.errors.not_connected_within(connect_s) from None
-
-    @staticmethod
-    def _is_busy(session: Session) -> bool:
-        return session.in_flight > 0 and not session.lost and not session.is_stuck
 
     async def disconnect(self) -> None:
         """Close the session once its calls are done, and open no other one until `reconnect`."""

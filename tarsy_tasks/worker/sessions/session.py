@@ -20,7 +20,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
-from tarsy_tasks.worker.maskers import Masker, build_masker
+from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
@@ -61,35 +61,30 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
-        masker: For everything that comes from the server; None: the one that belongs to no server.
+        masker: For everything that comes from the server.
     """
 
     def __init__(
         self,
         server: ServerConfig,
         transport: ServerTransport,
-        mode: Mode = "auto",
-        on_tools: Callable[[], None] = lambda: None,
-        masker: Masker | None = None,
+        mode: Mode,
+        on_tools: Callable[[], None],
+        masker: Masker,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
-        self.protocol = ""
-        self.server_info = ""
-        self.instructions = ""
-        self.end_reason = ""
-        self.lost = False
+        self.protocol = self.server_info = self.instructions = self.end_reason = ""
+        self.lost = self.is_handshake_era = self.died_in_handshake = False
         self.in_flight = 0
-        self.is_handshake_era = False
-        self.died_in_handshake = False
+        self.longest_call_s = 0.0
         self._server = server
         self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
-        self._masker = masker or build_masker()
+        self._masker = masker
         self._unmasked_tools: Mapping[str, Tool] = {}
         self._client: Client | None = None
         self._silent_since = time.monotonic()
-        self.longest_call_s = 0.0
         self._probing: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._closing = asyncio.Event()
@@ -136,7 +131,11 @@ class Session:
                     await self.list_tools()
                     limit.reschedule(None)
                     following = self._follow_changes(client)
-                    self._log_connected(time.monotonic() - started)
+                    logger.info(
+                        "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
+                        *(self._server.name, self._server.transport, self.protocol, self.era, self.server_info),
+                        *(len(self.tools), round((time.monotonic() - started) * 1000)),
+                    )
                     ready.set_result(None)
                     await self._closing.wait()
                     await _cancel(following)
@@ -155,18 +154,6 @@ class Session:
         name = f"{info.name} {info.version}".strip() if info else "anonymous"
         self.server_info = self._masker.mask_start(name, _SHOWN_CHARS)
         self.instructions = (client.instructions or "").strip()
-
-    def _log_connected(self, seconds: float) -> None:
-        logger.info(
-            "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
-            self._server.name,
-            self._server.transport,
-            self.protocol,
-            self.era,
-            self.server_info,
-            len(self.tools),
-            round(seconds * 1000),
-        )
 
     def _on_transport_end(self, reason: str) -> None:
         self.died_in_handshake = self._client is None
@@ -241,6 +228,11 @@ class Session:
         handles one request at a time may be busy.
         """
         return time.monotonic() - self._silent_since >= self.longest_call_s
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are running, and may still be answered."""
+        return self.in_flight > 0 and not self.lost and not self.is_stuck
 
     def probe(self) -> None:
         """Find out in the background whether a server that answered no call still answers at all."""

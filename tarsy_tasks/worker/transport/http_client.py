@@ -277,14 +277,8 @@ def is_same_origin(here: httpx2.URL, there: httpx2.URL) -> bool:
     http may become https on the default ports.
     """
     same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
-    upgraded = (here.scheme, there.scheme, here.host, here.port, there.port) == (
-        "http",
-        "https",
-        there.host,
-        None,
-        None,
-    )
-    return (same or upgraded) and (not there.userinfo or there.userinfo == here.userinfo)
+    upgraded = here.host == there.host and here.port is None and there.port is None and here.scheme == "http"
+    return (same or (upgraded and there.scheme == "https")) and (not there.userinfo or there.userinfo == here.userinfo)
 
 
 def _keep_alive(response: httpx2.Response) -> None:

@@ -1,20 +1,28 @@
 """JSON-RPC messages between bytes and the SDK.
 
-Owns parsing, so that a bad message costs at most one request, and encoding. It knows no transport: stdio frames
-messages as lines, SSE as events.
+Owns parsing, so that a bad message costs at most one request, encoding, and the way to the session. It knows no
+transport: stdio frames messages as lines, SSE as events.
 """
 
+import asyncio
 import json
+import logging
 import re
+from collections.abc import Awaitable, Callable
 
+import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
+from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import KEPT_BYTES, LongLine
+from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
 
-__all__ = ["FromServer", "MessageStreams", "answer_with_error", "build_error_reply", "encode_message", "parse_message"]
+__all__ = ["FromServer", "Inbox", "MessageStreams", "answer_with_error", "encode_message", "parse_message"]
+
+logger = logging.getLogger(__name__)
 
 FromServer = MemoryObjectSendStream[SessionMessage | Exception]
 """Where a transport puts the messages of the server."""
@@ -32,7 +40,7 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
     An answer that is too long or cannot be parsed becomes an error with its request id.
     """
     if isinstance(text, LongLine):
-        return build_error_reply(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
+        return _build_error_reply(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
     if b'"jsonrpc"' not in text:
         return None
     try:
@@ -46,10 +54,54 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
         return SessionMessage(jsonrpc_message_adapter.validate_json(whole, by_name=False))
     except (ValueError, RecursionError) as error:
         unreadable = ErrorData(code=UNREADABLE_ANSWER, message=f"it cannot be read ({type(error).__name__})")
-        return build_error_reply(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
+        return _build_error_reply(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
 
 
-def build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
+class Inbox:
+    """Passes the messages of a server on to its session, no faster than `flood` allows.
+
+    Args:
+        output: Receives what is not JSON-RPC.
+        where: Where that was found, for the log.
+    """
+
+    def __init__(
+        self, limit_bytes: int, to_session: FromServer, flood: Flood, output: ServerOutput, where: str
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self._to_session = to_session
+        self._flood = flood
+        self._output = output
+        self._where = where
+
+    async def put(self, text: bytes | LongLine) -> None:
+        """Pass one message on, and wait for as long as the server has to be slowed."""
+        if self._flood.admit(text if isinstance(text, bytes) else text.head):
+            message = parse_message(text, self.limit_bytes)
+            if message is not None:
+                try:
+                    self._to_session.send_nowait(message)
+                except anyio.WouldBlock:
+                    await self._to_session.send(message)
+            elif pause_s := self._output.record_garbage(text, self._where):
+                await asyncio.sleep(pause_s)
+        await self._flood.pause()
+
+    async def drain(self, reading: Awaitable[str], on_end: Callable[[str], None]) -> None:
+        """Wait until the transport has read everything, report why it ended, and close the session's side."""
+        try:
+            on_end(await reading)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        except Exception as error:
+            # Without a reader, its calls would all wait for their timeouts.
+            logger.exception("the messages of an MCP server cannot be read")
+            on_end(f"its messages could not be read ({type(error).__name__})")
+        finally:
+            self._to_session.close()
+
+
+def _build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
     """An error in place of an answer, if the answer's request id can be found at either end of it."""
     found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
     if found is None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import Masker
+from tarsy_tasks.worker.transport.lines import LongLine
 
 __all__ = ["ServerOutput"]
 
@@ -67,6 +68,13 @@ class ServerOutput:
         if line and self._lines <= _LINES_PER_S:
             self._logger.log(level, "%s: %s", what, self._last_line())
         return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
+
+    def record_garbage(self, text: bytes | LongLine, where: str) -> float:
+        """As `record_line`, for a message that is not JSON-RPC."""
+        if isinstance(text, LongLine):
+            what = f"{text.size_bytes} bytes {where}, above max_message_bytes and without a request id"
+            return self.record_line(text.head, level=logging.WARNING, what=what)
+        return self.record_line(text, level=logging.WARNING, what=f"not JSON-RPC, {where}")
 
     def clear(self) -> None:
         """A new process starts, whose end the earlier lines do not explain."""

@@ -6,7 +6,6 @@ no sessions. `SurvivableClient` turns a failed POST into an error.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -23,13 +22,12 @@ from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
 from tarsy_tasks.worker.transport.http_client import SurvivableClient, is_same_origin, send_within_origin
-from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.messages import (
     FromServer,
+    Inbox,
     MessageStreams,
     answer_with_error,
     encode_message,
-    parse_message,
 )
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
@@ -43,8 +41,6 @@ from tarsy_tasks.worker.transport.transport_errors import (
 )
 
 __all__ = ["sse_transport"]
-
-logger = logging.getLogger(__name__)
 
 _QUEUED_MESSAGES = 64
 _MAX_POSTS = 256
@@ -81,7 +77,8 @@ async def sse_transport(
     """
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
-    stream = _EventStream(url, client, max_message_bytes, to_session, flood, output, on_end)
+    inbox = Inbox(max_message_bytes, to_session, flood, output, "in the event stream")
+    stream = _EventStream(url, client, inbox, flood, on_end)
     reader = asyncio.create_task(stream.read())
     posts: _Posts | None = None
     tasks = {reader}
@@ -108,22 +105,13 @@ class _EventStream:
     """
 
     def __init__(
-        self,
-        url: str,
-        client: SurvivableClient,
-        limit_bytes: int,
-        to_session: FromServer,
-        flood: Flood,
-        output: ServerOutput,
-        on_end: Callable[[str], None],
+        self, url: str, client: SurvivableClient, inbox: Inbox, flood: Flood, on_end: Callable[[str], None]
     ) -> None:
         self.endpoint: asyncio.Future[httpx2.URL] = asyncio.get_running_loop().create_future()
         self._url = url
         self._client = client
-        self._limit_bytes = limit_bytes
-        self._to_session = to_session
+        self._inbox = inbox
         self._flood = flood
-        self._output = output
         self._on_end = on_end
 
     async def read(self) -> None:
@@ -134,21 +122,16 @@ class _EventStream:
             self._refuse(error)
             return
         try:
-            reason = await self._forward(response)
-            if self.endpoint.done():
-                self._on_end(reason)
-            else:
-                text = f"{reason} before it named an endpoint for messages"
-                self._refuse(MCPError(TRANSPORT_DOWN, text, {"kind": "EndOfStream", "never_sent": True}))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass
-        except Exception as error:
-            # Without a reader, its calls would all wait for their timeouts.
-            logger.exception("the messages of an MCP server cannot be read")
-            self._on_end(f"its messages could not be read ({type(error).__name__})")
+            await self._inbox.drain(self._forward(response), self._end)
         finally:
-            self._to_session.close()
             await response.aclose()
+
+    def _end(self, reason: str) -> None:
+        if self.endpoint.done():
+            self._on_end(reason)
+            return
+        text = f"{reason} before it named an endpoint for messages"
+        self._refuse(MCPError(TRANSPORT_DOWN, text, {"kind": "EndOfStream", "never_sent": True}))
 
     def _refuse(self, error: MCPError) -> None:
         if not self.endpoint.done():
@@ -173,7 +156,7 @@ class _EventStream:
 
     async def _forward(self, response: httpx2.Response) -> str:
         """Read to the end; returns why it ended."""
-        reader = EventReader(self._limit_bytes)
+        reader = EventReader(self._inbox.limit_bytes)
         try:
             async for chunk in response.aiter_bytes():
                 had_message = False
@@ -193,13 +176,7 @@ class _EventStream:
             if isinstance(data, bytes) and not self.endpoint.done():
                 self._set_endpoint(data, url)
         elif event.name == b"message" and data:
-            if self._flood.admit(data if isinstance(data, bytes) else data.head):
-                message = parse_message(data, self._limit_bytes)
-                if message is not None:
-                    await self._to_session.send(message)
-                elif pause_s := self._record_garbage(data):
-                    await asyncio.sleep(pause_s)
-            await self._flood.pause()
+            await self._inbox.put(data)
             return True
         return False  # an event of another name, such as `ping`
 
@@ -209,9 +186,8 @@ class _EventStream:
         try:
             endpoint = url.join(named)
         except httpx2.InvalidURL as error:
-            self._refuse(
-                MCPError(HTTP_STATUS, f"it names an endpoint that is not a valid address: {error}", {"status": 200})
-            )
+            text = f"it names an endpoint that is not a valid address: {error}"
+            self._refuse(MCPError(HTTP_STATUS, text, {"status": 200}))
             return
         if is_same_origin(url, endpoint):
             self.endpoint.set_result(endpoint)
@@ -219,12 +195,6 @@ class _EventStream:
         where = endpoint.copy_with(userinfo=b"", query=None, fragment=None)
         text = f"it names an endpoint on another origin, {where}; headers and token are not sent there"
         self._refuse(MCPError(HTTP_STATUS, text, {"status": 200}))
-
-    def _record_garbage(self, data: bytes | LongLine) -> float:
-        if isinstance(data, LongLine):
-            what = f"an event of {data.size_bytes} bytes, above max_message_bytes and without a request id"
-            return self._output.record_line(data.head, level=logging.WARNING, what=what)
-        return self._output.record_line(data, level=logging.WARNING, what="not JSON-RPC, in an event")
 
 
 class _Posts:

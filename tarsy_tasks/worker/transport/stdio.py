@@ -6,7 +6,6 @@ no sessions.
 """
 
 import asyncio
-import logging
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -21,12 +20,10 @@ from mcp_types import JSONRPCRequest
 from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import BoundedLines, LongLine
-from tarsy_tasks.worker.transport.messages import FromServer, MessageStreams, encode_message, parse_message
+from tarsy_tasks.worker.transport.messages import FromServer, Inbox, MessageStreams, encode_message
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["StdioCommand", "stdio_transport"]
-
-logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 32 * 1024
 _BUFFER_BYTES = 256 * 1024
@@ -82,8 +79,9 @@ async def stdio_transport(
     tree = ProcessTree(process.pid, watch)
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
+    inbox = Inbox(command.max_message_bytes, to_session, flood, output, "on stdout")
     tasks = [
-        asyncio.create_task(_read_messages(process, command.max_message_bytes, to_session, flood, output, on_end)),
+        asyncio.create_task(inbox.drain(_read_messages(process, inbox), on_end)),
         asyncio.create_task(_write_messages(process, from_session, to_session, flood, on_end)),
         asyncio.create_task(_watch(tree, to_session, on_end)),
         asyncio.create_task(_read_stderr(process, output)),
@@ -105,36 +103,12 @@ async def stdio_transport(
                 _release_pipes(process)
 
 
-async def _read_messages(
-    process: Process,
-    limit_bytes: int,
-    to_session: FromServer,
-    flood: Flood,
-    output: ServerOutput,
-    on_end: Callable[[str], None],
-) -> None:
+async def _read_messages(process: Process, inbox: Inbox) -> str:
+    """Read to the end of stdout; returns why it ended."""
     assert process.stdout is not None
-    try:
-        async for line in _lines(process.stdout, limit_bytes):
-            if flood.admit(line if isinstance(line, bytes) else line.head):
-                message = parse_message(line, limit_bytes)
-                if message is not None:
-                    try:
-                        to_session.send_nowait(message)
-                    except anyio.WouldBlock:
-                        await to_session.send(message)
-                elif pause_s := _record_garbage(line, output):
-                    await asyncio.sleep(pause_s)
-            await flood.pause()
-        on_end(await _describe_end(process, "stdout"))
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        pass
-    except Exception as error:
-        # Without a reader, its calls would all wait for their timeouts.
-        logger.exception("the messages of an MCP server cannot be read")
-        on_end(f"its messages could not be read ({type(error).__name__})")
-    finally:
-        to_session.close()
+    async for line in _lines(process.stdout, inbox.limit_bytes):
+        await inbox.put(line)
+    return await _describe_end(process, "stdout")
 
 
 async def _write_messages(
@@ -193,13 +167,6 @@ async def _lines(stream: asyncio.StreamReader, limit_bytes: int) -> AsyncIterato
             await asyncio.sleep(0)
     for line in lines.finish():
         yield line
-
-
-def _record_garbage(line: bytes | LongLine, output: ServerOutput) -> float:
-    if isinstance(line, LongLine):
-        what = f"a line of {line.size_bytes} bytes on stdout, above max_message_bytes and without a request id"
-        return output.record_line(line.head, level=logging.WARNING, what=what)
-    return output.record_line(line, level=logging.WARNING, what="not JSON-RPC, on stdout")
 
 
 async def _describe_end(process: Process, closed: str) -> str:
