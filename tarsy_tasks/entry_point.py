@@ -71,7 +71,7 @@ def _select_queues(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker.process import startup
         from tarsy_tasks.worker.reporting import log_masking
 
-        maskers.know_broker(instance.app.conf)
+        maskers.add_broker_secrets(instance.app.conf)
         log_masking.mask_log(maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
         startup.select_queues(instance)
 
@@ -79,21 +79,21 @@ def _select_queues(instance: Any, **_: Any) -> None:
 @worker_ready.connect
 def _report(sender: Any, **_: Any) -> None:
     if isinstance(sender.app, TarsyApp):
-        from tarsy_tasks.worker.reporting import lifecycle
+        from tarsy_tasks.worker.reporting.lifecycle import Reporting
 
-        lifecycle.is_ready(sender)
+        context = sender.app.worker_context
+        if context.reporting is None:
+            reporting = context.reporting = Reporting(sender, context.alerts, context.metrics)
 
+            def stopping(**_: Any) -> None:
+                reporting.worker_stopping()
 
-@worker_shutting_down.connect
-def _report_stopping(**_: Any) -> None:
-    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.is_stopping()
+            def ended(**_: Any) -> None:
+                reporting.close()
 
-
-@worker_shutdown.connect
-def _report_end(**_: Any) -> None:
-    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.close()
+            worker_shutting_down.connect(stopping, weak=False)
+            worker_shutdown.connect(ended, weak=False)
+        context.reporting.worker_ready(sender)
 
 
 @beat_init.connect
@@ -107,7 +107,7 @@ def _mask_log(app: TarsyApp) -> None:
     from tarsy_tasks.worker import maskers
     from tarsy_tasks.worker.reporting import log_masking
 
-    maskers.know_broker(app.conf)
+    maskers.add_broker_secrets(app.conf)
     log_masking.mask_log(maskers.build_masker())
 
 

@@ -7,6 +7,7 @@
     ├── PoisonMessage       a message was set aside: it was lost with its worker too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
         ├── CallRefused     an interceptor refuses the call
+        ├── NoSessionError  the server has no session
         ├── ToolNameError   no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
 
@@ -22,6 +23,7 @@ __all__ = [
     "CallError",
     "CallRefused",
     "ConfigError",
+    "NoSessionError",
     "PoisonMessage",
     "ResultTimeout",
     "TarsyTasksError",
@@ -82,6 +84,19 @@ class CallRefused(CallError):
     def __init__(self, text: str) -> None:
         super().__init__(ErrorCode.REFUSED, text)
         self.args = (text,)
+
+
+class NoSessionError(CallError):
+    """The call cannot be sent because its server has no session.
+
+    Args:
+        operator_text: For operators: what failed and where.
+    """
+
+    def __init__(self, code: ErrorCode, text: str, operator_text: str = "") -> None:
+        super().__init__(code, text)
+        self.args = (code, text, operator_text)
+        self.operator_text = operator_text or text
 
 
 class ToolNameError(CallError):

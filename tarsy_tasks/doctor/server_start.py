@@ -15,9 +15,9 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
-from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["check_starts"]
 
@@ -34,7 +34,8 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
         inheritance: The part of this environment that their processes get.
     """
     masker = build_common_masker(servers)
-    connections = build_connections(servers, inheritance)
+    context = SessionContext(inheritance)
+    connections = build_connections(servers, context)
     loop, limiter = SessionLoop(), StartLimiter()
     loop.start()
     try:
@@ -45,14 +46,14 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
     finally:
         wait_for([loop.submit(connection.close()) for connection in connections.values()], _CLOSE_S)
         loop.stop()
-        child_watch.close()
+        context.child_watch.close()
 
 
 async def _start_in_turn(connection: ServerConnection, limiter: StartLimiter) -> Finding:
     if connection.server.transport != "stdio":
         return await _start(connection)
     # The wait for a turn counts neither in the reported time nor in the server's timeout.
-    async with limiter.taken():
+    async with limiter.slot():
         return await _start(connection)
 
 
@@ -68,7 +69,7 @@ async def _start(connection: ServerConnection) -> Finding:
         text, _, _ = error.text.partition(_NO_CALL)
         return Finding.error(check, text, _remedy(server, error))
     except TimeoutError:
-        text = connection.not_connected_within(2 * limit_s).text.partition(_NO_CALL)[0]
+        text = connection.errors.not_connected_within(2 * limit_s).text.partition(_NO_CALL)[0]
         return Finding.error(check, text, "start it by hand to see why; timeouts.connect_s allows more time")
     took_s = time.monotonic() - started
     text = (

@@ -173,7 +173,7 @@ def test_an_access_token_serves_all_sessions_of_a_process_and_is_replaced_when_i
     ("name", "said"),
     [
         ("no-client", "refused client_id me (HTTP 401, invalid_client"),
-        ("lost-token", "where credentials are not sent; write the right `token_url`"),
+        ("lost-token", "where credentials are not sent; correct `token_url`"),
     ],
 )
 def test_a_token_that_cannot_be_had_makes_the_server_unavailable_and_says_why(

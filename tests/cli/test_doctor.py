@@ -147,7 +147,7 @@ def test_servers_do_not_start(diagnose: Any) -> None:
     assert found.code == 1
     assert found.errors == {"start of absent", "start of dies", "start of unset", "start of away"}
     assert "/no/such/command" in found.of("start of absent", "error")
-    assert "exited with code 1. Its last words" in found.of("start of dies", "error")
+    assert "exited with code 1. Its last output" in found.of("start of dies", "error")
     assert SECRET not in found.output
     assert "TARSY_TEST_NEVER_SET" in found.of("start of unset", "error")
     left = [process.name() for process in psutil.Process().children() if "valkey" not in process.name()]

@@ -213,6 +213,6 @@ def _active(worker: Worker) -> str:
 def test_without_a_writable_directory_only_the_probes_fail(start_worker: StartWorker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     other = start_worker({"other": DEMO_SERVER}, environment={"TARSY_RUN_DIR": str(tmp_path / "file" / "run")})
-    other.wait_for_log("nothing for the probes to look at")
+    other.wait_for_log("the files for the probes cannot be written")
     assert other.stop() == 0
     assert "Traceback" not in other.log

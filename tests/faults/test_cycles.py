@@ -18,7 +18,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.transport.child_watch import child_watch
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, free_port, turns, wait_until
@@ -95,7 +95,8 @@ def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
     config = ServerConfig.model_validate({"name": "stdio", "retry": QUICKLY, **witness(ledger)})
 
     async def run() -> None:
-        connection = ServerConnection(config, build_masker())
+        context = SessionContext()
+        connection = ServerConnection(config, build_masker(), context)
         this_process = psutil.Process()
         alone = asyncio.all_tasks()
         counts: list[int] = []
@@ -110,7 +111,7 @@ def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
                     kill_server(this_process, ledger.path)
         finally:
             await connection.close()
-            child_watch.close()
+            context.child_watch.close()
         assert asyncio.all_tasks() == alone
 
     asyncio.run(run())
@@ -121,7 +122,8 @@ def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(dir
     config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
 
     async def run() -> None:
-        connection = ServerConnection(config, build_masker())
+        context = SessionContext()
+        connection = ServerConnection(config, build_masker(), context)
         try:
             tool = (await connection.connected()).tools["add"]
             invocation = Invocation(connection, tool, {"key": "k"}, time.monotonic())
@@ -131,7 +133,7 @@ def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(dir
             assert (invocation.attempts, invocation.may_have_run) == (0, False)
         finally:
             await connection.close()
-            child_watch.close()
+            context.child_watch.close()
 
     asyncio.run(run())
     assert ledger.runs() == {}
@@ -142,7 +144,8 @@ def test_what_was_closed_because_the_worker_stops_is_not_sent_any_more(directory
     config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
 
     async def run() -> None:
-        connection = ServerConnection(config, build_masker())
+        context = SessionContext()
+        connection = ServerConnection(config, build_masker(), context)
         try:
             tool = (await connection.connected()).tools["add"]
             invocation = Invocation(connection, tool, {"key": "k"}, time.monotonic() + 20)
@@ -155,7 +158,7 @@ def test_what_was_closed_because_the_worker_stops_is_not_sent_any_more(directory
             assert ledger.runs() == {"other": 1}
         finally:
             await connection.close()
-            child_watch.close()
+            context.child_watch.close()
 
     asyncio.run(run())
 
@@ -169,7 +172,8 @@ def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_
     config = ServerConfig.model_validate({"name": "stdio", **entry, "retry": QUICKLY, "timeouts": {"recreate_s": 0.1}})
 
     async def run() -> None:
-        connection = ServerConnection(config, build_masker())
+        context = SessionContext()
+        connection = ServerConnection(config, build_masker(), context)
         try:
             tool = (await connection.connected()).tools["look"]
             invocation = Invocation(connection, tool, {"key": "held"}, time.monotonic() + 20)
@@ -184,7 +188,7 @@ def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_
             assert "the licence is used up" in caught.value.text
         finally:
             await connection.close()
-            child_watch.close()
+            context.child_watch.close()
 
     asyncio.run(run())
 

@@ -143,7 +143,7 @@ def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Red
     require(approvals, tool("a"), client)
     with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as absent:
         require(approvals, tool("a"), absent)
-        with pytest.raises(CallError, match="could not be looked up") as failed:
+        with pytest.raises(CallError, match="could not be asked whether") as failed:
             require(approvals, tool("b"), absent)
     assert failed.value.code is ErrorCode.SERVER_UNAVAILABLE
 
@@ -169,7 +169,7 @@ def test_a_listing_that_is_too_long_is_left_out_and_that_is_known(
     client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     list_tools(client, tool("a", "x" * 17_000_000))
-    assert "too much to be kept" in caplog.text
+    assert "too many to be stored" in caplog.text
     assert read_catalogue(client, [SERVER]) == {}
     assert client.type(keys.tools_key(SERVER)) == b"hash", "by which a check knows that it was dealt with"
     list_tools(client, tool("a"))
@@ -210,7 +210,7 @@ def test_a_server_that_renames_its_tools_for_ever_fills_no_redis_and_is_not_trus
     for turn in range(6):
         list_tools(client, *(tool(f"t{turn}-{number}") for number in range(900)))
     assert client.hlen(keys.approved_tools_key(SERVER)) == 5000
-    assert "400 new ones are not approved by sight; `tarsy-tasks tools approve desk`" in caplog.text
+    assert "400 new ones are not approved automatically; `tarsy-tasks tools approve desk`" in caplog.text
     require(Approvals(), tool("t5-499"), client)
     with pytest.raises(CallError, match=r"is new, and .*tools approve desk\.t5-500") as refused:
         require(Approvals(), tool("t5-500"), client)

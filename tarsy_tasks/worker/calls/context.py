@@ -13,10 +13,14 @@ from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.maskers import Masker, build_masker
+from tarsy_tasks.worker.reporting.alerts import AlertFeed
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
+from tarsy_tasks.worker.reporting.health_checks import HealthChecks
+from tarsy_tasks.worker.reporting.lifecycle import Reporting
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.worker.transport.child_watch import ChildWatch
 
 __all__ = ["WorkerContext"]
 
@@ -39,6 +43,10 @@ class WorkerContext:
         masker: For texts that belong to no server.
         quarantine: Where calls run whose workers were lost.
         threads: For work on large values, as many as there are cores.
+        alerts: Passes the alerts of this worker on.
+        child_watch: Ends the processes of the stdio servers when this worker is lost.
+        checks: The health checks, while they run.
+        reporting: What the worker reports, once it is ready.
         taking_since: When this worker began to take messages, or did so again after Redis was away; monotonic time.
     """
 
@@ -51,7 +59,11 @@ class WorkerContext:
     metrics: CallMetrics
     audit: Audit
     in_flight: AsyncDeliveries
+    child_watch: ChildWatch
+    alerts: AlertFeed = field(default_factory=AlertFeed)
     masker: Masker = field(default_factory=build_masker)
     quarantine: Quarantine = field(default_factory=Quarantine)
     threads: ThreadPoolExecutor = field(default_factory=_build_threads)
+    checks: HealthChecks | None = None
+    reporting: Reporting | None = None
     taking_since: float = float("inf")

@@ -108,19 +108,19 @@ class Invocation:
         try:
             return await retrying(attempt)
         except _FailedCall as failure:
-            self._connection.note_call(failed=True)
+            self._connection.record_call(failed=True)
             if failure.recovery.executed is Executed.NO and self._lost_attempts:
                 raise lost_error(
-                    self._tool, describe_error(failure.reason, self._connection.masker), again=True
-                ) from failure.reason
-            ending = self._connection.ending(failure.ending)
+                    self._tool, describe_error(failure.error, self._connection.masker), again=True
+                ) from failure.error
+            ending = self._connection.errors.describe_end(failure.end_reason)
             raise call_error(
-                failure.reason, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
-            ) from failure.reason
+                failure.error, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
+            ) from failure.error
         except CallError as failure:
             if self._lost_attempts:
                 # Not its own text: that says that the tool did not run, which is true of the last attempt only.
-                why = f"it is not available any more.{self._connection.ending('')}"
+                why = f"it is not available any more.{self._connection.errors.describe_end('')}"
                 raise lost_error(self._tool, why, again=True) from failure
             raise
 
@@ -133,7 +133,7 @@ class Invocation:
             return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
             return self._lost_attempts < policy.attempts and self._call.may_replay
-        return self._connection.is_expected_back or retry_after_s(error.reason) is not None
+        return self._connection.availability.is_expected_back or retry_after_s(error.error) is not None
 
     def _attempt(self) -> Awaitable[Ending]:
         return run_through(self._steps, self._call, self._send)
@@ -143,12 +143,12 @@ class Invocation:
         try:
             session = await connection.session_for_call()
         except CallError:
-            connection.note_call(failed=True)
+            connection.record_call(failed=True)
             raise
         if call.is_closed or time.monotonic() >= self._deadline:
             # The call was answered: it did not run.
             connection.release(session)
-            raise connection.not_connected_within(self._timeout_s)
+            raise connection.errors.not_connected_within(self._timeout_s)
         timeout_s = self.seconds_left
         began = time.monotonic()
         self._note_sending(session, began)
@@ -160,8 +160,8 @@ class Invocation:
             raise self._failed(error, session, timeout_s, began) from error
         finally:
             connection.release(session)
-        connection.note_answer()
-        connection.note_call(failed=bool(found.is_error))
+        connection.availability.record_answer()
+        connection.record_call(failed=bool(found.is_error))
         call.built = await self._operation.build_result(call, found)
         return Answer(call.built)
 
@@ -182,19 +182,19 @@ class Invocation:
         self._call.may_have_run = self._lost_attempts > 0
         if recovery.action is Action.RETRY_NEW_SESSION:
             self._forgotten += recovery.executed is Executed.NO
-            session.lose("")
+            session.mark_lost("")
         elif session.is_stuck:
             session.probe()
         if recovery.action is not Action.NO_RETRY:
             # What was sent had reached somebody: until now.
             since = began if recovery.executed is Executed.NO else time.monotonic()
-            self._connection.note_failure(error, session.ending, since)
+            self._connection.record_failure(error, session.end_reason, since)
         elif recovery.executed is Executed.YES:
-            self._connection.note_answer()
-        return _FailedCall(error, session.ending, recovery, timeout_s)
+            self._connection.availability.record_answer()
+        return _FailedCall(error, session.end_reason, recovery, timeout_s)
 
     def timed_out(self) -> CallError:
         """The error when nobody waits for `run` any longer."""
         if self._call.may_have_run:
             return timeout_error(self._tool, self._timeout_s)
-        return self._connection.not_connected_within(self._timeout_s)
+        return self._connection.errors.not_connected_within(self._timeout_s)

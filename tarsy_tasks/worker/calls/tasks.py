@@ -24,8 +24,6 @@ from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, re
 from tarsy_tasks.worker.calls.task_execution import TaskExecution, current_execution, masked_failure
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.reporting.call_record import CallRecord
-from tarsy_tasks.worker.reporting.health_checks import request_check
-from tarsy_tasks.worker.sessions.listing import build_listing
 
 __all__ = ["call_tool", "check_server", "list_tools"]
 
@@ -136,7 +134,7 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
         masker = connection.masker
         require_queue(_queue_of(self.request), keys.queue(server))
         session = connection.session or execution.run(connection.connected_for_call())
-        listing = build_listing(connection.server, session, masker)
+        listing = session.listing()
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
     except CallError as error:
@@ -167,7 +165,8 @@ def check_server(self: Any, server: str, sent_at: Any = None) -> None:
         # While no worker took it, it was not this one that was too busy.
         taking_s = time.monotonic() - context.taking_since
         waited_s = round(min(max(0.0, context.clock.now() - sent_at), taking_s), 6)
-    request_check(server, waited_s)
+    if context.checks is not None:  # None while the worker stops
+        context.checks.request(server, waited_s)
 
 
 def _queue_of(request: Any) -> str:

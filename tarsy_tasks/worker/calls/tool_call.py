@@ -89,7 +89,7 @@ class ToolCallOperation:
                 async with asyncio.timeout(left_s):
                     tools = (await connection.connected_for_call()).tools
             except TimeoutError:
-                raise connection.not_connected_within(left_s) from None
+                raise connection.errors.not_connected_within(left_s) from None
         if call.tool in tools:
             return tools[call.tool]
         # Perhaps a shortened function name; otherwise this raises the rejection that lists the tools.
@@ -102,7 +102,7 @@ class ToolCallOperation:
 def _read_arguments(arguments: Any, connection: ServerConnection, definition: ToolDefinition) -> ParsedArguments:
     """The arguments, checked by the server's own schema; a rejection says only what of it may be shown."""
     session = connection.session
-    own = session.own_schema(definition.tool) if session is not None else None
+    own = session.unmasked_schema(definition.tool) if session is not None else None
     if own is None:
         return read_arguments(arguments, definition.input_schema)
     try:

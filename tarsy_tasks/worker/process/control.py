@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.errors import NoSessionError
 
 if TYPE_CHECKING:
     from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -86,8 +86,8 @@ def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[
         found = future.result(_WAIT_S)
     except TimeoutError:
         return {"ok": {"done": False, **_describe(connection)}}
-    except CallError as error:
-        return {"error": connection.masker.mask(error.text)}
+    except NoSessionError as error:
+        return {"error": connection.masker.mask(error.operator_text)}
     except Exception as error:
         return {"error": connection.masker.mask(f"{type(error).__name__}: {error}")}
     return {"ok": {"done": True, **found, **_describe(connection)}}
@@ -101,7 +101,7 @@ def _describe(connection: "ServerConnection") -> Reply:
     session, mask = connection.session, connection.masker.mask
     return {
         "state": str(connection.state),
-        "held": connection.is_held,
+        "held": connection.is_disconnected_by_operator,
         "transport": connection.server.transport,
         "protocol": session.protocol if session else None,
         "era": session.era if session else None,
@@ -109,5 +109,5 @@ def _describe(connection: "ServerConnection") -> Reply:
         "tools": len(session.tools) if session else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
-        "last_error": mask(connection.last_error.text) if connection.last_error else None,
+        "last_error": mask(connection.last_error.operator_text) if connection.last_error else None,
     }

@@ -39,8 +39,8 @@ from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["TaskPool"]
 
@@ -89,8 +89,8 @@ class TaskPool(ThreadsTaskPool):
 
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
-        inheritance = Inheritance(configured.values(), broker_urls(self.app))
-        connections = build_connections((configured[name] for name in servers), inheritance)
+        session_context = SessionContext(Inheritance(configured.values(), broker_urls(self.app)))
+        connections = build_connections((configured[name] for name in servers), session_context)
         self._bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         options = self.app.conf.broker_transport_options
         options["queue_order_strategy"] = partial(QueueOrder, self._bulkhead)
@@ -108,6 +108,7 @@ class TaskPool(ThreadsTaskPool):
             clock=metrics.clock,
             metrics=metrics,
             audit=Audit(instance.partition("#")[0], maskers, settings, metrics.clock, metrics, [metrics]),
+            child_watch=session_context.child_watch,
             in_flight=AsyncDeliveries(AsyncRedisExchange(self.app.backend.client.connection_pool)),
         )
         self.app.worker_context = context
@@ -176,7 +177,7 @@ class TaskPool(ThreadsTaskPool):
         wait_for(closing, _CLOSE_S)
         self._loop.call_soon(self._context.in_flight.exchange.close)
         self._loop.stop()
-        child_watch.close()
+        self._context.child_watch.close()
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
         execution = self._executions.get(pid)

@@ -18,8 +18,8 @@ from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.calls.cancellation import CancellationStep
 from tarsy_tasks.worker.process import canvas_limits
+from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
-from tarsy_tasks.worker.reporting.health_checks import HealthStep
 
 __all__ = ["configure", "select_queues"]
 

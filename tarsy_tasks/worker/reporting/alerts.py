@@ -1,10 +1,10 @@
-"""Alerts: a server has fallen ill, or is well again; said once, whichever worker saw it.
+"""Alerts: a server failed or recovered, reported once, whichever worker saw it.
 
-Owns when that is said. What every worker saw of a server lies in Redis, and one script decides there: a server is ill
-when two checks, one soon after the other, left no worker that finds it healthy, and well again when one has found it
-so, without a break, for a while that doubles with every relapse of the last hour. So a single failure is no alert, a
-flapping server is reported ill and stays it, and nothing storms. An alert is in the stream `tarsy:alerts` before this
-process tells anybody else; who is told, it leaves to those who subscribe.
+Owns when that is reported. Redis stores what every worker saw of a server, and one script decides there: a server is
+unhealthy when two checks in a row, a few seconds apart, left no worker that finds it healthy. It is healthy again when
+a worker found it so without a break, for a time that doubles with every relapse of the last hour. So a single failure
+is not an alert, and a flapping server stays unhealthy. An alert is in the stream `tarsy:alerts` before subscribers get
+it.
 """
 
 import json
@@ -21,7 +21,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord
 
-__all__ = ["Alert", "note_command", "pass_on", "subscribe"]
+__all__ = ["Alert", "AlertFeed", "build_observation"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ _STATE_TTL_S = 24 * 3600
 _STREAM_TTL_S = 30 * 24 * 3600
 _STREAM_LENGTH = 1000
 _CONFIRMED_S = 4
-"""A worker repeats a check that fails after 5 s; what it told of the first one a moment later is no second one."""
+"""A worker repeats a failed check after 5 s; an earlier record is about the same failure."""
 _RECOVERY_S = 25
-"""With checks every 15 s: the second good one in a row."""
+"""With checks every 15 s: the second successful one in a row."""
 _LONGEST_RECOVERY_S = 900
 _RELAPSES_S = 3600
 
@@ -126,12 +126,12 @@ class Alert(BaseModel):
     """One change of a server's health.
 
     Attributes:
-        id: Unique; whoever gets an alert twice knows it by that.
+        id: Unique, so that a repeated alert can be recognised.
         at: Seconds since the epoch, by the clock of Redis.
-        lasted_s: How long the server had been what it is no more.
-        relapses: How often it has fallen ill in the hour before.
-        error: Why it is ill, masked; None when it is well.
-        worker: The worker whose check gave the alert.
+        lasted_s: How long the previous status lasted.
+        relapses: How often it became unhealthy in the hour before.
+        error: Why it is unhealthy, masked; None when it is healthy.
+        worker: The worker whose check caused the alert.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -147,42 +147,58 @@ class Alert(BaseModel):
     worker: str
 
     def __str__(self) -> str:
-        """A sentence for people."""
-        again = f", for the {_ordinal(self.relapses + 1)} time within an hour" if self.relapses else ""
+        """A sentence for operators."""
+        again = f" ({self.relapses + 1} times within an hour)" if self.relapses else ""
         if self.status == "healthy":
             return f"MCP server {self.server} is healthy again, after {self.lasted_s:.0f} s."
-        return f"MCP server {self.server} is unhealthy{again}: {self.error or 'no reason is known'}"
+        return f"MCP server {self.server} is unhealthy{again}: {self.error or 'the reason is unknown'}"
 
 
-_subscribers: list[Callable[[Alert], None]] = []
-_given: deque[Alert] = deque(maxlen=100)
-_lock = threading.Lock()
+class AlertFeed:
+    """Passes the alerts of this process on to its subscribers. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._receivers: list[Callable[[Alert], None]] = []
+        self._recent: deque[Alert] = deque(maxlen=100)
+
+    def subscribe(self, receive: Callable[[Alert], None]) -> Callable[[], None]:
+        """Pass every alert to `receive`, which must not wait; returns the function that ends that.
+
+        Earlier alerts are passed on at once: servers are checked before a worker is ready.
+        """
+        with self._lock:
+            self._receivers.append(receive)
+            recent = list(self._recent)
+        for alert in recent:
+            receive(alert)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._receivers.remove(receive)
+
+        return unsubscribe
+
+    def publish(self, reply: bytes | None) -> Alert | None:
+        """Log and pass on the alert, if any, in the reply to `build_observation`."""
+        if reply is None:
+            return None
+        alert = Alert.model_validate_json(reply)
+        logger.log(logging.WARNING if alert.status == "unhealthy" else logging.INFO, "alert: %s", alert)
+        with self._lock:
+            self._recent.append(alert)
+            receivers = list(self._receivers)
+        for receive in receivers:
+            receive(alert)
+        return alert
 
 
-def subscribe(tell: Callable[[Alert], None]) -> Callable[[], None]:
-    """Have every alert that this process gives passed to `tell`, which must not wait; returns how to end that.
+def build_observation(record: HealthRecord) -> tuple[Any, ...]:
+    """The Redis command that stores the outcome of a check; its reply is for `AlertFeed.publish`.
 
-    Alerts of before are passed on at once: servers are checked before a worker is ready.
+    It may be sent twice, and then returns the same alert.
     """
-    with _lock:
-        _subscribers.append(tell)
-        given = list(_given)
-    for alert in given:
-        tell(alert)
-
-    def unsubscribe() -> None:
-        with _lock:
-            _subscribers.remove(tell)
-
-    return unsubscribe
-
-
-def note_command(record: HealthRecord) -> tuple[Any, ...]:
-    """The Redis command that takes note of a check, to ride with others; `pass_on` understands its reply.
-
-    It may be sent twice: the second time it gives the same alert.
-    """
-    # The script adds its verdict.
+    # The script adds status and times.
     draft: dict[str, Any] = {"v": 1, "id": str(uuid.uuid4()), "server": record.server, "worker": record.worker}
     if record.error is not None:
         draft["error"] = record.error
@@ -193,22 +209,3 @@ def note_command(record: HealthRecord) -> tuple[Any, ...]:
         draft=json.dumps(draft),
         alert_id=draft["id"],
     )
-
-
-def pass_on(reply: bytes | None) -> Alert | None:
-    """Log and pass on the alert, if any, that Redis replied with when it took note of a check."""
-    if reply is None:
-        return None
-    alert = Alert.model_validate_json(reply)
-    logger.log(logging.WARNING if alert.status == "unhealthy" else logging.INFO, "alert: %s", alert)
-    with _lock:
-        _given.append(alert)
-        subscribers = list(_subscribers)
-    for tell in subscribers:
-        tell(alert)
-    return alert
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"

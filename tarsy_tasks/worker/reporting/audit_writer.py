@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from threading import Lock
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
@@ -22,6 +21,7 @@ from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName, build_canonical, build_digest
 from tarsy_tasks.telemetry.metrics import NO_TOOL
+from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.shown_arguments import build_shown
 from tarsy_tasks.worker.maskers import Masker, build_masker
 from tarsy_tasks.worker.reporting.audit_file import AuditFile
@@ -76,8 +76,8 @@ class Audit:
         self._clock = clock
         self._metrics = metrics
         self._observers = observers
-        self._stream_outage = _Outage("entries for the audit are not taken by Redis")
-        self._file_outage = _Outage("entries for the audit cannot be written to its file")
+        self._stream_outage = OutageLog(logger, "Redis takes no entries for the audit", logging.ERROR)
+        self._file_outage = OutageLog(logger, "entries for the audit cannot be written to its file", logging.ERROR)
         if self._file is not None:
             self._is_done(self._file.check)
 
@@ -92,7 +92,7 @@ class Audit:
 
     def note_refusal(self, trouble: str) -> None:
         """The stream takes no entries, so a call does not begin."""
-        self._stream_outage.note(trouble)
+        self._stream_outage.failed(trouble)
 
     def open_record(self, task_id: str, message: CallMessage, queue: str = "") -> CallRecord:
         """The record of a call that a message brought."""
@@ -159,9 +159,9 @@ class Audit:
         if not text:
             return
         if trouble:
-            self._stream_outage.note(trouble)
+            self._stream_outage.failed(trouble)
         elif self._limit:
-            self._stream_outage.end()
+            self._stream_outage.succeeded()
         is_written = not trouble
         if self._file is not None:
             is_written &= self._is_done(partial(self._file.append, text))
@@ -172,9 +172,9 @@ class Audit:
         try:
             write()
         except OSError as error:
-            self._file_outage.note(str(error))
+            self._file_outage.failed(str(error))
             return False
-        self._file_outage.end()
+        self._file_outage.succeeded()
         return True
 
     def _build(self, record: CallRecord, result: ToolResult, size_bytes: int | None, now: float) -> AuditEntry:
@@ -218,27 +218,3 @@ class Audit:
         for name, at in record.steps:
             yield Step(name=name, at=self.time_of(at))
         yield Step(name=StepName.ANSWERED, at=self.time_of(now))
-
-
-class _Outage:
-    """Says once that something fails, and once that it is well again."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._lock = Lock()
-        self._count = 0
-
-    def note(self, why: str) -> None:
-        with self._lock:
-            self._count += 1
-            is_first = self._count == 1
-        if is_first:
-            logger.error("%s: %s", self._what, why)
-
-    def end(self) -> None:
-        if not self._count:
-            return
-        with self._lock:
-            count, self._count = self._count, 0
-        if count:
-            logger.warning("no more, after %d times: %s", count, self._what)

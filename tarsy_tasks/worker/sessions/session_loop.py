@@ -1,8 +1,7 @@
-"""The event loop that all MCP sessions of a worker process live on, in a thread of its own.
+"""The event loop that all MCP sessions of a worker process run on, in a thread of its own.
 
-Owns the thread. Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's
-`BlockingPortal`: the portal makes the calling thread wait until the loop has started the task, two thread switches more
-a call.
+Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's `BlockingPortal`: the portal
+makes the calling thread wait until the loop has started the task, two more thread switches per call.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ class SessionLoop:
         return self.submit(wait())
 
     def stop(self) -> None:
-        """End the loop and its thread; what still runs is cancelled and given a moment to clean up."""
+        """End the loop and its thread; running tasks are cancelled and get 5 s to clean up."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
