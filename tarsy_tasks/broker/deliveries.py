@@ -45,7 +45,7 @@ class CallState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the audit gets in the step that ends a call: then it has one entry for each, whoever dies when.
+    """What the audit gets in the step that ends a call, so that each call has one entry, also if a worker is lost.
 
     Attributes:
         text: For the stream; empty: it gets none.
