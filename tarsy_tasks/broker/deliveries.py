@@ -169,10 +169,10 @@ class Deliveries:
             tag=delivery.tag,
             home=delivery.queue,
             owner=delivery.owner,
-            result_key=result_key,
+            key=result_key,
             result=result,
-            lifetime_s=lifetime_s or 0,
-            reply_channel=keys.reply_channel(delivery.tag),
+            ttl_s=lifetime_s or 0,
+            channel=keys.reply_channel(delivery.tag),
             entry=entry.text,
             limit=entry.limit,
         )

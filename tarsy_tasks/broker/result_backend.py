@@ -83,9 +83,7 @@ class ResultBackend(RedisBackend):
         try:
             if state != states.SUCCESS and (in_flight is None or state not in _ENDINGS):
                 return super()._store_result(task_id, result, state, traceback, request, **kwargs)
-            meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
-            meta["task_id"] = task_id
-            key, value = self.get_key_for_task(task_id), self.encode(meta)
+            key, value = self._encode_meta(task_id, result, state, traceback, request)
             if in_flight is None:
                 self._set_with_state(key, value, state)
             else:
@@ -104,14 +102,14 @@ class ResultBackend(RedisBackend):
 
     def refuse(self, task_id: str, error: Exception) -> None:
         """Store that a task failed, unless it has a result; for threads that must not wait for Redis."""
-        meta = self._get_result_meta(
-            result=self.prepare_exception(error), state=states.FAILURE, traceback=None, request=None
-        )
-        meta["task_id"] = task_id
-        key, value = self.get_key_for_task(task_id), self.encode(meta)
+        key, value = self._encode_meta(task_id, self.prepare_exception(error), states.FAILURE)
         lifetime = ("EX", self.expires) if self.expires else ()
         if self._exchange.execute(("SET", key, value, "NX", *lifetime))[0] is not None:
             self._exchange.execute(*_announcements(key, value))
+
+    def _encode_meta(self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None) -> Any:
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        return self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id})
 
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:

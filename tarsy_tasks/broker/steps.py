@@ -13,25 +13,6 @@ from functools import partial
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
-__all__ = [
-    "ENDED_TTL_S",
-    "ENTRIES",
-    "KEYS",
-    "MARKER_TTL_S",
-    "acknowledge",
-    "answer",
-    "begin",
-    "discard",
-    "publish",
-    "purge",
-    "record_dead_letter",
-    "renew",
-    "requeue",
-    "take",
-    "unbegin",
-    "withdraw",
-]
-
 MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may look for it before."""
 ENDED_TTL_S = 600
@@ -163,10 +144,9 @@ def unbegin(*, tag: str, owner: str) -> None: ...
     redis.call('HDEL', unacked, tag)
     local is_leased = redis.call('ZREM', leases, lease) == 1
     if state == 'answered' then return {0, ''} end
-    if lifetime_s > 0 then redis.call('SET', result_key, result, 'EX', lifetime_s)
-    else redis.call('SET', result_key, result) end
-    redis.call('PUBLISH', result_key, result)
-    redis.call('PUBLISH', reply_channel, result)
+    if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
+    redis.call('PUBLISH', key, result)
+    redis.call('PUBLISH', channel, result)
     redis.call('HSET', marker, 'mark', 'answered')
     redis.call('EXPIRE', marker, is_leased and ended_ttl_s or marker_ttl_s)
     if not is_recorded_here then return {0, ''} end
@@ -174,16 +154,7 @@ def unbegin(*, tag: str, owner: str) -> None: ...
     """,
 )
 def answer(
-    *,
-    tag: str,
-    home: str,
-    owner: str,
-    result_key: Key,
-    result: str | bytes,
-    lifetime_s: int,
-    reply_channel: str,
-    entry: str,
-    limit: int,
+    *, tag: str, home: str, owner: str, key: Key, result: str | bytes, ttl_s: int, channel: str, entry: str, limit: int
 ) -> tuple[int, bytes]: ...
 
 

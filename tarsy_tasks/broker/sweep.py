@@ -14,13 +14,7 @@ __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
 
 MAX_DELIVERIES = 3
 """After so many deliveries that ended with the loss of the worker, an isolated call becomes a dead letter."""
-_MOST_DELIVERIES = 10
-"""After so many, any call does: it may end its worker before it is isolated."""
 DEAD_LETTER_TTL_S = 7 * 24 * 3600
-_REPORTED_S = 60
-_SWEEP_LIMIT = 200
-_SEARCH_LIMIT = 1000
-"""A message is searched for among so many at the head of its queue. Behind them it cannot be missing: it is older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +37,10 @@ class Swept:
 @script(
     constants(
         max_deliveries=MAX_DELIVERIES,
-        most_deliveries=_MOST_DELIVERIES,
-        sweep_limit=_SWEEP_LIMIT,
-        search_limit=_SEARCH_LIMIT,
-        reported_s=_REPORTED_S,
+        most_deliveries=10,  # then any call is a dead letter: it may end its worker before it is isolated
+        sweep_limit=200,
+        search_limit=1000,  # of messages at the head of a queue: those behind them are younger
+        reported_s=60,
         marker_ttl_s=MARKER_TTL_S,
         dead_letter_ttl_s=DEAD_LETTER_TTL_S,
         marker_prefix=keys.call_marker(""),

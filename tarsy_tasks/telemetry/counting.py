@@ -10,14 +10,11 @@ from tarsy_tasks.broker.script import Key, Table, constants, script
 
 __all__ = ["add_numbers", "add_up"]
 
-_MOST_FIELDS = 100_000
-"""A hash with more is damaged, or its servers name their tools without end: it is counted from zero again."""
-
 
 # Adds the numbers to each of the hashes, and sets the texts in the first one. The seconds for which the hashes are kept
 # are in the order of the hashes. What does not hold a number or a hash is replaced.
 @script(
-    constants(most_fields=_MOST_FIELDS),
+    constants(most_fields=100_000),  # servers that invent names of tools without end start from zero again
     """
     for position, hash in ipairs(hashes) do
         local kind = redis.call('TYPE', hash).ok

@@ -25,29 +25,19 @@ __all__ = ["Alert", "AlertFeed", "build_observation"]
 
 logger = logging.getLogger(__name__)
 
-_STATE_TTL_S = 24 * 3600
-_STREAM_TTL_S = 30 * 24 * 3600
-_STREAM_LENGTH = 1000
-_CONFIRMED_S = 4
-"""A worker repeats a failed check after 5 s; an earlier record is about the same failure."""
-_RECOVERY_S = 25
-"""With checks every 15 s: the second successful one in a row."""
-_LONGEST_RECOVERY_S = 900
-_RELAPSES_S = 3600
-
 
 # Returns the alert that this gives, or nothing.
 @script(
     NOW,
     constants(
         record_ttl_s=RECORD_TTL_S,
-        confirmed_s=_CONFIRMED_S,
-        recovery_s=_RECOVERY_S,
-        longest_recovery_s=_LONGEST_RECOVERY_S,
-        relapses_s=_RELAPSES_S,
-        state_ttl_s=_STATE_TTL_S,
-        stream_ttl_s=_STREAM_TTL_S,
-        stream_length=_STREAM_LENGTH,
+        confirmed_s=4,  # a worker repeats a failed check after 5 s; what comes earlier is the same check
+        recovery_s=25,  # with checks every 15 s: the second good one in a row
+        longest_recovery_s=900,
+        relapses_s=3600,
+        state_ttl_s=24 * 3600,
+        stream_ttl_s=30 * 24 * 3600,
+        stream_length=1000,
     ),
     """
     local kind = redis.call('TYPE', state_key).ok
