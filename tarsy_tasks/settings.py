@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.secret_files import read_secret_file
 
 __all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
 

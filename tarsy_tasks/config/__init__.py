@@ -3,7 +3,7 @@
     loading       finds and loads a file; `file` and `yaml_tree` have its syntax, `dialects` its accepted forms
     servers       the models; `auth`, `masking` and `texts` are their parts, `server_ids` the syntax of ids
     problems      the wording of errors; `json_schema` is the schema for editors
-    variables     references to variables and files; `resolved` is a server with their values, from `secret_files`
+    variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets
     inheritance   which of the worker's environment variables a server's process inherits
 

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from tarsy_tasks.config.auth import without_auth_type
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, format_path, unknown_key
 
-__all__ = ["ALTERNATIVE_KEYS", "AUTH_FILE_KEYS", "FILE_KEYS", "ServerEntry", "read_entries"]
+__all__ = ["ALTERNATIVE_KEYS", "AUTH_FILE_KEYS", "FILE_KEYS", "ServerEntry", "read_entries", "read_interceptors"]
 
 ALTERNATIVE_KEYS: dict[str, tuple[str, ...]] = {
     "type": ("transport",),
@@ -33,7 +33,7 @@ _NESTED_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Keys of a `transport: {…}` inside an entry, and the places in `ServerConfig` that they set."""
 
-_ROOT_KEYS = ("mcpServers", "mcp", "$schema")
+_ROOT_KEYS = ("mcpServers", "mcp", "interceptors", "$schema")
 
 
 class ServerEntry:
@@ -142,6 +142,21 @@ def read_entries(data: dict[str, JsonValue]) -> Iterator[ServerEntry | Problem]:
         yield Problem((), "there are no servers; expected the key `mcpServers` with a mapping of names to servers")
     if "mcp" in data:
         yield from _read_mcp(data["mcp"])
+
+
+def read_interceptors(data: dict[str, JsonValue]) -> Iterator[str | Problem]:
+    """The names of the interceptors of a file, in order, and the problems with them."""
+    found = data.get("interceptors", [])
+    if not isinstance(found, list):
+        yield Problem(("interceptors",), f"found {describe_kind(found)}, expected a list of names")
+        return
+    for index, name in enumerate(found):
+        if not isinstance(name, str):
+            yield Problem(("interceptors", index), f"found {describe_kind(name)}, expected a name")
+        elif name in found[:index]:
+            yield Problem(("interceptors", index), "this name is repeated; an interceptor is used once")
+        else:
+            yield name
 
 
 def _read_mcp(mcp: JsonValue) -> Iterator[ServerEntry | Problem]:

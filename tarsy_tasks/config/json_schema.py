@@ -53,6 +53,12 @@ def config_schema() -> dict[str, Any]:
                 "description": "The servers by name. The id of a server called `my server` is `my-server`.",
                 "additionalProperties": {"$ref": "#/$defs/ServerConfig"},
             },
+            "interceptors": {
+                "type": "array",
+                "items": {"type": "string"},
+                "uniqueItems": True,
+                "description": "Names of installed interceptors that every call passes, in this order.",
+            },
         },
         "$defs": {**definitions, "ServerConfig": server},
     }

@@ -11,7 +11,14 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from tarsy_tasks.config.auth import AUTH_MODELS
-from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, AUTH_FILE_KEYS, FILE_KEYS, ServerEntry, read_entries
+from tarsy_tasks.config.dialects import (
+    ALTERNATIVE_KEYS,
+    AUTH_FILE_KEYS,
+    FILE_KEYS,
+    ServerEntry,
+    read_entries,
+    read_interceptors,
+)
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path, quote
@@ -34,8 +41,11 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     Raises:
         ConfigError: One line for each problem.
     """
-    _, servers = _read(find_config_path() if path is None else Path(path))
-    return Config(servers={server_id: server for server_id, (_, server) in servers.items()})
+    file, servers = _read(find_config_path() if path is None else Path(path))
+    return Config(
+        servers={server_id: server for server_id, (_, server) in servers.items()},
+        interceptors=tuple(name for name in read_interceptors(file.data) if isinstance(name, str)),
+    )
 
 
 class Exposure(NamedTuple):
@@ -85,6 +95,7 @@ def _read(path: Path) -> tuple[ConfigFile, dict[str, tuple[ServerEntry, ServerCo
     file = read_config_file(path)
     servers: dict[str, tuple[ServerEntry, ServerConfig]] = {}
     problems = [*file.problems]
+    problems += [each for each in read_interceptors(file.data) if isinstance(each, Problem)]
     named: dict[str, ServerEntry] = {}
     for entry in read_entries(file.data):
         if isinstance(entry, Problem):

