@@ -69,5 +69,8 @@ async def wrap(future: "Future[T]", deadline: float) -> T:
     """Await a future of another thread. It is shared, so neither a timeout nor a cancelled task cancels it."""
     if future.done():
         return future.result()
+    wrapped = asyncio.wrap_future(future)
+    # When this wait ends early, nobody else looks at an exception, and asyncio would log that.
+    wrapped.add_done_callback(lambda done: done.cancelled() or done.exception())
     async with asyncio.timeout(seconds_until(deadline)):
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await asyncio.shield(wrapped)
