@@ -310,9 +310,9 @@ class CallDispatcher:
         except connection_errors() as error:
             if is_refusal(error):
                 raise BrokerUnavailable(
-                    f"Redis lets this user have no idempotency keys of the agent `{self._agent_id}` ({error}). The "
-                    "call was not enqueued and the tool did not run. A user may use the keys of the `agent_id` that is "
-                    "its own name (docs/security.md)."
+                    f"Redis does not let this user use idempotency keys of the agent `{self._agent_id}` ({error}). The "
+                    "call was not enqueued and the tool did not run. A user may use only those of the `agent_id` that "
+                    "is its own name (docs/security.md)."
                 ) from error
             raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
 

@@ -240,6 +240,14 @@ def test_an_agent_calls_the_servers_of_its_user(sre: TarsyApp) -> None:
         assert tools.execute(echo()).content == "hello"
 
 
+def test_a_server_that_an_agent_may_not_use_is_a_failed_server(sre: TarsyApp) -> None:
+    with ToolExecutor(["vault", "desk"], timeout_s=20, app=sre) as tools:
+        listed = tools.list_tools()
+    assert {tool.server for tool in listed} == {"desk"}
+    assert listed.failed_servers.keys() == {"vault"}
+    assert "does not let this user" in listed.failed_servers["vault"]
+
+
 def test_an_agent_hears_at_once_that_it_may_not_call_a_server(sre: TarsyApp, as_user: Any) -> None:
     started = time.monotonic()
     with ToolExecutor(["vault"], app=sre) as tools, pytest.raises(BrokerUnavailable, match=r"not let .*`vault`"):
@@ -323,7 +331,7 @@ def test_idempotency_keys_are_those_of_the_user(sre: TarsyApp) -> None:
         assert first.result().outcome is Outcome.OK
         assert tools.submit(echo(idempotency_key="k")).id == first.id
     tools = ToolExecutor(["desk"], timeout_s=20, agent_id="dev", app=sre)
-    with pytest.raises(BrokerUnavailable, match="no idempotency keys of the agent `dev`"):
+    with pytest.raises(BrokerUnavailable, match="not let this user use idempotency keys of the agent `dev`"):
         tools.execute(echo(idempotency_key="k"))
 
 
