@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.pending import Pending
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.agent.waiting import wait_async, wrap
@@ -28,23 +29,8 @@ _SENDING_S = 0.3
 """How long after its deadline a call that is being sent may take to say whether it was enqueued."""
 
 
-class AsyncPendingCall:
-    """A call that was submitted.
-
-    Attributes:
-        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
-        call: The call itself.
-    """
-
-    def __init__(self, dispatcher: CallDispatcher, submitted: SubmittedCall) -> None:
-        self.id = submitted.id
-        self.call = submitted.call
-        self._dispatcher = dispatcher
-        self._submitted = submitted
-
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return self._submitted.future.done()
+class AsyncPendingCall(Pending):
+    """A call that was submitted. See `Pending` for its attributes."""
 
     async def result(self, timeout_s: float | None = None) -> ToolResult:
         """As `PendingCall.result`."""

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tarsy_tasks.agent.dispatcher import CallDispatcher
-from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
+from tarsy_tasks.agent.pending import Pending
+from tarsy_tasks.agent.submitted import Arguments, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.agent.waiting import block
 from tarsy_tasks.models import ToolCall, ToolResult
@@ -19,23 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["PendingCall", "ToolExecutor"]
 
 
-class PendingCall:
-    """A call that was submitted.
-
-    Attributes:
-        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
-        call: The call itself.
-    """
-
-    def __init__(self, dispatcher: CallDispatcher, submitted: SubmittedCall) -> None:
-        self.id = submitted.id
-        self.call = submitted.call
-        self._dispatcher = dispatcher
-        self._submitted = submitted
-
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return self._submitted.future.done()
+class PendingCall(Pending):
+    """A call that was submitted. See `Pending` for its attributes."""
 
     def result(self, timeout_s: float | None = None) -> ToolResult:
         """Wait for the answer.
