@@ -117,7 +117,7 @@ class CallDispatcher:
         )
         message = (call.server, call.tool, call.arguments, info.model_dump(exclude_none=True))
         try:
-            self._publisher.publish(call.id, "tarsy.call_tool", message, call.deadline)
+            self._publisher.publish(listener, call.id, "tarsy.call_tool", message, call.deadline)
         except BaseException:
             listener.forget(call.id, call.future)
             # Redis may have taken it just as the connection broke; and the key must not belong to a call never sent.

@@ -75,7 +75,7 @@ class ToolLister:
         task_id = listener.new_id()
         future = listener.expect(task_id, read_listing, deadline)
         try:
-            self._publisher.publish(task_id, "tarsy.list_tools", (server,), deadline)
+            self._publisher.publish(listener, task_id, "tarsy.list_tools", (server,), deadline)
         except BaseException:
             listener.forget(task_id, future)
             raise

@@ -43,22 +43,26 @@ class Publisher:
 
     @property
     def listener(self) -> ReplyListener:
-        """Where answers to what is published arrive. Its clock is set once it is subscribed."""
+        """Receives the answers to what is published."""
         return listener_of(self.app)
 
     def subscribe(self, deadline: float) -> ReplyListener:
-        """The listener, once answers can arrive.
+        """The listener, once answers can arrive and its clock is set.
 
         Raises:
             BrokerUnavailable: Redis did not answer before the deadline, or refuses this user.
         """
-        self.listener.wait_until_subscribed(seconds_until(deadline))
-        return self.listener
+        listener = self.listener
+        listener.wait_until_subscribed(seconds_until(deadline))
+        return listener
 
-    def publish(self, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float) -> None:
-        """Publish a task to the queue of the server that its arguments begin with. Call `subscribe` first.
+    def publish(
+        self, listener: ReplyListener, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
+    ) -> None:
+        """Publish a task to the queue of the server that its arguments begin with.
 
         Args:
+            listener: From `subscribe`.
             deadline: Monotonic time until when to try.
 
         Raises:
@@ -70,7 +74,7 @@ class Publisher:
         message = amqp.as_task_v2(
             task_id, task, args=arguments, argsrepr=f"{server}.{tool}" if tool else server, kwargsrepr="{}"
         )
-        message.headers["garbage_at"] = self.listener.clock.now() + seconds_until(deadline) + _GARBAGE_S
+        message.headers["garbage_at"] = listener.clock.now() + seconds_until(deadline) + _GARBAGE_S
         pool: Any = self.app.producer_pool
         errors = connection_errors()
         may_have_run = False

@@ -4,6 +4,7 @@ Owns the classification; the texts for agents are where the errors are raised.
 """
 
 import time
+from functools import cache
 from socket import gaierror
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ __all__ = ["RETRY_WAIT_S", "connection_errors", "is_refusal", "may_have_been_sen
 RETRY_WAIT_S = 0.2
 
 
+@cache
 def connection_errors() -> tuple[type[Exception], ...]:
     """What Celery, kombu and redis-py raise when Redis cannot be reached, or refuses a command."""
     from kombu.exceptions import LimitExceeded, OperationalError

@@ -32,7 +32,8 @@ def wait_for(future: "Future[T]", deadline: float) -> Waits[T]:
 
 def seconds_until(deadline: float) -> float:
     """Seconds until a monotonic time; 0 when it has passed."""
-    return max(0.0, deadline - time.monotonic())
+    left_s = deadline - time.monotonic()
+    return left_s if left_s > 0 else 0.0
 
 
 def block(waits: Waits[T]) -> T:
