@@ -1,4 +1,4 @@
-"""A synchronous agent: list the tools, call one, print its result. Run it beside `tarsy-tasks up`.
+"""A synchronous agent: list the tools, call one, print the result. Start `tarsy-tasks up` first.
 
 python examples/agent.py SERVER.TOOL '{"argument": "value"}'
 """

@@ -1,4 +1,4 @@
-"""An asyncio agent that makes many calls at once. Run it beside `tarsy-tasks up`.
+"""An asyncio agent: make many calls at once, count how they ended. Start `tarsy-tasks up` first.
 
 python examples/async_agent.py SERVER.TOOL '{"argument": "value"}' 20
 """

@@ -215,7 +215,7 @@ def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer
     Args:
         redis: A redis-py client.
     """
-    from tarsy_tasks.broker.pipelines import execute_reading
+    from tarsy_tasks.broker.key_types import execute_reading
 
     names = list(servers)
     pipeline = redis.pipeline(transaction=False)

@@ -77,9 +77,11 @@ class TarsyApp(Celery):
     Attributes:
         mcp_config: The servers, read from the file on first use.
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
+        worker_context: In a worker whose pool has started, its `WorkerContext`.
     """
 
     worker_instance: str = ""
+    worker_context: Any = None
 
     @cached_property
     def mcp_config(self) -> Config:

@@ -47,7 +47,7 @@ def load_celeryconfig(directory: Path) -> dict[str, Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigError(f"{path}: cannot be executed: {type(error).__name__}: {error}. Mend or remove it.") from error
+        raise ConfigError(f"{path}: cannot be executed: {type(error).__name__}: {error}. Fix or remove it.") from error
     return {
         name: value
         for name, value in vars(module).items()
@@ -103,7 +103,7 @@ def _mask_log_of_beat(sender: Any, **_: Any) -> None:
 
 
 def _mask_log(app: TarsyApp) -> None:
-    """Of a process that calls no server."""
+    """In a process that calls no server."""
     from tarsy_tasks.worker import maskers
     from tarsy_tasks.worker.reporting import log_masking
 
@@ -113,7 +113,7 @@ def _mask_log(app: TarsyApp) -> None:
 
 @import_modules.connect
 def _serve_metrics(sender: Any, **_: Any) -> None:
-    """Flower loads an application's modules this way, too, as a command of Celery's command line."""
+    """Flower loads modules like this too: it is a command of Celery's command line."""
     context = click.get_current_context(silent=True)
     if isinstance(sender, TarsyApp) and context is not None and context.info_name == "flower":
         from tarsy_tasks.dashboard import metrics
@@ -121,23 +121,23 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
         _mask_log(sender)
         metrics.serve_metrics(sender)
         if "tarsy_tasks.dashboard.installation" not in sys.modules:
-            logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")
+            logger.warning("this Flower has no MCP pages; start it with `tarsy-tasks flower` to get them")
 
 
 @after_setup_logger.connect
 def _log_one_line_a_call(**_: Any) -> None:
-    """The line that says how a call ended is enough; a second one for its arrival costs as much again."""
+    """One log line per call, when it ends; a second one on its arrival would double the cost."""
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
 
 
 def __getattr__(name: str) -> Any:
-    """`app`, made on first use: whoever imports a constant from here builds no application."""
+    """`app`, built on first use: importing other names from here builds no application."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     app = build_app(load_celeryconfig(Path.cwd()))
     globals()["app"] = app
     if "celery.worker.control" in sys.modules:
-        # Celery's command line, which sends only the commands that it knows.
+        # Celery's command line sends only control commands that it knows.
         from tarsy_tasks.worker.process import control
 
         control.register()

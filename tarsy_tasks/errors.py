@@ -7,6 +7,7 @@
     ├── OutcomeError        `result.raise_for_outcome()`: the outcome is not `ok`
     ├── PoisonMessage       a message was moved to the dead letters: its worker was lost too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
+        ├── CallRefused     an interceptor refuses the call
         ├── ToolNameError   there is no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
 
@@ -22,6 +23,7 @@ __all__ = [
     "ArgumentsError",
     "BrokerUnavailable",
     "CallError",
+    "CallRefused",
     "ConfigError",
     "OutcomeError",
     "PoisonMessage",
@@ -78,7 +80,7 @@ class OutcomeError(TarsyTasksError):
 
 class PoisonMessage(TarsyTasksError):
     """A message was moved to the dead letters, because each worker that had it was lost. Its argument is the delivery
-    tag, by which `tarsy-tasks poison show` finds the message.
+    tag, by which `tarsy-tasks dead-letters show` finds the message.
     """
 
 
@@ -101,6 +103,18 @@ class CallError(TarsyTasksError):
 
     def __str__(self) -> str:
         return self.text
+
+
+class CallRefused(CallError):
+    """An interceptor refuses a call. Nothing was sent.
+
+    Args:
+        text: Why, and what to do instead. Models read it.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.REFUSED, text)
+        self.args = (text,)
 
 
 class ToolNameError(CallError):

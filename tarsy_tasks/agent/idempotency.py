@@ -9,15 +9,20 @@ import json
 from typing import Any
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.script import Key, script
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = ["Claim", "claim"]
 
-_RELEASE = """
-local claim = redis.call('GET', KEYS[1])
-if claim and string.sub(claim, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then redis.call('DEL', KEYS[1]) end
-"""
+
+@script(
+    """
+    local claimed = redis.call('GET', claim)
+    if claimed and string.sub(claimed, 1, #task_id + 1) == task_id .. ' ' then redis.call('DEL', claim) end
+    """
+)
+def _release(*, claim: Key, task_id: str) -> None: ...
 
 
 class Claim:
@@ -36,7 +41,7 @@ class Claim:
 
     def release(self) -> None:
         """Free the key, because the call never ran and never will: the next call with it is made."""
-        self._redis.eval(_RELEASE, 1, self._name, self.task_id)
+        self._redis.execute_command(*_release.command(claim=self._name, task_id=self.task_id))
 
 
 def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None, key: str, task_id: str) -> Claim:

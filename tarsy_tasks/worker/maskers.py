@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.masking import masker
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import Masker
 
 __all__ = [

@@ -226,7 +226,7 @@ def test_a_script_gives_an_agent_no_right_that_it_has_not(as_user: Any, user: st
         as_user(user).eval(script, 1, keys.UNACKED)
 
 
-def test_a_result_is_for_whoever_knows_its_id(as_user: Any, valkey: Valkey, worker: Worker) -> None:
+def test_a_result_can_be_read_by_who_has_its_id(as_user: Any, valkey: Valkey, worker: Worker) -> None:
     with closing(app_of(valkey, "dev")) as app:
         pending = ToolExecutor(timeout_s=20, app=app).submit(echo())
         assert pending.result().outcome is Outcome.OK
@@ -414,7 +414,7 @@ def acl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_passwords_are_printed_as_digests_and_who_has_none_is_off(tmp_path: Path) -> None:
+def test_passwords_are_digests_and_a_user_without_one_is_off(tmp_path: Path) -> None:
     password = tmp_path / "beat"
     password.write_text("the-password-of-beat\n")
     done = acl("--agent", "sre=desk,vault", TARSY_ACL_SRE="the-password-of-sre", TARSY_ACL_BEAT_FILE=str(password))
@@ -435,9 +435,9 @@ def test_passwords_are_printed_as_digests_and_who_has_none_is_off(tmp_path: Path
         ((), {"TARSY_ACL_WORKER_FILE": "/nowhere"}, "TARSY_ACL_WORKER_FILE"),
         (("--agent", "sre"), {}, "not of the form"),
         (("--agent", "sre=desk,"), {}, "not of the form"),
-        (("--agent", "worker=desk"), {}, "no name for a Redis user"),
-        (("--agent", "sre=desk ~*"), {}, "no id of an MCP server"),
-        (("--agent", "sre=desk\n"), {}, "no id of an MCP server"),
+        (("--agent", "worker=desk"), {}, "cannot be the name of a Redis user"),
+        (("--agent", "sre=desk ~*"), {}, "is not the id of an MCP server"),
+        (("--agent", "sre=desk\n"), {}, "is not the id of an MCP server"),
     ],
 )
 def test_what_can_be_no_rule_is_refused(words: tuple[str, ...], environment: dict[str, str], said: str) -> None:

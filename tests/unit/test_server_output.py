@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import build_masker as build_known_masker
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.transport.server_output import ServerOutput

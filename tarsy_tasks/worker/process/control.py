@@ -1,13 +1,11 @@
-"""What operators can ask of a running worker: `celery -A tarsy_tasks inspect mcp_sessions`, `control mcp_reconnect …`.
+"""Commands of operators for a running worker: `celery -A tarsy_tasks inspect mcp_sessions`, `control mcp_reconnect …`.
 
-Owns the commands and the shape of their answers. The command line must know them, too, so this module is imported there
-and imports nothing of the sessions. The consumer's thread, which takes every message of the worker, runs them: none
-waits for a server longer than half a second, and for the same command again, while that goes on, not at all. What takes
-longer goes on, and `mcp_sessions` shows what came of it.
+Owns the commands and the shape of their answers. They run in the consumer's thread, which takes every message of the
+worker: none waits for a server longer than half a second, and not at all for the same command again while that is in
+progress. What takes longer continues, and `mcp_sessions` shows the result.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
@@ -25,7 +23,7 @@ Reply = dict[str, Any]
 
 
 def register() -> None:
-    """Make the commands known, to a worker or to the command line."""
+    """Register the commands, in a worker or in the command line."""
     one_server: dict[str, Any] = {"type": "control", "args": [("server", str)], "signature": "SERVER"}
     Panel.register(mcp_sessions, type="inspect")
     Panel.register(mcp_reconnect, **one_server)
@@ -39,7 +37,7 @@ def mcp_sessions(state: Any, **_: Any) -> Reply:
 
 
 def mcp_reconnect(state: Any, server: str = "", **_: Any) -> Reply:
-    """Open a new session with an MCP server; the old one is closed when its calls are through."""
+    """Open a new session with an MCP server; the old one is closed when its calls have ended."""
 
     async def reconnect(connection: "ServerConnection") -> Reply:
         await connection.reconnect()
@@ -49,7 +47,7 @@ def mcp_reconnect(state: Any, server: str = "", **_: Any) -> Reply:
 
 
 def mcp_disconnect(state: Any, server: str = "", **_: Any) -> Reply:
-    """Close the session with an MCP server and stay away from it until mcp_reconnect."""
+    """Close the session with an MCP server; no new one is opened until mcp_reconnect."""
 
     async def disconnect(connection: "ServerConnection") -> Reply:
         await connection.disconnect()
@@ -59,7 +57,7 @@ def mcp_disconnect(state: Any, server: str = "", **_: Any) -> Reply:
 
 
 def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
-    """Ask an MCP server for its tools now."""
+    """List the tools of an MCP server again, now."""
 
     async def refresh(connection: "ServerConnection") -> Reply:
         before, now = await connection.refresh()
@@ -72,10 +70,6 @@ def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
     return _run(state, server, refresh)
 
 
-_latest: dict[str, tuple[str, "Future[Reply]"]] = {}
-"""The last command for each server, by name, and how it goes. There is one worker a process."""
-
-
 def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[Any, Any, Reply]]) -> Reply:
     connections = _connections(state)
     connection = connections.get(server) if isinstance(server, str) else None
@@ -83,11 +77,11 @@ def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[
         served = ", ".join(connections) or "none"
         what = f"this worker has no MCP server `{server!s:.100}`" if server else "name an MCP server"
         return {"error": f"{what}; it serves: {served}"}
-    latest = _latest.get(server)
+    latest = state.consumer.pool.commands.get(server)
     if latest is not None and latest[0] == act.__name__ and not latest[1].done():
         return {"ok": {"done": False, **_describe(connection)}}
     future = state.consumer.pool.loop.submit(act(connection))
-    _latest[server] = act.__name__, future
+    state.consumer.pool.commands[server] = act.__name__, future
     try:
         found = future.result(_WAIT_S)
     except TimeoutError:

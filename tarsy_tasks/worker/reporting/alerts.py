@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord
 
 __all__ = ["Alert", "note_command", "pass_on", "subscribe"]
@@ -34,78 +35,91 @@ _RECOVERY_S = 25
 _LONGEST_RECOVERY_S = 900
 _RELAPSES_S = 3600
 
-_NOTE = """
--- Notes what one worker saw; returns the alert that this gives, or false.
--- KEYS state, stream; ARGV worker, healthy, alert as JSON, seconds: observation, recovery, longest recovery, relapses,
--- state, stream; length of the stream, id of the alert, seconds until an illness is confirmed
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000
-local state = redis.call('HGETALL', KEYS[1])
-local known, healthy = {}, false
-redis.call('HSET', KEYS[1], 'seen:' .. ARGV[1], ARGV[2] .. ' ' .. string.format('%.3f', now))
-for i = 1, #state, 2 do
-    known[state[i]] = state[i + 1]
-    local worker = string.match(state[i], '^seen:(.*)$')
-    if worker and worker ~= ARGV[1] then
-        local verdict, at = string.match(state[i + 1], '^([01]) ([%d.]+)$')
-        if not tonumber(at) or now - at > tonumber(ARGV[4]) then
-            redis.call('HDEL', KEYS[1], state[i])
-        elseif verdict == '1' then
-            healthy = true
+
+# Returns the alert that this gives, or nothing.
+@script(
+    NOW,
+    constants(
+        record_ttl_s=RECORD_TTL_S,
+        confirmed_s=_CONFIRMED_S,
+        recovery_s=_RECOVERY_S,
+        longest_recovery_s=_LONGEST_RECOVERY_S,
+        relapses_s=_RELAPSES_S,
+        state_ttl_s=_STATE_TTL_S,
+        stream_ttl_s=_STREAM_TTL_S,
+        stream_length=_STREAM_LENGTH,
+    ),
+    """
+    local kind = redis.call('TYPE', state_key).ok
+    if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', state_key) end
+    local state = redis.call('HGETALL', state_key)
+    local known, healthy = {}, false
+    redis.call('HSET', state_key, 'seen:' .. worker, (is_healthy and '1' or '0') .. ' ' .. string.format('%.3f', now))
+    for i = 1, #state, 2 do
+        known[state[i]] = state[i + 1]
+        local other = string.match(state[i], '^seen:(.*)$')
+        if other and other ~= worker then
+            local verdict, at = string.match(state[i + 1], '^([01]) ([%d.]+)$')
+            if not tonumber(at) or now - at > record_ttl_s then
+                redis.call('HDEL', state_key, state[i])
+            elseif verdict == '1' then
+                healthy = true
+            end
         end
     end
-end
-healthy = healthy or ARGV[2] == '1'
-redis.call('EXPIRE', KEYS[1], ARGV[8])
--- Sent again, because the connection was lost before the reply.
-if known.given_id == ARGV[11] then return known.given end
+    healthy = healthy or is_healthy
+    redis.call('EXPIRE', state_key, state_ttl_s)
+    -- Sent again, because the connection was lost before the reply.
+    if known.given_id == alert_id then return known.given end
 
-local said = known.said
-local since = tonumber(known.since) or now
-local relapses = tonumber(known.relapses) or 0
-if said ~= 'healthy' and said ~= 'unhealthy' then
+    local said = known.said
+    local since = tonumber(known.since) or now
+    local relapses = tonumber(known.relapses) or 0
+    if said ~= 'healthy' and said ~= 'unhealthy' then
+        if healthy then
+            redis.call('HSET', state_key, 'said', 'healthy', 'since', now)
+            return false
+        end
+    elseif healthy == (said == 'healthy') then
+        redis.call('HDEL', state_key, 'well')
+        return false
+    end
+    local verdict = 'unhealthy'
     if healthy then
-        redis.call('HSET', KEYS[1], 'said', 'healthy', 'since', now)
-        return false
+        local well = tonumber(known.well)
+        if not well then
+            redis.call('HSET', state_key, 'well', now)
+            return false
+        end
+        local wanted = math.min(recovery_s * 2 ^ math.min(math.max(0, relapses - 1), 16), longest_recovery_s)
+        if now - well < wanted then return false end
+        verdict = 'healthy'
+    else
+        local ill = tonumber(known.ill)
+        if not ill or now - ill > record_ttl_s then
+            redis.call('HSET', state_key, 'ill', now)
+            return false
+        end
+        if now - ill < confirmed_s then return false end
+        relapses = now - (tonumber(known.relapsed) or 0) > relapses_s and 1 or relapses + 1
+        redis.call('HSET', state_key, 'relapsed', now)
     end
-elseif healthy == (said == 'healthy') then
-    redis.call('HDEL', KEYS[1], 'well')
-    return false
-end
-local verdict = 'unhealthy'
-if healthy then
-    local well = tonumber(known.well)
-    if not well then
-        redis.call('HSET', KEYS[1], 'well', now)
-        return false
-    end
-    local wanted = math.min(ARGV[5] * 2 ^ math.min(math.max(0, relapses - 1), 16), tonumber(ARGV[6]))
-    if now - well < wanted then return false end
-    verdict = 'healthy'
-else
-    local ill = tonumber(known.ill)
-    if not ill or now - ill > tonumber(ARGV[4]) then
-        redis.call('HSET', KEYS[1], 'ill', now)
-        return false
-    end
-    if now - ill < tonumber(ARGV[12]) then return false end
-    relapses = now - (tonumber(known.relapsed) or 0) > tonumber(ARGV[7]) and 1 or relapses + 1
-    redis.call('HSET', KEYS[1], 'relapsed', now)
-end
-redis.call('HDEL', KEYS[1], 'well', 'ill')
-redis.call('HSET', KEYS[1], 'said', verdict, 'since', now, 'relapses', relapses)
-local alert = cjson.decode(ARGV[3])
-alert.status, alert.at, alert.lasted_s, alert.relapses = verdict, now, now - since, math.max(0, relapses - 1)
-local text = cjson.encode(alert)
-kind = redis.call('TYPE', KEYS[2]).ok
-if kind ~= 'stream' and kind ~= 'none' then redis.call('DEL', KEYS[2]) end
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[10], '*', 'alert', text)
-redis.call('EXPIRE', KEYS[2], ARGV[9])
-redis.call('HSET', KEYS[1], 'given_id', ARGV[11], 'given', text)
-return text
-"""
+    redis.call('HDEL', state_key, 'well', 'ill')
+    redis.call('HSET', state_key, 'said', verdict, 'since', now, 'relapses', relapses)
+    local alert = cjson.decode(draft)
+    alert.status, alert.at, alert.lasted_s, alert.relapses = verdict, now, now - since, math.max(0, relapses - 1)
+    local text = cjson.encode(alert)
+    kind = redis.call('TYPE', stream).ok
+    if kind ~= 'stream' and kind ~= 'none' then redis.call('DEL', stream) end
+    redis.call('XADD', stream, 'MAXLEN', '~', stream_length, '*', 'alert', text)
+    redis.call('EXPIRE', stream, stream_ttl_s)
+    redis.call('HSET', state_key, 'given_id', alert_id, 'given', text)
+    return text
+    """,
+    known={"stream": keys.ALERTS},
+    grows=True,
+)
+def _note(*, state_key: Key, worker: str, is_healthy: bool, draft: str, alert_id: str) -> bytes | None: ...
 
 
 class Alert(BaseModel):
@@ -172,24 +186,12 @@ def note_command(record: HealthRecord) -> tuple[Any, ...]:
     draft: dict[str, Any] = {"v": 1, "id": str(uuid.uuid4()), "server": record.server, "worker": record.worker}
     if record.error is not None:
         draft["error"] = record.error
-    return (
-        "EVAL",
-        _NOTE,
-        2,
-        keys.alert_state_key(record.server),
-        keys.ALERTS,
-        record.worker,
-        int(record.healthy),
-        json.dumps(draft),
-        RECORD_TTL_S,
-        _RECOVERY_S,
-        _LONGEST_RECOVERY_S,
-        _RELAPSES_S,
-        _STATE_TTL_S,
-        _STREAM_TTL_S,
-        _STREAM_LENGTH,
-        draft["id"],
-        _CONFIRMED_S,
+    return _note.command(
+        state_key=keys.alert_state_key(record.server),
+        worker=record.worker,
+        is_healthy=record.healthy,
+        draft=json.dumps(draft),
+        alert_id=draft["id"],
     )
 
 

@@ -9,7 +9,7 @@ together, `tarsy_tasks.health` says; what changed in the tools, `tool_changes`.
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -29,7 +29,6 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
 from tarsy_tasks.telemetry.history import build_count, health_numbers
-from tarsy_tasks.worker.process.bulkhead import bulkhead
 from tarsy_tasks.worker.reporting import alerts
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -116,6 +115,7 @@ class HealthChecks:
         loop: Where they live.
         redis: A redis-py client of the result backend.
         worker: Name of this worker.
+        limit_of: Gives how many calls of a server run here at once.
     """
 
     def __init__(
@@ -125,7 +125,9 @@ class HealthChecks:
         redis: Any,
         *,
         worker: str,
+        limit_of: Callable[[str], int | None],
     ) -> None:
+        self._limit_of = limit_of
         self._loop = loop
         self._redis = redis
         self._exchange = RedisExchange(redis.connection_pool)
@@ -282,7 +284,7 @@ class HealthChecks:
             server_info=connection.masker.mask(session.server_info) if session else None,
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_held,
-            max_concurrency=bulkhead.limit(connection.server.name),
+            max_concurrency=self._limit_of(connection.server.name),
         )
 
     def _write(self, records: Mapping[str, HealthRecord]) -> None:
@@ -390,6 +392,7 @@ class HealthStep(bootsteps.StartStopStep):
             worker.pool.loop,
             worker.app.backend.client,
             worker=worker.hostname,
+            limit_of=worker.pool.limit_of,
         )
         self._checks.start()
         _running.append(self._checks)

@@ -15,7 +15,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tarsy_tasks.worker.reporting import alerts
-from tarsy_tasks.worker.reporting.call_metrics import call_metrics
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.liveness_files import LivenessFiles
 from tarsy_tasks.worker.reporting.metrics_server import MetricsServer
 from tarsy_tasks.worker.reporting.session_events import Event, SessionWatch, alert_event
@@ -43,11 +43,12 @@ class Reporting:
         self._consumer = consumer
         self._redis = consumer.app.backend.client
         self._connections: Mapping[str, ServerConnection] = consumer.pool.connections
+        self._metrics: CallMetrics = consumer.app.worker_context.metrics
         self._instance = consumer.app.worker_instance
         self._events: queue.Queue[Event | None] = queue.Queue(_EVENTS_LIMIT)
         self._watch = SessionWatch(self._connections)
         self._beats = LivenessFiles(consumer.hostname, consumer.pool.loop)
-        self._server = MetricsServer(self._redis, self._connections)
+        self._server = MetricsServer(self._redis, self._connections, self._metrics)
         self._webhook = open_webhook()
         self._unsubscribe = [alerts.subscribe(self._queue_alert)]
         if self._webhook is not None:
@@ -110,7 +111,7 @@ class Reporting:
 
     def _flush(self) -> None:
         try:
-            call_metrics.flush(self._redis, self._instance, self._connections)
+            self._metrics.flush(self._redis, self._instance, self._connections)
         except (RedisError, OSError) as error:
             logger.warning("the metrics were not written to Redis: %s", error)
         except Exception:

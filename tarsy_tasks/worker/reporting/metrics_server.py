@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.health_records import read_health
 from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
-from tarsy_tasks.worker.reporting.call_metrics import call_metrics
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, State
 
 __all__ = ["MetricsServer"]
@@ -30,15 +30,16 @@ class MetricsServer:
     Args:
         redis: A client of the database that health records are in.
         connections: The servers of this worker.
+        metrics: What it has counted.
     """
 
-    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection]) -> None:
+    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> None:
         settings = load_settings()
         self._server: Any = None
         if not settings.metrics_port:
             return
         registry = CollectorRegistry()
-        registry.register(_WorkerCollector(redis, connections))
+        registry.register(_WorkerCollector(redis, connections, metrics))
         where = f"{settings.metrics_host}:{settings.metrics_port}"
         try:
             self._server, _ = start_http_server(settings.metrics_port, settings.metrics_host, registry)
@@ -60,9 +61,10 @@ class MetricsServer:
 
 
 class _WorkerCollector:
-    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection]) -> None:
+    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> None:
         self._redis = redis
         self._connections = connections
+        self._metrics = metrics
 
     def describe(self) -> list[Metric]:
         return []
@@ -74,7 +76,7 @@ class _WorkerCollector:
         for server, connection in self._connections.items():
             connected.add_metric([server], float(connection.state is State.CONNECTED))
         yield connected
-        yield from build_metric_families(call_metrics.snapshot())
+        yield from build_metric_families(self._metrics.snapshot())
         try:
             yield from build_health_families(read_health(self._redis, self._connections))
         except RedisError as error:

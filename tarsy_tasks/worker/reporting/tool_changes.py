@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError, WatchError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
 from tarsy_tasks.catalogue import (
     CATALOGUE_TTL_S,
@@ -144,7 +145,7 @@ def _shorten(changes: ToolDiff) -> str:
 
 
 class Approvals:
-    """Lets only tools through that are as they were approved. Safe to share between threads.
+    """Lets only tools through that are as they were approved.
 
     What was not found approved is looked up at each call, so an approval counts from the next call on.
 
@@ -157,11 +158,11 @@ class Approvals:
         self._known_s = known_s
         self._known: dict[str, tuple[str, float]] = {}
 
-    def require(self, tool: ToolDefinition, redis: Any) -> None:
+    async def require(self, tool: ToolDefinition, redis: AsyncRedisExchange) -> None:
         """Return if the tool is approved, or about to be, because it is seen for the first time.
 
         Args:
-            redis: A redis-py client.
+            redis: On the result backend's database.
 
         Raises:
             CallError: It is not, or Redis did not tell.
@@ -170,8 +171,8 @@ class Approvals:
         if fingerprint == tool.fingerprint and time.monotonic() < known_until:
             return
         try:
-            approved, count = _look_up(tool, redis)
-        except RedisError as error:
+            approved, count = await _look_up(tool, redis)
+        except (RedisError, OSError) as error:
             raise CallError(
                 ErrorCode.SERVER_UNAVAILABLE,
                 f"Whether `{tool.name}` is approved could not be looked up in Redis ({error}). The tool did not run. "
@@ -192,13 +193,10 @@ class Approvals:
             )
 
 
-def _look_up(tool: ToolDefinition, redis: Any) -> tuple[str | None, int]:
+async def _look_up(tool: ToolDefinition, redis: AsyncRedisExchange) -> tuple[str | None, int]:
     """The fingerprint that is approved, empty if it cannot be read; and how many tools of its server are approved."""
     key = keys.approved_tools_key(tool.server)
-    pipeline = redis.pipeline(transaction=False)
-    pipeline.hget(key, tool.tool)
-    pipeline.hlen(key)
-    text, count = pipeline.execute()
+    text, count = await redis.execute(("HGET", key, tool.tool), ("HLEN", key))
     if text is None:
         return None, count
     entry = parse_approved({tool.tool.encode(): text})[tool.tool]

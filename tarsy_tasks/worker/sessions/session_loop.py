@@ -8,7 +8,7 @@ a call.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 __all__ = ["SessionLoop"]
@@ -30,6 +30,18 @@ class SessionLoop:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    async def run_in(self, threads: ThreadPoolExecutor | None, function: Callable[..., T], *args: Any) -> T:
+        """Run a function in a thread, from a coroutine on the loop."""
+        return await self._loop.run_in_executor(threads, function, *args)
+
+    async def run_blocking(self, function: Callable[..., T], /, *args: Any) -> T:
+        """Run a function that blocks in a thread, from a coroutine on the loop."""
+        return await self.run_in(None, function, *args)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop thread, from any thread."""
+        self._loop.call_soon_threadsafe(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Future[None]:
         """Call back on the loop thread after a delay; cancel the future to prevent it."""
