@@ -46,9 +46,10 @@ def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *
     if asked := [name for name in names if name not in listed]:
         with ToolExecutor(asked, timeout_s=timeout_s, app=tarsy_tasks.app) as executor:
             with notes.status("asking the workers"):
-                for tool in executor.list_tools():
-                    found.setdefault(tool.server, []).append(tool)
-            failed = executor.failed_servers()
+                tools = executor.list_tools()
+            for tool in tools:
+                found.setdefault(tool.server, []).append(tool)
+            failed = tools.failed_servers
     ordered = [tool for name in names for tool in found.get(name, [])]
     if as_json:
         print_json({"tools": [tool.model_dump(mode="json") for tool in ordered], "failed_servers": failed})

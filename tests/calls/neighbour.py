@@ -36,7 +36,7 @@ def call_beside_neighbour(tools: ToolExecutor, call: ToolCall) -> ToolResult:
     while True:
         neighbour_s.append(greet_neighbour(tools))
         try:
-            result = pending.result(timeout=0.1)
+            result = pending.result(timeout_s=0.1)
             break
         except ResultTimeout:
             continue

@@ -150,7 +150,7 @@ def test_the_call_after_the_server_forgot_its_session_gets_a_new_one(tools: Tool
 def test_a_worker_ends_in_time_when_a_server_does_not_let_its_session_go(start_worker: StartWorker, port: int) -> None:
     worker = start_worker({"clinging": {"url": f"http://127.0.0.1:{port}/goodbye/clings", "timeouts": BAD_TIMEOUTS}})
     with environment_of(worker):
-        assert ToolExecutor(timeout_s=20).failed_servers() == {}
+        assert ToolExecutor(timeout_s=20).list_tools().failed_servers == {}
     worker.stop(timeout_s=20)
 
 

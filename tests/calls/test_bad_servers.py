@@ -141,8 +141,9 @@ def test_many_calls_of_one_bad_server_end_together(tools: ToolExecutor) -> None:
 
 def test_the_tools_of_a_good_server_are_listed_beside_the_failures_of_the_bad(tools: ToolExecutor) -> None:
     some = ToolExecutor(["neighbour", "exits-at-once", "pages-in-circles"], timeout_s=20)
-    assert {tool.server for tool in some.list_tools()} == {"neighbour"}
-    failed = some.failed_servers()
+    listed = some.list_tools()
+    assert {tool.server for tool in listed} == {"neighbour"}
+    failed = listed.failed_servers
     assert failed.keys() == {"exits-at-once", "pages-in-circles"}
     assert "the licence has expired" in failed["exits-at-once"]
 
@@ -159,7 +160,7 @@ def test_a_worker_ends_in_time_and_leaves_no_process_behind_whatever_its_servers
     ]
     worker = start_worker({f"own-{kind}": _server(kind) for kind in kinds})
     with environment_of(worker):
-        assert ToolExecutor(timeout_s=20).failed_servers() == {}
+        assert ToolExecutor(timeout_s=20).list_tools().failed_servers == {}
     grandchildren = wait_until(lambda: len(found := _grandchildren_of(worker)) == 2 and found, "the grandchildren run")
     worker.stop(timeout_s=20)
     assert [each for each in grandchildren if psutil.pid_exists(each.pid)] == []

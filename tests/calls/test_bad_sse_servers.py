@@ -138,6 +138,6 @@ def test_a_worker_ends_in_time_while_its_event_streams_are_open(start_worker: St
     worker = start_worker({f"own-{kind}": _server(port, f"call/{kind}") for kind in ("echo", "holds-post")})
     with environment_of(worker):
         tools = ToolExecutor(timeout_s=20)
-        assert tools.failed_servers() == {}
+        assert tools.list_tools().failed_servers == {}
     worker.stop(timeout_s=20)
     assert "Traceback" not in worker.log

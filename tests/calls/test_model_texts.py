@@ -50,7 +50,7 @@ def test_the_server_receives_what_the_model_meant_and_the_result_says_what_was_m
 
 def test_the_workers_log_shows_what_was_mended_and_nothing_of_the_arguments(worker: Worker) -> None:
     call("desk.echo", "{'text': 'stands-nowhere-else'}")
-    wait_until(lambda: "arguments mended: almost_json single_quotes" in worker.log, "the repairs in the log")
+    wait_until(lambda: "arguments repaired: almost_json single_quotes" in worker.log, "the repairs in the log")
     assert "stands-nowhere-else" not in worker.log
 
 

@@ -176,7 +176,7 @@ def test_what_a_server_writes_reaches_the_terminal_and_the_log_harmless(worker: 
 
 def test_instructions_are_in_the_prompt_quoted() -> None:
     with ToolExecutor(["loose", "shown"]) as tools:
-        prompt = tools.prompt_section()
+        prompt = tools.list_tools().prompt_section()
     assert "## loose\n> Look first.\n>\n> # No heading of ours\n\n- `loose.act()`" in prompt
     assert "## shown\n> Ask before you act.\n> ## Tools of mine\n\n- `shown.look()`" in prompt
 

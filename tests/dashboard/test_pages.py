@@ -51,7 +51,7 @@ def call(name: str, arguments: dict[str, Any]) -> str:
     """Make a call; its task's id."""
     with ToolExecutor(timeout_s=30, agent_id="sre", run_id="r7") as tools:
         pending = tools.submit(ToolCall(id="call_1", name=name, arguments=arguments))
-        assert pending.result(timeout=30).outcome in (Outcome.OK, Outcome.TOOL_ERROR)
+        assert pending.result(timeout_s=30).outcome in (Outcome.OK, Outcome.TOOL_ERROR)
         return pending.id
 
 

@@ -280,6 +280,6 @@ def test_while_redis_is_away_the_catalogue_answers_with_what_it_knows(caplog: py
         catalogue = ToolCatalogue([SERVER], app=app, max_age_s=0)
         assert catalogue.is_mcp_tool("desk.a")
     assert catalogue.is_mcp_tool("desk.a")
-    assert "the tools are those that were read before: Redis could not be reached" in caplog.text
+    assert "the catalogue cannot be read, so tools read earlier are used: Redis could not be reached" in caplog.text
     with pytest.raises(BrokerUnavailable):
         catalogue.refresh()

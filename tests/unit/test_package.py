@@ -1,6 +1,7 @@
 """The package as a whole: what importing it costs, what it offers, and that its map is true."""
 
 import ast
+import pickle
 import subprocess
 import sys
 import traceback
@@ -65,12 +66,18 @@ def test_the_public_names_are_these() -> None:
         "AsyncPendingCall",
         "AsyncToolExecutor",
         "Attachment",
+        "BrokerUnavailable",
+        "ConfigError",
         "ErrorCode",
         "Outcome",
+        "OutcomeError",
         "PendingCall",
+        "ResultTimeout",
+        "TarsyTasksError",
         "ToolCall",
         "ToolDefinition",
         "ToolExecutor",
+        "ToolList",
         "ToolResult",
         "app",
         "mask_text",
@@ -101,9 +108,10 @@ def test_every_error_is_in_the_tree_and_survives_the_queue() -> None:
         assert issubclass(kind, errors.TarsyTasksError)
         assert name in (errors.__doc__ or "")
         has_code = issubclass(kind, errors.CallError) and kind is not errors.CallRefused
-        arguments = (ErrorCode.TOOL_ERROR, "text") if has_code else ("text",)
-        again = kind(*kind(*arguments).args)
-        assert str(again) == "text"
+        first = kind(*((ErrorCode.TOOL_ERROR, "text") if has_code else ("text",)))
+        for again in (kind(*first.args), pickle.loads(pickle.dumps(first))):
+            assert str(again) == "text"
+            assert vars(again) == vars(first)
 
 
 def test_every_error_code_is_documented_with_its_outcome() -> None:

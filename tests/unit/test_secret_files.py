@@ -201,6 +201,6 @@ def test_the_worker_s_own_secrets_may_come_from_files(tmp_path: Path, monkeypatc
     with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK_FILE: .*none does not exist; mount the secret there"):
         load_settings()
     monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "redis"))
-    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK: not understood") as caught:
+    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK: not valid") as caught:
         load_settings()
     assert SECRET not in str(caught.value)
