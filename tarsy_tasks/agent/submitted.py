@@ -1,4 +1,4 @@
-"""What an executor keeps of a call, and of a request for a server's tools, until it is answered."""
+"""A call from the moment an agent asks for it until it is answered."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,9 +8,9 @@ from typing import Any
 
 from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
-from tarsy_tasks.models import ToolCall, ToolListing, ToolResult
+from tarsy_tasks.models import ToolCall, ToolResult
 
-__all__ = ["Arguments", "SubmittedCall", "SubmittedListing", "build_call", "build_calls", "encode_arguments"]
+__all__ = ["Arguments", "SubmittedCall", "build_call", "build_calls", "encode_arguments"]
 
 Arguments = Mapping[str, Any] | str | None
 """A mapping, or the text that a model wrote."""
@@ -25,10 +25,9 @@ class SubmittedCall:
         deadline: Monotonic time after which nobody waits.
         server: Id of the server; empty if it is not known.
         tool: Name of the tool, as far as it is known here.
-        future: Resolves to the `ToolResult`.
         id: The task id; empty for a call that was not sent.
         claim: Of the call's idempotency key, if it has one.
-        sent_at: When it was sent, in seconds since the epoch by the clock of Redis.
+        sent_at: In seconds since the epoch by the clock of Redis.
         is_recorded: The audit has its entry.
     """
 
@@ -50,15 +49,6 @@ class SubmittedCall:
 
     def seconds_left(self) -> float:
         return seconds_until(self.deadline)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SubmittedListing:
-    """A request for the tools of one server; `future` resolves to the listing, or raises `CallError`."""
-
-    id: str
-    server: str
-    future: "Future[ToolListing]"
 
 
 def build_call(call: ToolCall | str, arguments: Arguments = None) -> ToolCall:
