@@ -114,23 +114,16 @@ class AsyncToolExecutor(BaseExecutor):
         Returns:
             Why it could not be sent, or None.
         """
-        try:
-            await wait_in_loop(sending, call.deadline)
-        except BrokerUnavailable as error:
-            return error
-        except TimeoutError:
-            if sending.cancel():
-                return self._dispatcher.give_up(call)
-        else:
-            return None
-        try:
-            await wait_in_loop(sending, call.deadline + _SENDING_S)
-        except BrokerUnavailable as error:
-            return error
-        except TimeoutError:
-            self._withdraw_when_sent(call, sending)
-            return self._dispatcher.unreachable(may_have_run=True)
-        return None
+        for deadline in (call.deadline, call.deadline + _SENDING_S):
+            try:
+                return await wait_in_loop(sending, deadline)
+            except BrokerUnavailable as error:
+                return error
+            except TimeoutError:
+                if sending.cancel():
+                    return self._dispatcher.give_up(call)
+        self._withdraw_when_sent(call, sending)
+        return self._dispatcher.unreachable(may_have_run=True)
 
     def _withdraw_when_sent(self, call: SubmittedCall, sending: "Future[None]") -> None:
         """Withdraw a call that nobody waits for any more, also when it is being sent just now."""
