@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self
 
 from tarsy_tasks.agent import results
@@ -49,9 +48,7 @@ class AsyncToolExecutor(BaseExecutor):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -49,20 +49,12 @@ class CallDispatcher:
         return time.monotonic() + self.timeout_s
 
     def prepare(self, calls: Iterable[ToolCall]) -> list[SubmittedCall]:
-        """Calls to be sent, with one deadline for all.
-
-        Raises:
-            ValueError: The arguments of one hold something that is not JSON.
-        """
+        """Calls to be sent, with one deadline for all."""
         deadline = self.deadline()
         return [SubmittedCall(call, encode_arguments(call), deadline, *_split(call.name)) for call in calls]
 
     def send(self, call: SubmittedCall) -> None:
-        """Enqueue a call. A call that cannot be right is answered at once, without a message.
-
-        Raises:
-            BrokerUnavailable: Redis could not be reached before the deadline.
-        """
+        """Enqueue a call. A call that cannot be right is answered at once, without a message."""
         try:
             call.server, call.tool = self.selection.resolve(call.call.name)
             listener = self.publisher.subscribe(call.deadline)
@@ -102,11 +94,7 @@ class CallDispatcher:
             raise
 
     def send_all(self, calls: Iterable[SubmittedCall]) -> list[BrokerUnavailable | None]:
-        """Enqueue calls one after the other.
-
-        Returns:
-            For each call, why it could not be enqueued, or None.
-        """
+        """Enqueue calls one after the other. For each call, why it could not be enqueued, or None."""
         errors: list[BrokerUnavailable | None] = []
         for call in calls:
             try:
@@ -125,10 +113,7 @@ class CallDispatcher:
         """Wait for the answers to calls. Those that have none at their deadline are withdrawn.
 
         Args:
-            errors: For each call, why it could not be enqueued, or None.
-
-        Raises:
-            BrokerUnavailable: No call at all could be enqueued.
+            errors: For each call, why it could not be enqueued, or None. If none could be, the first is raised.
         """
         if errors and errors[0] is not None and all(errors):
             raise errors[0]
@@ -145,21 +130,18 @@ class CallDispatcher:
         wait_s = _WITHDRAW_S
         final: list[ToolResult] = []
         for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, ToolResult):
+                final.append(answer)
+                continue
             try:
-                final.append(
-                    answer if isinstance(answer, ToolResult) else await wait(answer, time.monotonic() + wait_s)
-                )
+                final.append(await wait(answer, time.monotonic() + wait_s))
             except TimeoutError:
                 wait_s = 0.0  # Redis hangs: the others do not wait as well
                 final.append(self._no_answer(call))
         return final
 
     async def wait_for_one(self, call: SubmittedCall, timeout_s: float | None, wait: Wait) -> ToolResult:
-        """Wait for the answer to a call.
-
-        Raises:
-            ResultTimeout: `timeout_s` passed before the call's deadline.
-        """
+        """Wait for the answer to a call. Raises `ResultTimeout` if `timeout_s` passes before its deadline."""
         if timeout_s is not None and timeout_s < call.seconds_left():
             try:
                 return await wait(call.future, time.monotonic() + timeout_s)
@@ -178,18 +160,14 @@ class CallDispatcher:
         Args:
             is_cancelled: The agent cancelled it; else its deadline has passed.
             retry_for_s: How long to try again while Redis is away.
-
-        Returns:
-            How it ended. Redis can hang, so bound the wait for it.
         """
         app = self.publisher.app
 
         def withdraw_now() -> ToolResult:
+            retrying = retry_until(time.monotonic() + retry_for_s)
             try:
-                retrying = retry_until(time.monotonic() + retry_for_s)
-                return self._conclude(
-                    call, retrying(withdraw, app, call.id, call.server, is_shared=call.is_shared), is_cancelled
-                )
+                found = retrying(withdraw, app, call.id, call.server, is_shared=call.is_shared)
+                return self._conclude(call, found, is_cancelled)
             except Exception:
                 return self._no_answer(call)
 
@@ -227,11 +205,7 @@ class CallDispatcher:
         return _answer(call, error, duration_s)
 
     def cancel(self, call: SubmittedCall) -> None:
-        """Cancel a call: in its queue, or in the MCP server if it runs. Its answer says which.
-
-        Raises:
-            BrokerUnavailable: Redis could not be reached.
-        """
+        """Cancel a call: in its queue, or in the MCP server if it runs. Its answer says which."""
         if not call.id or call.future.done():
             return
         try:

@@ -5,7 +5,6 @@ knows how they end.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tarsy_tasks.agent.dispatcher import CallDispatcher
@@ -117,9 +116,7 @@ class ToolExecutor(BaseExecutor):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

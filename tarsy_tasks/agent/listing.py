@@ -41,11 +41,7 @@ class ToolLister:
         self._timeout_s = timeout_s
 
     def send(self, deadline: float) -> list[ListRequest]:
-        """Ask workers for the tools of each server.
-
-        Raises:
-            BrokerUnavailable: Redis could not be reached before the deadline, or this user may ask for no server.
-        """
+        """Ask workers for the tools of each server. Raises if this user can ask for no server."""
         requests: list[ListRequest] = []
         refused: list[BrokerUnavailable] = []
         for server in self._selection.servers:

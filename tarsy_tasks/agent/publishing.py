@@ -47,11 +47,7 @@ class Publisher:
         return listener_of(self.app)
 
     def subscribe(self, deadline: float) -> ReplyListener:
-        """The listener, once answers can arrive and its clock is set.
-
-        Raises:
-            BrokerUnavailable: Redis did not answer before the deadline, or refuses this user.
-        """
+        """The listener, once answers can arrive and its clock is set. Raises as `publish` does."""
         listener = self.listener
         listener.wait_until_subscribed(seconds_until(deadline))
         return listener

@@ -47,12 +47,9 @@ class _Wait(NamedTuple):
 class ReplyListener:
     """Receives the stored results of Celery tasks, from its first use until the process ends.
 
-    Args:
-        redis: A redis-py client of the result backend.
-
     Attributes:
-        clock: The clock of that Redis, set before the subscription is announced.
-        redis: That client.
+        clock: The clock of Redis, set before the subscription is announced.
+        redis: A redis-py client of the result backend.
     """
 
     def __init__(self, redis: Any) -> None:
@@ -104,11 +101,7 @@ class ReplyListener:
             self.redis.publish(self._wakes, b"")  # wakes the thread, so that it polls
 
     def wait_until_subscribed(self, timeout_s: float) -> None:
-        """Return once answers can arrive.
-
-        Raises:
-            BrokerUnavailable: Redis did not accept the subscription in time, or refuses this user.
-        """
+        """Return once answers can arrive. Raises if Redis did not accept the subscription in time, or refuses it."""
         if not self._settled.wait(timeout_s):
             raise BrokerUnavailable(
                 f"Redis did not answer within {timeout_s:g} s ({self._failure or 'no connection'}). "

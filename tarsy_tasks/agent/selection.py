@@ -49,11 +49,7 @@ class Selection:
         return not selected or tool in selected
 
     def resolve(self, name: str) -> tuple[str, str]:
-        """The server and the tool that a name means, as far as they can be known without the server's list.
-
-        Raises:
-            ToolNameError: The name, its server or its tool is not one of the selection.
-        """
+        """The server and the tool that a name means, as far as they can be known without the server's list."""
         server, tool = resolve_server(name, self.servers)
         if not self.includes(server, tool):
             selected = ", ".join(f"{server}.{each}" for each in sorted(self.tool_filter[server]))
@@ -66,14 +62,13 @@ class Selection:
 
 
 def find_servers(app: "Celery | None", *, is_needed: bool = False) -> list[str] | None:
-    """Ids of the servers that are configured and enabled; None where this machine has no configuration.
+    """Ids of the servers that are configured and enabled, for the application or else in the configuration file.
 
-    Args:
-        app: The application whose servers they are; None: those of the configuration file.
-        is_needed: Raise where there is no configuration.
+    Returns:
+        None where this machine has no configuration, and none `is_needed`.
 
     Raises:
-        ConfigError: The configuration is wrong.
+        ConfigError: The configuration is wrong, or needed and missing.
     """
     from tarsy_tasks.config import find_config_path, load_config
 
