@@ -51,7 +51,7 @@ class CallDispatcher:
     def prepare(self, calls: Iterable[ToolCall]) -> list[SubmittedCall]:
         """Calls to be sent, with one deadline for all."""
         deadline = self.deadline()
-        return [SubmittedCall(call, encode_arguments(call), deadline, *_split(call.name)) for call in calls]
+        return [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
 
     def send(self, call: SubmittedCall) -> None:
         """Enqueue a call. A call that cannot be right is answered at once, without a message."""
@@ -235,6 +235,9 @@ class CallDispatcher:
         """Record how a call ended that no worker had."""
         if not call.is_recorded:
             call.is_recorded = True
+            if not call.tool:  # the name was not understood
+                *server, call.tool = call.call.name.split(".", 1)
+                call.server = "".join(server)
             audit_of(self.publisher.app).record(call, error, agent_id=self.agent_id, run_id=self.run_id)
 
     def _claim(self, listener: ReplyListener, call: SubmittedCall, task_id: str) -> Claim | None:
@@ -267,9 +270,3 @@ def _read_answer(meta: Meta, call: SubmittedCall) -> ToolResult:
         with suppress(*connection_errors()):
             call.claim.release()
     return result
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Server and tool of a name that is not understood, for the audit."""
-    server, dot, tool = name.partition(".")
-    return (server, tool) if dot else ("", name)

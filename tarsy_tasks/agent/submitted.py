@@ -34,8 +34,8 @@ class SubmittedCall:
     call: ToolCall
     arguments: str | None
     deadline: float
-    server: str
-    tool: str
+    server: str = ""
+    tool: str = ""
     future: "Future[ToolResult]" = field(default_factory=Future["ToolResult"])
     id: str = ""
     claim: Claim | None = None
