@@ -263,7 +263,7 @@ def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None 
 def build_diff(listing: ToolListing, approved: Mapping[str, ApprovedTool | None]) -> ToolDiff:
     """How a listing differs from what was approved. An approval that cannot be read does not count."""
     listed = {tool.tool: tool for tool in listing.tools}
-    added: dict[str, ToolDefinition] = Field(default_factory=dict)
+    added: dict[str, ToolDefinition] = {}
     changed: dict[str, tuple[ToolDefinition | None, ToolDefinition]] = {}
     for name, tool in sorted(listed.items()):
         entry = approved.get(name)

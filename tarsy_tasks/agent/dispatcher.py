@@ -250,13 +250,14 @@ class CallDispatcher:
                 claim, listener.redis, what, agent_id=self.agent_id, key=key, task_id=task_id
             )
         except connection_errors() as error:
+            why = f"Redis could not be reached ({error}). The call was not enqueued."
             if is_refusal(error):
-                raise BrokerUnavailable(
+                why = (
                     f"Redis does not let this user use idempotency keys of the agent `{self.agent_id}` ({error}). The "
                     "call was not enqueued and the tool did not run. A user may use only those of the `agent_id` that "
                     "is its own name (docs/security.md)."
-                ) from error
-            raise BrokerUnavailable(f"Redis could not be reached ({error}). The call was not enqueued.") from error
+                )
+            raise BrokerUnavailable(why) from error
 
 
 def _answer(call: SubmittedCall, error: CallError, duration_s: float = 0.0) -> ToolResult:

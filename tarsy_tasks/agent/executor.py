@@ -135,22 +135,11 @@ class ToolExecutor(BaseExecutor):
         return run(self._lister.wait(self._lister.send(deadline), deadline, wait_in_thread))
 
     def failed_servers(self) -> dict[str, str]:
-        """`failed_servers` of the last `list_tools`: why tools of a server are missing, by server.
-
-        Raises:
-            RuntimeError: `list_tools` was not called yet.
-        """
+        """`ToolList.failed_servers` of the last list. Raises `RuntimeError` before the first `list_tools`."""
         return dict(self._last_list().failed_servers)
 
     def prompt_section(self, *, tools: bool = True) -> str:
-        """`prompt_section` of the last `list_tools`: text for a system prompt about the tools and the failed servers.
-
-        Args:
-            tools: Whether to describe the tools; False for native function calling.
-
-        Raises:
-            RuntimeError: `list_tools` was not called yet.
-        """
+        """`ToolList.prompt_section` of the last list. Raises `RuntimeError` before the first `list_tools`."""
         return self._last_list().prompt_section(tools=tools)
 
     def submit(self, call: ToolCall | str, arguments: Arguments = None) -> PendingCall:

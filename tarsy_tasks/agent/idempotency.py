@@ -28,13 +28,7 @@ def _release(*, claim: Key, task_id: str) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An idempotency key that belongs to one task.
-
-    Attributes:
-        key: In Redis.
-        task_id: The task that the key belongs to.
-        is_new: Nobody used the key before.
-    """
+    """An idempotency key, in Redis, that belongs to the task `task_id`. `is_new`: nobody used it before."""
 
     redis: Any
     key: str
@@ -47,12 +41,7 @@ class Claim:
 
 
 def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None, key: str, task_id: str) -> Claim:
-    """Claim a key for a task, unless it belongs to another task already.
-
-    Args:
-        redis: A redis-py client of the result backend.
-        call: Server, tool and arguments.
-        task_id: The task to be sent if the key is new.
+    """Claim a key for a task and its call (server, tool and arguments), unless it belongs to another task already.
 
     Raises:
         CallError: The key was used for another call.

@@ -5,6 +5,7 @@ Owns the requests, and the last list of an executor.
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tarsy_tasks.agent.publishing import Publisher
@@ -27,33 +28,27 @@ class ListRequest(NamedTuple):
     future: "Future[ToolListing]"
 
 
+@dataclass(eq=False)
 class ToolLister:
-    """Lists the tools of one executor.
+    """Lists the tools of one executor; `last` is the last list."""
 
-    Attributes:
-        last: The last list; None if there is none yet.
-    """
-
-    def __init__(self, publisher: Publisher, selection: Selection, timeout_s: float) -> None:
-        self.last: ToolList | None = None
-        self._publisher = publisher
-        self._selection = selection
-        self._timeout_s = timeout_s
+    publisher: Publisher
+    selection: Selection
+    timeout_s: float
+    last: ToolList | None = None
 
     def send(self, deadline: float) -> list[ListRequest]:
         """Ask workers for the tools of each server. Raises if this user can ask for no server."""
         requests: list[ListRequest] = []
         refused: list[BrokerUnavailable] = []
-        for server in self._selection.servers:
+        for server in self.selection.servers:
             try:
                 if refused and not seconds_until(deadline):
                     raise refused[-1]  # Redis was waited for until the deadline
-                listener = self._publisher.subscribe(deadline)
+                listener = self.publisher.subscribe(deadline)
                 task_id = listener.new_id()
-                future = self._publisher.publish(
-                    listener, task_id, "tarsy.list_tools", (server,), read_listing, deadline
-                )
-                requests.append(ListRequest(server, task_id, future))
+                task = (listener, task_id, "tarsy.list_tools", (server,), read_listing, deadline)
+                requests.append(ListRequest(server, task_id, self.publisher.publish(*task)))
             except BrokerUnavailable as error:
                 failed: Future[ToolListing] = Future()
                 failed.set_exception(error)
@@ -73,16 +68,16 @@ class ToolLister:
                 try:
                     listing = await wait(future, deadline)
                 except TimeoutError:
-                    why = f"no worker answered within {self._timeout_s:g} s; check that a worker serves this server"
+                    why = f"no worker answered within {self.timeout_s:g} s; check that a worker serves this server"
                     failed[server] = why
                     continue
                 except TarsyTasksError as error:
                     failed[server] = str(error)
                     continue
-                tools += [tool for tool in listing.tools if self._selection.includes(server, tool.tool)]
+                tools += [tool for tool in listing.tools if self.selection.includes(server, tool.tool)]
                 if listing.instructions:
                     instructions[server] = listing.instructions
-                selected = self._selection.tool_filter.get(server, frozenset())
+                selected = self.selection.tool_filter.get(server, frozenset())
                 if missing := selected - {tool.tool for tool in listing.tools}:
                     failed[server] = f"it has no tool {', '.join(sorted(missing))}"
         finally:
@@ -92,8 +87,8 @@ class ToolLister:
 
     def drop(self, requests: Iterable[ListRequest]) -> None:
         """Withdraw the requests that were not answered, so that they do not stay in a queue that no worker serves."""
-        app = self._publisher.app
+        app = self.publisher.app
         for server, task_id, future in requests:
             if task_id and not future.done():
-                self._publisher.listener.forget(task_id, future)
+                self.publisher.listener.forget(task_id, future)
                 withdrawal_threads(app).submit(withdraw, app, task_id, server)

@@ -52,11 +52,7 @@ class SubmittedCall:
 
 
 def build_call(call: ToolCall | str, arguments: Arguments = None) -> ToolCall:
-    """The call that an executor's method was asked for: a `ToolCall`, or a name and arguments.
-
-    Raises:
-        ValueError: Neither, or arguments beside a `ToolCall`, which has its own.
-    """
+    """The call that an executor's method was asked for: a `ToolCall`, or a name and arguments."""
     if not isinstance(call, ToolCall):
         return ToolCall(name=call, arguments=arguments)  # pyright: ignore[reportArgumentType] - pydantic copies mappings
     if arguments is not None:
@@ -65,7 +61,7 @@ def build_call(call: ToolCall | str, arguments: Arguments = None) -> ToolCall:
 
 
 def build_calls(calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolCall]:
-    """The calls that `execute_many` was asked for. Raises as `build_call`."""
+    """The calls that `execute_many` was asked for."""
     built: list[ToolCall] = []
     for each in calls:
         if isinstance(each, ToolCall):
@@ -78,11 +74,7 @@ def build_calls(calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolC
 
 
 def encode_arguments(call: ToolCall) -> str | None:
-    """The arguments as text, because kombu's own JSON changes objects that have a key `__type__`.
-
-    Raises:
-        ValueError: They hold something that is not JSON.
-    """
+    """The arguments as text, because kombu's own JSON changes objects that have a key `__type__`."""
     if call.arguments is None or isinstance(call.arguments, str):
         return call.arguments
     try:
