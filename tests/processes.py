@@ -122,10 +122,11 @@ class Worker(ServiceProcess):
         arguments: list[str] | None = None,
         environment: dict[str, str] | None = None,
         name: str = "worker",
+        interceptors: list[str] | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.config_path = directory / "mcp.json"
-        self.config_path.write_text(json.dumps({"mcpServers": servers}))
+        self.config_path.write_text(json.dumps({"mcpServers": servers, "interceptors": interceptors or []}))
         self.environment = {
             **os.environ,
             "TARSY_REDIS_URL": as_user(redis_url, "operator"),
