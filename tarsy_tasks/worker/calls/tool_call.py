@@ -6,6 +6,7 @@ every operation (`execution`, `invocation`).
 
 import asyncio
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -118,7 +119,7 @@ def _read_arguments(arguments: Any, connection: ServerConnection, definition: To
     )
 
 
-def _schema_of(connection: ServerConnection, definition: ToolDefinition) -> dict[str, Any]:
+def _schema_of(connection: ServerConnection, definition: ToolDefinition) -> Mapping[str, Any]:
     """The schema of a tool's arguments, as the server itself has it: without masks."""
     session = connection.session
     own = session.unmasked_schema(definition.tool) if session is not None else None
