@@ -13,7 +13,7 @@ from hypothesis import settings
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import PARTS
 from tests.plants import find_leaks_in_redis, know
-from tests.processes import Worker, environment_of, wait_until
+from tests.processes import Worker, environment_of, read_command, wait_until
 from tests.redis_users import password_of
 from tests.servers import hostile_words, misbehaving_stdio
 from tests.valkey import Valkey
@@ -46,7 +46,7 @@ def redis_url() -> Iterator[str]:
 def _no_process_left() -> Iterator[None]:
     yield
     left = [process for process in psutil.Process().children(recursive=True) if "valkey" not in process.name()]
-    assert not left, f"the suite left processes behind: {[process.cmdline() for process in left]}"
+    assert not left, f"the suite left processes behind: {[read_command(process) for process in left]}"
 
 
 @pytest.fixture(scope="module")

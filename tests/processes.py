@@ -42,6 +42,22 @@ async def turns() -> AsyncGenerator[None]:
         await asyncio.sleep(0.01)
 
 
+def read_command(process: psutil.Process) -> list[str]:
+    """Its command line; empty once it has ended, also while its parent has not waited for it (a zombie)."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # ZombieProcess is one, too
+        return []
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on."""
     import socket
@@ -75,6 +91,10 @@ class ServiceProcess:
             return psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    def find_children(self, argument: str) -> list[psutil.Process]:
+        """Those that were started with this argument."""
+        return [child for child in self.children() if argument in read_command(child)]
 
     def wait_for_log(self, text: str, timeout_s: float = 30.0) -> None:
         def found() -> bool:

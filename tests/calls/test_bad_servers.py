@@ -11,7 +11,7 @@ import pytest
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tests.calls.neighbour import BAD_TIMEOUTS, HEALTHY, call_beside_neighbour, greet_neighbour
 from tests.conftest import StartWorker
-from tests.processes import Worker, environment_of, wait_until
+from tests.processes import Worker, environment_of, is_alive, wait_until
 from tests.servers import misbehaving_stdio
 
 _SCRIPT = Path(misbehaving_stdio.__file__)
@@ -162,7 +162,7 @@ def test_a_worker_ends_in_time_and_leaves_no_process_behind_whatever_its_servers
         assert ToolExecutor(timeout_s=20).failed_servers() == {}
     grandchildren = wait_until(lambda: len(found := _grandchildren_of(worker)) == 2 and found, "the grandchildren run")
     worker.stop(timeout_s=20)
-    assert [each for each in grandchildren if psutil.pid_exists(each.pid)] == []
+    assert [each for each in grandchildren if is_alive(each)] == []
 
 
 def test_a_worker_that_ends_while_it_replaces_a_server_leaves_neither_process_behind(start_worker: StartWorker) -> None:
@@ -177,4 +177,4 @@ def test_a_worker_that_ends_while_it_replaces_a_server_leaves_neither_process_be
 
 
 def _grandchildren_of(worker: Worker) -> list[psutil.Process]:
-    return [process for process in worker.children() if misbehaving_stdio.GRANDCHILD in process.cmdline()]
+    return worker.find_children(misbehaving_stdio.GRANDCHILD)

@@ -16,7 +16,7 @@ import pytest
 
 from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
-from tests.processes import Worker, free_port, wait_until
+from tests.processes import Worker, free_port, is_alive, read_command, wait_until
 from tests.servers import either_era, listening
 
 CREDENTIALS = {"headers": {"X-Team": "${TEAM:-sre}"}, "auth": {"type": "bearer", "token": "${SESAME}"}}
@@ -209,7 +209,7 @@ def test_calls_go_on_after_a_restart_of_the_server(
     else:
         process = _server_process(worker, variant)
         process.kill()
-        wait_until(lambda: not process.is_running(), "the server is gone")
+        wait_until(lambda: not is_alive(process), "the server is gone")
     assert _call(tools, variant, "echo", text="after").content == "after"
 
 
@@ -226,5 +226,5 @@ def test_a_server_that_is_down_is_unavailable_and_back_with_the_first_call_after
 
 def _server_process(worker: Worker, variant: Variant) -> psutil.Process:
     arguments = [either_era.__file__, *variant.options]
-    [process] = [child for child in worker.children() if child.cmdline()[1:] == arguments]
+    [process] = [child for child in worker.children() if read_command(child)[1:] == arguments]
     return process

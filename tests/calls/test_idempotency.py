@@ -136,6 +136,5 @@ def test_a_claim_whose_reply_was_lost_is_made_once(redis_url: str) -> None:
 
 
 def kill_server(worker: Worker, ledger: Ledger) -> None:
-    for child in worker.children():
-        if str(ledger.path) in child.cmdline():
-            child.kill()
+    for child in worker.find_children(str(ledger.path)):
+        child.kill()

@@ -94,7 +94,7 @@ def test_a_server_that_takes_long_to_start_again_is_unhealthy_and_no_alert(
     worker: Worker, app: TarsyApp, client: Any, directory: Path
 ) -> None:
     (directory / "gate").touch()
-    (process,) = (child for child in worker.children() if str(directory / "slow0.ledger") in child.cmdline())
+    (process,) = worker.find_children(str(directory / "slow0.ledger"))
     process.kill()
     process.wait(5)
     worker.wait_for_log("lost MCP server slow0")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
+from tests.processes import DEMO_SERVER, Worker, free_port, is_alive, wait_until
 from tests.servers import listening, misbehaving_stdio, witness_http
 
 BROKEN = {"command": "/no/such/command"}
@@ -24,7 +24,7 @@ def _ended(worker: Worker) -> int:
     """The exit code of a worker that ends by itself, leaving no process behind."""
     children = worker.children()
     code = worker.process.wait(40)
-    wait_until(lambda: not any(child.is_running() for child in children), "no child is left", timeout_s=2)
+    wait_until(lambda: not any(map(is_alive, children)), "no child is left", timeout_s=2)
     return code
 
 

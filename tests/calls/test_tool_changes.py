@@ -216,11 +216,10 @@ def test_a_lost_catalogue_is_written_anew_by_the_next_check(redis_url: str) -> N
 
 
 def test_the_tools_of_an_ill_server_are_kept(worker: Worker, lists: Lists) -> None:
-    for child in worker.children():
-        if str(lists.directory / "shown") in child.cmdline():
-            (lists.directory / "shown").unlink()
-            child.kill()
-            child.wait(5)
+    (server,) = worker.find_children(str(lists.directory / "shown"))
+    (lists.directory / "shown").unlink()
+    server.kill()
+    server.wait(5)
     agent_app().send_task(CHECK_SERVER, ("shown",))
     wait_until(lambda: run(worker, "health", "shown", "--json").stdout.count("unhealthy"), "it is ill")
     done = run(worker, "tools", "list", "shown")

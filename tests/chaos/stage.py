@@ -25,7 +25,7 @@ from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.chaos.load import Load
 from tests.chaos.network import Network
 from tests.faults.ledger import Ledger, witness
-from tests.processes import ServiceProcess, Worker, free_port, wait_until
+from tests.processes import ServiceProcess, Worker, free_port, read_command, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
@@ -365,7 +365,7 @@ class Stage:
         for child in alive:
             child.kill()
         if alive:
-            self.problems.append(f"orphans: {[child.cmdline() for child in alive]}")
+            self.problems.append(f"orphans: {[read_command(child) for child in alive]}")
 
     def _stop_valkey(self) -> None:
         if self.valkey.is_running():

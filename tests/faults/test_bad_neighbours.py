@@ -58,7 +58,7 @@ def test_the_calls_of_other_servers_are_answered_meanwhile(worker: Worker, direc
     for flooding, arguments in [("floods.add", {"key": "k"}), ("floods-stderr.act", {})]:
         result = tools.execute(ToolCall(id="f", name=flooding, arguments=arguments))
         assert result.outcome is Outcome.OK, result.content
-    [lingering] = [child for child in worker.children() if str(directory / "lingers") in child.cmdline()]
+    [lingering] = worker.find_children(str(directory / "lingers"))
     os.kill(lingering.pid, signal.SIGUSR1)
     assert hanging.pop().result().outcome is Outcome.UNKNOWN
     replaced = tools.execute(ToolCall(id="l", name="lingers.add", arguments={"key": "next"}))

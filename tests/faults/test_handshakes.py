@@ -11,7 +11,7 @@ from tarsy_tasks.agent.executor import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.closing_proxy import ClosingProxy
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, wait_until
+from tests.processes import Worker, free_port, is_alive, wait_until
 from tests.servers import listening, witness_http
 
 PROXIED = [f"{era}-{reply}-none" for era in ("new", "old") for reply in ("json", "sse")]
@@ -114,6 +114,6 @@ def test_a_server_that_ignores_the_probe_is_waited_for_once(
 
 
 def kill_server(worker: Worker, ledger: Ledger) -> None:
-    [process] = [child for child in worker.children() if str(ledger.path) in child.cmdline()]
+    [process] = worker.find_children(str(ledger.path))
     process.kill()
-    wait_until(lambda: not process.is_running(), "the server is gone")
+    wait_until(lambda: not is_alive(process), "the server is gone")

@@ -71,7 +71,7 @@ def test_the_process_of_each_call_is_gone_afterwards(tools: ToolExecutor, worker
 
     def is_tidy() -> bool:
         # One stays: the session that knows the server's tools.
-        return len([child for child in worker.children() if path in child.cmdline()]) == 1
+        return len(worker.find_children(path)) == 1
 
     wait_until(is_tidy, "only the shared process of the server is left")
 

@@ -74,5 +74,5 @@ def test_64_calls_in_flight_survive_or_are_reported(
 
 
 def server_pid(worker: Worker, ledger: Ledger) -> int:
-    [process] = [child for child in worker.children() if str(ledger.path) in child.cmdline()]
+    [process] = worker.find_children(str(ledger.path))
     return process.pid

@@ -9,7 +9,7 @@ import pytest
 from tarsy_tasks import Outcome, ToolExecutor
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls, wait_for_runs, witness
-from tests.processes import Worker, wait_until
+from tests.processes import Worker, is_alive, wait_until
 
 PROBES = {"new": "answers", "old": "refused"}
 HALF = IN_FLIGHT // 2
@@ -31,7 +31,7 @@ def test_a_stopped_server_is_replaced(worker: Worker, ledgers: dict[str, Ledger]
     ledger, tools = ledgers[era], ToolExecutor(timeout_s=30)
     running = submit_calls(tools, era, [f"held{number}" for number in range(HALF)])
     wait_for_runs(ledger, HALF)
-    [stopped] = [child for child in worker.children() if str(ledger.path) in child.cmdline()]
+    [stopped] = worker.find_children(str(ledger.path))
     os.kill(stopped.pid, signal.SIGSTOP)
     unread = submit_calls(tools, era, [f"unread{number}" for number in range(HALF)])
     results = [call.result() for call in [*running, *unread]]
@@ -40,4 +40,4 @@ def test_a_stopped_server_is_replaced(worker: Worker, ledgers: dict[str, Ledger]
     assert {result.attempts for result in results if result.outcome is Outcome.OK} == {2}
     assert not ledger.runs("add").keys() & {result.call_id for result in results[HALF:]}
     assert ledger.starts - 1 == 1
-    wait_until(lambda: not stopped.is_running(), "the stopped server is gone")
+    wait_until(lambda: not is_alive(stopped), "the stopped server is gone")
