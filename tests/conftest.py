@@ -58,7 +58,10 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
         def start(servers: dict[str, Any], *, wait: bool = True, **options: Any) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
-            worker = Worker(directory, servers, redis_url, name=f"w{len(started)}", **options)
+            # To look for other workers at its start (mingle) takes a worker a second.
+            arguments = ["--without-mingle", *options.pop("arguments", [])]
+            name = f"w{len(started)}"
+            worker = Worker(directory, servers, redis_url, name=name, arguments=arguments, **options)
             stack.callback(lambda: worker.process.poll() is None and worker.stop())
             if not started:
                 stack.enter_context(environment_of(worker))
@@ -68,6 +71,8 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
             return worker
 
         yield start
+        for worker in started:
+            worker.ask_to_stop()
     names = [key.decode() for key in client.keys() if client.ttl(key) == -1]
     left = [name for name in names if not name.startswith(_OWNED_BY_KOMBU) and name != keys.QUEUES]
     leaks = {key: found for key, found in find_leaks_in_redis(client).items() if not key.startswith(_HOLDS_ARGUMENTS)}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -60,8 +61,6 @@ def is_alive(process: psutil.Process) -> bool:
 
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on."""
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -70,8 +69,9 @@ def free_port() -> int:
 class ServiceProcess:
     """A process of ours whose output goes to a file."""
 
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str], cwd: Path) -> None:
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str], cwd: Path) -> None:
         self.log_path = log
+        self._family: list[psutil.Process] | None = None
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=cwd
@@ -103,27 +103,48 @@ class ServiceProcess:
 
         wait_until(found, f"{text!r} in {self.log_path.name}", timeout_s)
 
-    def stop(self, number: signal.Signals | None = signal.SIGTERM, timeout_s: float = 30.0) -> int:
-        """End it, and return its exit code; fails the test when it does not end, or leaves children behind.
+    def ask_to_stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send it a signal, once: Python dies of another one at its very end. `stop` waits for what follows."""
+        if self._family is None:
+            self._family = self.children()
+            if self.process.poll() is None:
+                self.process.send_signal(number)
 
-        Args:
-            number: What to send; None if it has been told already, for Python dies of another signal at its very end.
-            timeout_s: How long it may take.
-        """
-        children = self.children()
-        if number is not None and self.process.poll() is None:
-            self.process.send_signal(number)
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+        """End it, and return its exit code; fails the test when it does not end, or leaves children behind."""
+        self.ask_to_stop(number)
         try:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"it did not end within {timeout_s:g} s:\n{self.log[-4000:]}") from None
-        _, alive = psutil.wait_procs(children, timeout=5)
+        _, alive = psutil.wait_procs(self._family or [], timeout=5)
         for child in alive:
             child.kill()
         assert not alive, f"left behind: {alive}"
         return code
+
+
+@contextmanager
+def listening(
+    command: list[str], port: int, directory: Path, environment: dict[str, str] | None = None
+) -> Iterator[ServiceProcess]:
+    """A server process, from the moment it listens on its port of 127.0.0.1; gone afterwards."""
+    process = ServiceProcess(
+        command, directory / f"server-{port}.log", {**os.environ, **(environment or {})}, directory
+    )
+
+    def listens() -> bool:
+        assert process.process.poll() is None, process.log
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_until(listens, f"{command} listens on port {port}")
+        yield process
+    finally:
+        process.stop()
 
 
 class Worker(ServiceProcess):

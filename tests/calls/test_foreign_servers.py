@@ -11,8 +11,7 @@ import pytest
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolDefinition, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.npm import npm_server
-from tests.processes import Worker, free_port
-from tests.servers import listening
+from tests.processes import Worker, free_port, listening
 
 pytestmark = pytest.mark.timeout(300)  # the first run installs the servers
 

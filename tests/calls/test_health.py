@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,7 @@ from tarsy_tasks.telemetry.health_records import (
     read_health,
 )
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
-from tests.servers import listening
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, listening, wait_until
 
 TOLD_S = 20.0
 
@@ -43,13 +41,30 @@ def port() -> int:
 
 
 @pytest.fixture(scope="module")
-def worker(start_worker: StartWorker, port: int) -> Worker:
+def http(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with listening(http_server(port), port, tmp_path_factory.mktemp("http")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, http: ServiceProcess, port: int) -> Worker:
     servers = {
         "desk": DEMO_SERVER,
         "gone": {"command": "no-such-command-anywhere"},
         "http": {"url": f"http://127.0.0.1:{port}/mcp"},
     }
     return start_worker(servers)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def healthy_since(worker: Worker, http: ServiceProcess, redis_url: str) -> float:
+    """Of the server `http`, which is killed then: the worker reports that seconds later, while other tests run."""
+    with redis.Redis.from_url(redis_url) as client:
+        found = wait_until(lambda: reported(client, "http"), "the worker has reported")
+        assert [report.healthy for report in found.workers.values()] == [True]
+    http.process.kill()
+    http.process.wait()
+    return found.since or 0
 
 
 def start_beat(worker: Worker, directory: Path, name: str = "beat") -> ServiceProcess:
@@ -80,58 +95,7 @@ def test_without_beat_nothing_is_healthy(worker: Worker, client: redis.Redis) ->
     assert ill.status is HealthStatus.UNHEALTHY
 
 
-def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.Redis, tmp_path: Path) -> None:
-    beat = start_beat(worker, tmp_path)
-    found = wait_until(
-        lambda: (each := read_health(client, ["desk", "gone"]))["desk"].healthy and each["gone"].check and each,
-        "both were checked through their queues",
-    )
-    assert beat.stop() == 0
-    desk, gone = found["desk"], found["gone"]
-    assert desk.check is not None
-    assert 0 <= (desk.queue_wait_s or 0) < 5
-    assert 0 < (desk.check.latency_s or 0) < 5
-    seconds, _ = client.time()
-    assert abs(desk.check.checked_at - seconds) < 30
-    assert gone.status is HealthStatus.UNHEALTHY
-    assert "no-such-command-anywhere" in gone.reason
-    workers = [key.decode() for key in client.zrange(keys.HEALTH_WORKERS, 0, -1)]
-    names = [keys.health_key("desk"), keys.HEALTH_WORKERS, *map(keys.worker_health_key, workers)]
-    for name in names:
-        assert 0 < client.ttl(name) <= RECORD_TTL_S, name
-    assert not list(tmp_path.glob("celerybeat*")), "beat keeps no file"
-    assert "tarsy.check_server" not in worker.log.partition(" ready.")[2], "a check that passes has no line in the log"
-
-
-def test_a_killed_server_is_told_without_beat_and_calls_and_its_return_too(
-    worker: Worker, client: redis.Redis, redis_url: str, port: int, tmp_path: Path
-) -> None:
-    def is_well() -> bool:
-        return [report.healthy for report in read_health(client, ["http"])["http"].workers.values()] == [True]
-
-    with ExitStack() as stack:
-        wait_until(lambda: status_of(client, "http") is HealthStatus.UNHEALTHY, "it is not there yet", TOLD_S)
-        server = stack.enter_context(listening(http_server(port), port, tmp_path))
-        build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("http",))
-        wait_until(is_well, "it is checked")
-        since = read_health(client, ["http"])["http"].since
-        server.process.kill()
-        server.process.wait()
-        ill = wait_until(
-            lambda: (found := read_health(client, ["http"])["http"]).status is HealthStatus.UNHEALTHY and found,
-            "it is unhealthy",
-            TOLD_S,
-        )
-        assert "is not available" in ill.reason
-        assert (ill.since or 0) > (since or 0)
-        beat = start_beat(worker, tmp_path)
-        stack.enter_context(listening(http_server(port), port, tmp_path))
-        wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy again", TOLD_S)
-    assert beat.stop() == 0
-
-
 def test_a_server_that_fails_every_call_is_not_healthy(worker: Worker, client: redis.Redis) -> None:
-    """Beat's last record is still fresh."""
     with ToolExecutor(["desk"]) as tools:
         calls = [ToolCall(id=str(n), name="desk.order", arguments={"item": "unicorn", "count": 1}) for n in range(20)]
         assert {result.outcome for result in tools.execute_many(calls)} == {Outcome.TOOL_ERROR}
@@ -209,6 +173,45 @@ def test_two_deployments_on_one_redis_have_databases_of_their_own(
     assert reported(client, "desk")
     with redis.Redis.from_url(f"{redis_url.removesuffix('/0')}/1") as other:
         assert read_health(other, ["desk"])["desk"].status is HealthStatus.UNKNOWN
+
+
+def test_a_killed_server_is_reported_without_beat_and_calls(
+    worker: Worker, client: redis.Redis, port: int, healthy_since: float, tmp_path: Path
+) -> None:
+    lost = wait_until(
+        lambda: (found := read_health(client, ["http"])["http"]).status is HealthStatus.UNHEALTHY and found,
+        "it is unhealthy",
+        TOLD_S,
+    )
+    assert "is not available" in lost.reason
+    assert (lost.since or 0) > healthy_since
+    with listening(http_server(port), port, tmp_path):
+        beat = start_beat(worker, tmp_path)
+        wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy again", TOLD_S)
+    assert beat.stop() == 0
+
+
+def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.Redis, tmp_path: Path) -> None:
+    beat = start_beat(worker, tmp_path)
+    found = wait_until(
+        lambda: (each := read_health(client, ["desk", "gone"]))["desk"].healthy and each["gone"].check and each,
+        "both were checked through their queues",
+    )
+    assert beat.stop() == 0
+    desk, gone = found["desk"], found["gone"]
+    assert desk.check is not None
+    assert 0 <= (desk.queue_wait_s or 0) < 5
+    assert 0 < (desk.check.latency_s or 0) < 5
+    seconds, _ = client.time()
+    assert abs(desk.check.checked_at - seconds) < 30
+    assert gone.status is HealthStatus.UNHEALTHY
+    assert "no-such-command-anywhere" in gone.reason
+    workers = [key.decode() for key in client.zrange(keys.HEALTH_WORKERS, 0, -1)]
+    names = [keys.health_key("desk"), keys.HEALTH_WORKERS, *map(keys.worker_health_key, workers)]
+    for name in names:
+        assert 0 < client.ttl(name) <= RECORD_TTL_S, name
+    assert not list(tmp_path.glob("celerybeat*")), "beat keeps no file"
+    assert "tarsy.check_server" not in worker.log.partition(" ready.")[2], "a check that passes has no line in the log"
 
 
 def test_a_worker_that_stops_takes_its_word_back(worker: Worker, client: redis.Redis) -> None:

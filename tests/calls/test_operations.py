@@ -21,8 +21,8 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.telemetry.metrics import NO_TOOL, read_metrics
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
-from tests.servers import listening, witness_stdio
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, listening, wait_until
+from tests.servers import witness_stdio
 from tests.servers.webhook_receiver import Receiver, receiver
 
 Samples = dict[tuple[str, ...], float]

@@ -11,15 +11,15 @@ from celery import Celery
 from tarsy_tasks import ErrorCode, ToolCall, ToolExecutor
 from tests.calls.neighbour import BAD_TIMEOUTS
 from tests.conftest import StartWorker
-from tests.processes import Worker, free_port
-from tests.servers import listening, misbehaving_http, misbehaving_stdio
+from tests.processes import Worker, free_port, listening
+from tests.servers import misbehaving_stdio, misbehaving_web
 from tests.servers.misbehaving_stdio import ENCODED_SECRET, SECRET
 
 
 @pytest.fixture(scope="module")
 def http_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     port = free_port()
-    with listening([sys.executable, misbehaving_http.__file__, str(port)], port, tmp_path_factory.mktemp("zoo")):
+    with listening([sys.executable, misbehaving_web.__file__, str(port)], port, tmp_path_factory.mktemp("zoo")):
         yield port
 
 
@@ -32,7 +32,7 @@ def worker(start_worker: StartWorker, http_port: int) -> Worker:
             "stillborn": {"command": sys.executable, "args": ["-c", f"raise SystemExit('password: {SECRET}')"]},
             **{
                 f"{moment}-{kind}": {
-                    "url": f"http://127.0.0.1:{http_port}/{moment}/{kind}?password={SECRET}",
+                    "url": f"http://127.0.0.1:{http_port}/http/{moment}/{kind}?password={SECRET}",
                     "timeouts": BAD_TIMEOUTS,
                 }
                 for moment in ("call", "connect")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, Worker, free_port, is_alive, wait_until
-from tests.servers import listening, misbehaving_stdio, witness_http
+from tests.processes import DEMO_SERVER, Worker, free_port, is_alive, listening, wait_until
+from tests.servers import misbehaving_stdio, witness_http
 
 BROKEN = {"command": "/no/such/command"}
-HANGING = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs-in-handshake"]}
+HANGING = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs"]}
 WAITING = "waiting for MCP servers"
 
 

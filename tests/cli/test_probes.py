@@ -98,7 +98,7 @@ def test_a_worker_that_starts_where_one_was_killed_is_not_ready_before_it_is(red
         file.write_text(str(os.getpid()))  # a process that runs
         file.with_name(file.name.replace("worker@", "other@")).write_text(str(killed.pid))
     make_old(*(tmp_path / "run").glob("other@*"))
-    hanging = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs-in-handshake"]}
+    hanging = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs"]}
     worker = Worker(tmp_path, {"mute": hanging}, redis_url, environment=strict)
     try:
         worker.wait_for_log("waiting for MCP servers")

@@ -14,8 +14,8 @@ import pytest
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, submit_calls, wait_for_runs, witness
-from tests.processes import Worker, free_port
-from tests.servers import listening, misbehaving_stdio, witness_http
+from tests.processes import Worker, free_port, listening
+from tests.servers import misbehaving_stdio, witness_http
 
 NEIGHBOURS = ["stdio", "new-sse-none", "old-sse-none"]
 HANGING = 32

@@ -21,8 +21,8 @@ from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.transport.child_watch import child_watch
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, turns, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, free_port, listening, turns, wait_until
+from tests.servers import witness_http
 
 WARM_UP = 15
 CYCLES = 40

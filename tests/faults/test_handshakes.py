@@ -11,8 +11,8 @@ from tarsy_tasks.agent.executor import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.closing_proxy import ClosingProxy
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, is_alive, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, free_port, is_alive, listening, wait_until
+from tests.servers import witness_http
 
 PROXIED = [f"{era}-{reply}-none" for era in ("new", "old") for reply in ("json", "sse")]
 PROBE_MS = 9_000

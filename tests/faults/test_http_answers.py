@@ -18,8 +18,8 @@ from cryptography.x509.oid import NameOID
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls
-from tests.processes import Worker, free_port
-from tests.servers import listening, witness_http
+from tests.processes import Worker, free_port, listening
+from tests.servers import witness_http
 
 FORGETTING = [f"old-sse-{kind}" for kind in witness_http.FORGETTING]
 ASKED_TO_WAIT = [

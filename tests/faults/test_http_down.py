@@ -14,8 +14,8 @@ import pytest
 from tarsy_tasks import Outcome, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls, wait_for_runs
-from tests.processes import ServiceProcess, Worker, free_port, wait_until
-from tests.servers import either_era, listening
+from tests.processes import ServiceProcess, Worker, free_port, listening, wait_until
+from tests.servers import either_era
 
 DOWN_S = 3.0
 HALF = IN_FLIGHT // 2

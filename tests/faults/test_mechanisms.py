@@ -10,8 +10,8 @@ from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.executor import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, free_port, listening, wait_until
+from tests.servers import witness_http
 
 HTTP_SERVERS = {
     # The reply is an event stream, as of most servers of the handshake era.

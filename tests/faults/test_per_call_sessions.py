@@ -9,8 +9,8 @@ import pytest
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, free_port, listening, wait_until
+from tests.servers import witness_http
 
 PARTY = 8
 HTTP_PATH = "old/sse/none"
