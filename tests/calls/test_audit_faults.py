@@ -95,7 +95,7 @@ def look(tools: ToolExecutor, server: str, key: str, tool: str = "look") -> Any:
     return tools.submit(ToolCall(id=key, name=f"{server}.{tool}", arguments={"key": key}))
 
 
-def test_an_audit_that_cannot_be_written_is_said_once_and_counted_and_calls_go_on(
+def test_a_failing_audit_is_logged_once_and_calls_go_on(
     deployment: Deployment, worker: Worker, tools: ToolExecutor, unwritable: None
 ) -> None:
     for number in range(3):
@@ -131,7 +131,7 @@ def test_where_the_audit_is_required_no_call_is_made_without_it(
     assert codes == [ErrorCode.AUDIT_UNAVAILABLE, None], "what could not be written then is written now"
 
 
-def test_where_the_audit_is_required_the_stream_has_to_take_entries(
+def test_a_required_audit_needs_a_writable_stream(
     deployment: Deployment, strict: Worker, tools: ToolExecutor, unwritable: None
 ) -> None:
     deployment.file.parent.mkdir(exist_ok=True)
@@ -164,7 +164,7 @@ def test_a_redis_that_is_full_takes_entries_as_it_takes_answers(
         deployment.client.config_set("maxmemory", 0)
 
 
-def test_what_was_withdrawn_and_is_dropped_by_a_worker_has_an_entry(
+def test_a_withdrawn_call_dropped_by_a_worker_has_an_entry(
     deployment: Deployment, worker: Worker, app: TarsyApp
 ) -> None:
     deployment.client.hset(keys.call_marker("taken-back"), "mark", "withdrawn")
@@ -176,7 +176,7 @@ def test_what_was_withdrawn_and_is_dropped_by_a_worker_has_an_entry(
     assert "taken-back" not in deployment.desk.runs()
 
 
-def test_what_nobody_wants_any_more_is_thrown_away_with_an_entry(
+def test_a_call_after_its_deadline_is_dropped_with_an_entry(
     deployment: Deployment, worker: Worker, app: TarsyApp
 ) -> None:
     exchange = RedisExchange(deployment.client.connection_pool)

@@ -295,7 +295,7 @@ class TestStdio(BadServers):
         )
         assert (result.outcome, result.error_code) == TIMEOUT, result.content
 
-    def test_a_call_waits_for_a_hung_server_only_as_long_as_its_agent(self, tools: ToolExecutor) -> None:
+    def test_a_call_of_a_hung_server_ends_at_its_agents_deadline(self, tools: ToolExecutor) -> None:
         hasty = ToolExecutor(timeout_s=1.5)
         result = hasty.execute(ToolCall(id="c", name="connect-hangs.act", arguments={}))
         assert (result.outcome, result.error_code) == UNAVAILABLE, result.content

@@ -81,7 +81,7 @@ def test_nothing_is_left_of_a_worker_that_stops(worker: Worker) -> None:
     assert not is_alive(dog)
 
 
-def test_a_watchdog_that_was_killed_is_replaced_and_protects_as_before(worker: Worker) -> None:
+def test_a_killed_watchdog_is_replaced_and_protects_as_before(worker: Worker) -> None:
     (dog,) = worker.find_children(watchdog.__file__)
     dog.kill()
     wait_until(lambda: set(worker.find_children(watchdog.__file__)) - {dog}, "there is a new watchdog")
@@ -144,7 +144,7 @@ def test_a_server_that_is_stopped_is_noticed_and_replaced(start_worker: StartWor
 
 
 @needs_proc
-def test_a_stopped_server_that_does_not_read_what_is_written_is_noticed_as_well(start_worker: StartWorker) -> None:
+def test_a_stopped_server_that_reads_nothing_is_noticed(start_worker: StartWorker) -> None:
     worker = start_worker({"frozen": _server("server")})
     with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
         assert tools.execute(ToolCall(id="c", name="frozen.echo", arguments={"text": "hello"})).content == "hello"

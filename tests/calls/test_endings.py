@@ -60,9 +60,7 @@ def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: 
     assert limited_worker.stop() == 0
 
 
-def test_the_soft_time_limit_does_not_deny_that_a_lost_worker_may_have_run_the_call(
-    start_worker: StartWorker, redis_url: str
-) -> None:
+def test_the_soft_time_limit_keeps_that_a_call_may_have_run(start_worker: StartWorker, redis_url: str) -> None:
     mute = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
     worker = start_worker({"mute": mute}, arguments=["--soft-time-limit", "1"])
     signature = tool_signature("mute.act", {})

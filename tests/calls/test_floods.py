@@ -31,7 +31,7 @@ def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) 
         )
 
 
-def test_floods_cost_the_worker_little_and_the_answers_of_all_servers_flow(worker: Worker) -> None:
+def test_floods_cost_little_and_all_servers_are_answered(worker: Worker) -> None:
     tools = ToolExecutor(timeout_s=30)
     call_neighbour(tools)
     quiet_s = _cpu_of_calls(tools, worker)

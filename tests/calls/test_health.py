@@ -118,7 +118,7 @@ def test_agents_and_web_services_can_ask() -> None:
     assert json.loads(found["gone"].model_dump_json())["status"] == "unhealthy"
 
 
-def test_a_record_that_cannot_be_read_is_skipped_and_said(worker: Worker, client: redis.Redis) -> None:
+def test_an_unreadable_record_is_skipped_and_reported(worker: Worker, client: redis.Redis) -> None:
     own = client.zrange(keys.HEALTH_WORKERS, 0, -1)[0].decode()
     newer = (
         HealthRecord(server="desk", healthy=True, checked_at=1, worker="x").model_dump_json().replace('"v":1', '"v":2')
@@ -139,7 +139,7 @@ def test_a_record_that_cannot_be_read_is_skipped_and_said(worker: Worker, client
 
 
 @pytest.mark.parametrize("key", ["worker", keys.HEALTH_WORKERS])
-def test_a_key_of_another_type_blinds_nobody_and_is_written_anew(
+def test_a_key_of_another_type_is_reported_and_replaced(
     worker: Worker, client: redis.Redis, redis_url: str, key: str
 ) -> None:
     own = wait_until(lambda: [*read_health(client, ["desk"])["desk"].workers], "the worker has reported")
@@ -156,9 +156,7 @@ def test_a_key_of_another_type_blinds_nobody_and_is_written_anew(
     assert not read_health(client, ["desk"])["desk"].skipped
 
 
-def test_tools_that_cannot_be_written_down_concern_no_other_server(
-    worker: Worker, client: redis.Redis, redis_url: str
-) -> None:
+def test_a_damaged_list_of_tools_affects_no_other_server(worker: Worker, client: redis.Redis, redis_url: str) -> None:
     key = keys.tools_key("desk")
     client.delete(key)
     client.set(key, "somebody else's", ex=60)
@@ -167,7 +165,7 @@ def test_tools_that_cannot_be_written_down_concern_no_other_server(
     wait_until(lambda: health.cached_tools("desk"), "they are written anew")
 
 
-def test_two_deployments_on_one_redis_have_databases_of_their_own(
+def test_two_deployments_on_one_redis_use_separate_databases(
     worker: Worker, redis_url: str, client: redis.Redis
 ) -> None:
     assert reported(client, "desk")
@@ -214,7 +212,7 @@ def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.
     assert "tarsy.check_server" not in worker.log.partition(" ready.")[2], "a check that passes has no line in the log"
 
 
-def test_a_worker_that_stops_takes_its_word_back(worker: Worker, client: redis.Redis) -> None:
+def test_a_worker_that_stops_removes_its_records(worker: Worker, client: redis.Redis) -> None:
     assert reported(client, "desk")
     assert worker.stop() == 0
     found = read_health(client, ["desk"])["desk"]
@@ -237,7 +235,7 @@ def test_of_several_beats_one_sends_each_check(redis_url: str, client: redis.Red
     client.delete(keys.check_queue("spare"), keys.check_sent_key("spare"))
 
 
-def test_nothing_piles_up_where_no_worker_serves(worker: Worker, client: redis.Redis, tmp_path: Path) -> None:
+def test_checks_do_not_pile_up_without_a_worker(worker: Worker, client: redis.Redis, tmp_path: Path) -> None:
     client.delete(keys.check_sent_key("desk"))
     for name in ("first", "second"):
         beat = start_beat(worker, tmp_path, name)
@@ -249,13 +247,13 @@ def test_nothing_piles_up_where_no_worker_serves(worker: Worker, client: redis.R
     client.delete(*queues, *map(keys.waiting_key, queues), keys.UNACKED, keys.QUEUES)
 
 
-def test_without_redis_nobody_is_told_that_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_no_health_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TARSY_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(BrokerUnavailable, match="so no health is known"):
         health.is_healthy("desk")
 
 
-def test_beat_without_a_configuration_says_so_and_ends(worker: Worker, tmp_path: Path) -> None:
+def test_beat_with_a_damaged_configuration_says_so_and_ends(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "damaged.json").write_text('{"mcpServers": {"desk": {"comand": "x"}}}')
     worker.environment["TARSY_MCP_CONFIG"] = str(tmp_path / "damaged.json")
     try:
@@ -281,7 +279,7 @@ def late_worker(start_worker: StartWorker, app: TarsyApp) -> Worker:
 
 
 @pytest.mark.usefixtures("late_worker")
-def test_that_checks_waited_while_no_worker_ran_does_not_make_it_overloaded(client: redis.Redis) -> None:
+def test_checks_that_waited_for_a_worker_do_not_mean_overload(client: redis.Redis) -> None:
     found = wait_until(lambda: (each := read_health(client, ["busy"])["busy"]).check and each, "it is checked")
     assert found.check is not None
     assert found.check.queue_wait_s is not None

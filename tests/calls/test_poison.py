@@ -81,7 +81,7 @@ def poison(worker: Worker, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_call_that_kills_its_workers_is_set_aside_and_no_other_is_lost(
+def test_a_call_that_kills_its_workers_becomes_a_dead_letter(
     deadly: tuple[str, ToolResult, list[ToolResult]], ledger: Ledger
 ) -> None:
     call_id, result, beside = deadly
@@ -115,7 +115,7 @@ def by_outcome(client: redis.Redis) -> dict[str, tuple[object, ...]]:
     }
 
 
-def test_an_operator_sees_it_without_its_secrets_and_gives_it_back(
+def test_an_operator_sees_a_dead_letter_masked_and_requeues_it(
     deadly: tuple[str, ToolResult, list[ToolResult]], merciful: Worker, ledger: Ledger
 ) -> None:
     call_id, *_ = deadly

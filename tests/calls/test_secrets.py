@@ -65,7 +65,7 @@ def worker(start_worker: StartWorker, http_port: int) -> Worker:
         ("unheard.act", ErrorCode.SERVER_UNAVAILABLE),
     ],
 )
-def test_a_password_that_a_server_tells_does_not_leave_the_worker(
+def test_a_password_from_a_server_does_not_leave_the_worker(
     worker: Worker, redis_url: str, name: str, code: ErrorCode | None
 ) -> None:
     pending = ToolExecutor(timeout_s=20).submit(ToolCall(id="c", name=name, arguments={"text": ""}))
@@ -80,7 +80,7 @@ def test_a_password_that_a_server_tells_does_not_leave_the_worker(
         assert secret not in worker.log
 
 
-def test_a_password_in_the_name_of_a_tool_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
+def test_a_password_in_a_tools_name_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
     foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
     name = f"password={SECRET}"
     answer = foreign.send_task("tarsy.call_tool", ["blab", name, {}, {"name": name}], queue="mcp.blab").get(timeout=20)
@@ -89,7 +89,7 @@ def test_a_password_in_the_name_of_a_tool_does_not_leave_the_worker(worker: Work
     assert SECRET not in worker.log
 
 
-def test_a_password_that_a_task_fails_of_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
+def test_a_password_in_a_tasks_error_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
     foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
     sent = foreign.send_task("tarsy.list_tools", ["blab"], {f"password={SECRET}": 1}, queue="mcp.blab")
     with pytest.raises(Exception, match="unexpected keyword") as failure:
@@ -102,7 +102,7 @@ def test_a_password_that_a_task_fails_of_does_not_leave_the_worker(worker: Worke
     assert SECRET not in worker.log
 
 
-def test_the_password_was_told_and_masked(worker: Worker) -> None:
+def test_the_password_was_sent_and_masked(worker: Worker) -> None:
     """Without this, the test above would pass for a server that never said it."""
     result = ToolExecutor(timeout_s=20).execute(ToolCall(id="c", name="blab.act", arguments={}))
     assert "password: __MASKED__" in result.content

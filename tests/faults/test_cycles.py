@@ -116,7 +116,7 @@ def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(directory: Path) -> None:
+def test_a_call_whose_deadline_passed_in_connecting_is_not_sent(directory: Path) -> None:
     ledger = Ledger(directory / "late")
     config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
 
@@ -137,7 +137,7 @@ def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(dir
     assert ledger.runs() == {}
 
 
-def test_what_was_closed_because_the_worker_stops_is_not_sent_any_more(directory: Path) -> None:
+def test_a_call_that_was_given_back_at_stop_is_not_sent(directory: Path) -> None:
     ledger = Ledger(directory / "closed")
     config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
 
@@ -160,7 +160,7 @@ def test_what_was_closed_because_the_worker_stops_is_not_sent_any_more(directory
     asyncio.run(run())
 
 
-def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_else(directory: Path) -> None:
+def test_a_lost_call_that_cannot_be_sent_again_may_have_run(directory: Path) -> None:
     ledger = Ledger(directory / "once")
     started = witness(ledger)
     # It starts once, and never again.

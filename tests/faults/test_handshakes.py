@@ -62,7 +62,7 @@ def look(tools: ToolExecutor, server: str, key: str) -> ToolResult:
 
 
 @pytest.mark.parametrize("server", PROXIED)
-def test_a_connection_that_was_closed_while_it_was_idle_costs_nothing(
+def test_a_connection_closed_while_idle_loses_no_call(
     tools: ToolExecutor, proxy: ClosingProxy, directory: Path, server: str
 ) -> None:
     assert add(tools, server, "before").outcome is Outcome.OK
@@ -74,7 +74,7 @@ def test_a_connection_that_was_closed_while_it_was_idle_costs_nothing(
 
 # The SDK closes a connection once the answer has come as an event stream; only the others are ever idle.
 @pytest.mark.parametrize("server", [name for name in PROXIED if "json" in name])
-def test_a_connection_that_is_closed_just_as_a_call_is_sent_costs_only_what_is_not_harmless(
+def test_a_connection_closed_at_sending_loses_unsafe_calls_only(
     tools: ToolExecutor, proxy: ClosingProxy, directory: Path, server: str
 ) -> None:
     assert add(tools, server, "first").outcome is Outcome.OK
@@ -89,7 +89,7 @@ def test_a_connection_that_is_closed_just_as_a_call_is_sent_costs_only_what_is_n
     assert (harmless.outcome, harmless.attempts) == (Outcome.OK, 2), harmless.content
 
 
-def test_a_server_that_the_probe_kills_is_started_again_without_it(
+def test_a_server_killed_by_the_probe_is_restarted_without_it(
     tools: ToolExecutor, worker: Worker, directory: Path
 ) -> None:
     ledger = Ledger(directory / "kills")

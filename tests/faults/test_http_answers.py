@@ -102,7 +102,7 @@ def outcomes(results: list[ToolResult]) -> set[tuple[Outcome, ErrorCode | None]]
 
 
 @pytest.mark.parametrize("server", FORGETTING)
-def test_a_forgotten_session_is_replaced_once_and_no_call_is_lost(
+def test_a_forgotten_session_is_replaced_once_and_no_call_lost(
     tools: ToolExecutor, directory: Path, server: str
 ) -> None:
     ledger = Ledger(directory / server)
@@ -154,7 +154,7 @@ def test_a_connection_that_is_refused_is_not_tried_again(tools: ToolExecutor, di
     assert outcomes(call_all(tools, server)) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
 
 
-def test_a_certificate_that_nobody_vouches_for_is_final(tools: ToolExecutor, directory: Path) -> None:
+def test_an_untrusted_certificate_is_final(tools: ToolExecutor, directory: Path) -> None:
     ledger = Ledger(directory / "tls" / "connections")
     before = len(ledger.lines())
     result = tools.execute(ToolCall(id="c", name="tls.look", arguments={}))
@@ -166,7 +166,7 @@ def test_a_certificate_that_nobody_vouches_for_is_final(tools: ToolExecutor, dir
 
 
 @pytest.mark.parametrize("server", BREAKING)
-def test_a_server_that_breaks_after_it_ran_a_call_is_asked_again_only_for_what_is_harmless(
+def test_after_a_break_in_mid_call_only_safe_calls_are_resent(
     answers: dict[str, list[ToolResult]], directory: Path, server: str
 ) -> None:
     ledger = Ledger(directory / server)

@@ -88,7 +88,7 @@ def outage(worker: Worker, servers: dict[str, Server]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_server_that_is_down_for_3_s_costs_no_call_that_is_harmless_to_repeat(
+def test_an_outage_of_3_s_loses_no_call_that_may_be_repeated(
     worker: Worker, servers: dict[str, Server], variant: str
 ) -> None:
     server = servers[variant]

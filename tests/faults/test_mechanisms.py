@@ -62,9 +62,7 @@ def begin(tools: ToolExecutor, ledger: Ledger, name: str, key: str) -> PendingCa
     return pending
 
 
-def test_a_session_is_swapped_first_and_closed_when_its_other_calls_are_through(
-    tools: ToolExecutor, directory: Path
-) -> None:
+def test_a_replaced_session_is_closed_after_its_running_calls(tools: ToolExecutor, directory: Path) -> None:
     ledger = Ledger(directory / HTTP_SERVERS["drained"])
     sibling = begin(tools, ledger, "drained.linger", "sibling")
     assert tools.execute(call("drained.forget")).outcome is Outcome.OK
@@ -77,9 +75,7 @@ def test_a_session_is_swapped_first_and_closed_when_its_other_calls_are_through(
     wait_until(lambda: ledger.lines("delete"), "the old session is closed when its last call is through")
 
 
-def test_a_session_that_replaced_the_one_that_a_call_saw_fail_is_left_in_peace(
-    tools: ToolExecutor, directory: Path
-) -> None:
+def test_a_session_that_was_replaced_is_not_replaced_again(tools: ToolExecutor, directory: Path) -> None:
     ledger = Ledger(directory / HTTP_SERVERS["compared"])
     assert tools.execute(call("compared.forget")).outcome is Outcome.OK
     latecomer = begin(tools, ledger, "compared.add", "late")
@@ -91,9 +87,7 @@ def test_a_session_that_replaced_the_one_that_a_call_saw_fail_is_left_in_peace(
     assert ledger.starts == 2
 
 
-def test_a_call_that_was_never_sent_has_a_budget_beside_that_of_one_that_may_have_run(
-    tools: ToolExecutor, directory: Path
-) -> None:
+def test_retries_of_unsent_calls_are_counted_on_their_own(tools: ToolExecutor, directory: Path) -> None:
     # Its reply is cut off, and then the server does not know its session: both happen when such a server is restarted.
     ledger = Ledger(directory / HTTP_SERVERS["budgeted"])
     result = tools.execute(call("budgeted.look", "twice"))
@@ -102,7 +96,7 @@ def test_a_call_that_was_never_sent_has_a_budget_beside_that_of_one_that_may_hav
     assert ledger.starts == 2
 
 
-def test_calls_that_cannot_be_written_end_in_time_and_the_next_one_has_a_new_server(directory: Path) -> None:
+def test_calls_that_cannot_be_written_end_and_replace_the_server(directory: Path) -> None:
     # The limit is 3 s. The SDK's own timeout begins when a request is handed on, which it is not behind 2 MB that
     # nobody reads; and then it tries for 5 s to tell the server.
     tools = ToolExecutor(timeout_s=6)

@@ -369,7 +369,7 @@ def keys_with(client: redis.Redis, name: str) -> set[str]:
     return {key for key, content in read_keys(client) if find_leaks(content, [name])}
 
 
-def test_what_was_planted_was_told_and_masked(story: Story) -> None:
+def test_what_was_planted_was_sent_and_masked(story: Story) -> None:
     """Without this, the others would pass for servers that say nothing."""
     told = {f"desk {how}": outcome for how, outcome in (HOW | HOW_STDIO).items()}
     told |= {f"{server} {how}": outcome for server in ("web", "old") for how, outcome in HOW.items()}
@@ -380,7 +380,7 @@ def test_what_was_planted_was_told_and_masked(story: Story) -> None:
     assert silent == []
 
 
-def test_arguments_are_checked_by_what_the_server_demands_not_by_what_is_shown_of_it(story: Story) -> None:
+def test_arguments_are_checked_against_the_schema_before_masking(story: Story) -> None:
     assert story.results["the right member"].outcome is Outcome.OK
     assert story.results["of no member"].outcome is Outcome.REJECTED
 
@@ -394,12 +394,12 @@ def test_nobody_can_read_what_was_planted(story: Story) -> None:
     assert {where: names for where, names in leaks.items() if names} == documented
 
 
-def test_arguments_lie_in_their_queue_and_on_the_books_until_the_call_is_answered(story: Story) -> None:
+def test_arguments_are_in_redis_only_until_the_call_is_answered(story: Story) -> None:
     assert story.waiting == {keys.queue("unserved"), keys.UNACKED}
     assert story.running == {keys.UNACKED}
 
 
-def test_the_secret_of_a_server_that_is_not_masked_is_found_but_in_no_log_and_no_audit(story: Story) -> None:
+def test_an_unmasked_secret_is_in_results_not_in_log_or_audit(story: Story) -> None:
     found = {where for where, names in story.leaks().items() if OPEN in names}
     kinds = ("redis celery-task-meta-", "redis tarsy:tools:open", "Flower /mcp/servers/open", "Flower /mcp/api/calls/")
     for kind in (*kinds, "channels", "tarsy-tasks tools list"):

@@ -105,14 +105,14 @@ def test_a_call_goes_its_whole_way_over_tls(
         worker.stop()
 
 
-def test_a_redis_with_a_certificate_of_a_strange_authority_is_not_trusted(
+def test_a_certificate_of_an_unknown_authority_is_not_trusted(
     port: int, directory: Path, client_certificate: tuple[Path, Path], refusal: Callable[[str], str]
 ) -> None:
     stranger = Authority(directory, "stranger")
     assert "certificate verify failed" in refusal(url_of(port, stranger.path, client_certificate, "agent"))
 
 
-def test_a_redis_with_the_certificate_of_another_machine_is_not_trusted(
+def test_the_certificate_of_another_machine_is_not_trusted(
     authority: Authority, client_certificate: tuple[Path, Path], refusal: Callable[[str], str]
 ) -> None:
     elsewhere = tls(authority, authority.issue("elsewhere", address="127.0.0.2"))
@@ -121,11 +121,13 @@ def test_a_redis_with_the_certificate_of_another_machine_is_not_trusted(
     assert "IP address mismatch" in said
 
 
-def test_a_certificate_is_asked_for_where_the_address_does_not_say_so(port: int, refusal: Callable[[str], str]) -> None:
+def test_certificates_are_verified_by_default(port: int, refusal: Callable[[str], str]) -> None:
     assert "certificate verify failed" in refusal(f"rediss://agent:{password_of('agent')}@127.0.0.1:{port}/0")
 
 
-def test_who_shows_no_certificate_is_not_let_in(port: int, authority: Authority, refusal: Callable[[str], str]) -> None:
+def test_a_client_without_a_certificate_is_refused(
+    port: int, authority: Authority, refusal: Callable[[str], str]
+) -> None:
     assert "Redis did not answer" in refusal(url_of(port, authority.path, None, "agent"))
 
 
@@ -133,7 +135,7 @@ def test_what_is_not_encrypted_is_not_answered(port: int, refusal: Callable[[str
     assert "Redis did not answer" in refusal(f"redis://agent:{password_of('agent')}@127.0.0.1:{port}/0")
 
 
-def test_an_authority_that_is_no_file_is_named(
+def test_a_missing_authority_file_is_named(
     port: int, client_certificate: tuple[Path, Path], refusal: Callable[[str], str]
 ) -> None:
     said = refusal(url_of(port, Path("/nowhere/authority.pem"), client_certificate, "agent"))
