@@ -58,10 +58,7 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
         def start(servers: dict[str, Any], *, wait: bool = True, **options: Any) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
-            # To look for other workers at its start (mingle) takes a worker a second.
-            arguments = ["--without-mingle", *options.pop("arguments", [])]
-            name = f"w{len(started)}"
-            worker = Worker(directory, servers, redis_url, name=name, arguments=arguments, **options)
+            worker = Worker(directory, servers, redis_url, name=f"w{len(started)}", **options)
             stack.callback(lambda: worker.process.poll() is None and worker.stop())
             if not started:
                 stack.enter_context(environment_of(worker))

@@ -150,6 +150,9 @@ def listening(
 class Worker(ServiceProcess):
     """A Celery worker of the package, with its own configuration file and working directory.
 
+    Args:
+        mingle: Whether it looks for other workers when it starts, as it does in deployments. That takes a second.
+
     Attributes:
         environment: Of an operator who looks after it; it has itself the same one as another user of Redis.
     """
@@ -163,6 +166,7 @@ class Worker(ServiceProcess):
         arguments: list[str] | None = None,
         environment: dict[str, str] | None = None,
         name: str = "worker",
+        mingle: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.config_path = directory / "mcp.json"
@@ -177,7 +181,8 @@ class Worker(ServiceProcess):
         }
         command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "worker", "-l", "INFO", "-n", f"{name}@%h"]
         own = self.environment_of("worker")
-        super().__init__([*command, *(arguments or [])], directory / f"{name}.log", own, directory)
+        arguments = [*([] if mingle else ["--without-mingle"]), *(arguments or [])]
+        super().__init__([*command, *arguments], directory / f"{name}.log", own, directory)
 
     def environment_of(self, user: str) -> dict[str, str]:
         """The environment of another part of the deployment, by its user of Redis."""

@@ -219,6 +219,7 @@ class Stage:
             arguments=["-c", str(2 * self.cast.concurrency)],
             environment={**self._clock(number), **environment},
             name=f"worker{number}",
+            mingle=True,
         )
         self.started.append(worker)
         self.workers.append(worker)

@@ -5,20 +5,15 @@ without Retry-After, replies that are cut, certificates that nobody vouches for.
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls
 from tests.processes import Worker, free_port, listening
+from tests.security.certificates import Authority
 from tests.servers import witness_http
 
 FORGETTING = [f"old-sse-{kind}" for kind in witness_http.FORGETTING]
@@ -63,9 +58,9 @@ def ports(directory: Path) -> Iterator[tuple[int, int]]:
     plain, secure = free_port(), free_port()
     tls_directory = directory / "tls"
     tls_directory.mkdir()
-    write_certificate(directory / "certificate.pem", directory / "key.pem")
+    certificate, key = Authority(directory, "unknown").issue("server")
     command = [sys.executable, witness_http.__file__]
-    tls = ["--tls", str(directory / "certificate.pem"), str(directory / "key.pem")]
+    tls = ["--tls", str(certificate), str(key)]
     with ExitStack() as stack:
         stack.enter_context(listening([*command, str(plain), str(directory)], plain, directory))
         stack.enter_context(listening([*command, str(secure), str(tls_directory), *tls], secure, directory))
@@ -175,25 +170,3 @@ def test_after_a_break_in_mid_call_only_safe_calls_are_resent(
     assert {result.error_code for result in results if result.is_error} == {ErrorCode.SESSION_LOST}
     assert {result.attempts for result in results[::2]} == {2}
     assert ledger.starts == 1
-
-
-def write_certificate(certificate_path: Path, key_path: Path) -> None:
-    """A certificate for 127.0.0.1 that is signed by nobody but itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )

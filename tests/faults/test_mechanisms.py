@@ -31,16 +31,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
-    ports = {name: free_port() for name in HTTP_SERVERS}
-    command = [sys.executable, witness_http.__file__]
-    with (
-        listening([*command, str(ports["drained"]), str(directory)], ports["drained"], directory),
-        listening([*command, str(ports["compared"]), str(directory)], ports["compared"], directory),
-        listening([*command, str(ports["budgeted"]), str(directory)], ports["budgeted"], directory),
-    ):
+    port = free_port()
+    with listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory):
         servers = {
-            name: {"url": f"http://127.0.0.1:{ports[name]}/{path.replace('-', '/', 2)}"}
-            for name, path in HTTP_SERVERS.items()
+            name: {"url": f"http://127.0.0.1:{port}/{path.replace('-', '/', 2)}"} for name, path in HTTP_SERVERS.items()
         }
         deaf = witness(Ledger(directory / "deaf"), "--stops-reading", timeouts={"tools": {"add": 3}})
         yield start_worker({**servers, "deaf": deaf})

@@ -87,7 +87,7 @@ class Handler(PlainHandler):
         if session in self.sessions:
             return False
         if request.get("params", {}).get("arguments", {}).get("key", "").startswith("late"):
-            self.server.released.wait()
+            self.server.released[self.path].wait()
         status, error = FORGETTING.get(self.fault, (404, None))
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode() if error else b""
         self.reply(status, body, JSON if error else {})
@@ -152,9 +152,9 @@ class Handler(PlainHandler):
         if tool == "forget":
             self.sessions.clear()
         if tool == "release":
-            self.server.released.set()
+            self.server.released[self.path].set()
         if tool == "linger":
-            self.server.released.wait()
+            self.server.released[self.path].wait()
         if tool == "count":
             session = self.headers.get("Mcp-Session-Id", "")
             self.sessions[session] += 1
@@ -191,7 +191,7 @@ class Server(PlainServer):
         self.attempts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.not_before: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.lock = threading.Lock()
-        self.released = threading.Event()
+        self.released: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
     def record(self, ledger: str, *words: str) -> None:
         with (self.directory / ledger).open("a") as file:
