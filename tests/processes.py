@@ -151,6 +151,7 @@ class Worker(ServiceProcess):
     """A Celery worker of the package, with its own configuration file and working directory.
 
     Args:
+        settings: Of Celery, as the content of a `celeryconfig.py`.
         mingle: Whether it looks for other workers when it starts, as it does in deployments. That takes a second.
 
     Attributes:
@@ -166,9 +167,12 @@ class Worker(ServiceProcess):
         arguments: list[str] | None = None,
         environment: dict[str, str] | None = None,
         name: str = "worker",
+        settings: str = "",
         mingle: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        if settings:
+            (directory / "celeryconfig.py").write_text(settings)
         self.config_path = directory / "mcp.json"
         self.config_path.write_text(json.dumps({"mcpServers": servers}))
         self.environment = {

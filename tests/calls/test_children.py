@@ -22,8 +22,9 @@ _GONE_S = 2.0
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here")
 
 
-def _server(kind: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [str(_SCRIPT), kind]}
+def _server(kind: str, *more: str) -> dict[str, Any]:
+    """More arguments only tell its process from others."""
+    return {"command": sys.executable, "args": [str(_SCRIPT), kind, *more]}
 
 
 FAMILIES = {
@@ -32,6 +33,22 @@ FAMILIES = {
     "parent": _server("starts-grandchild"),
     "detached": _server("starts-detached-grandchild"),
 }
+
+
+LAUNCHED = f"'{sys.executable}' '{_SCRIPT}' server launched; exit"
+FREEZING = {
+    "itself": _server("server", "itself"),
+    "launched": {"command": "sh", "args": ["-c", LAUNCHED]},
+    "unread": _server("server", "unread"),
+}
+
+
+@pytest.fixture(scope="module")
+def lasting_worker(start_worker: StartWorker) -> Worker:
+    """For the tests that end servers of it, and not the worker."""
+    worker = start_worker(FAMILIES | FREEZING)
+    _list_tools(worker)
+    return worker
 
 
 @pytest.fixture
@@ -106,50 +123,42 @@ def test_a_daemon_that_a_server_started_ends_with_the_worker(start_worker: Start
 
 
 @needs_proc
-def test_no_server_holds_the_pipe_whose_end_wakes_the_watchdog(worker: Worker) -> None:
-    (dog,) = worker.find_children(watchdog.__file__)
+def test_no_server_holds_the_pipe_whose_end_wakes_the_watchdog(lasting_worker: Worker) -> None:
+    (dog,) = lasting_worker.find_children(watchdog.__file__)
     pipe = Path(f"/proc/{dog.pid}/fd/0").readlink()
     holders = [
         each.pid
-        for each in [psutil.Process(worker.pid), *worker.children()]
+        for each in [psutil.Process(lasting_worker.pid), *lasting_worker.children()]
         if pipe in [link.readlink() for link in Path(f"/proc/{each.pid}/fd").iterdir()]
     ]
-    assert sorted(holders) == sorted([worker.pid, dog.pid])
-    worker.stop()
+    assert sorted(holders) == sorted([lasting_worker.pid, dog.pid])
 
 
 @needs_proc
-@pytest.mark.parametrize(
-    "server",
-    [
-        pytest.param(_server("server"), id="itself"),
-        pytest.param(
-            {"command": "sh", "args": ["-c", f"'{sys.executable}' '{_SCRIPT}' server; exit"]}, id="below-a-launcher"
-        ),
-    ],
-)
-def test_a_server_that_is_stopped_is_noticed_and_replaced(start_worker: StartWorker, server: dict[str, Any]) -> None:
-    worker = start_worker({"frozen": server})
-    with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
-        echo = ToolCall(id="c", name="frozen.echo", arguments={"text": "again"})
+@pytest.mark.parametrize("server", ["itself", "launched"])
+def test_a_server_that_is_stopped_is_noticed_and_replaced(lasting_worker: Worker, server: str) -> None:
+    with environment_of(lasting_worker), ToolExecutor(timeout_s=30) as tools:
+        echo = ToolCall(id="c", name=f"{server}.echo", arguments={"text": "again"})
         assert tools.execute(echo).content == "again"
-        (process,) = worker.find_children(str(_SCRIPT))
+        (process,) = lasting_worker.find_children(server)
         process.suspend()
         lost = tools.execute(echo)
         assert (lost.outcome, lost.error_code) == (Outcome.UNKNOWN, ErrorCode.SESSION_LOST), lost.content
         assert "its process is stopped" in lost.content
         assert tools.execute(echo).content == "again"
         wait_until(lambda: not is_alive(process), "the stopped process is gone", timeout_s=5)
-    assert worker.stop() == 0
 
 
 @needs_proc
-def test_a_stopped_server_that_reads_nothing_is_noticed(start_worker: StartWorker) -> None:
-    worker = start_worker({"frozen": _server("server")})
-    with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
-        assert tools.execute(ToolCall(id="c", name="frozen.echo", arguments={"text": "hello"})).content == "hello"
-        (process,) = worker.find_children(str(_SCRIPT))
+def test_a_stopped_server_that_reads_nothing_is_noticed(lasting_worker: Worker) -> None:
+    with environment_of(lasting_worker), ToolExecutor(timeout_s=30) as tools:
+        assert tools.execute(ToolCall(id="c", name="unread.echo", arguments={"text": "hello"})).content == "hello"
+        (process,) = lasting_worker.find_children("unread")
         process.suspend()
-        lost = tools.execute(ToolCall(id="d", name="frozen.echo", arguments={"text": "x" * 2_000_000}))
+        lost = tools.execute(ToolCall(id="d", name="unread.echo", arguments={"text": "x" * 2_000_000}))
         assert (lost.outcome, lost.error_code) == (Outcome.UNKNOWN, ErrorCode.SESSION_LOST), lost.content
-    assert worker.stop() == 0
+
+
+@needs_proc
+def test_a_worker_that_replaced_its_servers_stops_clean(lasting_worker: Worker) -> None:
+    assert lasting_worker.stop() == 0

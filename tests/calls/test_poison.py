@@ -36,8 +36,7 @@ def start(redis_url: str, ledger: Ledger, tmp_path_factory: pytest.TempPathFacto
 
         def start(*options: str) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
-            (directory / "celeryconfig.py").write_text(SHORT_LEASE)
-            worker = Worker(directory, {"desk": witness(ledger, *options)}, redis_url)
+            worker = Worker(directory, {"desk": witness(ledger, *options)}, redis_url, settings=SHORT_LEASE)
             stack.callback(lambda: worker.process.poll() is None and worker.stop())
             worker.wait_until_ready()
             return worker

@@ -205,9 +205,14 @@ class Doomed:
 
     def start(self) -> Worker:
         directory = self._directory / f"doomed{len(self.workers)}"
-        directory.mkdir()
-        (directory / "celeryconfig.py").write_text(SHORT_LEASE)
-        worker = Worker(directory, {"doomed": self._server}, self._redis_url, name=directory.name, arguments=["-E"])
+        worker = Worker(
+            directory,
+            {"doomed": self._server},
+            self._redis_url,
+            name=directory.name,
+            arguments=["-E"],
+            settings=SHORT_LEASE,
+        )
         self.workers.append(worker)
         return worker
 
