@@ -59,7 +59,7 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
         def start(servers: dict[str, Any], *, wait: bool = True, **options: Any) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
             worker = Worker(directory, servers, redis_url, name=f"w{len(started)}", **options)
-            stack.callback(lambda: worker.process.poll() is None and worker.stop())
+            stack.enter_context(worker)
             if not started:
                 stack.enter_context(environment_of(worker))
             started.append(worker)

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 
@@ -67,7 +67,7 @@ def free_port() -> int:
 
 
 class ServiceProcess:
-    """A process of ours whose output goes to a file."""
+    """A process of ours whose output goes to a file. As a context manager it ends with its block."""
 
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str], cwd: Path) -> None:
         self.log_path = log
@@ -76,6 +76,13 @@ class ServiceProcess:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=cwd
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
 
     @property
     def pid(self) -> int:
@@ -141,7 +148,7 @@ def listening(
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     try:
-        wait_until(listens, f"{command} listens on port {port}")
+        wait_until(listens, f"{command} listens on port {port}", 60)
         yield process
     finally:
         process.stop()

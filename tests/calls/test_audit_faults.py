@@ -40,13 +40,17 @@ class Deployment:
 
     def start(self, server: str, **environment: str) -> Worker:
         self._count += 1
-        place = self.directory / f"worker{self._count}"
-        place.mkdir()
-        (place / "celeryconfig.py").write_text(SHORT_LEASE)
         servers = {"desk": witness(self.desk), "vault": witness(self.vault)}
-        name, queues = f"w{self._count}", ["-Q", keys.queue(server)]
-        worker = Worker(place, servers, self.url, arguments=queues, environment=environment, name=name)
-        self._stack.callback(lambda: worker.process.poll() is None and worker.stop())
+        worker = Worker(
+            self.directory / f"worker{self._count}",
+            servers,
+            self.url,
+            arguments=["-Q", keys.queue(server)],
+            environment=environment,
+            name=f"w{self._count}",
+            settings=SHORT_LEASE,
+        )
+        self._stack.enter_context(worker)
         worker.wait_until_ready()
         return worker
 

@@ -213,7 +213,7 @@ def restarted(tools: ToolExecutor, worker: Worker, servers: ListeningServers) ->
             process.kill()
             wait_until(lambda: not is_alive(process), "the server is gone")
 
-    with ThreadPoolExecutor() as at_once:
+    with ThreadPoolExecutor(3) as at_once:
         list(at_once.map(restart, VARIANTS))
 
 

@@ -56,6 +56,13 @@ def worker(start_worker: StartWorker, http: ServiceProcess, port: int) -> Worker
     return start_worker(servers)
 
 
+@pytest.fixture(scope="module")
+def beat(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """One that runs from the first test that asks for it."""
+    with start_beat(worker, tmp_path_factory.mktemp("beat")) as beat:
+        yield beat
+
+
 @pytest.fixture(scope="module", autouse=True)
 def healthy_since(worker: Worker, http: ServiceProcess, redis_url: str) -> float:
     """Of the server `http`, which is killed then: the worker reports that seconds later, while other tests run."""
@@ -174,7 +181,7 @@ def test_two_deployments_on_one_redis_use_separate_databases(
 
 
 def test_a_killed_server_is_reported_without_beat_and_calls(
-    worker: Worker, client: redis.Redis, port: int, healthy_since: float, tmp_path: Path
+    request: pytest.FixtureRequest, client: redis.Redis, port: int, healthy_since: float, tmp_path: Path
 ) -> None:
     lost = wait_until(
         lambda: (found := read_health(client, ["http"])["http"]).status is HealthStatus.UNHEALTHY and found,
@@ -184,13 +191,11 @@ def test_a_killed_server_is_reported_without_beat_and_calls(
     assert "is not available" in lost.reason
     assert (lost.since or 0) > healthy_since
     with listening(http_server(port), port, tmp_path):
-        beat = start_beat(worker, tmp_path)
+        request.getfixturevalue("beat")
         wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy again", TOLD_S)
-    assert beat.stop() == 0
 
 
-def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.Redis, tmp_path: Path) -> None:
-    beat = start_beat(worker, tmp_path)
+def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.Redis, beat: ServiceProcess) -> None:
     found = wait_until(
         lambda: (each := read_health(client, ["desk", "gone"]))["desk"].healthy and each["gone"].check and each,
         "both were checked through their queues",
@@ -208,7 +213,7 @@ def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.
     names = [keys.health_key("desk"), keys.HEALTH_WORKERS, *map(keys.worker_health_key, workers)]
     for name in names:
         assert 0 < client.ttl(name) <= RECORD_TTL_S, name
-    assert not list(tmp_path.glob("celerybeat*")), "beat keeps no file"
+    assert not list(beat.log_path.parent.glob("celerybeat*")), "beat keeps no file"
     assert "tarsy.check_server" not in worker.log.partition(" ready.")[2], "a check that passes has no line in the log"
 
 
@@ -238,10 +243,10 @@ def test_of_several_beats_one_sends_each_check(redis_url: str, client: redis.Red
 def test_checks_do_not_pile_up_without_a_worker(worker: Worker, client: redis.Redis, tmp_path: Path) -> None:
     client.delete(keys.check_sent_key("desk"))
     for name in ("first", "second"):
-        beat = start_beat(worker, tmp_path, name)
-        beat.wait_for_log("Sending due task check desk")
-        wait_until(lambda: client.llen(keys.check_queue("desk")) == 1, "one check waits")
-        assert beat.stop() == 0
+        with start_beat(worker, tmp_path, name) as beat:
+            beat.wait_for_log("Sending due task check desk")
+            wait_until(lambda: client.llen(keys.check_queue("desk")) == 1, "one check waits")
+            assert beat.stop() == 0
     assert client.llen(keys.check_queue("desk")) == 1
     queues = [keys.check_queue(server) for server in ("desk", "gone", "http")]
     client.delete(*queues, *map(keys.waiting_key, queues), keys.UNACKED, keys.QUEUES)

@@ -37,7 +37,7 @@ def start(redis_url: str, ledger: Ledger, tmp_path_factory: pytest.TempPathFacto
         def start(*options: str) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
             worker = Worker(directory, {"desk": witness(ledger, *options)}, redis_url, settings=SHORT_LEASE)
-            stack.callback(lambda: worker.process.poll() is None and worker.stop())
+            stack.enter_context(worker)
             worker.wait_until_ready()
             return worker
 

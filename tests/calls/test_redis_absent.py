@@ -150,7 +150,7 @@ def test_a_worker_that_waits_for_redis_can_be_stopped(tmp_path: Path) -> None:
 
 def _started(stack: ExitStack, directory: Path, port: int) -> Worker:
     worker = Worker(directory, {"desk": DEMO_SERVER}, url_of(port))
-    stack.callback(lambda: worker.process.poll() is None and worker.stop())
+    stack.enter_context(worker)
     return worker
 
 

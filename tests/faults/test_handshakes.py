@@ -1,6 +1,5 @@
 """Servers that do not get over the probe for the new era, and connections that a proxy closes while they are idle."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from tarsy_tasks.agent.executor import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.closing_proxy import ClosingProxy
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, is_alive, listening, wait_until
-from tests.servers import witness_http
+from tests.processes import Worker, is_alive, wait_until
 
 PROXIED = [f"{era}-{reply}-none" for era in ("new", "old") for reply in ("json", "sse")]
 PROBE_MS = 9_000
@@ -20,17 +18,8 @@ PROBE_MS = 9_000
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
-@pytest.fixture(scope="module")
-def proxy(directory: Path) -> Iterator[ClosingProxy]:
-    port = free_port()
-    with (
-        listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory),
-        ClosingProxy(port).running() as proxy,
-    ):
+def proxy(witness_url: str) -> Iterator[ClosingProxy]:
+    with ClosingProxy(int(witness_url.rpartition(":")[2])).running() as proxy:
         yield proxy
 
 
@@ -39,11 +28,6 @@ def worker(start_worker: StartWorker, proxy: ClosingProxy, directory: Path) -> W
     stdio = {kind: witness(Ledger(directory / kind), "--probe", kind) for kind in ("kills", "ignored")}
     proxied = {name: {"url": f"http://127.0.0.1:{proxy.port}/{name.replace('-', '/')}"} for name in PROXIED}
     return start_worker({**stdio, **proxied})
-
-
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=30)
 
 
 @pytest.fixture(scope="module", autouse=True)

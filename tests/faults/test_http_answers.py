@@ -4,7 +4,6 @@ without Retry-After, replies that are cut, certificates that nobody vouches for.
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -48,36 +47,20 @@ KEYS = [f"key{number}" for number in range(IN_FLIGHT)]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
-@pytest.fixture(scope="module")
-def ports(directory: Path) -> Iterator[tuple[int, int]]:
-    """Where the witness listens: in the clear, and with a certificate that nobody vouches for."""
-    plain, secure = free_port(), free_port()
-    tls_directory = directory / "tls"
-    tls_directory.mkdir()
+def tls_url(directory: Path) -> Iterator[str]:
+    """Of a witness with a certificate of an unknown authority."""
+    port, place = free_port(), directory / "tls"
+    place.mkdir()
     certificate, key = Authority(directory, "unknown").issue("server")
-    command = [sys.executable, witness_http.__file__]
-    tls = ["--tls", str(certificate), str(key)]
-    with ExitStack() as stack:
-        stack.enter_context(listening([*command, str(plain), str(directory)], plain, directory))
-        stack.enter_context(listening([*command, str(secure), str(tls_directory), *tls], secure, directory))
-        yield plain, secure
+    command = [sys.executable, witness_http.__file__, str(port), str(place), "--tls", str(certificate), str(key)]
+    with listening(command, port, directory):
+        yield f"https://127.0.0.1:{port}/new/json/none"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker(start_worker: StartWorker, ports: tuple[int, int]) -> Worker:
-    plain, secure = ports
-    servers = {name: {"url": f"http://127.0.0.1:{plain}/{name.replace('-', '/', 2)}"} for name in SERVERS}
-    tls = {"url": f"https://127.0.0.1:{secure}/new/json/none"}
-    return start_worker({**servers, "tls": tls}, arguments=["-c", "2048"])
-
-
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=60)
+def worker(start_worker: StartWorker, witness_url: str, tls_url: str) -> Worker:
+    servers = {name: {"url": f"{witness_url}/{name.replace('-', '/', 2)}"} for name in SERVERS}
+    return start_worker({**servers, "tls": {"url": tls_url}}, arguments=["-c", "2048"])
 
 
 @pytest.fixture(scope="module")

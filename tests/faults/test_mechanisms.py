@@ -1,7 +1,5 @@
 """The mechanisms of recovery, each shown by a test that fails without it."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,7 @@ from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.executor import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, listening, wait_until
-from tests.servers import witness_http
+from tests.processes import Worker, wait_until
 
 HTTP_SERVERS = {
     # The reply is an event stream, as of most servers of the handshake era.
@@ -24,25 +21,11 @@ UNREAD = 80
 """More calls than the transport queues for a server that does not read."""
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
 @pytest.fixture(scope="module", autouse=True)
-def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
-    port = free_port()
-    with listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory):
-        servers = {
-            name: {"url": f"http://127.0.0.1:{port}/{path.replace('-', '/', 2)}"} for name, path in HTTP_SERVERS.items()
-        }
-        deaf = witness(Ledger(directory / "deaf"), "--stops-reading", timeouts={"tools": {"add": 3}})
-        yield start_worker({**servers, "deaf": deaf})
-
-
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=30)
+def worker(start_worker: StartWorker, witness_url: str, directory: Path) -> Worker:
+    servers = {name: {"url": f"{witness_url}/{path.replace('-', '/', 2)}"} for name, path in HTTP_SERVERS.items()}
+    deaf = witness(Ledger(directory / "deaf"), "--stops-reading", timeouts={"tools": {"add": 3}})
+    return start_worker({**servers, "deaf": deaf})
 
 
 def call(name: str, key: str = "") -> ToolCall:

@@ -54,11 +54,6 @@ def worker(start_worker: StartWorker, ledgers: dict[str, Ledger]) -> Worker:
     return start_worker({fault.server: witness(ledgers[fault.server], "--probe", fault.probe) for fault in FAULTS})
 
 
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=30)
-
-
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.server)
 def test_64_calls_in_flight_survive_or_are_reported(
     tools: ToolExecutor, worker: Worker, ledgers: dict[str, Ledger], fault: Fault

@@ -242,7 +242,7 @@ def story(
         stack.callback(doomed.stop)
         doomed.start()
         beat = ServiceProcess(beat_command, directory / "beat.log", worker.environment_of("beat"), directory)
-        stack.callback(lambda: beat.process.poll() is None and beat.stop())
+        stack.enter_context(beat)
         config = worker.environment["TARSY_MCP_CONFIG"]
         flower = Flower(
             directory,
@@ -250,7 +250,7 @@ def story(
             ("--logging=debug",),
             {"TARSY_MCP_CONFIG": config, "FLOWER_UNAUTHENTICATED_API": "true"},
         )
-        stack.callback(lambda: flower.process.poll() is None and flower.stop())
+        stack.enter_context(flower)
         worker.wait_until_ready()
         doomed.workers[0].wait_until_ready()
         logging.getLogger("tarsy_tasks.agent").info(MARK)
