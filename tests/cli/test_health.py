@@ -17,7 +17,7 @@ import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.telemetry.health_records import HealthRecord
-from tests.processes import ServiceProcess, read_command, wait_until
+from tests.processes import ServiceProcess, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
@@ -43,8 +43,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def valkey_of(environment: dict[str, str]) -> psutil.Process:
     port = environment["TARSY_REDIS_URL"].rpartition(":")[2].partition("/")[0]
-    children = psutil.Process().children(recursive=True)
-    (found,) = [each for each in children if f":{port}" in " ".join(read_command(each))]
+    (found,) = [each for each in psutil.Process().children(recursive=True) if f":{port}" in " ".join(each.cmdline())]
     return found
 
 

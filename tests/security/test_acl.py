@@ -226,7 +226,7 @@ def test_a_script_gives_an_agent_no_right_that_it_has_not(as_user: Any, user: st
         as_user(user).eval(script, 1, keys.UNACKED)
 
 
-def test_a_result_can_be_read_by_its_id(as_user: Any, valkey: Valkey, worker: Worker) -> None:
+def test_a_result_is_for_whoever_knows_its_id(as_user: Any, valkey: Valkey, worker: Worker) -> None:
     with closing(app_of(valkey, "dev")) as app:
         pending = ToolExecutor(timeout_s=20, app=app).submit(echo())
         assert pending.result().outcome is Outcome.OK
@@ -406,7 +406,7 @@ def acl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_passwords_are_printed_as_digests_and_none_means_off(tmp_path: Path) -> None:
+def test_passwords_are_printed_as_digests_and_who_has_none_is_off(tmp_path: Path) -> None:
     password = tmp_path / "beat"
     password.write_text("the-password-of-beat\n")
     done = acl("--agent", "sre=desk,vault", TARSY_ACL_SRE="the-password-of-sre", TARSY_ACL_BEAT_FILE=str(password))

@@ -137,7 +137,7 @@ def test_what_is_not_signed_is_refused_with_an_answer(
     assert is_well(worker, agent, app_with)
 
 
-def test_what_an_unknown_agent_signed_is_refused(worker: Worker, agent: Pair, app_with: Any, directory: Path) -> None:
+def test_what_a_stranger_signed_is_refused(worker: Worker, agent: Pair, app_with: Any, directory: Path) -> None:
     stranger = Authority(directory, "strangers").issue("stranger")
     result = ToolExecutor(timeout_s=20, app=app_with(variables(stranger))).execute(ECHO)
     assert result.error_code is ErrorCode.INVALID_MESSAGE
@@ -215,7 +215,7 @@ def test_workers_answer_operators_who_sign(
     assert worker.process.poll() is None
 
 
-def test_an_operator_signs_a_dead_letter_that_is_given_back(
+def test_a_signed_message_that_was_set_aside_is_signed_again_by_the_operator(
     worker: Worker, pairs: dict[str, Pair], agent: Pair, trusted: Path, redis_url: str
 ) -> None:
     body = base64.b64encode(serializer_of(agent).serialize(MESSAGE).encode()).decode()

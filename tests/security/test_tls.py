@@ -35,10 +35,10 @@ from tarsy_tasks import ToolCall, ToolExecutor
 from tarsy_tasks.errors import BrokerUnavailable
 started = time.monotonic()
 try:
-    ToolExecutor(["desk"], timeout_s=2).execute(ToolCall(id="1", name="desk.echo", arguments={"text": "hello"}))
+    ToolExecutor(["desk"], timeout_s=4).execute(ToolCall(id="1", name="desk.echo", arguments={"text": "hello"}))
 except BrokerUnavailable as error:
     print(error)
-assert time.monotonic() - started < 5
+assert time.monotonic() - started < 8
 """
 
 
@@ -101,11 +101,11 @@ REASONS = {
 
 @pytest.fixture(scope="module")
 def refusals(port: int, directory: Path, authority: Authority, client_certificate: tuple[Path, Path]) -> dict[str, str]:
-    """What agents say whose connection is not safe: a few at once, to save time; each test looks at one."""
+    """What agents say whose connection is not safe: all at once, to save time; each test looks at one."""
     config = directory / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
     elsewhere = tls(authority, authority.issue("elsewhere", address="127.0.0.2"))
-    with Network(free_port(), elsewhere).running() as network, ThreadPoolExecutor(3) as threads:
+    with Network(free_port(), elsewhere).running() as network, ThreadPoolExecutor() as threads:
         urls = {
             "an unknown authority": url_of(port, Authority(directory, "unknown").path, client_certificate, "agent"),
             "the certificate of another machine": url_of(network.port, authority.path, client_certificate, "agent"),

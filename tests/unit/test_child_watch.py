@@ -12,7 +12,7 @@ import pytest
 
 from tarsy_tasks.worker.transport.child_watch import ChildWatch, Family
 from tarsy_tasks.worker.transport.watchdog import Group, read_stat
-from tests.processes import is_alive, wait_until
+from tests.processes import wait_until
 
 SLEEP = "import time; time.sleep(600)"
 DETACH = f"""
@@ -48,6 +48,10 @@ def detached_child(leader: "subprocess.Popen[str]") -> psutil.Process:
     return psutil.Process(int(leader.stdout.readline()))
 
 
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_detached_descendant_that_was_seen_once_is_kept_when_its_parent_has_gone(
     watch: ChildWatch, leader: "subprocess.Popen[str]"
 ) -> None:
@@ -58,7 +62,7 @@ def test_a_detached_descendant_that_was_seen_once_is_kept_when_its_parent_has_go
     leader.wait()
     family.search()
     family.signal(signal.SIGKILL)
-    wait_until(lambda: not is_alive(child), "the child is gone", timeout_s=5)
+    wait_until(lambda: is_gone(child), "the child is gone", timeout_s=5)
     family.release()
 
 
@@ -70,7 +74,7 @@ def test_the_end_of_the_pipe_ends_what_is_registered_and_nothing_else(
         Family(leader.pid, watch)
         Family(released.pid, watch).release()
         watch.close()
-        wait_until(lambda: not is_alive(child), "the child is gone", timeout_s=5)
+        wait_until(lambda: is_gone(child), "the child is gone", timeout_s=5)
         assert leader.wait(5) == -signal.SIGTERM
         assert released.poll() is None
         released.kill()
@@ -115,7 +119,7 @@ signal.pause()
         Family(nested.pid, watch).search()
         watch.close()
         assert nested.wait(5) == -signal.SIGKILL
-    wait_until(lambda: not is_alive(daemon), "the daemon is gone", timeout_s=5)
+    wait_until(lambda: is_gone(daemon), "the daemon is gone", timeout_s=5)
 
 
 def test_a_group_whose_id_has_a_new_owner_is_left_alone(leader: "subprocess.Popen[str]") -> None:
