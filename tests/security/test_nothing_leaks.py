@@ -392,7 +392,7 @@ def test_arguments_are_checked_against_the_schema_before_masking(story: Story) -
 
 def test_nobody_can_read_what_was_planted(story: Story) -> None:
     leaks = {where: names - {OPEN} for where, names in story.leaks().items()}
-    poison = f"redis {keys.poison_key(story.set_aside)}"
+    poison = f"redis {keys.dead_letter_key(story.set_aside)}"
     # As the configuration asks for: an argument of a program stands on its command line, and workers warn of it.
     (command_line,) = (where for where in leaks if where.startswith("ps worker "))
     documented = {poison: {"poison"}, f"{poison}, in the end": {"poison"}, command_line: {"argument"}}
