@@ -46,7 +46,7 @@ FREEZING = {
 @pytest.fixture(scope="module")
 def lasting_worker(start_worker: StartWorker) -> Worker:
     """For the tests that end servers of it, and not the worker."""
-    worker = start_worker(FAMILIES | FREEZING)
+    worker = start_worker({"parent": FAMILIES["parent"], **FREEZING})
     _list_tools(worker)
     return worker
 

@@ -124,6 +124,11 @@ class Cast:
     clocks: tuple[str, ...] = ()
     lease_s: float | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a whole deployment, and Redis is reached directly."""
+        return self.operators and not self.proxied
+
 
 @cache
 def _redis_port() -> int:
