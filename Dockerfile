@@ -7,7 +7,7 @@ COPY tarsy_tasks tarsy_tasks
 RUN pip install --no-cache-dir -c constraints.txt .
 COPY celeryconfig.py ./
 USER tarsy
-# That of a worker; those of beat and Flower are in docker-compose.yml.
+# For a worker; docker-compose.yml has those of beat and Flower.
 HEALTHCHECK --interval=30s --timeout=15s --start-period=80s CMD tarsy-tasks ready && tarsy-tasks alive
 ENTRYPOINT ["celery", "-A", "tarsy_tasks"]
 CMD ["worker", "-l", "INFO"]

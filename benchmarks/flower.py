@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' fleet
 
 from tarsy_tasks.telemetry.history import build_count
 from tests.chromium import open_browser
-from tests.flower.records import FleetServer, write_calls, write_fleet, write_health
+from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import ServiceProcess, free_port, wait_until
 
 _POLL_S = 5.0
@@ -100,7 +100,7 @@ def look(url: str) -> Callable[[float], None]:
                     etag = headers["Etag"]
             except urllib.error.HTTPError as error:  # 304
                 headers = error.headers
-            interval_s = float(headers["Look-Again"])
+            interval_s = float(headers["Refresh-After"])
             time.sleep(min(interval_s, max(0.0, until - time.monotonic())))
         print(f"  (every {interval_s:g} s)", end=" ")
 

@@ -213,6 +213,7 @@ def parts_us(text: str) -> tuple[float, float, float]:
     from tarsy_tasks.settings import Settings
     from tarsy_tasks.worker.calls.content import build_result
     from tarsy_tasks.worker.reporting.audit_writer import Audit
+    from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 
     result = CallToolResult(
         content=[TextContent(type="text", text=text)], structured_content={"result": text}, is_error=False
@@ -222,16 +223,14 @@ def parts_us(text: str) -> tuple[float, float, float]:
         masker = build_masker(is_enabled=is_enabled)
         return lambda: build_result(result, masker, call_id="c", name="desk.echo", attempts=1, duration_s=0.01)
 
-    audit = Audit()
-    audit.open("worker@host", {"desk": build_masker()}, Settings(), RedisClock())
+    audit = Audit("worker@host", {"desk": build_masker()}, Settings(), RedisClock(), CallMetrics())
     answer = build_result(result, build_masker(), call_id="c", name="desk.echo", attempts=1, duration_s=0.01)
     message = CallMessage(["desk", "echo", {"text": text}, {"call_id": "1", "sent_at": time.time()}], {})
 
     def write_entry() -> None:
-        trail = audit.trail("5b0d7437-4b5a-4d9b-8a43-0f1f5b8a1f35", message, "mcp.desk")
-        assert trail is not None
-        trail.picked_up_at = time.monotonic()
-        trail.entry("SUCCESS", answer, len(text))
+        record = audit.open_record("5b0d7437-4b5a-4d9b-8a43-0f1f5b8a1f35", message, "mcp.desk")
+        record.picked_up_at = time.monotonic()
+        record.write("SUCCESS", answer, len(text))
 
     log = (
         "Task tarsy.call_tool[5b0d7437-4b5a-4d9b-8a43-0f1f5b8a1f35] succeeded in 0.01s: <desk.echo: ok, 38 characters>"

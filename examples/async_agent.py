@@ -1,4 +1,4 @@
-"""An asyncio agent that makes many calls at once. Run it beside `tarsy-tasks up`.
+"""An asyncio agent: make many calls at once, count how they ended. Start `tarsy-tasks up` first.
 
 python examples/async_agent.py SERVER.TOOL '{"argument": "value"}' 20
 """
@@ -7,14 +7,13 @@ import asyncio
 import sys
 from collections import Counter
 
-from tarsy_tasks import AsyncToolExecutor, ToolCall
+from tarsy_tasks import AsyncToolExecutor
 
 
 async def main() -> None:
     name, arguments, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     async with AsyncToolExecutor(timeout_s=30, agent_id="example") as tools:
-        calls = [ToolCall(id=f"call_{number}", name=name, arguments=arguments) for number in range(count)]
-        results = await tools.execute_many(calls)
+        results = await tools.execute_many([(name, arguments)] * count)
     print(Counter(result.outcome.value for result in results))
 
 

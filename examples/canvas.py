@@ -1,4 +1,4 @@
-"""Tool calls in Celery's canvas: a chain, a group and a chord. Run it beside `tarsy-tasks up`.
+"""Tool calls in a Celery chain, group and chord. Start `tarsy-tasks up` first.
 
 python examples/canvas.py SERVER.TOOL '{"argument": "value"}'
 """

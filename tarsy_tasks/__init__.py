@@ -3,7 +3,7 @@
 One call, from the agent to the MCP server and back, is these files in this order:
 
     agent/executor.py                 `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py` with await)
-    agent/dispatcher.py               name → server, call → message in the queue `mcp.<server>`
+    agent/dispatcher.py               name → server, call → message in the queue `mcp.<server>` (`publishing.py`)
         broker/deliveries.py              where each message stands in Redis, from its publication to its answer
     worker/process/pool.py            a pool thread takes the message; the pool owns the event loop and the sessions
     worker/calls/tasks.py             `tarsy.call_tool`: tool and arguments checked, called, answered
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
     from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
     from tarsy_tasks.agent.signatures import tool_signature
+    from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.celery_app import TarsyApp
+    from tarsy_tasks.errors import BrokerUnavailable, ConfigError, OutcomeError, ResultTimeout, TarsyTasksError
     from tarsy_tasks.masking.masker import mask_text
     from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
@@ -36,12 +38,18 @@ __all__ = [
     "AsyncPendingCall",
     "AsyncToolExecutor",
     "Attachment",
+    "BrokerUnavailable",
+    "ConfigError",
     "ErrorCode",
     "Outcome",
+    "OutcomeError",
     "PendingCall",
+    "ResultTimeout",
+    "TarsyTasksError",
     "ToolCall",
     "ToolDefinition",
     "ToolExecutor",
+    "ToolList",
     "ToolResult",
     "app",
     "mask_text",
@@ -52,12 +60,18 @@ _MODULES = {
     "AsyncPendingCall": "agent.async_executor",
     "AsyncToolExecutor": "agent.async_executor",
     "Attachment": "models",
+    "BrokerUnavailable": "errors",
+    "ConfigError": "errors",
     "ErrorCode": "outcomes",
     "Outcome": "outcomes",
+    "OutcomeError": "errors",
     "PendingCall": "agent.executor",
+    "ResultTimeout": "errors",
+    "TarsyTasksError": "errors",
     "ToolCall": "models",
     "ToolDefinition": "models",
     "ToolExecutor": "agent.executor",
+    "ToolList": "agent.tool_list",
     "ToolResult": "models",
     "app": "entry_point",
     "mask_text": "masking.masker",

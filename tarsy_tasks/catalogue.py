@@ -1,7 +1,7 @@
-"""What the MCP servers offer, as it lies in Redis: their tools, what changed since it was approved, and approving it.
+"""The catalogue in Redis: the tools of all MCP servers, what changed since they were approved, and approving it.
 
-Owns the shapes in Redis, reading them and `ToolCatalogue`, the lookups. Workers write what servers list
-(`worker.reporting.tool_changes`). A definition is approved when it is first seen, and after that by an operator.
+Owns the shapes in Redis, reading them, and `ToolCatalogue` to look tools up. Workers write what servers list
+(`worker.reporting.tool_changes`). A definition is approved when it is first seen; a change is approved by an operator.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.errors import BrokerUnavailable, ToolNameError
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
-from tarsy_tasks.tool_names import resolve_tool_name
+from tarsy_tasks.tool_names import build_name_list, resolve_tool_name
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -39,16 +39,16 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 CATALOGUE_TTL_S = 30 * 24 * 3600
-"""Renewed by every check: a server that nobody has served for a month is forgotten, and trusted anew."""
+"""Renewed by every check. A server that no worker served for a month is forgotten, with its approvals."""
 COUNTERS = ("added", "removed", "changed")
 
 
 class ApprovedTool(BaseModel):
-    """A definition that is trusted.
+    """A definition that is approved.
 
     Attributes:
-        approved_at: By the clock of Redis.
-        new: It came after the server's first listing and was approved because it was seen first, not by an operator.
+        approved_at: In seconds since the epoch, by the clock of Redis.
+        new: It was added after the server's first listing, and was approved because it was new, not by an operator.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -61,12 +61,12 @@ class ApprovedTool(BaseModel):
 
 
 class ToolDiff(BaseModel):
-    """How what a server lists differs from what was approved; tools by name, in order.
+    """How a server's listing differs from what was approved; tools by name, sorted.
 
     Attributes:
-        added: Listed, and approved only because they were seen first.
-        removed: Approved, and listed no more; as approved.
-        changed: Listed with another definition: as approved, and as listed now.
+        added: Listed, and approved only because they were new.
+        removed: Approved, and not listed any more; as approved.
+        changed: Listed with another definition: as approved (None if that cannot be read), and as listed now.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -93,11 +93,11 @@ class ListedServer(BaseModel):
     """What one server offers, as it was last listed.
 
     Attributes:
-        listed_at: When it was last found to be different, by the clock of Redis.
-        worker: Name of the worker that found it.
+        listed_at: When the listing last changed, in seconds since the epoch by the clock of Redis.
+        worker: Name of the worker that found the change.
         diff: How it differs from what was approved.
         counts: How many tools were ever added, removed and changed after the first listing.
-        approvals: As they lie in Redis, by tool. Most who look up a tool never read them.
+        approvals: As stored in Redis, by tool. They are parsed only for `diff`, because most lookups do not need them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -110,27 +110,29 @@ class ListedServer(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """Stands for exactly these definitions: 12 hexadecimal digits."""
+        """12 hexadecimal digits that identify exactly these definitions."""
         listed = sorted((tool.tool, tool.fingerprint) for tool in self.listing.tools)
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:12]
 
     @cached_property
     def diff(self) -> ToolDiff:
+        """How the listing differs from what was approved."""
         return build_diff(self.listing, parse_approved(self.approvals))
 
 
 class ToolCatalogue:
-    """Tools of MCP servers, looked up without asking the servers: checks, and servers that tell, keep them current.
+    """Looks up tools of MCP servers in Redis, without asking the servers. Workers keep the catalogue up to date.
 
-    It reads Redis when it is first asked, and again when what it knows is too old. While Redis is away it goes by what
-    it knows, and says so in the log.
+    It reads Redis on first use, and again when what it read is older than `max_age_s`. While Redis is away it uses what
+    it read before, and logs a warning.
 
     Args:
-        servers: Ids of the servers; None for all that are configured and enabled.
+        servers: Ids of the servers; None for all that are configured and enabled for the application.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
-        max_age_s: How old what it knows may be; by default as long as there is between two checks of a server.
+        max_age_s: Seconds after which to read again; by default the interval between two checks of a server.
 
     Raises:
+        ValueError: `servers` is a plain string.
         ConfigError: `servers` is None, and the configuration is missing or wrong.
     """
 
@@ -141,10 +143,11 @@ class ToolCatalogue:
         app: "Celery | None" = None,
         max_age_s: float = CHECK_INTERVAL_S,
     ) -> None:
-        from tarsy_tasks.celery_app import agent_app
+        from tarsy_tasks.celery_app import agent_app, mcp_config_of
 
-        self._servers = list(agent_app().mcp_config.enabled_servers if servers is None else servers)
         self._app = app or agent_app()
+        configured = mcp_config_of(self._app).enabled_servers if servers is None else ()
+        self._servers = list(configured) if servers is None else build_name_list(servers, "servers")
         self._listed: Mapping[str, ListedServer] = {}
         self._max_age_s = max_age_s
         self._read_at: float | None = None
@@ -164,8 +167,10 @@ class ToolCatalogue:
         self._read_at = time.monotonic()
 
     def servers(self) -> dict[str, ListedServer]:
-        """The servers that were ever listed, by id. Raises as `refresh` does when Redis was never read; so do all that
-        follow.
+        """The servers that were ever listed, by id.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached, and never was. The other methods raise it too.
         """
         if self._read_at is None:
             self.refresh()
@@ -173,18 +178,18 @@ class ToolCatalogue:
             try:
                 self.refresh()
             except BrokerUnavailable as error:
-                logger.warning("the tools are those that were read before: %s", error)
+                logger.warning("the catalogue cannot be read, so tools read earlier are used: %s", error)
                 self._read_at = time.monotonic()
         return dict(self._listed)
 
     def tools(self, server: str | None = None) -> list[ToolDefinition]:
-        """The tools of one server, or of all; none of a server that was never listed."""
+        """The tools of one server, or of all; empty for a server that was never listed."""
         listed = self.servers()
         chosen = list(listed) if server is None else [server] if server in listed else []
         return [tool for name in chosen for tool in listed[name].listing.tools]
 
     def find(self, name: str) -> ToolDefinition:
-        """The tool that a name means, in any form that a call may have.
+        """The tool that a name means, in any form that a call may use.
 
         Raises:
             ToolNameError: There is no such tool; the text lists what there is, closest first.
@@ -197,8 +202,6 @@ class ToolCatalogue:
 
     def is_mcp_tool(self, name: str) -> bool:
         """Whether a name means one of the tools, for agents that have other tools as well."""
-        from tarsy_tasks.errors import ToolNameError
-
         try:
             self.find(name)
         except ToolNameError:
@@ -207,10 +210,12 @@ class ToolCatalogue:
 
 
 def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer]:
-    """What is known of servers, from a redis-py client; without those that were never listed, or that cannot be read:
-    they are damaged, or another version wrote them.
+    """The listings of servers, by id. A server is left out if it was never listed, or if its listing cannot be read.
+
+    Args:
+        redis: A redis-py client.
     """
-    from tarsy_tasks.broker.pipelines import execute_reading
+    from tarsy_tasks.broker.key_types import execute_reading
 
     names = list(servers)
     pipeline = redis.pipeline(transaction=False)
@@ -237,15 +242,15 @@ def read_catalogue(redis: Any, servers: Iterable[str]) -> dict[str, ListedServer
 
 
 def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None = None) -> ToolDiff:
-    """Trust what a server lists.
+    """Approve what a server lists.
 
     Args:
         redis: A redis-py client.
         listed: What the operator has seen; exactly these definitions are approved.
-        tools: Names of tools; None for all, and for forgetting those that were removed.
+        tools: Names of tools; None for all. A tool that was removed is forgotten.
 
     Returns:
-        What is different from now on.
+        What was approved, and what was forgotten.
     """
     diff, server = listed.diff, listed.listing.server
     chosen = None if tools is None else set(tools)
@@ -271,7 +276,7 @@ def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None 
 
 
 def build_diff(listing: ToolListing, approved: Mapping[str, ApprovedTool | None]) -> ToolDiff:
-    """How a listing differs from what was approved; an approval that cannot be read is none."""
+    """How a listing differs from what was approved. An approval that cannot be read does not count."""
     listed = {tool.tool: tool for tool in listing.tools}
     added: dict[str, ToolDefinition] = {}
     changed: dict[str, tuple[ToolDefinition | None, ToolDefinition]] = {}
@@ -288,7 +293,7 @@ def build_diff(listing: ToolListing, approved: Mapping[str, ApprovedTool | None]
 
 
 def parse_listing(text: bytes | None, server: str) -> tuple[ToolListing, float, str] | None:
-    """A listing, when it was made and by whom, out of Redis; None when there is none that this version can read."""
+    """A listing as stored in Redis, its time and its worker; None if there is none that this version can read."""
     try:
         value: Any = json.loads(text or b"null")
         listing = ToolListing.model_validate(value)
@@ -300,7 +305,7 @@ def parse_listing(text: bytes | None, server: str) -> tuple[ToolListing, float, 
 
 
 def parse_approved(found: Mapping[bytes, bytes]) -> dict[str, ApprovedTool | None]:
-    """Approvals out of Redis, by tool; None for one that this version cannot read, which is not to be trusted."""
+    """Approvals as stored in Redis, by tool; None for one that this version cannot read, which does not count."""
     approved: dict[str, ApprovedTool | None] = {}
     for field, text in found.items():
         try:

@@ -15,7 +15,7 @@ from tarsy_tasks.broker.signing import signing_settings
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.settings import load_settings
 
-__all__ = ["TarsyApp", "agent_app", "broker_urls", "build_app"]
+__all__ = ["TarsyApp", "agent_app", "broker_urls", "build_app", "mcp_config_of"]
 
 
 DEFAULTS: dict[str, Any] = {
@@ -30,9 +30,9 @@ DEFAULTS: dict[str, Any] = {
     "accept_content": ["json"],
     "result_accept_content": ["json"],
     "result_expires": 3600,
-    # A call stays on the books until it is answered.
+    # A call stays in the in-flight table until it is answered.
     "task_acks_late": True,
-    # Threads cost little and block on the session loop; -c is how many calls one process holds in flight.
+    # Threads cost little and block on the session loop; -c is how many calls one process runs at once.
     "worker_pool": "tarsy_tasks.worker.process.pool:TaskPool",
     "worker_concurrency": 256,
     "worker_consumer": "tarsy_tasks.worker.process.consumer:Consumer",
@@ -47,7 +47,7 @@ DEFAULTS: dict[str, Any] = {
     # Each priority step multiplies the keys of every BRPOP, and no call here has a priority.
     "broker_transport_options": {
         "priority_steps": [0],
-        # A worker renews its leases four times in these seconds; when it has not, its calls go back to their queues.
+        # A worker renews its leases four times in this time; if it does not, its calls go back to their queues.
         "visibility_timeout": 20,
         "health_check_interval": 10,
         "socket_timeout": 5,
@@ -59,7 +59,7 @@ DEFAULTS: dict[str, Any] = {
     "redis_socket_connect_timeout": 5,
     "redis_socket_keepalive": True,
     "redis_socket_keepalive_options": kombu_transport.KEEPALIVE,
-    # A worker without Redis waits and says so.
+    # A worker without Redis waits, and logs it.
     "broker_connection_retry_on_startup": True,
     "broker_connection_max_retries": None,
     "worker_cancel_long_running_tasks_on_connection_loss": False,
@@ -76,21 +76,32 @@ class TarsyApp(Celery):
 
     Attributes:
         mcp_config: The servers, read from the file on first use.
-        worker_instance: In a worker, the name of the process: that of the worker and something unique.
+        worker_instance: In a worker, the name of the process: the worker's name and a unique part.
+        worker_context: In a worker whose pool has started, its `WorkerContext`.
     """
 
     worker_instance: str = ""
+    worker_context: Any = None
 
     @cached_property
     def mcp_config(self) -> Config:
         return load_config(find_config_path())
 
 
+def mcp_config_of(app: Celery) -> Config:
+    """The MCP servers that an application knows; for a stock Celery application, those of the configuration file.
+
+    Raises:
+        ConfigError: The configuration is missing or wrong.
+    """
+    return app.mcp_config if isinstance(app, TarsyApp) else load_config(find_config_path())
+
+
 def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     """An application with the package's defaults, Redis from `TARSY_REDIS_URL`, and `overrides` on top.
 
-    One merged dict, because a second `config_from_object` would replace the first and `conf.update` beat the user's
-    file.
+    One merged dict, because a second `config_from_object` would replace the first, and `conf.update` would override the
+    user's file.
     """
     environment = load_settings()
     redis_url = environment.redis_url.get_secret_value()
@@ -98,9 +109,9 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tarsy_tasks.broker.result_backend:ResultBackend")
     settings: dict[str, Any] = {"broker_url": redis_url, "result_backend": redis_url, **DEFAULTS, **(overrides or {})}
     settings |= signing_settings(environment)
-    # Whoever changes one option means to keep the others.
+    # An override of one option keeps the others.
     options = {**DEFAULTS["broker_transport_options"], **settings["broker_transport_options"]}
-    # Whoever has settings for TLS says there what is asked for.
+    # Settings for TLS say which certificate is required.
     complete = str if any(map(settings.get, _TLS)) else ask_for_certificate
     urls = {name: RedisUrl(complete(url)) for name in _URLS if isinstance(url := settings.get(name), str)}
     app.config_from_object({**settings, **urls, "broker_transport_options": options})
@@ -108,14 +119,14 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
 
 
 def agent_app() -> TarsyApp:
-    """The application of an agent's process. It reads no `celeryconfig.py`: an agent runs in directories of its own."""
+    """The application of an agent's process. It reads no `celeryconfig.py`, which may be there for other tasks."""
     return _agent_app(load_settings().redis_url.get_secret_value())
 
 
 @cache
 def _agent_app(redis_url: str) -> TarsyApp:
-    # An agent waits for a deadline of its own: a Redis that hangs may hold it only so long beyond it.
-    # And kombu's own attempts to connect, with pauses of seconds, are no attempts of the agent's.
+    # An agent has a deadline: a Redis that hangs may delay it only by so many seconds beyond that. kombu's own attempts
+    # to connect are off, because it pauses for seconds between them.
     options = {"socket_timeout": _AGENT_SOCKET_S, "socket_connect_timeout": _AGENT_SOCKET_S, "max_retries": 0}
     return build_app(
         {
@@ -129,11 +140,11 @@ def _agent_app(redis_url: str) -> TarsyApp:
 
 
 def broker_urls(app: Celery) -> list[str]:
-    """Where an application has its broker and its results, with the passwords."""
+    """The URLs of an application's broker and result backend, with their passwords."""
     found: list[str] = []
     for name in _URLS:
         value: str | list[str] | tuple[str, ...] | None = app.conf.get(name)
-        # Several are alternatives.
+        # Several URLs are alternatives.
         for text in (value,) if isinstance(value, str) else value or ():
             found += text.split(";")
     return found

@@ -47,7 +47,7 @@ def load_celeryconfig(directory: Path) -> dict[str, Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ConfigError(f"{path}: cannot be executed: {type(error).__name__}: {error}. Mend or remove it.") from error
+        raise ConfigError(f"{path}: cannot be executed: {type(error).__name__}: {error}. Fix or remove it.") from error
     return {
         name: value
         for name, value in vars(module).items()
@@ -71,7 +71,7 @@ def _select_queues(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker.process import startup
         from tarsy_tasks.worker.reporting import log_masking
 
-        maskers.know_broker(instance.app.conf)
+        maskers.add_broker_secrets(instance.app.conf)
         log_masking.mask_log(maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
         startup.select_queues(instance)
 
@@ -79,21 +79,21 @@ def _select_queues(instance: Any, **_: Any) -> None:
 @worker_ready.connect
 def _report(sender: Any, **_: Any) -> None:
     if isinstance(sender.app, TarsyApp):
-        from tarsy_tasks.worker.reporting import lifecycle
+        from tarsy_tasks.worker.reporting.lifecycle import Reporting
 
-        lifecycle.is_ready(sender)
+        context = sender.app.worker_context
+        if context.reporting is None:
+            reporting = context.reporting = Reporting(sender, context.alerts, context.metrics)
 
+            def stopping(**_: Any) -> None:
+                reporting.worker_stopping()
 
-@worker_shutting_down.connect
-def _report_stopping(**_: Any) -> None:
-    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.is_stopping()
+            def ended(**_: Any) -> None:
+                reporting.close()
 
-
-@worker_shutdown.connect
-def _report_end(**_: Any) -> None:
-    if lifecycle := sys.modules.get("tarsy_tasks.worker.reporting.lifecycle"):
-        lifecycle.close()
+            worker_shutting_down.connect(stopping, weak=False)
+            worker_shutdown.connect(ended, weak=False)
+        context.reporting.worker_ready(sender)
 
 
 @beat_init.connect
@@ -103,17 +103,17 @@ def _mask_log_of_beat(sender: Any, **_: Any) -> None:
 
 
 def _mask_log(app: TarsyApp) -> None:
-    """Of a process that calls no server."""
+    """In a process that calls no server."""
     from tarsy_tasks.worker import maskers
     from tarsy_tasks.worker.reporting import log_masking
 
-    maskers.know_broker(app.conf)
+    maskers.add_broker_secrets(app.conf)
     log_masking.mask_log(maskers.build_masker())
 
 
 @import_modules.connect
 def _serve_metrics(sender: Any, **_: Any) -> None:
-    """Flower loads an application's modules this way, too, as a command of Celery's command line."""
+    """Flower loads modules like this too: it is a command of Celery's command line."""
     context = click.get_current_context(silent=True)
     if isinstance(sender, TarsyApp) and context is not None and context.info_name == "flower":
         from tarsy_tasks.dashboard import metrics
@@ -121,23 +121,23 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
         _mask_log(sender)
         metrics.serve_metrics(sender)
         if "tarsy_tasks.dashboard.installation" not in sys.modules:
-            logger.warning("this is Flower without the MCP pages, which `tarsy-tasks flower` has")
+            logger.warning("this Flower has no MCP pages; start it with `tarsy-tasks flower` to get them")
 
 
 @after_setup_logger.connect
 def _log_one_line_a_call(**_: Any) -> None:
-    """The line that says how a call ended is enough; a second one for its arrival costs as much again."""
+    """One log line per call, when it ends; a second one on its arrival would double the cost."""
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
 
 
 def __getattr__(name: str) -> Any:
-    """`app`, made on first use: whoever imports a constant from here builds no application."""
+    """`app`, built on first use: importing other names from here builds no application."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     app = build_app(load_celeryconfig(Path.cwd()))
     globals()["app"] = app
     if "celery.worker.control" in sys.modules:
-        # Celery's command line, which sends only the commands that it knows.
+        # Celery's command line sends only control commands that it knows.
         from tarsy_tasks.worker.process import control
 
         control.register()

@@ -3,15 +3,20 @@
     TarsyTasksError
     ├── ConfigError         a configuration file, a variable or celeryconfig.py is wrong
     ├── BrokerUnavailable   Redis could not be reached: the call was not enqueued
-    ├── ResultTimeout       `pending.result(timeout)` ran out; the call goes on
-    ├── PoisonMessage       a message was set aside: it was lost with its worker too often
+    ├── ResultTimeout       `pending.result(timeout_s)` ended without an answer; the call goes on
+    ├── OutcomeError        `result.raise_for_outcome()`: the outcome is not `ok`
+    ├── PoisonMessage       a message was moved to the dead letters: its worker was lost too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
-        ├── ToolNameError   no such name, server or tool
+        ├── CallRefused     an interceptor refuses the call
+        ├── NoSessionError  the server has no session
+        ├── ToolNameError   there is no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
 
-"The tool said no" is data (`ToolResult.is_error`); "we could not ask" is an exception. Arguments are positional and
-handed to `super().__init__` whole, because Celery rebuilds an exception of another process as `cls(*args)`.
+A tool that failed is data (`ToolResult.is_error`); a call that could not be made is an exception. All arguments are
+positional and passed on to `super().__init__`, because Celery rebuilds an exception of another process as `cls(*args)`.
 """
+
+from typing import Any
 
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 
@@ -19,7 +24,10 @@ __all__ = [
     "ArgumentsError",
     "BrokerUnavailable",
     "CallError",
+    "CallRefused",
     "ConfigError",
+    "NoSessionError",
+    "OutcomeError",
     "PoisonMessage",
     "ResultTimeout",
     "TarsyTasksError",
@@ -36,16 +44,45 @@ class ConfigError(TarsyTasksError):
 
 
 class BrokerUnavailable(TarsyTasksError):
-    """Redis could not be reached within the deadline, so the call was not enqueued and the tool did not run."""
+    """Redis could not be reached before the deadline, or refuses this user: the call was not enqueued.
+
+    Args:
+        text: What happened, and the remedy.
+        may_have_run: The connection broke just as the call was sent, so Redis may have taken it. False: the tool did
+            not run.
+    """
+
+    def __init__(self, text: str, may_have_run: bool = False) -> None:
+        super().__init__(text, may_have_run)
+        self.may_have_run = may_have_run
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ResultTimeout(TarsyTasksError):
-    """`pending.result(timeout)` ran out of time. The call goes on: ask again, or cancel it."""
+    """`pending.result(timeout_s)` ended without an answer. The call goes on: ask again, or cancel it."""
+
+
+class OutcomeError(TarsyTasksError):
+    """The outcome of a call is not `ok`; raised by `result.raise_for_outcome()`.
+
+    Args:
+        text: Which call, how it ended, and the content of the result.
+        result: The `ToolResult`. Where Celery rebuilt the error from another process, it is the same as a dict.
+    """
+
+    def __init__(self, text: str, result: Any = None) -> None:
+        super().__init__(text, result)
+        self.result = result
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class PoisonMessage(TarsyTasksError):
-    """A message was set aside: each worker that had it was lost. `tarsy-tasks poison` shows it. Its argument is the tag
-    of the message.
+    """A message was moved to the dead letters, because each worker that had it was lost. Its argument is the delivery
+    tag, by which `tarsy-tasks dead-letters show` finds the message.
     """
 
 
@@ -54,7 +91,7 @@ class CallError(TarsyTasksError):
 
     Args:
         code: The stable word for the cause; it implies the outcome.
-        text: What happened, whether the tool ran, what to do. Models read it.
+        text: What happened, whether the tool ran, what to do next. Models read it.
     """
 
     def __init__(self, code: ErrorCode, text: str) -> None:
@@ -70,15 +107,41 @@ class CallError(TarsyTasksError):
         return self.text
 
 
+class CallRefused(CallError):
+    """An interceptor refuses a call. Nothing was sent.
+
+    Args:
+        text: Why, and what to do instead. Models read it.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.REFUSED, text)
+        self.args = (text,)
+
+
+class NoSessionError(CallError):
+    """The call cannot be sent because its server has no session.
+
+    Args:
+        operator_text: For operators: what failed and where.
+    """
+
+    def __init__(self, code: ErrorCode, text: str, operator_text: str = "") -> None:
+        super().__init__(code, text)
+        self.args = (code, text, operator_text)
+        self.operator_text = operator_text or text
+
+
 class ToolNameError(CallError):
-    """A name that is no `server.tool`, or names a server or tool that does not exist. Nothing was sent."""
+    """A name that is not understood, or whose server or tool does not exist. Nothing was sent."""
 
 
 class ArgumentsError(CallError):
-    """Arguments that cannot be read as a JSON object, or that the tool's schema refuses. Nothing was sent.
+    """Arguments that cannot be read as a JSON object, or do not fit the tool's schema. Nothing was sent.
 
     Args:
-        repairs: As what they were read, what was mended so far, and last a word for why not (docs/arguments.md).
+        repairs: How they were read, what was repaired so far, and last a word for why they were rejected
+            (docs/arguments.md).
     """
 
     def __init__(self, code: ErrorCode, text: str, repairs: tuple[str, ...] = ()) -> None:

@@ -1,7 +1,7 @@
-"""What travels between an agent and a worker, as versioned JSON.
+"""The data that agents and workers exchange, as versioned JSON.
 
-Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP: workers fill these, agents read them,
-and a foreign producer may write the same JSON by hand (docs/protocol.md).
+Owns the shapes of a call, a tool and a result. It knows neither Celery nor MCP: workers build them, agents read them,
+and another program may write the same JSON itself (docs/protocol.md).
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.errors import CallError, OutcomeError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.tool_names import function_name
 
@@ -22,33 +22,34 @@ PROTOCOL_VERSION = 1
 
 
 class ToolCall(BaseModel):
-    """One tool call as a model asked for it.
+    """One tool call, as a model asked for it.
 
     Attributes:
-        id: The model's own id, echoed in the result. Never a key: models repeat them.
         name: `server.tool`, or another form that `tool_names.resolve_tool_name` accepts.
         arguments: A mapping, or the text that the model wrote.
-        idempotency_key: The same call of the same agent with the same key is made once; whoever asks again within an
-            hour gets the same answer, unless that says that the call did not run (`unavailable`). None: each call is
-            its own.
+        id: The model's id of the call, echoed as `ToolResult.call_id`; empty if it has none. Not a key: models repeat
+            ids. The id of the task is `PendingCall.id`.
+        idempotency_key: The same call of the same agent with the same key is made once. Within an hour, another call
+            with the key gets the same answer, unless the call did not run (`unavailable`). None: each call is made.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    id: str
+    id: str = ""
     name: str
     arguments: dict[str, Any] | str | None = None
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=1000)
 
 
 class CallInfo(BaseModel):
-    """The fourth argument of the task `tarsy.call_tool`: who asks, and how long they wait.
+    """The fourth argument of the task `tarsy.call_tool`: who calls, and how long they wait.
 
     Attributes:
-        call_id: The model's id of the call.
-        name: The name as it was asked for, echoed in the result.
-        timeout_s: Seconds that the tool may take, from the moment a worker takes the call up. None: the server's own
-            limit.
+        call_id: The model's id of the call; empty if it has none.
+        name: The name as the agent wrote it, echoed in the result.
+        agent_id: Who calls, for the audit.
+        run_id: In which run, for the audit.
+        timeout_s: Seconds that the tool may take, from when a worker picks the call up. None: the server's own limit.
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
     """
@@ -70,6 +71,9 @@ class ToolDefinition(BaseModel):
 
     Attributes:
         name: Canonical name, `server.tool`.
+        server: Id of the MCP server.
+        tool: Name of the tool on its server.
+        description: For models, as the server gives it, masked.
         input_schema: JSON Schema of the arguments, as the MCP server gave it.
         annotations: MCP hints in their wire spelling, such as `readOnlyHint`. Claims of the server, not guarantees.
     """
@@ -93,18 +97,16 @@ class ToolDefinition(BaseModel):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of all that a model is told of the tool: the same for the same definition, in every
-        process.
-        """
-        told = [self.tool, self.description, self.input_schema, self.annotations]
-        return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        """SHA-256, in hexadecimal, of all that a model sees of the tool; the same in every process."""
+        shown = [self.tool, self.description, self.input_schema, self.annotations]
+        return hashlib.sha256(json.dumps(shown, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 class ToolListing(BaseModel):
-    """What one server offers; the result of the task `tarsy.list_tools` where that succeeded.
+    """What one server offers; the result of the task `tarsy.list_tools` if that succeeded.
 
     Attributes:
-        instructions: For models, how to use the server: the configured ones, or else the server's own.
+        instructions: For models, how to use the server: the configured text, or else the server's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -120,8 +122,8 @@ class Attachment(BaseModel):
 
     Attributes:
         type: The MCP content type: `image`, `audio`, `resource` or `resource_link`.
-        size_bytes: Size of the content, known also when the content itself was left out.
-        data: Base64 of the content; None for links and for what was too large to carry.
+        size_bytes: Size of the content, also if the content itself was left out.
+        data: Base64 of the content; None for links and for content that is too large.
         text: The text of an embedded text resource.
     """
 
@@ -139,13 +141,17 @@ class ToolResult(BaseModel):
     """The answer to one call; there is exactly one, whatever happened.
 
     Attributes:
-        content: What a model reads. For an error: what happened, whether the tool ran, what to do.
+        call_id: `ToolCall.id`; empty if the call had none.
+        name: The tool, as the agent wrote it.
+        content: What a model reads. For an error: what happened, whether the tool ran, what to do next.
         structured: Structured content of the MCP result, or the value of a text that is JSON.
+        attachments: The parts of the MCP result that are not text.
+        outcome: How the call ended.
         error_code: The cause, None when the outcome is `ok`.
-        repairs: What had to be done to the arguments, one stable word for each kind (docs/arguments.md); empty for a
-            JSON object that fitted; of rejected ones the last word says why. Tells operators which prompts go wrong.
+        repairs: What was changed in the arguments, one stable word for each kind (docs/arguments.md); empty for a JSON
+            object that fitted. If they were rejected, the last word says why. It shows which prompts need work.
         attempts: How often the call was sent to the MCP server; 0 when it never was.
-        duration_s: Seconds from the moment the worker took the call up until its answer was ready.
+        duration_s: Seconds from when the worker picked the call up until its answer was ready.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -164,14 +170,25 @@ class ToolResult(BaseModel):
 
     @property
     def is_error(self) -> bool:
+        """Whether the outcome is not `ok`."""
         return self.outcome is not Outcome.OK
 
+    def raise_for_outcome(self) -> Self:
+        """This result, if its outcome is `ok`.
+
+        Raises:
+            OutcomeError: It is not; the error's `result` is this result.
+        """
+        if self.is_error:
+            raise OutcomeError(f"{self.name}: {self.outcome} ({self.error_code}): {self.content:.500}", self)
+        return self
+
     def __repr__(self) -> str:
-        """What logs, events and Flower show of a result: how it ended, never what is in it."""
+        """For logs, events and Flower: how the call ended, never its content."""
         ending = self.outcome if self.error_code is None else f"{self.outcome} {self.error_code}"
-        done = "refused" if self.error_code is ErrorCode.INVALID_ARGUMENTS else "mended"
-        mended = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
-        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{mended}>"
+        done = "rejected" if self.error_code is ErrorCode.INVALID_ARGUMENTS else "repaired"
+        repaired = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
+        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{repaired}>"
 
     def __json__(self) -> dict[str, Any]:
         """How kombu encodes a task's return value."""
@@ -181,7 +198,7 @@ class ToolResult(BaseModel):
     def from_error(
         cls, error: CallError, *, call_id: str, name: str, attempts: int = 0, duration_s: float = 0.0
     ) -> Self:
-        """The answer to a call that `error` ended."""
+        """The answer to a call that ended with an error."""
         return cls(
             call_id=call_id,
             name=name,

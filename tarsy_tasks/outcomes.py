@@ -1,7 +1,7 @@
-"""How a call can end, and the stable word for every cause.
+"""How a call can end, and a stable word for each cause.
 
-Owns the two vocabularies that agents, operators and models meet in each answer; it knows nothing of how an outcome
-comes about. A code belongs to exactly one outcome, so whoever reports an error names only the code.
+Owns the two vocabularies that agents, operators and models see in each answer; it does not know how an outcome comes
+about. A code belongs to exactly one outcome, so an error names only its code.
 """
 
 from enum import StrEnum
@@ -11,17 +11,17 @@ __all__ = ["ErrorCode", "Outcome"]
 
 
 class Outcome(StrEnum):
-    """What became of a call. Everything but `OK` is an error."""
+    """How a call ended. All but `OK` are errors."""
 
     OK = "ok"
     TOOL_ERROR = "tool_error"
-    """The tool ran, or the MCP server answered for it, and said no."""
+    """The tool, or the MCP server for it, answered with an error. The tool may have run."""
     REJECTED = "rejected"
-    """Never sent to the MCP server: the name, the arguments or the selection is wrong."""
+    """Never sent to the MCP server, because the name, the arguments or the selection is wrong."""
     UNAVAILABLE = "unavailable"
-    """Not executed: the MCP server could not be asked."""
+    """Not executed, because no worker or MCP server was available for it."""
     UNKNOWN = "unknown"
-    """The session or the worker was lost after sending: the tool may have run."""
+    """The session or the worker was lost after the call was sent: the tool may have run."""
     TIMEOUT = "timeout"
     """No answer in time: the tool may have run."""
     CANCELLED = "cancelled"
@@ -29,7 +29,7 @@ class Outcome(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """One stable word a cause; `docs/error-codes.md` explains each of them."""
+    """One stable word for each cause; `docs/error-codes.md` explains them."""
 
     outcome: Outcome
 
@@ -48,6 +48,7 @@ class ErrorCode(StrEnum):
     WRONG_QUEUE = "WRONG_QUEUE", Outcome.REJECTED
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT", Outcome.REJECTED
     TOOL_CHANGED = "TOOL_CHANGED", Outcome.REJECTED
+    REFUSED = "REFUSED", Outcome.REJECTED
 
     TOOL_ERROR = "TOOL_ERROR", Outcome.TOOL_ERROR
     SERVER_ERROR = "SERVER_ERROR", Outcome.TOOL_ERROR
@@ -61,6 +62,7 @@ class ErrorCode(StrEnum):
     SERVER_MISCONFIGURED = "SERVER_MISCONFIGURED", Outcome.UNAVAILABLE
     SERVER_REFUSED = "SERVER_REFUSED", Outcome.UNAVAILABLE
     AUDIT_UNAVAILABLE = "AUDIT_UNAVAILABLE", Outcome.UNAVAILABLE
+    INTERCEPTOR_FAILED = "INTERCEPTOR_FAILED", Outcome.UNAVAILABLE
 
     SESSION_LOST = "SESSION_LOST", Outcome.UNKNOWN
     WORKER_LOST = "WORKER_LOST", Outcome.UNKNOWN

@@ -1,7 +1,7 @@
 """Beat's scheduler: a health check of every MCP server, four times a minute.
 
-Owns when checks are sent. A check that still waits in its queue is not sent again, so nothing piles up where no worker
-serves; and of several beats one sends.
+Owns when checks are sent. While a check waits in its queue no other is sent, so that nothing piles up where no worker
+serves; and if there are several beats, one of them sends.
 """
 
 import logging
@@ -21,9 +21,9 @@ __all__ = ["CheckScheduler"]
 logger = logging.getLogger(__name__)
 
 _USAGE = 2
-"""Exit code, the one that the command line has for a wrong configuration."""
+"""Exit code, as on the command line, for a wrong configuration."""
 _TAKEN_S = CHECK_INTERVAL_S - 1
-"""For so long a check that was sent keeps others from being sent; a little less than until the same beat's next one."""
+"""How long no other check is sent after one; a little less than until the same beat's next one."""
 
 
 class CheckScheduler(Scheduler):
@@ -62,7 +62,7 @@ class CheckScheduler(Scheduler):
         return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
 
     def wants(self, server: str) -> bool:
-        """Whether no check waits, and no other beat has sent one a moment ago."""
+        """Whether no check waits, and no other beat has just sent one."""
         redis = self.producer.channel.client
         self._clock.sync(redis)
         with redis.pipeline(transaction=False) as pipeline:

@@ -1,7 +1,7 @@
-"""What the environment says about this process: `TARSY_…` variables.
+"""The `TARSY_…` environment variables of this process.
 
 Owns their names and defaults, each written once. Nothing is read at import: load the `Settings` where their values are
-needed. Each that is a `SecretStr` may also come from a file: `TARSY_REDIS_URL_FILE` names the one that holds the URL.
+needed. A variable that is a `SecretStr` can also come from a file: `TARSY_REDIS_URL_FILE` names the file with the URL.
 """
 
 import base64
@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.secret_files import read_secret_file
 
 __all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
 
@@ -23,32 +23,46 @@ WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 _PREFIX = "TARSY_"
 
 
+_EXPECTED = {
+    "redis_url": "a URL such as redis://user:password@127.0.0.1:6379/0 or rediss://…, with %2F %3F %23 %40 for / ? # @ "
+    "in the password",
+    "startup": "strict or degraded",
+    "startup_timeout_s": "a number of seconds above 0",
+    "metrics_port": "a port, or 0",
+    "alert_webhook": "a URL such as https://alerts.example.com/hook",
+    "alert_webhook_secret": "whsec_ and base64, or another text",
+    "canvas": "any or same_queue",
+    "audit_entries": "a whole number from 0",
+    "audit_required": "true or false",
+    "shutdown_grace_s": "a number of seconds from 0",
+}
+
+
 class Settings(BaseSettings):
-    """The variables of now; an empty one counts as unset.
+    """The values of the variables; an empty variable counts as unset.
 
     Attributes:
         mcp_config: `TARSY_MCP_CONFIG`, the configuration file. None: look in the working directory.
-        redis_url: `TARSY_REDIS_URL`, broker and result backend. It may hold a password.
-        startup: `TARSY_STARTUP`, whether a worker begins without its required servers (`degraded`) or not (`strict`).
+        redis_url: `TARSY_REDIS_URL`, broker and result backend. It may contain a password.
+        startup: `TARSY_STARTUP`, whether a worker starts without its required servers (`degraded`) or not (`strict`).
         startup_timeout_s: `TARSY_STARTUP_TIMEOUT_S`, how long a strict start tries to connect them.
-        run_dir: `TARSY_RUN_DIR`, where workers keep the files that probes look at. None: a directory of this user
-            among the temporary ones.
-        metrics_port: `TARSY_METRICS_PORT`, where a worker serves its numbers to Prometheus; 0: nowhere.
+        run_dir: `TARSY_RUN_DIR`, where workers keep the files for liveness probes. None: a directory of this user in
+            the temporary directory.
+        metrics_port: `TARSY_METRICS_PORT`, where a worker serves its metrics to Prometheus; 0: nowhere.
         metrics_host: `TARSY_METRICS_HOST`, on which address.
-        alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that is told of servers that fall ill or recover. It may hold a
-            token.
-        alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs what is sent there: `whsec_` and base64, or any text.
+        alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that receives alerts. It may contain a token.
+        alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs the alerts: `whsec_` and base64, or any text.
         canvas: `TARSY_CANVAS`, what a worker sends when a task is done: `any` chain, chord or callback, or only calls
             for the `same_queue`.
-        signing_key: `TARSY_SIGNING_KEY`, the file of the private key that this process signs its messages with.
+        signing_key: `TARSY_SIGNING_KEY`, the file of the private key that signs this process's messages.
         signing_certificate: `TARSY_SIGNING_CERTIFICATE`, the file of its certificate.
-        signing_trusted: `TARSY_SIGNING_TRUSTED`, the directory of the certificates whose messages this process takes;
-            others it refuses.
+        signing_trusted: `TARSY_SIGNING_TRUSTED`, the directory of the certificates whose messages this process accepts;
+            it refuses others.
         audit_entries: `TARSY_AUDIT_ENTRIES`, about how many entries the audit keeps in Redis; 0: none.
         audit_file: `TARSY_AUDIT_FILE`, to which workers append entries as lines of JSON.
-        audit_required: `TARSY_AUDIT_REQUIRED`, whether a call that cannot be written to the audit is not made.
-        shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may go on running after SIGTERM. Kubernetes kills
-            after 30 s.
+        audit_required: `TARSY_AUDIT_REQUIRED`, whether a call is refused that cannot be written to the audit.
+        shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may continue after SIGTERM. Kubernetes kills after
+            30 s.
     """
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, hide_input_in_errors=True)
@@ -74,26 +88,26 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, secret: SecretStr) -> SecretStr:
-        """A password with a `/`, `?` or `#` in it ends there for kombu and redis-py, and what they take for port or
-        database then is part of it, and in their errors.
+        """Refuse a password with a `/`, `?` or `#`: kombu and redis-py end it there, take the rest for port or
+        database, and show it in their errors.
         """
         url = secret.get_secret_value()
         if not re.match(r"rediss?://[^\s/]", url):
-            raise ValueError("it is no address of a Redis")
+            raise ValueError("not the URL of a Redis")
         parts = urlsplit(url)
         if not parts.hostname or parts.port == 0:
-            raise ValueError("it has no host, or no port that can be")
+            raise ValueError("no host, or an impossible port")
         if "@" in f"{parts.path}{parts.query}{parts.fragment}":
-            raise ValueError("its password is cut off")
+            raise ValueError("the password is cut off")
         if not (database := parts.path.strip("/")).isdecimal() and database:
-            raise ValueError("its database is no number")
+            raise ValueError("the database is not a number")
         return secret
 
     @field_validator("alert_webhook")
     @classmethod
     def _check_webhook(cls, secret: SecretStr | None) -> SecretStr | None:
         if secret is not None and not re.fullmatch(r"https?://[^\s/]\S*", secret.get_secret_value()):
-            raise ValueError("it is no URL")
+            raise ValueError("not a URL")
         return secret
 
     @field_validator("alert_webhook_secret")
@@ -102,41 +116,33 @@ class Settings(BaseSettings):
         text = secret.get_secret_value() if secret is not None else ""
         encoded = text.removeprefix(WEBHOOK_SECRET_PREFIX)
         if encoded != text and not base64.b64decode(encoded, validate=True):
-            raise ValueError("it is empty")
+            raise ValueError("empty")
         return secret
 
 
 def load_settings() -> Settings:
-    """The variables of now.
+    """The variables as they are set now.
 
     Raises:
-        ConfigError: One of them cannot be right, or names a file that cannot be read.
+        ConfigError: One of them is not valid, or names a file that cannot be read.
     """
     values = _read_files()
     try:
         settings = Settings(**values)
     except ValidationError as error:
-        names = ", ".join(f"TARSY_{'_'.join(map(str, each['loc'])).upper()}" for each in error.errors())
-        raise ConfigError(
-            f"{names}: not understood; TARSY_REDIS_URL is like redis://user:password@127.0.0.1:6379/0 (or rediss://…), "
-            "with %2F %3F %23 %40 in place of / ? # @ in a password, "
-            "TARSY_MCP_CONFIG the path of a file, TARSY_STARTUP strict or degraded, "
-            "TARSY_CANVAS any or same_queue, "
-            "TARSY_STARTUP_TIMEOUT_S and TARSY_SHUTDOWN_GRACE_S a number of seconds, TARSY_METRICS_PORT a port, "
-            "TARSY_ALERT_WEBHOOK a URL like https://alerts.example.com/hook, "
-            "TARSY_ALERT_WEBHOOK_SECRET whsec_ and base64, or another text, TARSY_AUDIT_ENTRIES a number from 0, "
-            "TARSY_AUDIT_REQUIRED true or false, TARSY_AUDIT_FILE the path of a file"
-        ) from None
+        names = ["_".join(map(str, each["loc"])).lower() for each in error.errors()]
+        problems = [f"{_PREFIX}{name.upper()}: not valid; it is {_EXPECTED.get(name, 'a path')}" for name in names]
+        raise ConfigError("; ".join(problems)) from None
     if settings.audit_required and not settings.audit_entries and settings.audit_file is None:
         raise ConfigError(
-            "TARSY_AUDIT_REQUIRED: no audit is written, so no call could ever be made: set TARSY_AUDIT_ENTRIES to more "
-            "than 0, or TARSY_AUDIT_FILE"
+            "TARSY_AUDIT_REQUIRED: no audit is written, so every call would be refused; set TARSY_AUDIT_ENTRIES "
+            "above 0, or TARSY_AUDIT_FILE"
         )
     return settings
 
 
 def _read_files() -> dict[str, Any]:
-    """What files hold instead of the variables themselves."""
+    """The values that come from files in place of the variables."""
     values: dict[str, Any] = {}
     for name, field in Settings.model_fields.items():
         variable = f"{_PREFIX}{name.upper()}"

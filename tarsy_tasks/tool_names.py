@@ -1,7 +1,7 @@
-"""Tool names: from what a model wrote to `(server, tool)`, and to names that every model provider takes.
+"""Tool names: from what a model wrote to `(server, tool)`, and to names that every model provider accepts.
 
-Owns the spelling of names. It knows neither configuration nor MCP: callers bring the servers, and the tools if they
-know them. Nothing is guessed: two readings that both exist are an error, because the wrong tool is worse than none.
+Owns the spelling of names. It knows neither configuration nor MCP: callers pass the servers, and the tools if they know
+them. It does not guess: two readings that both exist are an error, because a wrong tool is worse than none.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["SERVER_ID", "function_name", "resolve_server", "resolve_tool_name"]
+__all__ = ["SERVER_ID", "build_name_list", "function_name", "resolve_server", "resolve_tool_name"]
 
 SERVER_ID = re.compile(r"(?!.*__)[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
 """A server's id; use `fullmatch`. ASCII, without `__`, so that `server__tool` splits in one way."""
@@ -25,18 +25,33 @@ _NAME_CHARS_SHOWN = 80
 _LONGEST_NAME = 512
 
 
+def build_name_list(names: Iterable[str], parameter: str) -> list[str]:
+    """Names as a list.
+
+    Args:
+        parameter: What the caller calls them, for the error.
+
+    Raises:
+        ValueError: They are one plain string, which would be read as a list of letters.
+    """
+    if isinstance(names, str):
+        raise ValueError(f'{parameter} is the plain string "{names}"; write {parameter}=["{names}"]')
+    return list(names)
+
+
 def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tuple[str, str]:
     """The server and the tool that `name` means.
 
     Accepted: `server.tool`, `server:tool`, `server__tool`, `mcp_<server>_<tool>`, `mcp__<server>__<tool>`, each also
-    behind a provider's prefix (`default_api:`, `functions.`), and whatever `function_name` makes of a tool.
+    after a provider's prefix (`default_api:`, `functions.`), and every name that `function_name` builds.
 
     Args:
         name: As the model wrote it.
         catalogue: The tools of each server.
 
     Raises:
-        ToolNameError: `INVALID_NAME`, `UNKNOWN_SERVER` or `UNKNOWN_TOOL`; the text lists what there is, closest first.
+        ToolNameError: `INVALID_NAME`, `UNKNOWN_SERVER` or `UNKNOWN_TOOL`; the text lists the names that exist, closest
+            first.
     """
     readings = list(_readings(name, catalogue))
     found = _distinct((server, tool) for server, tool in readings if tool in catalogue[server])
@@ -46,7 +61,7 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
             (server, tool) for server in servers for tool in catalogue[server] if _digest(server, tool) == digest[1]
         ]
     if len(found) > 1:
-        # What `function_name` wrote is taken back, whatever else it could be.
+        # A name that `function_name` built means that tool, whatever else it could mean.
         found = [pair for pair in found if _plain_function_name(*pair) == name] or found
     if len(found) == 1:
         return found[0]
@@ -64,16 +79,16 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
 
 
 def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
-    """The server that `name` means, and the rest of it, for callers that do not know the tools.
+    """The server that `name` means, and the rest of the name, for callers that do not know the tools.
 
-    The rest is the tool, or a shortened form of it; `resolve_tool_name(f"{server}.{rest}", catalogue)` settles which.
+    The rest is the tool, or a shortened form of it; `resolve_tool_name(f"{server}.{rest}", catalogue)` finds the tool.
 
     Raises:
         ToolNameError: `INVALID_NAME` or `UNKNOWN_SERVER`; the text lists the servers, closest first.
     """
     readings = _distinct(_readings(name, servers))
     if not readings and _DIGEST_AT_END.search(name):
-        # A limit so short that it cut the server's own name.
+        # The limit was so short that the server's name was cut too.
         head = _DIGEST_AT_END.sub("", name)
         readings = [(server, name) for server in servers if _plain_function_name(server, "").startswith(head)]
     if len({server for server, _ in readings}) > 1:
@@ -88,8 +103,8 @@ def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
 def function_name(server: str, tool: str, limit: int = 64) -> str:
     """A name for a provider's function declaration: `server__tool` in `[A-Za-z0-9_-]`, at most `limit` characters.
 
-    What does not fit is escaped or cut, and then ends in a digest of the canonical name; `resolve_tool_name` finds
-    the way back.
+    A name that does not fit is escaped or cut, and then ends in a digest of the canonical name, by which
+    `resolve_tool_name` finds the tool.
 
     Raises:
         ValueError: The limit leaves no room for a recognizable name.
@@ -104,18 +119,18 @@ def function_name(server: str, tool: str, limit: int = 64) -> str:
 
 
 def _plain_function_name(server: str, tool: str) -> str:
-    # Gemini wants a letter or an underscore first; and behind `mcp_` another server would be looked for.
+    # Gemini requires a letter or an underscore first; after a server's own `mcp_`, another server would be searched.
     prefix = "mcp_" if server[:1].isdigit() or server.startswith("mcp_") else ""
     return f"{prefix}{server}__{tool}"
 
 
 def _digest(server: str, tool: str) -> str:
-    # Replaced, not refused: a server may name a tool with half a character.
+    # Replaced, not refused: a server may name a tool with half of a surrogate pair.
     return hashlib.sha256(f"{server}.{tool}".encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARS]
 
 
 def _readings(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Every way to read `name` as a known server and a rest that is not empty; the most explicit form first."""
+    """All ways to read `name` as a known server and a rest that is not empty; the most explicit form first."""
     if len(name) > _LONGEST_NAME or re.search(r"\s", name):
         return
     yield from _separated(name, servers)
@@ -160,7 +175,7 @@ def _not_resolved(name: str, servers: Collection[str], tools: list[str]) -> Tool
             f"{_shown(name)} mixes two ways to write a name: write {_clipped(f'{parts[0]}.{parts[1]}')}. "
             f"Nothing was sent. {_listing('Tools', name, [each for each in tools if each.startswith(f'{parts[0]}.')])}",
         )
-    # A model that knows the tool but not its server is best served by where that tool is.
+    # A model that knows the tool but not its server needs to know which servers have it.
     same_tool = [each for each in tools if each.partition(".")[2] == parts[1]]
     hint = f"{_listing('Tools of that name', name, same_tool)} " if same_tool else ""
     return ToolNameError(
@@ -182,7 +197,7 @@ def _shown(name: str) -> str:
 
 
 def _clipped(name: str) -> str:
-    name = name.encode("utf-8", "backslashreplace").decode()  # half of a character cannot be sent back
+    name = name.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair cannot be sent
     return name if len(name) <= _NAME_CHARS_SHOWN else f"{name[: _NAME_CHARS_SHOWN - 1]}…"
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts Redis with the users of users.acl, which lies beside this file. A user that is off there gets the password of its
-# variable: TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on.
+# Starts Redis with the users of users.acl in this directory. Users that are off there get the passwords from the variables
+# TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on.
 #
 #     sh start.sh redis-server --appendonly yes --maxmemory-policy noeviction
 set -eu

@@ -1,77 +1,44 @@
 """`AsyncToolExecutor`: what an asyncio agent holds.
 
-Owns awaiting. What a call is and how it travels stands in `calls`; `executor` is the same, blocking. Sending goes
-through a small thread pool, for publishing to Redis blocks; waiting costs no thread and is bound to no event loop.
+Owns awaiting. Publishing to Redis blocks, so a small thread pool sends; waiting costs no thread and is bound to no
+event loop. `executor` is the same without `await`.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from tarsy_tasks.agent.dispatcher import WITHDRAW_S, CallDispatcher, SubmittedCall
-from tarsy_tasks.agent.tool_list import Catalogue
-from tarsy_tasks.errors import BrokerUnavailable, ResultTimeout, TarsyTasksError
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
+from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.pending import Pending
+from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
+from tarsy_tasks.agent.tool_list import ToolList
+from tarsy_tasks.agent.waiting import wait_async, wrap
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.models import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from celery import Celery
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 
-T = TypeVar("T")
 _SENDERS = 4
 """Sending is work for the interpreter, not waiting: more threads would send no faster."""
+_SENDING_S = 0.3
+"""How long after its deadline a call that is being sent may take to say whether it was enqueued."""
 
 
-class AsyncPendingCall:
-    """A call that was submitted.
+class AsyncPendingCall(Pending):
+    """A call that was submitted. See `Pending` for its attributes."""
 
-    Attributes:
-        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
-        call: The call itself.
-    """
-
-    def __init__(self, calls: CallDispatcher, sent: SubmittedCall) -> None:
-        self.id = sent.id
-        self.call = sent.call
-        self._calls = calls
-        self._sent = sent
-
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return self._sent.future.done()
-
-    async def result(self, timeout: float | None = None) -> ToolResult:  # noqa: ASYNC109 - the contract of PendingCall
-        """Wait for the answer.
-
-        Args:
-            timeout: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was
-                submitted.
-
-        Raises:
-            ResultTimeout: `timeout` ran out before the call's own deadline did; the call goes on.
-        """
-        left_s = self._sent.seconds_left()
-        try:
-            return await _wait(self._sent.future, left_s if timeout is None else min(timeout, left_s))
-        except TimeoutError:
-            if timeout is not None and self._sent.seconds_left():
-                raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
-        try:
-            return await _wait(self._calls.withdraw_later(self._sent), WITHDRAW_S)
-        except TimeoutError:
-            return self._calls.no_answer(self._sent)
+    async def result(self, timeout_s: float | None = None) -> ToolResult:
+        """As `PendingCall.result`."""
+        return await wait_async(self._dispatcher.wait_for_one(self._submitted, timeout_s))
 
     async def cancel(self) -> None:
-        """Cancel the call, wherever it is. `result` then tells how it ended.
-
-        Raises:
-            BrokerUnavailable: Redis could not be reached.
-        """
-        await asyncio.get_running_loop().run_in_executor(None, self._calls.cancel, self._sent)
+        """As `PendingCall.cancel`."""
+        await asyncio.get_running_loop().run_in_executor(None, self._dispatcher.cancel, self._submitted)
 
 
 class AsyncToolExecutor:
@@ -87,10 +54,9 @@ class AsyncToolExecutor:
         run_id: str | None = None,
         app: "Celery | None" = None,
     ) -> None:
-        self._calls = CallDispatcher(
+        self._dispatcher = CallDispatcher(
             servers=servers, tool_filter=tool_filter, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, app=app
         )
-        self._catalogue = Catalogue()
         self._senders = ThreadPoolExecutor(_SENDERS, thread_name_prefix="tarsy-send")
 
     async def __aenter__(self) -> Self:
@@ -102,86 +68,95 @@ class AsyncToolExecutor:
         await self.close()
 
     async def close(self) -> None:
-        """End the sending threads. Calls that were submitted go on."""
-        self._catalogue = Catalogue()
+        """End the sending threads, and forget the tools. Calls that were submitted go on."""
+        self._dispatcher.lister.clear()
         await asyncio.get_running_loop().run_in_executor(None, self._senders.shutdown)
 
-    async def list_tools(self) -> list[ToolDefinition]:
+    async def list_tools(self) -> ToolList:
         """As `ToolExecutor.list_tools`."""
-        deadline = self._calls.deadline()
-        listings = await self._send(
-            lambda calls: [calls.send_listing(server, deadline) for server in calls.servers], deadline
-        )
-        waits = [_wait(listing.future, self._calls.timeout_s) for listing in listings]
-        found = await asyncio.gather(*waits, return_exceptions=True)
-        answers: list[tuple[str, ToolListing | Exception]] = []
-        for listing, answer in zip(listings, found, strict=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, TarsyTasksError | TimeoutError):
-                raise answer
-            answers.append((listing.server, answer))
-            if isinstance(answer, TimeoutError):
-                self._calls.drop_listing(listing)
-        self._catalogue.update(self._calls, answers)
-        return self._catalogue.tools
+        lister = self._dispatcher.lister
+        deadline = self._dispatcher.deadline()
+        sending = self._senders.submit(lister.send, deadline)
+        try:
+            listings = await wrap(sending, deadline)
+        except BaseException as error:
+            sending.add_done_callback(lambda sent: lister.drop(sent.result()) if _is_sent(sent) else None)
+            if isinstance(error, TimeoutError):
+                raise self._dispatcher.unreachable() from None
+            raise
+        return await wait_async(lister.wait(listings, deadline))
 
     async def failed_servers(self) -> dict[str, str]:
         """As `ToolExecutor.failed_servers`."""
-        return dict((await self._listed()).failed)
+        return dict(self._dispatcher.lister.last.failed_servers)
 
-    async def prompt_section(self) -> str:
+    async def prompt_section(self, *, tools: bool = True) -> str:
         """As `ToolExecutor.prompt_section`."""
-        return (await self._listed()).prompt_section()
+        return self._dispatcher.lister.last.prompt_section(tools=tools)
 
-    async def submit(self, call: ToolCall) -> AsyncPendingCall:
+    async def submit(self, call: ToolCall | str, arguments: Arguments = None) -> AsyncPendingCall:
         """As `ToolExecutor.submit`."""
-        deadline = self._calls.deadline()
-        return AsyncPendingCall(self._calls, await self._send(lambda calls: calls.send(call, deadline), deadline, call))
+        [submitted] = self._dispatcher.prepare([build_call(call, arguments)])
+        error = await self._sent(submitted, self._senders.submit(self._dispatcher.send, submitted))
+        if error is not None:
+            raise error
+        return AsyncPendingCall(self._dispatcher, submitted)
 
-    async def execute(self, call: ToolCall) -> ToolResult:
+    async def execute(self, call: ToolCall | str, arguments: Arguments = None) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
-        deadline = self._calls.deadline()
-        sending = self._start_sending(lambda calls: calls.send(call, deadline))
+        [result] = await self._execute([build_call(call, arguments)])
+        return result
+
+    async def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
+        """As `ToolExecutor.execute_many`. When the awaiting task is cancelled, so are the calls."""
+        return await self._execute(build_calls(calls))
+
+    async def _execute(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
+        submitted = self._dispatcher.prepare(calls)
+        sendings = [self._senders.submit(self._dispatcher.send, call) for call in submitted]
         try:
-            pending = AsyncPendingCall(self._calls, await self._sent(sending, deadline, call))
-            return await pending.result()
+            errors = [await self._sent(call, sending) for call, sending in zip(submitted, sendings, strict=True)]
+            return await wait_async(self._dispatcher.wait_for_all(submitted, errors))
         except asyncio.CancelledError:
-            # Nobody waits for this, neither for a send that is under way nor for the cancel.
-            sending.add_done_callback(self._cancel_when_sent)
+            for call, sending in zip(submitted, sendings, strict=True):
+                self._withdraw_when_sent(call, sending)
             raise
 
-    async def execute_many(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
-        """As `ToolExecutor.execute_many`."""
-        return list(await asyncio.gather(*(self.execute(call) for call in calls)))
+    async def _sent(self, call: SubmittedCall, sending: "Future[None]") -> BrokerUnavailable | None:
+        """Wait until a call is sent, at most until its deadline: without Redis, earlier calls keep all threads busy.
 
-    async def _listed(self) -> Catalogue:
-        if not self._catalogue.listed:
-            await self.list_tools()
-        return self._catalogue
-
-    async def _send(self, send: Callable[[CallDispatcher], T], deadline: float, call: ToolCall | None = None) -> T:
-        return await self._sent(self._start_sending(send), deadline, call)
-
-    def _start_sending(self, send: Callable[[CallDispatcher], T]) -> "Future[T]":
-        return self._senders.submit(send, self._calls)
-
-    async def _sent(self, sending: "Future[T]", deadline: float, call: ToolCall | None = None) -> T:
-        """Wait for a send, at most until the deadline: with Redis gone, those before it hold all the senders."""
+        Returns:
+            Why it could not be sent, or None.
+        """
         try:
-            return await _wait(sending, max(0.0, deadline - time.monotonic()))
+            await wrap(sending, call.deadline)
+        except BrokerUnavailable as error:
+            return error
         except TimeoutError:
-            error = BrokerUnavailable(
-                f"Redis could not be reached within {self._calls.timeout_s:g} s. The call was not enqueued in time."
-            )
-            if sending.cancel() and call is not None:
-                self._calls.tell_unsent(call, error)
-            raise error from None
+            if sending.cancel():
+                return self._dispatcher.give_up(call)
+        else:
+            return None
+        try:
+            await wrap(sending, call.deadline + _SENDING_S)
+        except BrokerUnavailable as error:
+            return error
+        except TimeoutError:
+            self._withdraw_when_sent(call, sending)
+            return self._dispatcher.unreachable(may_have_run=True)
+        return None
 
-    def _cancel_when_sent(self, sending: "Future[SubmittedCall]") -> None:
-        if not sending.cancelled() and sending.exception() is None:
-            self._calls.withdraw_later(sending.result(), is_cancelled=True)
+    def _withdraw_when_sent(self, call: SubmittedCall, sending: "Future[None]") -> None:
+        """Withdraw a call that nobody waits for any more, also when it is being sent just now."""
+
+        def withdraw(sent: "Future[None]") -> None:
+            if _is_sent(sent) and call.id and not call.future.done():
+                self._dispatcher.withdraw_later(call, is_cancelled=True)
+
+        if sending.cancel():
+            self._dispatcher.record_cancelled(call)
+        sending.add_done_callback(withdraw)
 
 
-async def _wait(future: "Future[T]", timeout_s: float) -> T:
-    """Await a future of the reader thread; it cannot be cancelled, so a timeout leaves it whole."""
-    async with asyncio.timeout(timeout_s):
-        return await asyncio.shield(asyncio.wrap_future(future))
+def _is_sent(sending: "Future[Any]") -> bool:
+    return not sending.cancelled() and sending.exception() is None

@@ -1,25 +1,23 @@
-"""What an agent tells the audit: calls that no worker had, and of which therefore no worker tells.
+"""What an agent records in the audit: calls that no worker had, and that therefore no worker records.
 
-Owns the entries of an agent's process and the thread that writes them, off the way of its calls: what Redis does not
-take is kept, and written with the next entry. An agent's entries are its own word and lie in a stream of their own; how
-they are read, `tarsy_tasks.telemetry.audit` says.
+Owns the entries of an agent's process and the thread that writes them, so that its calls do not wait: what Redis does
+not take is kept, and written with the next entry. Agents write to a stream of their own, because their entries prove
+nothing; `tarsy_tasks.telemetry.audit` reads it.
 """
 
 import logging
-import os
 import threading
 import time
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tarsy_tasks.agent.per_app import PerApp
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError
-from tarsy_tasks.models import ToolCall
 from tarsy_tasks.outcomes import ErrorCode
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
+    from tarsy_tasks.agent.submitted import SubmittedCall
     from tarsy_tasks.config import ServerConfig
 
 __all__ = ["AgentAudit", "audit_of"]
@@ -43,7 +42,7 @@ class AgentAudit:
     """The entries of one process about calls through one application. Safe to share between threads.
 
     Args:
-        app: Whose broker gets them.
+        app: The application whose broker stores them.
     """
 
     def __init__(self, app: "Celery") -> None:
@@ -56,52 +55,44 @@ class AgentAudit:
         self._unwritten: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_KEPT)
         self._is_scheduled = self._is_failing = False
         self._channel: Any = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tarsy-audit")
 
-    def tell(
+    def record(
         self,
-        call: ToolCall,
+        call: "SubmittedCall",
         error: CallError | BrokerUnavailable,
         *,
-        server: str,
-        tool: str,
-        task_id: str = "",
-        sent_at: float | None = None,
         agent_id: str | None,
         run_id: str | None,
     ) -> None:
-        """Tell how a call ended; returns at once.
-
-        Args:
-            task_id: Empty if the call was never sent.
-            sent_at: When it was, in seconds since the epoch by the clock of Redis.
-        """
+        """Record how a call ended; returns at once."""
         if not self._limit:
             return
         from tarsy_tasks.telemetry.audit import StepName, build_canonical, build_digest
         from tarsy_tasks.telemetry.shown_arguments import shorten
 
-        canonical = build_canonical(call.arguments)
+        canonical = build_canonical(call.call.arguments)
         code = error.code if isinstance(error, CallError) else ErrorCode.NOT_STARTED
         fields: dict[str, Any] = {
-            "call_id": call.id,
-            "task_id": task_id,
+            "call_id": call.call.id,
+            "task_id": call.id,
             "agent_id": agent_id,
             "run_id": run_id,
-            "server": server,
-            "tool": tool,
+            "server": call.server,
+            "tool": call.tool,
             "arguments": shorten(canonical),
             "arguments_digest": build_digest(canonical),
             "outcome": code.outcome,
             "error_code": code,
             "error": str(error),
-            "steps": [] if sent_at is None else [{"name": StepName.QUEUED, "at": sent_at}],
+            "steps": [] if call.sent_at is None else [{"name": StepName.QUEUED, "at": call.sent_at}],
         }
         with self._lock:
             self._unwritten.append((time.monotonic(), fields))
             is_scheduled, self._is_scheduled = self._is_scheduled, True
         if not is_scheduled:
-            with suppress(RuntimeError):  # the interpreter is on its way out
-                _thread().submit(self._write)
+            with suppress(RuntimeError):  # the interpreter is shutting down
+                self._thread.submit(self._write)
 
     def _write(self) -> None:
         with self._lock:
@@ -111,12 +102,12 @@ class AgentAudit:
         try:
             self._write_all(batch)
         except Exception as error:
-            # Nobody waits for this, and an agent's calls go on without it.
+            # Nobody waits for the audit, and an agent's calls go on without it.
             with self._lock:
                 self._unwritten.extendleft(reversed(batch))
-            self._release_lease()
+            self._close_connection()
             if not self._is_failing:
-                logger.warning("entries for the audit cannot be written, and are kept: %s", error)
+                logger.warning("audit entries cannot be written, and are kept for the next attempt: %s", error)
             self._is_failing = True
         else:
             self._is_failing = False
@@ -128,10 +119,10 @@ class AgentAudit:
         if app is None:
             return
         if self._channel is None:
-            # Not a producer's: that tries for long to connect, and an agent that ends would wait for it.
+            # Not a producer's: that tries to connect for a long time, and an agent that ends would wait for it.
             connection = app.connection_for_write()
             self._channel = connection.ensure_connection(max_retries=1, interval_start=0).channel()
-        servers = _load_servers()
+        servers = _load_servers(app)
         with self._channel.conn_or_acquire() as client:
             self._clock.sync(client)
             with client.pipeline(transaction=False) as pipeline:
@@ -143,25 +134,25 @@ class AgentAudit:
                 pipeline.expire(keys.AGENT_AUDIT, keys.AUDIT_TTL_S)
                 pipeline.execute()
 
-    def _release_lease(self) -> None:
+    def _close_connection(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             with suppress(Exception):
                 channel.connection.client.release()
 
 
-def _load_servers() -> "Mapping[str, ServerConfig]":
-    """Those that are configured now; none where there is no configuration."""
-    from tarsy_tasks.config import find_config_path, load_config
+def _load_servers(app: "Celery") -> "Mapping[str, ServerConfig]":
+    """Those that are configured; none where there is no configuration."""
+    from tarsy_tasks.celery_app import mcp_config_of
 
     try:
-        return load_config(find_config_path()).servers
+        return mcp_config_of(app).servers
     except ConfigError:
         return {}
 
 
 def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> dict[str, Any]:
-    """What a model or its agent wrote, as it may be stored: masked as the configuration has it for the server."""
+    """The fields of an entry, masked by the server's configuration."""
     from tarsy_tasks.masking.masker import mask_text
     from tarsy_tasks.telemetry.shown_arguments import build_shown
 
@@ -169,7 +160,7 @@ def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> di
     settings = {"groups": server.masking.groups, "patterns": server.masking.patterns} if server else {}
 
     def mask(text: str) -> str:
-        # Half a character can be neither stored nor shown.
+        # Half of a surrogate pair can be neither stored nor shown.
         return mask_text(text, **settings).encode("utf-8", "replace").decode()
 
     names = {name: mask(fields[name][:_SEARCHED_NAME])[:_NAME_CHARS] for name in _NAMES if fields[name] is not None}
@@ -177,30 +168,5 @@ def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> di
     return fields | names | shown
 
 
-_audits = weakref.WeakKeyDictionary["Celery", AgentAudit]()
-_audits_lock = threading.Lock()
-
-
-def audit_of(app: "Celery") -> AgentAudit:
-    """What this process tells of its calls through an application."""
-    with _audits_lock:
-        found = _audits.get(app)
-        if found is None:
-            found = _audits[app] = AgentAudit(app)
-        return found
-
-
-@cache
-def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="tarsy-audit")
-
-
-def _forget() -> None:
-    """A forked child has none of the threads."""
-    global _audits, _audits_lock
-    _audits = weakref.WeakKeyDictionary["Celery", AgentAudit]()
-    _audits_lock = threading.Lock()
-    _thread.cache_clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+audit_of = PerApp(AgentAudit)
+"""The one `AgentAudit` of this process for an application."""

@@ -1,17 +1,18 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
-Owns blocking. What a call is and how it travels stands in `calls`; `async_executor` is the same with `await`.
+Owns blocking. `dispatcher` sends calls and knows how they end; `async_executor` is the same with `await`.
 """
 
-import time
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tarsy_tasks.agent.dispatcher import WITHDRAW_S, CallDispatcher, SubmittedCall
-from tarsy_tasks.agent.tool_list import Catalogue
-from tarsy_tasks.errors import ResultTimeout, TarsyTasksError
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolListing, ToolResult
+from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.pending import Pending
+from tarsy_tasks.agent.submitted import Arguments, build_call, build_calls
+from tarsy_tasks.agent.tool_list import ToolList
+from tarsy_tasks.agent.waiting import block
+from tarsy_tasks.models import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -19,53 +20,28 @@ if TYPE_CHECKING:
 __all__ = ["PendingCall", "ToolExecutor"]
 
 
-class PendingCall:
-    """A call that was submitted.
+class PendingCall(Pending):
+    """A call that was submitted. See `Pending` for its attributes."""
 
-    Attributes:
-        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
-        call: The call itself.
-    """
-
-    def __init__(self, calls: CallDispatcher, sent: SubmittedCall) -> None:
-        self.id = sent.id
-        self.call = sent.call
-        self._calls = calls
-        self._sent = sent
-
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return self._sent.future.done()
-
-    def result(self, timeout: float | None = None) -> ToolResult:
+    def result(self, timeout_s: float | None = None) -> ToolResult:
         """Wait for the answer.
 
         Args:
-            timeout: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was
+            timeout_s: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was
                 submitted.
 
         Raises:
-            ResultTimeout: `timeout` ran out before the call's own deadline did; the call goes on.
+            ResultTimeout: This `timeout_s` ended before that of the executor; the call goes on.
         """
-        left_s = self._sent.seconds_left()
-        try:
-            return self._sent.future.result(left_s if timeout is None else min(timeout, left_s))
-        except TimeoutError:
-            if timeout is not None and self._sent.seconds_left():
-                raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout:g} s; the call goes on") from None
-        ending = self._calls.withdraw_later(self._sent)
-        try:
-            return ending.result(WITHDRAW_S)
-        except TimeoutError:
-            return self._calls.no_answer(self._sent)
+        return block(self._dispatcher.wait_for_one(self._submitted, timeout_s))
 
     def cancel(self) -> None:
-        """Cancel the call, wherever it is. `result` then tells how it ended.
+        """Cancel the call, whether it waits in its queue or runs. `result` then says how it ended.
 
         Raises:
             BrokerUnavailable: Redis could not be reached.
         """
-        self._calls.cancel(self._sent)
+        self._dispatcher.cancel(self._submitted)
 
 
 class ToolExecutor:
@@ -76,13 +52,18 @@ class ToolExecutor:
         tool_filter: For some servers, the tools to offer and to accept; an empty list means all. A selection for the
             model, not security.
         timeout_s: Seconds from submitting a call until it is answered, whatever happens.
-        agent_id: Who asks, for the trail.
-        run_id: In which run, for the trail.
+        agent_id: Who calls, for the audit.
+        run_id: In which run, for the audit.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
-        ValueError: A server that is not configured, a filter for a server that is not selected, or a bad `timeout_s`.
+        ValueError: A server that is not configured, a filter for a server that is not selected, a plain string where a
+            list of names belongs, or a bad `timeout_s`.
         ConfigError: The configuration is missing or wrong.
+
+    Example:
+        >>> with ToolExecutor(["k8s"], timeout_s=60, agent_id="sre") as tools:
+        ...     result = tools.execute("k8s.pods_list", {"namespace": "default"})
     """
 
     def __init__(
@@ -95,10 +76,9 @@ class ToolExecutor:
         run_id: str | None = None,
         app: "Celery | None" = None,
     ) -> None:
-        self._calls = CallDispatcher(
+        self._dispatcher = CallDispatcher(
             servers=servers, tool_filter=tool_filter, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, app=app
         )
-        self._catalogue = Catalogue()
 
     def __enter__(self) -> Self:
         return self
@@ -110,55 +90,71 @@ class ToolExecutor:
 
     def close(self) -> None:
         """Forget the tools. Calls that were submitted go on; connections belong to the process, not to one executor."""
-        self._catalogue = Catalogue()
+        self._dispatcher.lister.clear()
 
-    def list_tools(self) -> list[ToolDefinition]:
-        """The selected tools of all servers, as their sessions know them now. Servers that do not answer are in
-        `failed_servers`.
+    def list_tools(self) -> ToolList:
+        """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
+
+        A server that does not answer within `timeout_s` is one of the list's `failed_servers`.
 
         Raises:
-            BrokerUnavailable: Redis could not be reached within the deadline.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses this user all servers.
         """
-        deadline = self._calls.deadline()
-        listings = [self._calls.send_listing(server, deadline) for server in self._calls.servers]
-        answers: list[tuple[str, ToolListing | Exception]] = []
-        for listing in listings:
-            try:
-                answers.append((listing.server, listing.future.result(max(0.0, deadline - time.monotonic()))))
-            except (TarsyTasksError, TimeoutError) as error:
-                answers.append((listing.server, error))
-                if isinstance(error, TimeoutError):
-                    self._calls.drop_listing(listing)
-        self._catalogue.update(self._calls, answers)
-        return self._catalogue.tools
+        deadline = self._dispatcher.deadline()
+        lister = self._dispatcher.lister
+        return block(lister.wait(lister.send(deadline), deadline))
 
     def failed_servers(self) -> dict[str, str]:
-        """Why the tools of a server are missing, by server; lists the tools if that was not done yet."""
-        return dict(self._listed().failed)
+        """`failed_servers` of the last `list_tools`: why tools of a server are missing, by server.
 
-    def prompt_section(self) -> str:
-        """Text for a system prompt about the tools and the failed servers; lists the tools if that was not done yet."""
-        return self._listed().prompt_section()
+        Raises:
+            RuntimeError: `list_tools` was not called yet.
+        """
+        return dict(self._dispatcher.lister.last.failed_servers)
 
-    def submit(self, call: ToolCall) -> PendingCall:
-        """Enqueue a call and return at once.
+    def prompt_section(self, *, tools: bool = True) -> str:
+        """`prompt_section` of the last `list_tools`: text for a system prompt about the tools and the failed servers.
+
+        Args:
+            tools: Whether to describe the tools; False for native function calling.
+
+        Raises:
+            RuntimeError: `list_tools` was not called yet.
+        """
+        return self._dispatcher.lister.last.prompt_section(tools=tools)
+
+    def submit(self, call: ToolCall | str, arguments: Arguments = None) -> PendingCall:
+        """Enqueue a call and return at once. Arguments are those of `execute`.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`.
             ValueError: The arguments hold something that is not JSON.
         """
-        return PendingCall(self._calls, self._calls.send(call, self._calls.deadline()))
+        [submitted] = self._dispatcher.prepare([build_call(call, arguments)])
+        self._dispatcher.send(submitted)
+        return PendingCall(self._dispatcher, submitted)
 
-    def execute(self, call: ToolCall) -> ToolResult:
-        """Run a call and wait for its answer; raises as `submit` does, and for nothing else."""
-        return self.submit(call).result()
+    def execute(self, call: ToolCall | str, arguments: Arguments = None) -> ToolResult:
+        """Run a call and wait for its answer. Raises as `submit` does, and nothing else.
 
-    def execute_many(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
-        """Run calls in parallel; the answers come in the order of the calls. Raises as `submit` does."""
-        pending = [self.submit(call) for call in calls]
-        return [call.result() for call in pending]
+        Args:
+            call: A `ToolCall`, or the name of a tool.
+            arguments: With a name: a mapping, or the text that a model wrote.
+        """
+        return self.submit(call, arguments).result()
 
-    def _listed(self) -> Catalogue:
-        if not self._catalogue.listed:
-            self.list_tools()
-        return self._catalogue
+    def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
+        """Run calls in parallel, with one deadline; the answers come in the order of the calls.
+
+        Each call has its own answer. If Redis cannot be reached any more, those that could not be enqueued are
+        `unavailable` (`NOT_STARTED`).
+
+        Args:
+            calls: Each a `ToolCall`, or a name and arguments.
+
+        Raises:
+            BrokerUnavailable: No call at all could be enqueued within `timeout_s`.
+            ValueError: One of the calls cannot be sent as JSON. Nothing was sent.
+        """
+        submitted = self._dispatcher.prepare(build_calls(calls))
+        return block(self._dispatcher.wait_for_all(submitted, self._dispatcher.send_all(submitted)))

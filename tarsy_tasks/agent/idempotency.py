@@ -1,6 +1,6 @@
-"""A key that the caller gives to a call, so that the same call is made only once, by whichever process.
+"""Idempotency keys: the same call with the same key is made only once, whichever process makes it.
 
-Owns the claim in Redis: which task stands for a key. A key is scoped to its agent, and bound to one server, tool and
+Owns the claim in Redis: which task a key belongs to. A key is scoped to its agent, and bound to one server, tool and
 arguments.
 """
 
@@ -9,23 +9,28 @@ import json
 from typing import Any
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.script import Key, script
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = ["Claim", "claim"]
 
-_RELEASE = """
-local claim = redis.call('GET', KEYS[1])
-if claim and string.sub(claim, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then redis.call('DEL', KEYS[1]) end
-"""
+
+@script(
+    """
+    local claimed = redis.call('GET', claim)
+    if claimed and string.sub(claimed, 1, #task_id + 1) == task_id .. ' ' then redis.call('DEL', claim) end
+    """
+)
+def _release(*, claim: Key, task_id: str) -> None: ...
 
 
 class Claim:
-    """An idempotency key that stands for one task.
+    """An idempotency key that belongs to one task.
 
     Attributes:
-        task_id: The task that the key stands for.
-        is_new: Nobody has sent it yet.
+        task_id: The task that the key belongs to.
+        is_new: Nobody used the key before.
     """
 
     def __init__(self, redis: Any, name: str, task_id: str, *, is_new: bool) -> None:
@@ -35,12 +40,12 @@ class Claim:
         self._name = name
 
     def release(self) -> None:
-        """The call never ran and never will: whoever uses the key next makes it."""
-        self._redis.eval(_RELEASE, 1, self._name, self.task_id)
+        """Free the key, because the call never ran and never will: the next call with it is made."""
+        self._redis.execute_command(*_release.command(claim=self._name, task_id=self.task_id))
 
 
 def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None, key: str, task_id: str) -> Claim:
-    """Let a key stand for a task, unless it stands for another already.
+    """Claim a key for a task, unless it belongs to another task already.
 
     Args:
         redis: A redis-py client of the result backend.
@@ -57,7 +62,7 @@ def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None
         return Claim(redis, name, task_id, is_new=True)
     first_id, _, first_digest = found.decode().partition(" ")
     if first_id == task_id:
-        # Asked again, because the reply was lost with the connection.
+        # This is a retry: the reply to the first attempt was lost with the connection.
         return Claim(redis, name, task_id, is_new=True)
     if first_digest != digest:
         raise CallError(

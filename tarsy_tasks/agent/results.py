@@ -1,7 +1,7 @@
-"""How a call ended, for the agent: a stored answer, or what is known when there is none.
+"""How a call ended, for the agent: the stored answer, or what is known when there is none.
 
-Owns the reading of what Celery stored, and the words for calls that no worker answered. Those for tasks that failed
-are in `task_failures`.
+Owns reading what Celery stored, and the texts for calls that no worker answered. The texts for tasks that failed are in
+`broker.task_failures`.
 """
 
 from pydantic import ValidationError
@@ -12,50 +12,59 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["cancelled", "no_answer", "not_started", "read_listing", "read_result"]
+__all__ = ["cancelled", "no_answer", "not_enqueued", "not_started", "read_listing", "read_result"]
 
 
 def no_answer(call: ToolCall, timeout_s: float) -> CallError:
-    """Nothing came back, and nothing is known."""
+    """No answer came, and nothing is known about the call."""
     return CallError(
         ErrorCode.NO_ANSWER,
-        f"`{call.name}` was not answered within {timeout_s:g} s. The tool may be still running, or may have had its "
+        f"`{call.name}` was not answered within {timeout_s:g} s. The tool may still be running, or may have had its "
         "effect. Look at its effects before you call it again.",
     )
 
 
+def not_enqueued(call: ToolCall, timeout_s: float) -> CallError:
+    """Redis could not be reached, so the call was never in a queue."""
+    return CallError(
+        ErrorCode.NOT_STARTED,
+        f"`{call.name}` could not be sent within {timeout_s:g} s, because the message broker was not available. The "
+        "tool did not run. Call it again later, or go on without it.",
+    )
+
+
 def not_started(call: ToolCall, server: str, timeout_s: float, *, is_served: bool) -> CallError:
-    """The call was taken back before it began."""
+    """The call was withdrawn before it began."""
     if is_served:
         code = ErrorCode.NOT_STARTED
-        why = "all workers were busy until then, or had lost Redis. Call again later, or allow more time"
+        why = "all workers were busy, or had lost their connection to Redis. Call it again later, or allow more time"
     else:
         code = ErrorCode.NO_WORKER
-        why = f"no worker serves MCP server `{server}`. Do without it; an operator has to start one"
+        why = f"no worker serves MCP server `{server}`. Go on without this server; an operator has to start a worker"
     return CallError(
         code,
-        f"`{call.name}` was not started within {timeout_s:g} s, and never will be: {why}. The tool did not run.",
+        f"`{call.name}` was not started within {timeout_s:g} s and was withdrawn, so the tool did not run: {why}.",
     )
 
 
 def cancelled(call: ToolCall, *, goes_on: bool) -> CallError:
-    """The caller took the call back before it began, or waits no longer for one that others wait for."""
+    """The agent cancelled the call before it began, or no longer waits for a call that others wait for."""
     if goes_on:
-        text = f"`{call.name}` is no longer waited for here. It goes on for whoever made it with the same key."
+        text = f"`{call.name}` is no longer waited for here. It goes on for another caller with the same key."
     else:
         text = f"`{call.name}` was cancelled before it began. The tool did not run."
     return CallError(ErrorCode.CANCELLED, text)
 
 
 def read_result(meta: Meta, call: ToolCall) -> ToolResult:
-    """The answer that a worker stored, or the one that tells what became of the task."""
+    """The answer that a worker stored, or one that says why there is none."""
     if meta["status"] == "SUCCESS":
         try:
             result = ToolResult.model_validate(meta["result"])
         except ValidationError:
             error = CallError(
                 ErrorCode.INTERNAL_ERROR,
-                f"The stored answer to `{call.name}` cannot be read: is the worker of another version? "
+                f"The stored answer to `{call.name}` cannot be read; the worker may have another version. "
                 "The tool may have run. Look at its effects before you call it again.",
             )
         else:
@@ -67,6 +76,11 @@ def read_result(meta: Meta, call: ToolCall) -> ToolResult:
 
 
 def read_listing(meta: Meta) -> ToolListing:
+    """The tools of a server.
+
+    Raises:
+        CallError: The worker could not list them.
+    """
     if meta["status"] != "SUCCESS":
         raise build_task_failure(meta.get("task_id"), meta["status"], meta.get("result"), "the list of tools", then="")
     try:

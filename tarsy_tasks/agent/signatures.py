@@ -1,14 +1,15 @@
 """Tool calls as Celery signatures, for group, chain and chord.
 
-Owns the one function that builds them. Whoever needs no canvas takes an executor.
+Owns the one function that builds them. Code without a canvas uses an executor.
 """
 
+import re
 from typing import TYPE_CHECKING, Any
 
+from tarsy_tasks.agent.selection import find_servers
 from tarsy_tasks.broker import keys
-from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.models import CallInfo
-from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.tool_names import resolve_server
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -32,24 +33,27 @@ def tool_signature(
     Its result is a `ToolResult` as JSON (docs/protocol.md): `ToolResult.model_validate(signature.delay().get())`.
 
     Args:
-        name: `server.tool` or `server__tool`.
+        name: `server.tool`, or another form that an executor accepts. On a machine without a configuration, where the
+            servers are not known: `server.tool`, `server:tool` or `server__tool`.
         arguments: A mapping, or the text that a model wrote.
         call_id: Echoed in the result.
         timeout_s: Seconds that the tool may take; None for the server's own limit.
-        app: The Celery application to send it with; None for the package's own.
+        agent_id: Who calls, for the audit.
+        run_id: In which run, for the audit.
+        app: The Celery application to send it with, whose configuration names the servers. None: the package's own.
 
     Raises:
-        ToolNameError: The name is no `server.tool`.
+        ToolNameError: The name is not understood, or there is no such server.
+        ConfigError: The configuration is wrong.
     """
+    servers = find_servers(app)
+    if servers is None:
+        servers = [re.split(r"[.:]|__", name, maxsplit=1)[0]]
+    server, tool = resolve_server(name, servers)
     if app is None:
         from tarsy_tasks.celery_app import agent_app
 
         app = agent_app()
-    server, dot, tool = name.partition(".")
-    if not dot:
-        server, dot, tool = name.partition("__")
-    if not (server and tool):
-        raise ToolNameError(ErrorCode.INVALID_NAME, f"`{name}` is no name of the form `server.tool`.")
     info = CallInfo(call_id=call_id, name=name, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id)
     return app.signature(
         "tarsy.call_tool",

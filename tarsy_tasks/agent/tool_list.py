@@ -1,73 +1,129 @@
-"""What an agent knows of the tools: the definitions to offer, the servers that did not answer, and the text about both.
+"""What an agent knows about the tools: their definitions, the servers that did not answer, and a text about both.
 
-Owns the selection that an executor shows to its model. The definitions come from the workers, which ask the live
-sessions.
+Owns the snapshot that `list_tools` returns. The definitions come from the workers, which ask their live sessions.
 """
 
-from collections.abc import Iterable
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast, overload
 
-from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.models import ToolDefinition, ToolListing
 
-__all__ = ["Catalogue"]
+__all__ = ["ToolList", "build_tool_list"]
 
 
-class Catalogue:
-    """The tools of one executor's servers, as of the last listing.
+class ToolList(Sequence[ToolDefinition]):
+    """The selected tools, by server in the executor's order, then as each server lists them. It does not change.
+
+    It equals any list or tuple of the same definitions.
 
     Attributes:
-        tools: Selected tools, by server in the executor's order, then as the server lists them.
-        instructions: How to use a server's tools, by server; of those that have any.
-        failed: Why a server's tools are missing, by server.
+        failed_servers: Why tools of a server are missing, by server.
+        instructions: How to use a server's tools, by server; only of the servers that have instructions.
     """
 
-    def __init__(self) -> None:
-        self.tools: list[ToolDefinition] = []
-        self.instructions: dict[str, str] = {}
-        self.failed: dict[str, str] = {}
-        self.listed = False
+    def __init__(
+        self, tools: Iterable[ToolDefinition], failed_servers: Mapping[str, str], instructions: Mapping[str, str]
+    ) -> None:
+        self._tools = tuple(tools)
+        self.failed_servers = dict(failed_servers)
+        self.instructions = dict(instructions)
 
-    def update(self, calls: CallDispatcher, answers: Iterable[tuple[str, ToolListing | Exception]]) -> None:
-        """Take over what each server answered."""
-        tools: list[ToolDefinition] = []
-        instructions: dict[str, str] = {}
-        failed: dict[str, str] = {}
-        for server, answer in answers:
-            if isinstance(answer, Exception):
-                failed[server] = str(answer) or "no worker answered in time; is one running that serves this server?"
-            else:
-                tools += [tool for tool in answer.tools if calls.is_selected(server, tool.tool)]
-                instructions |= {server: answer.instructions} if answer.instructions else {}
-                missing = calls.tool_filter.get(server, frozenset()) - {tool.tool for tool in answer.tools}
-                if missing:
-                    failed[server] = f"it has no tool {', '.join(sorted(missing))}"
-        self.tools, self.instructions, self.failed = tools, instructions, dict(sorted(failed.items()))
-        self.listed = True
+    def __len__(self) -> int:
+        return len(self._tools)
 
-    def prompt_section(self) -> str:
-        """Text for a system prompt: each server with its instructions and tools, and by name the servers that cannot be
-        used now.
+    @overload
+    def __getitem__(self, index: int) -> ToolDefinition: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ToolDefinition, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> ToolDefinition | tuple[ToolDefinition, ...]:
+        return self._tools[index]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ToolList):
+            return (self._tools, self.failed_servers, self.instructions) == (
+                other._tools,
+                other.failed_servers,
+                other.instructions,
+            )
+        return list(self._tools) == list(cast("Sequence[object]", other)) if isinstance(other, (list, tuple)) else False
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        names = ", ".join(tool.name for tool in self._tools)
+        return f"<ToolList: {names or 'no tools'}; failed servers: {', '.join(self.failed_servers) or 'none'}>"
+
+    def prompt_section(self, *, tools: bool = True, name_of: Callable[[ToolDefinition], str] | None = None) -> str:
+        """Text for a system prompt: each server with its instructions and tools, then the servers that failed.
+
+        Args:
+            tools: Whether to describe the tools. False for native function calling, where the model gets their
+                definitions another way: then only the servers' instructions, with the names of the tools that they are
+                about, and the servers that failed. Empty if there is neither.
+            name_of: The name by which the model calls a tool. None: `server.tool`, or with `tools=False` the name for
+                function declarations, `ToolDefinition.function_name()`.
+
+        Example:
+            >>> functions = [{"name": tool.function_name(), "parameters": tool.input_schema} for tool in listed]
+            >>> system_prompt += listed.prompt_section(tools=False)
         """
+        name_of = name_of or (_canonical_name if tools else ToolDefinition.function_name)
         by_server: dict[str, list[ToolDefinition]] = {}
-        for tool in self.tools:
+        for tool in self._tools:
             by_server.setdefault(tool.server, []).append(tool)
-        lines = ["# Tools", "", "Call a tool by its full name, `server.tool`, with a JSON object of arguments."]
-        for server, tools in by_server.items():
-            # Quoted: whatever a server writes, it cannot pass for a section of this text.
+        lines = ["# Tools"]
+        if tools:
+            lines += ["", "Call a tool by its full name, exactly as written here, with a JSON object of arguments."]
+        for server, listed in by_server.items():
+            # Quoted, so that nothing that a server writes looks like a section of this text.
             quoted = [f"> {line}".rstrip() for line in self.instructions.get(server, "").splitlines()]
-            lines += ["", f"## {server}", *quoted, *([""] if quoted else []), *(_tool_line(tool) for tool in tools)]
-        if self.failed:
-            lines += ["", "## Not available now", *(f"- {server}: {why}" for server, why in self.failed.items())]
-        return "\n".join(lines)
+            if tools:
+                described = [_describe(tool, name_of(tool)) for tool in listed]
+                lines += ["", f"## {server}", *quoted, *([""] if quoted else []), *described]
+            elif quoted:
+                names = ", ".join(f"`{name_of(tool)}`" for tool in listed)
+                lines += ["", f"## {server}", f"Instructions for {names}:", "", *quoted]
+        if self.failed_servers:
+            failed = [f"- {server}: {why}" for server, why in self.failed_servers.items()]
+            lines += ["", "## Not available now", *failed]
+        return "\n".join(lines) if tools or len(lines) > 1 else ""
 
 
-def _tool_line(tool: ToolDefinition) -> str:
+def build_tool_list(selection: Selection, answers: Iterable[tuple[str, ToolListing | str]]) -> ToolList:
+    """The snapshot of what each server answered.
+
+    Args:
+        answers: By server, its listing, or why there is none.
+    """
+    tools: list[ToolDefinition] = []
+    instructions: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for server, answer in answers:
+        if isinstance(answer, str):
+            failed[server] = answer
+            continue
+        tools += [tool for tool in answer.tools if selection.includes(server, tool.tool)]
+        if answer.instructions:
+            instructions[server] = answer.instructions
+        if missing := selection.tool_filter.get(server, frozenset()) - {tool.tool for tool in answer.tools}:
+            failed[server] = f"it has no tool {', '.join(sorted(missing))}"
+    return ToolList(tools, dict(sorted(failed.items())), instructions)
+
+
+def _canonical_name(tool: ToolDefinition) -> str:
+    return tool.name
+
+
+def _describe(tool: ToolDefinition, name: str) -> str:
     description = " ".join(tool.description.split())
-    return f"- `{tool.name}({_parameters(tool.input_schema)})`" + (f": {description}" if description else "")
+    return f"- `{name}({_parameters(tool.input_schema)})`" + (f": {description}" if description else "")
 
 
 def _parameters(schema: dict[str, Any]) -> str:
+    """The names of the parameters; `?` marks those that may be left out."""
     properties: Any = schema.get("properties")
     required: Any = schema.get("required")
     if not isinstance(properties, dict):

@@ -1,9 +1,10 @@
 """JSON, and the almost-JSON that models write.
 
-Owns two readers. `read_json` is the standard library's, made exact and finite. `read_almost_json` takes what has
-exactly one sensible reading: other quotes, bare keys and words, Python's literals, comments, trailing commas, raw
-newlines, stray escapes. It never closes what was cut off, never drops a value and never invents one; it knows no
-schema. Both are linear in the text."""
+Owns two readers, both linear in the text. `read_json` is the standard library's, made exact and finite.
+`read_almost_json` also accepts what has exactly one sensible reading: other quotes, bare keys and words, Python
+literals, comments, trailing commas, raw newlines, stray escapes. It never closes what was cut off, and never drops or
+invents a value. It knows no schema.
+"""
 
 import json
 import re
@@ -15,18 +16,23 @@ __all__ = ["NotJsonError", "is_too_deep", "read_almost_json", "read_json", "read
 
 
 class NotJsonError(Exception):
-    """The text is not JSON, or almost-JSON with one reading. The argument says why, for a model."""
+    """The text is neither JSON nor almost-JSON with one reading. The argument says why, in words for a model."""
+
+
+def _cut_off(text: str) -> NotJsonError:
+    kind = {"[": "list", '"': "string"}.get(text.lstrip()[:1], "object")
+    return NotJsonError(f"the text ends before the {kind} is closed")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if value - value != 0:
-        raise NotJsonError(f"{text[:20]} is too large for a number")
+        raise NotJsonError(f"the number {text[:20]} is too large")
     return value
 
 
 def _no_constant(text: str) -> Any:
-    raise NotJsonError(f"{text} is no JSON")
+    raise NotJsonError(f"{text} is not valid in JSON")
 
 
 def _written_float(text: str) -> Written:
@@ -41,16 +47,16 @@ _LOOSE = json.JSONDecoder(strict=False)
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
 _BRACKETS = re.compile(rf"{_STRING}|[\[{{]|[\]}}]", re.DOTALL)
 _NO_BRACKETS = re.compile(rf'{_STRING}|[^\[\]{{}}"]++', re.DOTALL)
-_MOST_PASSES = 4
+_MAX_PASSES = 4
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_json(text: str) -> Any:
-    """The value of a text that is JSON (RFC 8259), with integers exact.
+    """The value of a JSON text (RFC 8259), with exact integers.
 
     Raises:
-        NotJsonError: It is not, or holds a number that is not finite, or is nested too deep.
-        ArgumentsError: It holds half of a character.
+        NotJsonError: It is not JSON, or contains a number that is not finite, or is nested too deep.
+        ArgumentsError: It contains half of a character.
     """
     return _decode(_STRICT, text)
 
@@ -63,7 +69,7 @@ def read_json_as_written(text: str) -> Any:
 def _decode(decoder: json.JSONDecoder, text: str) -> Any:
     value, end = _decode_start(decoder, text, text)
     if end < len(text):
-        raise NotJsonError(f"it goes on after its end, at character {end}")
+        raise NotJsonError(f"there is more text after its end, at character {end}")
     return value
 
 
@@ -72,37 +78,37 @@ _WORDS = {
     "Expecting ':'": "a colon is missing",
     "Expecting value": "a value is missing",
     "Expecting property": "a key is missing",
-    "Invalid control": "a text goes on over a line's end",
-    "Invalid \\": "a backslash is not doubled",
+    "Invalid control": "a line break in a string is not escaped",
+    "Invalid \\": "a backslash is not escaped",
 }
 
 
 def _decode_start(decoder: json.JSONDecoder, text: str, original: str) -> tuple[Any, int]:
     if is_too_deep(text):
-        raise NotJsonError(f"it is nested deeper than {MAX_DEPTH} levels")
+        raise NotJsonError(f"it is nested more than {MAX_DEPTH} levels deep")
     try:
         value, end = decoder.raw_decode(text)
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
-            raise NotJsonError("it is cut off before its end") from None
-        word = next((word for begin, word in _WORDS.items() if error.msg.startswith(begin)), "something is wrong")
+            raise _cut_off(text) from None
+        word = next((word for begin, word in _WORDS.items() if error.msg.startswith(begin)), "it cannot be read")
         near = text[max(error.pos - 12, 0) : error.pos + 12]
-        # What was mended already is not what the model wrote.
+        # Text that was repaired is not what the model wrote.
         shown = f" near {near!r}" if near in original else ""
         raise NotJsonError(f"{word}{shown}") from None
     except ValueError:
-        raise NotJsonError("an integer has more digits than can be handled; write it as a text") from None
+        raise NotJsonError("an integer has too many digits; write it as a string") from None
     if _HALF.search(text):
-        safe_copy(plain(value))  # halves of characters must not reach the validator, nor the server
+        safe_copy(plain(value))  # half a character must not reach the validator or the server
     return value, end
 
 
 def is_too_deep(text: str) -> bool:
-    """Whether it is nested too deep, as far as its first value goes: decoders in C recurse on the C stack."""
+    """Whether the first value is nested too deep: decoders in C recurse on the C stack."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     brackets = _NO_BRACKETS.sub("", text)
-    for _ in range(_MOST_PASSES):  # cheap, and enough for what is long but not deep
+    for _ in range(_MAX_PASSES):  # cheap, and enough for what is long but not deep
         brackets = brackets.replace("[]", "").replace("{}", "")
     if len(brackets) <= MAX_DEPTH:
         return False
@@ -121,22 +127,22 @@ def is_too_deep(text: str) -> bool:
 
 
 def read_almost_json(text: str) -> tuple[Any, tuple[str, ...]]:
-    """The value of a text that is JSON but for the habits of models, and the repairs that were needed.
+    """The value of a text that is JSON except for habits of models, and the repairs that were needed.
 
-    Numbers whose spelling matters are `Written`. Brackets, commas and semicolons too many at the end are skipped.
+    Numbers whose spelling matters are `Written`. Extra brackets, commas and semicolons at the end are skipped.
 
     Raises:
         NotJsonError: There is no reading, or more than one.
     """
     if not _CLOSED.search(text[-_TAIL_CHARS:]) and "/" not in text and "#" not in text:
         opened, closed = (sum(map(text.count, brackets)) for brackets in ("{[", "}]"))
-        raise NotJsonError("it is cut off before its end" if opened > closed else "something follows its end")
+        raise _cut_off(text) if opened > closed else NotJsonError("there is more text after its end")
     repair = _Repair()
     repaired = _HABITS.sub(repair, text).lstrip()
     value, end = _decode_start(_REPAIRED, repaired, text)
     if end < len(repaired):
         if _TAIL.fullmatch(repaired, end) is None:
-            raise NotJsonError(f"it goes on after its end with {repaired[end : end + 20].strip()!r}")
+            raise NotJsonError(f"there is more text after its end: {repaired[end : end + 20].strip()!r}")
         if repaired[end:].strip():
             repair.done["extra_closing"] = None
     return value, tuple(repair.done)
@@ -159,7 +165,7 @@ def read_json_at(text: str, start: int) -> tuple[Any, int]:
             return read_almost_json(text[start : token.end()])[0], token.end()
         if depth > MAX_DEPTH:
             break
-    raise NotJsonError("it is cut off before its end")
+    raise _cut_off(text[start:])
 
 
 _TAIL_CHARS = 200
@@ -177,7 +183,7 @@ _HABITS = re.compile(
     | (?P<comma>,(?=(?:\s++|{_COMMENT})*+[}}\]]))
     | (?P<space>[\ufeff\u200b\u00a0\u2000-\u200a\u202f\u3000\f\v]++)
     | (?![\s,:\[\]{{}}])(?:  # most characters are tried no further
-          (?P<run>(?<!{_WORD})(?:(?:0|[1-9][0-9]*+),[ ]?(?=[0-9]))++)  # integers: nothing to mend
+          (?P<run>(?<!{_WORD})(?:(?:0|[1-9][0-9]*+),[ ]?(?=[0-9]))++)  # integers: nothing to repair
         | (?P<triple>\"\"\"(?P<in_triple>(?:[^"\\]++|\\.|"(?!""))*+)(?P<end_triple>\"\"\")?)
         | (?P<double>"(?P<in_double>[^"\\]*+(?:\\.[^"\\]*+)*+)(?P<end_double>")?)
         | (?P<single>'(?P<in_single>[^'\\]*+(?:\\.[^'\\]*+)*+)(?P<end_single>')?)
@@ -206,11 +212,11 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 def _not_closed(token: re.Match[str]) -> NotJsonError:
-    return NotJsonError(f"the text {token[0][:20]!r} has no closing quote")
+    return NotJsonError(f"the string {token[0][:20]!r} has no closing quote")
 
 
 class _Repair:
-    """Replaces one token after the other by what it is in JSON; `done` says what had to be done."""
+    """Replaces each token by its JSON form; `done` has a word for each kind of repair."""
 
     def __init__(self) -> None:
         self.done: dict[str, None] = {}
@@ -250,7 +256,7 @@ class _Repair:
             self.done["bare_key"] = None
             return f'"{text}"'
         if "..." in text or text == "undefined":
-            raise NotJsonError(f"{text[:20]!r} is no value")
+            raise NotJsonError(f"{text[:20]!r} is not a value")
         value = read_scalar(text)
         if isinstance(value, str):
             self.done["bare_word"] = None
@@ -262,16 +268,16 @@ class _Repair:
         if kind == "space":
             return " "
         if kind == "stray":
-            raise NotJsonError(f"{token[0]!r} does not belong there")
+            raise NotJsonError(f"unexpected {token[0]!r}")
         if kind == "comma":
             self.done["trailing_comma"] = None
             return ""
         if kind == "comment":
             if token[0].startswith("/*") and not token[0].endswith("*/"):
-                raise NotJsonError("a comment in it has no end")
+                raise NotJsonError("a comment has no `*/`")
             self.done["comment"] = None
             return " "
-        # Behind a comment it cannot be told from here whether a comma stands before it.
+        # After a comment, there may already be a comma before it.
         if token.start() == 0 or "comment" in self.done:
             return " "
         self.done["missing_comma"] = None
@@ -301,14 +307,16 @@ class _Repair:
                 meant.append(escape)
                 return chr(int(escape[1:], 16))
             if escape in "xuUN01234567av":
-                raise NotJsonError(f'the escape "\\{escape}" is no JSON')
+                raise NotJsonError(f'the escape "\\{escape}" is not valid in JSON')
             kept.append(escape)
             return f"\\{escape}"
 
         result = _ESCAPE.sub(replace, content)
         if kept and meant:
-            # "C:\new\data": who did not escape \d may not have escaped \n either.
-            raise NotJsonError(f'"\\{kept[0]}" is no JSON escape, so "\\{meant[0]}" may mean two things; write "\\\\"')
+            # "C:\new\data": the writer did not escape \d, and perhaps \n is not an escape either.
+            raise NotJsonError(
+                f'"\\{kept[0]}" is not a JSON escape, so "\\{meant[0]}" is ambiguous; write each backslash as "\\\\"'
+            )
         if kept:
             self.done["stray_backslash"] = None
         # Halves of a character that were escaped one by one belong together.

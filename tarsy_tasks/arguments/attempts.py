@@ -1,7 +1,7 @@
-"""What in a bare text shows that it was to be more than a text.
+"""Signs that a plain text is a failed attempt at structured arguments.
 
-Owns the signs of a failed attempt at structure: cut-off JSON, a pair, a flag, a tag or a call that names a property.
-Such a text must not be sent as the value of some property. It knows no schema but its names, and is linear in the text.
+Owns these signs: cut-off JSON, a pair, a flag, a tag or a call that names a property. Such a text must not be sent as
+the value of a property. It knows only the names of the schema, and is linear in the text.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from tarsy_tasks.arguments.shape import fold
 
-__all__ = ["find_attempt", "has_model_token"]
+__all__ = ["find_attempt", "has_model_token", "is_cut_off"]
 
 _BROKEN_JSON = re.compile(
     r"""\{\s*(?:["'“‘«]|\}|\\["']|&(?:quot|\#)|[^\W\d][\w$.-]{0,80}\s*:\s|\Z)"""
@@ -36,7 +36,7 @@ _FENCE_LINE = re.compile(r"(?:^|\n)[ \t]*(?:```|~~~)|```[ \t]*(?:\n|\Z)|:[ \t]*`
 
 
 def has_model_token(text: str) -> bool:
-    """Whether markup is in it that only models write among themselves, such as `<|im_end|>` or `<think>`."""
+    """Whether a text contains markup of models, such as `<|im_end|>` or `<think>`."""
     return ("<" in text or "[" in text) and (_TOKEN.search(text) is not None or _has_stop(text))
 
 
@@ -44,31 +44,38 @@ def _has_stop(text: str) -> bool:
     return text.find("</s>") >= 0 and text.find("<s>") < 0
 
 
+def is_cut_off(reason: str) -> bool:
+    """Whether a text is not JSON because its end is missing."""
+    return any(sign in reason for sign in ("text ends before", "no closing quote", "is not closed"))
+
+
 def find_attempt(text: str, properties: Collection[str], reason: str, *, fences: bool = False) -> str | None:
-    """The sign that `text` is an attempt at structure, in words for a model, or None.
+    """Why `text` is a failed attempt at structure, in words for a model; None when it is not.
 
     Args:
-        reason: Why it is no JSON.
-        fences: What looks like a fence belongs to the text.
+        reason: Why it is not JSON.
+        fences: A code fence in it is part of the value.
     """
     if _BROKEN_JSON.match(text):
-        return f"It begins as JSON, but is none: {reason}."
+        return f"{'Incomplete' if is_cut_off(reason) else 'Invalid'} JSON: {reason}."
     if text.startswith("{") and (text.count("{") != text.count("}") or text.count('"') % 2):
-        return "It begins with a brace and is cut off."
+        return "Incomplete JSON: a brace or a quote is not closed."
     if _LABEL.match(text):
-        return "It begins with a label, but what follows is no object."
+        return "The text begins with a label, but no JSON object follows."
     if _MARKUP.match(text):
-        return "They are the markup of a call, which cannot be read here."
+        return "The text is the markup of a tool call, which cannot be read here."
     if has_model_token(text):
-        return "They hold the markup of a model, such as `<|im_end|>` or `<think>`."
+        return "The text contains model markup such as `<|im_end|>` or `<think>`."
     if not fences and _FENCE_LINE.search(text):
-        return "A code fence stands in it among other text, so what is meant cannot be told: write the value alone."
+        return (
+            "The text mixes a code fence with other text, so it is unclear which part is meant: write the value alone."
+        )
     if _FLAG.match(text):
-        return "They are flags of a command line."
+        return "The text consists of command-line flags."
     if _PLACEHOLDER.fullmatch(text):
-        return "They are a placeholder."
+        return "The text is a placeholder."
     if _TRANSCRIPT.search(text):
-        return "It holds more than the arguments."
+        return "The text contains more than the arguments."
     names = {fold(name) for name in properties}
     patterns = [_PAIR, _QUOTED_NAME, *([_ARGUMENT] if _CALL.match(text) else [])]
     found = [match for pattern in patterns for match in pattern.finditer(text)]
@@ -77,9 +84,7 @@ def find_attempt(text: str, properties: Collection[str], reason: str, *, fences:
     for match in found:
         name = match[match.lastindex or 0]
         if fold(name) in names and _CALL.match(text):
-            return (
-                f"It is written as the call of a function (`{name[:40]}` names a property): write only its arguments."
-            )
+            return f"The text is a function call (`{name[:40]}` is a property): write only the arguments."
         if fold(name) in names:
-            return f"`{name[:40]}` names a property, but the text cannot be read as pairs."
+            return f"`{name[:40]}` is a property, but the text cannot be read as `key: value` pairs."
     return None

@@ -1,8 +1,12 @@
-"""The order in which a text is tried as arguments, and what a schema has to say about each reading.
+"""The order in which a text is tried as arguments.
 
-Owns the decision: which reading is the call, or that there is none. The principle: **what a model wrote as an object
-is taken at its word; what we guess must fit; of two readings neither is sent.** A rejection costs a model one more
-turn, a wrong call may cost more. It does no I/O and knows neither servers nor tools."""
+1. Nothing; 2. a JSON value; 3. what is left when a model token or a sure label is removed, from the start; 4. JSON or
+almost-JSON inside wrappings; 5. YAML; 6. pairs; 7. a plain text. A text that begins as JSON is never read as 5 or 6.
+
+The principle: **an object that a model wrote is used as it is; a guess must fit the schema; a text with two readings is
+rejected.** A rejection costs a model one more turn, a wrong call may cost more. No I/O, no knowledge of servers and
+tools.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,8 +19,8 @@ from tarsy_tasks.arguments.envelope import may_be_envelope
 from tarsy_tasks.arguments.pairs import read_pairs
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading
 from tarsy_tasks.arguments.target import Target
-from tarsy_tasks.arguments.values import MAX_DEPTH, SPACE, Written, plain, refuse, safe_copy
-from tarsy_tasks.arguments.wrappings import Unwrapped, take_off_sure_label, take_off_tokens, unwrap
+from tarsy_tasks.arguments.values import MAX_DEPTH, SPACE, Written, plain, safe_copy, unusable
+from tarsy_tasks.arguments.wrappings import Unwrapped, strip_model_tokens, strip_sure_label, unwrap
 from tarsy_tasks.arguments.yaml_text import read_yaml
 from tarsy_tasks.errors import ArgumentsError
 
@@ -31,19 +35,19 @@ def read_arguments(given: Any, schema: Mapping[str, Any] | bool | None = None) -
         schema: JSON Schema of the arguments; None when it is not known, and then nothing is checked.
 
     Raises:
-        ArgumentsError: They cannot be read, or do not fit. The text is for a model; nothing was sent.
+        ArgumentsError: They cannot be read, or do not fit the schema. The text is for a model; nothing was sent.
     """
     try:
         parsed = _read(given, None if schema is None else Target(schema))
     except RecursionError:
-        raise refuse("They are nested too deep.") from None
+        raise unusable("They are nested too deeply.") from None
     if given.__class__ is str and not _may_be_too_deep(cast("str", given)):
         return parsed
     return ParsedArguments(safe_copy(parsed.arguments), parsed.reading, parsed.repairs)
 
 
 def _may_be_too_deep(text: str) -> bool:
-    """Whether something in a text could become too deep by being decoded twice; a bracket may be written `\\u005b`."""
+    """Whether decoding a text twice could give a value that is too deep; a bracket may be written `\\u005b`."""
     return "\\u" in text or text.count("[") + text.count("{") > MAX_DEPTH
 
 
@@ -54,25 +58,22 @@ def _read(given: Any, target: Target | None) -> ParsedArguments:
         arguments = safe_copy(dict(cast("Mapping[Any, Any]", given)))
         return _object(arguments, lambda: arguments, Reading.MAPPING, (), target)
     if not isinstance(given, str):
-        raise refuse(f"They are of the type {type(given).__name__}; a JSON object is due.")
+        raise unusable(f"They have the type {type(given).__name__}; write a JSON object.")
     if not given.isascii():
         safe_copy(given)
     return _read_text_of_model(given, target, ())
 
 
 def _read_text_of_model(given: str, target: Target | None, repairs: tuple[str, ...]) -> ParsedArguments:
-    """The whole cascade; it runs again on what a token or a sure label left behind, each of which comes off once."""
+    """The whole cascade. It runs again on the text without a model token or a sure label; each is removed once."""
     text = given.strip(SPACE)
     if not text:
         return _object({}, dict, Reading.EMPTY, (), target)
     try:
         value = read_json(text)
     except NotJsonError as error:
-        for word, take_off in (("model_token", take_off_tokens), ("label", take_off_sure_label)):
-            if (
-                word not in repairs
-                and (inner := take_off(given.lstrip(SPACE) if word == "label" else given)) is not None
-            ):
+        for word, strip in (("model_token", strip_model_tokens), ("label", strip_sure_label)):
+            if word not in repairs and (inner := strip(given.lstrip(SPACE) if word == "label" else given)) is not None:
                 try:
                     parsed = _read_text_of_model(inner, target, (*repairs, word))
                 except ArgumentsError as refused:
@@ -84,12 +85,12 @@ def _read_text_of_model(given: str, target: Target | None, repairs: tuple[str, .
     return _read_value(text, value, target)
 
 
-_MOST_DECODINGS = 3
+_MAX_DECODINGS = 3
 
 
 def _read_value(text: str, value: Any, target: Target | None) -> ParsedArguments:
     inner, decodings = value, 0
-    while isinstance(inner, str) and inner.lstrip(SPACE)[:1] in ("{", '"', "`") and decodings < _MOST_DECODINGS:
+    while isinstance(inner, str) and inner.lstrip(SPACE)[:1] in ("{", '"', "`") and decodings < _MAX_DECODINGS:
         decodings += 1
         try:
             opened = unwrap(inner, ())
@@ -97,19 +98,15 @@ def _read_value(text: str, value: Any, target: Target | None) -> ParsedArguments
         except NotJsonError:
             break
         if isinstance(plain(inner), dict):
-            return _double_encoded(inner, repairs, target)
+            return _object(plain(inner), lambda tree=inner: tree, Reading.ALMOST_JSON, repairs, target)
     if target is None:
         return ParsedArguments({"input": value}, Reading.VALUE)
     return target.value(text, value)
 
 
-def _double_encoded(tree: Any, repairs: tuple[str, ...], target: Target | None) -> ParsedArguments:
-    return _object(plain(tree), lambda: tree, Reading.ALMOST_JSON, repairs, target)
-
-
 def _read_object(unwrapped: Unwrapped) -> tuple[Any, tuple[str, ...]]:
-    """The JSON or almost-JSON inside of wrappings, with `Written` leaves, and all repairs."""
-    if unwrapped.repairs:  # else it is known to be no JSON
+    """The JSON or almost-JSON inside wrappings, with `Written` leaves, and all repairs."""
+    if unwrapped.repairs:  # else it is known not to be JSON
         with suppress(NotJsonError):
             return read_json_as_written(unwrapped.text), unwrapped.repairs
     tree, repairs = read_almost_json(unwrapped.text)
@@ -157,7 +154,7 @@ def _structure(
     if isinstance(value, dict):
         if not unwrapped.prose:
             return _object(cast("dict[str, Any]", value), lambda: tree, reading, repairs, target)
-        # An object inside of a text is the call only if it fits; else the text may be what is meant.
+        # An object inside a text becomes the arguments only if it fits; else the whole text may be the value.
         return target.fitted(cast("dict[str, Any]", value), tree, reading, repairs) if target else None
     if isinstance(value, list) and set(repairs) <= _STRICT_REPAIRS and not unwrapped.prose:
         if target is None:
@@ -172,7 +169,7 @@ def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> Pa
     names = target.properties if target else {}
     named: dict[str, Any] = {}
     as_read, doubt = Reading.PAIRS, None
-    # The last newline of a block is there where it was written, and in a fence it always is.
+    # A block of text ends with a newline if one was written; in a fence there always is one.
     ends_line = unwrapped.language is not None or given.rstrip(" \t").endswith("\n")
     readers: tuple[tuple[Reading, Callable[[], dict[str, Any] | None]], ...] = (
         (Reading.YAML, lambda: read_yaml(unwrapped.text + "\n" * ends_line)),
@@ -200,21 +197,21 @@ def _read_guesses(given: str, unwrapped: Unwrapped, target: Target | None) -> Pa
 
 
 def _find_doubt(tree: dict[str, Any], names: Mapping[str, Any]) -> str | None:
-    """The two readings where a bare value goes on with what may not belong to it: `namespace=a; limit=5`."""
+    """The two readings of a bare value whose end is unclear, as in `namespace=a; limit=5`."""
     ends = [value.text.endswith(";") for value in tree.values() if isinstance(value, Written)]
     if len(ends) > 1 and all(ends):
-        return "They can be read in two ways: does the semicolon end each value, or belong to it?"
+        return "Ambiguous: does the semicolon end each value, or is it part of the value?"
     for key, value in tree.items() if names else ():
-        text, shown = getattr(value, "text", ""), f"They can be read in two ways: does `{key[:60]}` end before"
+        text, shown = getattr(value, "text", ""), f"Ambiguous: does `{key[:60]}` end before"
         ends = ("{}", "[]", "()") if text.endswith(("}", "]", ")")) else ()
         if any(text.count(end) > text.count(begin) for begin, end in ends):
-            return f"{shown} the last bracket, or does that belong to it?"
+            return f"{shown} the last bracket, or is the bracket part of the value?"
         if " # " in text:
-            return f"{shown} the `#`, as before a comment, or does that belong to it?"
+            return f"{shown} the `#` (a comment), or is that part of the value?"
         pieces = [piece.strip() for piece in text.split(",")[1:]] if "," in text else []
         inner = [found[1] for found in _INNER_PAIR.finditer(text)]
         if other := next((name for name in (*pieces, *inner) if name in names), None):
-            return f"{shown} `{other[:60]}`, which names a property too, or does that belong to it?"
+            return f"{shown} `{other[:60]}`, which is also a property, or is that part of the value?"
     return None
 
 
@@ -223,26 +220,26 @@ _INNER_PAIR = re.compile(r"(?:[;&|]|\s)[ \t]*[\"']?([^\W\d][\w.-]*+)[\"']?[ \t]*
 
 def _read_text(given: str, unwrapped: Unwrapped, reason: str, target: Target | None) -> ParsedArguments:
     whole = unwrap(given, ()) if unwrapped.prose else unwrapped
-    took_off = not unwrapped.prose and (unwrapped.is_code or unwrapped.repairs == ("label",))
-    text = whole.text if took_off else given.strip(SPACE)
-    repairs = unwrapped.repairs if took_off else ()
+    is_stripped = not unwrapped.prose and (unwrapped.is_code or unwrapped.repairs == ("label",))
+    text = whole.text if is_stripped else given.strip(SPACE)
+    repairs = unwrapped.repairs if is_stripped else ()
     if target is None:
         return ParsedArguments({"input": text}, Reading.TEXT, repairs)
     if not unwrapped.text.startswith(("{", "[", '"')):
-        reason = "it is no JSON, no YAML and no pairs"
+        reason = "it is not JSON, YAML or `key: value` pairs"
     fenced = unwrapped.language is not None and not unwrapped.is_code and not unwrapped.prose
     if (
         fenced
         and unwrapped.language in ("yaml", "yml")
         and (read_yaml(unwrapped.text) or read_pairs(unwrapped.text, ()))
     ):
-        # It is what the fence says, only not the arguments: a manifest.
+        # The fence holds YAML as it says, but not the arguments: a manifest is the value.
         return target.text(unwrapped.text, unwrapped.repairs, reason, fenced=False)
-    return target.text(_indented(given, text), repairs, reason, fenced=fenced, whole_fence=took_off)
+    return target.text(_indented(given, text), repairs, reason, fenced=fenced, whole_fence=is_stripped)
 
 
 def _indented(given: str, text: str) -> str:
-    """The text with the indentation of its first line, where further lines depend on it."""
+    """The text with the indentation of its first line, if it has more lines."""
     before = given[: given.find(text)] if "\n" in text and not given.startswith(text) else ""
     lead = before[before.rfind("\n") + 1 :]
     return f"{lead}{text}" if lead.isspace() else text

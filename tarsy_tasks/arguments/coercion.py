@@ -1,7 +1,7 @@
-"""Turns arguments that do not fit a schema into arguments that do, where only one reading makes sense.
+"""Converts arguments that do not fit a schema into arguments that do, where only one reading makes sense.
 
-Owns what may become what. It goes by what the validator finds wrong: only a value that does not fit is ever touched,
-and what comes out fits as a whole. It adds no property, and drops only an optional one that is null.
+Owns the conversions. They follow the problems that the validator reports: only a value that does not fit is changed,
+and the result fits as a whole. No property is added, and only an optional one that is null is dropped.
 """
 
 import re
@@ -24,36 +24,37 @@ __all__ = ["coerce"]
 _LIST_ITEM = re.compile(r"[\w.@/+=:*%~-]+")
 _SINGLE_ROUNDS = 8
 _ROUNDS = 16
-_MOST_CHECKS = 200
-_MOST_VALUES = 5000
-"""Beyond that the problems are not listed all at once: each costs some microseconds and a kilobyte."""
+_MAX_CHECKS = 200
+_MAX_VALUES = 5000
+"""For larger values the problems are not listed all at once: each costs some microseconds and a kilobyte."""
 _DEEPEST = 8
 
 _Reading = tuple[Any, tuple[str, ...]]
-"""A value, perhaps with `Written` leaves, and the words for what was done to it."""
+"""A value, perhaps with `Written` leaves, and the words for its conversions."""
 
 
 def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
-    """The value of `tree` made to fit `schema`, and a word for each kind of change; None where there is no one way.
+    """The value of `tree` converted to fit `schema`, and a word for each kind of change; None when there is not exactly
+    one way.
 
     Args:
-        tree: A value; leaves may be `Written`, and then their spelling counts when text is due.
+        tree: A value; leaves may be `Written`, whose spelling is used where the schema wants text.
 
     Raises:
         UncheckedError: The schema is broken, or it would cost too much to check.
     """
-    coercion = _Coercion(schema, (), tree, [_MOST_CHECKS])
+    coercion = _Coercion(schema, (), tree, [_MAX_CHECKS])
     return (coercion.value, tuple(coercion.repairs)) if coercion.succeeds(0) else None
 
 
-def coerce_what_can_be(schema: Schema, tree: Any) -> Any:
-    """The value of `tree` with each part coerced that can be, for telling what is wrong with the rest.
+def coerce_partly(schema: Schema, tree: Any) -> Any:
+    """The value of `tree` with every part converted that can be; the remaining problems are those to report.
 
     Raises:
         UncheckedError: As `coerce`.
     """
-    coercion = _Coercion(schema, (), tree, [_MOST_CHECKS])
-    coercion.mend_what_can_be()
+    coercion = _Coercion(schema, (), tree, [_MAX_CHECKS])
+    coercion.fix_what_can_be()
     return coercion.value
 
 
@@ -64,7 +65,7 @@ class _Coercion:
         self._schema = schema
         self._pointer = pointer
         self._checks_left = checks_left  # shared by all coercions of the same arguments
-        # The same value twice: as it was written, and as the validator sees it.
+        # The same value twice: with its spelling, and as the validator sees it.
         self._tree = [_copied(tree)]
         self._values = [plain(tree)]
         self.repairs: dict[str, None] = {}
@@ -83,32 +84,32 @@ class _Coercion:
                 return False
             if not problems:
                 return True
-            mended: set[Pointer] = set()
+            fixed: set[Pointer] = set()
             for problem in problems:
                 path = (0, *problem.instance_path)
-                if path not in mended and not self._mends(problem, path, depth):
+                if path not in fixed and not self._fixes(problem, path, depth):
                     return False
-                mended.add(path)
+                fixed.add(path)
         return False
 
-    def mend_what_can_be(self) -> None:
+    def fix_what_can_be(self) -> None:
         for problem in self._schema.all_problems(self.value, self._pointer):
-            # What was mended, or left out, before may be what this problem was about.
+            # An earlier fix may have removed the value that this problem is about.
             with suppress(LookupError, TypeError):
-                self._mends(problem, (0, *problem.instance_path), 0)
+                self._fixes(problem, (0, *problem.instance_path), 0)
 
     def _problems(self, number: int) -> "list[ValidationError] | None":
-        """What is wrong: one by one at first, then all at once; None when that would cost too much."""
+        """The problems: one by one at first, then all at once; None when that would cost too much."""
         if number < _SINGLE_ROUNDS:
             first = self._schema.first_problem(self.value, self._pointer)
             return [first] if first else []
         return (
             self._schema.all_problems(self.value, self._pointer)
-            if size(self.value, _MOST_VALUES) <= _MOST_VALUES
+            if size(self.value, _MAX_VALUES) <= _MAX_VALUES
             else None
         )
 
-    def _mends(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
+    def _fixes(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
         tree = self._leaf(path)
         keyword = problem.kind.name
         if keyword == "type":
@@ -118,7 +119,7 @@ class _Coercion:
                 form = Shape(self._schema.raw, self._place(problem)[:-1]).raw.get("format")
                 reading = reading if may_have_format(form, reading[0]) else None
             if reading:
-                self._mend_siblings(problem, path, types)
+                self._fix_siblings(problem, path, types)
         elif keyword in ("enum", "const"):
             reading = _to_member(problem.kind.value if keyword == "enum" else [problem.kind.value], tree)
         elif keyword in ("anyOf", "oneOf"):
@@ -141,13 +142,13 @@ class _Coercion:
     def _replace(self, path: Pointer, reading: _Reading) -> None:
         tree, words = reading
         container = look_up(self._tree, path[:-1])
-        if isinstance(container, dict | list):  # else it is inside of something `Written`
+        if isinstance(container, dict | list):  # else it is inside a `Written`
             cast("Any", container)[path[-1]] = tree
         look_up(self._values, path[:-1])[path[-1]] = plain(tree)
         self.repairs.update(dict.fromkeys(words))
 
-    def _mend_siblings(self, problem: "ValidationError", path: Pointer, types: list[str]) -> None:
-        """What a list or a map holds is checked alike, so that a thousand wrong items are mended in one round."""
+    def _fix_siblings(self, problem: "ValidationError", path: Pointer, types: list[str]) -> None:
+        """All items of a list or map have the same schema, so a thousand wrong items are fixed in one round."""
         keyword = problem.evaluation_path[-2] if len(problem.evaluation_path) > 1 else None
         if keyword not in ("items", "additionalProperties"):
             return
@@ -179,8 +180,8 @@ class _Coercion:
         return found
 
     def _place(self, problem: "ValidationError") -> Pointer:
-        """Where in the document the keyword lies that refused."""
-        # Behind a reference the library counts from the top of the document, else from where this check began.
+        """The position in the document of the keyword that failed."""
+        # After a reference the path starts at the top of the document, else where this check began.
         referred = "$ref" in problem.evaluation_path
         return tuple(problem.schema_path) if referred else (*self._pointer, *problem.schema_path)
 
@@ -199,7 +200,7 @@ def _copied(tree: Any) -> Any:
 
 
 def _only(readings: list[_Reading]) -> _Reading | None:
-    """The one reading, or None when there is none or more than one: two readings are no reading."""
+    """The one reading; None when there is none, or more than one."""
     if len(readings) > 1 and any(not _same(plain(readings[0][0]), plain(other[0])) for other in readings[1:]):
         return None
     return readings[0] if readings else None
@@ -240,7 +241,7 @@ _CONTAINERS = ("object", "array")
 
 
 def _listed(tree: Any) -> list[Any] | None:
-    """One value as a list of one; `a, b` as a list, unless a comma, space or bracket could belong to an item."""
+    """One value as a list of one; `a, b` as a list, unless a comma, space or bracket could be part of an item."""
     value = plain(tree)
     if not isinstance(value, str):
         return [tree]
@@ -256,12 +257,12 @@ def _to_member(members: list[Any], tree: Any) -> _Reading | None:
         return None
     folded = text.strip().casefold()
     exact = [member for member in members if _text_of(member) == text]
-    alike = exact or [member for member in members if (_text_of(member) or "").casefold() == folded]
-    return (alike[0], ("enum",)) if len(alike) == 1 else None
+    matches = exact or [member for member in members if (_text_of(member) or "").casefold() == folded]
+    return (matches[0], ("enum",)) if len(matches) == 1 else None
 
 
 def _text_of(tree: Any) -> str | None:
-    """How a scalar, or a list that was only guessed to be one, is written; None for what is no scalar."""
+    """The spelling of a scalar, or of a list that was a guess; None for anything else."""
     if isinstance(tree, Written):
         return tree.text
     if isinstance(tree, bool) or tree is None:
@@ -277,5 +278,5 @@ def _decoded(text: str, kind: str) -> Any:
         tree, repairs = read_almost_json(text)
     except NotJsonError:
         return None
-    # A second layer is read less freely: a bare word in it may be anything.
+    # A second layer is read more strictly: a bare word in it may be anything.
     return None if "bare_word" in repairs else tree

@@ -1,7 +1,7 @@
-"""What checking a value costs: how often a schema's parts are visited.
+"""The cost of checking a value: how often the parts of a schema are visited.
 
-Owns the bound on that. The validator is fast, but a stranger's schema can make it visit a value exponentially often
-(definitions that refer twice to the next one), and nothing interrupts it while it does.
+Owns the limit. The validator is fast, but a hostile schema can make it visit a value exponentially often (definitions
+that refer twice to the next one), and it cannot be interrupted.
 """
 
 from typing import Any, Final, cast
@@ -21,11 +21,11 @@ _REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef"}
 
 
 class UncheckedError(Exception):
-    """The schema is broken, or it would cost too much to check this value."""
+    """The schema is broken, or checking this value would cost too much."""
 
 
 def is_always_cheap(schema: Any) -> bool:
-    """Whether the parts of a schema, with every reference written out, are so few that any value may be checked."""
+    """Whether a schema, with every reference expanded, is so small that any value may be checked."""
     try:
         _Visits(schema, _ALWAYS_CHEAP).spend(schema, _ANYTHING)
     except (UncheckedError, RecursionError):
@@ -34,10 +34,10 @@ def is_always_cheap(schema: Any) -> bool:
 
 
 def spend(document: Any, pointer: Pointer, value: Any) -> None:
-    """Counts the visits that checking `value` with the part of a schema at `pointer` takes, at most.
+    """Counts the most visits that checking `value` with the part of a schema at `pointer` can take.
 
     Raises:
-        UncheckedError: They are too many, or lead out of the document.
+        UncheckedError: There are too many, or a reference leaves the document.
     """
     visits = _Visits(document, _FREE_VISITS + _VISITS_PER_VALUE * size(value))
     try:
@@ -47,7 +47,7 @@ def spend(document: Any, pointer: Pointer, value: Any) -> None:
 
 
 def size(value: Any, most: float = float("inf")) -> int:
-    """How many values a value consists of; beyond `most` the count stops."""
+    """The number of values that a value consists of; counting stops beyond `most`."""
     count, waiting = 0, [value]
     while waiting and count <= most:
         each = waiting.pop()

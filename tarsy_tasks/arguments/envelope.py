@@ -1,6 +1,6 @@
-"""A whole call in place of its arguments: `{"name": "pods_list", "arguments": {...}}`, as providers write calls.
+"""A whole call instead of its arguments: `{"name": "pods_list", "arguments": {...}}`, as providers write calls.
 
-Owns how such a layer is recognized. What it means for a tool is decided in target.
+Owns how such an envelope is recognized; `target` decides what to do with it.
 """
 
 from collections.abc import Collection
@@ -11,11 +11,11 @@ from tarsy_tasks.arguments.almost_json import NotJsonError, read_json_as_written
 __all__ = ["is_named_call", "may_be_envelope", "objects_inside", "open_envelope"]
 
 _ARGUMENTS = {"arguments", "args", "parameters", "params", "input", "kwargs", "tool_input", "action_input", "tool_args"}
-_MOST_LAYERS = 2
+_MAX_LAYERS = 2
 _FOR_TEXT = {"tool_input", "action_input"}
 _CALLS = {"function", "function_call", "params"}
 _INSIDE = _ARGUMENTS | _CALLS
-_BESIDE = {
+_CALL_KEYS = {
     "name",
     "tool",
     "tool_name",
@@ -32,23 +32,23 @@ _BESIDE = {
 
 
 def may_be_envelope(arguments: dict[str, Any]) -> bool:
-    """Whether some key is one that calls are written with: cheap, for every call comes by here."""
+    """Whether any key is one of an envelope. Cheap, because it is asked for every call."""
     return not _INSIDE.isdisjoint(arguments)
 
 
 def is_named_call(arguments: dict[str, Any], properties: Collection[str]) -> bool:
-    """Whether more than the layer itself shows a call, as in `{"name": ..., "arguments": ...}`."""
+    """Whether another key confirms the envelope, as in `{"name": ..., "arguments": ...}`."""
     return len(arguments) > 1 and _name_of_inside(arguments, properties) is not None
 
 
 def open_envelope(arguments: dict[str, Any], properties: Collection[str]) -> dict[str, Any] | str | None:
-    """What lies inside, with `Written` leaves where it was text; None when this is no envelope.
+    """The content, with `Written` leaves where it was text; None when this is not an envelope.
 
     Args:
-        properties: The names that the tool knows. The layer is none of them; what stands beside it may be.
+        properties: The names of the tool's properties. The key of the content is not one of them; other keys may be.
     """
     layer: Any = arguments
-    for _ in range(_MOST_LAYERS):
+    for _ in range(_MAX_LAYERS):
         name = _name_of_inside(cast("dict[str, Any]", layer), properties)
         if name is None:
             return None
@@ -68,19 +68,19 @@ def open_envelope(arguments: dict[str, Any], properties: Collection[str]) -> dic
 
 
 def objects_inside(arguments: dict[str, Any], properties: Collection[str]) -> list[dict[str, Any]]:
-    """The objects under keys that calls are written with, whatever stands beside them."""
+    """The objects under keys of an envelope, whatever the other keys are."""
     found = [value for key, value in arguments.items() if key in _INSIDE and key not in properties]
     return [cast("dict[str, Any]", value) for value in found if isinstance(value, dict) and value]
 
 
 def _name_of_inside(layer: dict[str, Any], properties: Collection[str]) -> str | None:
-    """The one key of an envelope that is not beside the arguments."""
+    """The one key of an envelope that holds the arguments."""
     names = [
         key
         for key in layer
         if key not in properties and (key in _ARGUMENTS or (key in _CALLS and isinstance(layer[key], dict)))
     ]
-    beside = [key for key in layer if key not in names]
-    if len(names) != 1 or not all(key in _BESIDE and isinstance(layer[key], str | int) for key in beside):
+    others = [key for key in layer if key not in names]
+    if len(names) != 1 or not all(key in _CALL_KEYS and isinstance(layer[key], str | int) for key in others):
         return None
     return names[0]

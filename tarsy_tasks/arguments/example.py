@@ -1,6 +1,6 @@
-"""A call that a tool would take, made up from its schema: the last line of a rejection.
+"""Example arguments that fit a tool's schema, for the last line of a rejection.
 
-Owns how a value is made up. What it makes is checked like any other value.
+Owns how a value is generated. The result is checked like any other value.
 """
 
 import json
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, cast
 
+from tarsy_tasks.arguments.formats import EXAMPLES
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
 from tarsy_tasks.arguments.shape import Shape
 
@@ -15,24 +16,12 @@ __all__ = ["example_call"]
 
 _LONGEST = 600
 _DEEPEST = 5
-_MOST_BRANCHES = 4
+_MAX_BRANCHES = 4
 _SPECIMENS = ("ABC-123", "v1.0.0", "1.0.0", "#1", "#a", "@a", "/a", "a/b", "a@b.co", "a.b", "https://example.com/")
-_FORMATS = {
-    "date": "2024-05-31",
-    "date-time": "2024-05-31T12:00:00Z",
-    "time": "12:00:00Z",
-    "email": "name@example.com",
-    "uri": "https://example.com/",
-    "url": "https://example.com/",
-    "uuid": "123e4567-e89b-12d3-a456-426614174000",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8::1",
-    "hostname": "host.example.com",
-}
 
 
 def example_call(schema: Schema) -> str | None:
-    """A JSON object that the tool would take, with what is required; None where none can be made up."""
+    """A JSON object with the required properties that fits the schema; None when none could be generated."""
     with suppress(UncheckedError, ValueError, TypeError):
         example = _Examples(schema).of(schema.shape, "", 0)
         text = json.dumps(example, ensure_ascii=False, allow_nan=False)
@@ -61,9 +50,9 @@ class _Examples:
         yield from cast("list[Any]", examples)[:1] if isinstance(examples, list) else ()
         if raw.get("default") is not None:
             yield raw["default"]
-        yield from (shape.members or ())[:_MOST_BRANCHES]
+        yield from (shape.members or ())[:_MAX_BRANCHES]
         types = {kind for layer in shape.applied for kind in layer.types}
-        for part in (*shape.branches, *shape.parts)[:_MOST_BRANCHES]:
+        for part in (*shape.branches, *shape.parts)[:_MAX_BRANCHES]:
             example = self.of(part, name, depth + 1)
             yield self._object(shape, cast("dict[str, Any]", example), depth) if isinstance(example, dict) else example
         if "object" in types or (not types and (shape.properties or depth == 0)):
@@ -83,8 +72,8 @@ class _Examples:
 def _scalars(shape: Shape, types: set[str], name: str) -> Iterator[Any]:
     if "string" in types or not types:
         for layer in shape.applied:
-            if (form := layer.raw.get("format")) in _FORMATS:
-                yield _FORMATS[form]
+            if (form := layer.raw.get("format")) in EXAMPLES:
+                yield EXAMPLES[form]
         least = next((each for layer in shape.applied if isinstance(each := layer.raw.get("minLength"), int)), 0)
         filled = [letter * min(least, _LONGEST) for letter in "aA1"]
         yield from (f"<{name or 'text'}>", name, "a", "1", "A", "a-1", *filled, *_SPECIMENS)

@@ -1,7 +1,7 @@
 """`key: value` lines and `key=value` pairs: arguments without braces.
 
-Owns where one pair ends and the next begins. A pair is a guess, so the reader gives up rather than choose between two
-readings. It knows no schema but the names of its properties, and is linear in the text.
+Owns where one pair ends and the next begins. A pair is a guess, so the reader gives up when there are two readings. It
+knows only the names of the schema, and is linear in the text.
 """
 
 import re
@@ -28,13 +28,13 @@ _GAP = re.compile(r"[\s,]*")
 _SPACED = re.compile(r"""([^\W\d][\w./-]*+)=("[^"]*"|'[^']*'|[^\s,"'=]\S*)(?:\s+|\Z)""")
 _DOCUMENT = re.compile(r"---[ \t]*\r?\n")
 _BLOCK = re.compile(r"[|>][+-]?[0-9]?")
-_MOST_FAILED_STRUCTURES = 8
-_MOST_PAIRS = 300
+_MAX_FAILED_STRUCTURES = 8
+_MAX_PAIRS = 300
 
 
 @dataclass(slots=True)
 class _Part:
-    """One piece between commas and newlines; without a key it is no pair."""
+    """One piece between commas and newlines; without a key it is not a pair."""
 
     start: int
     end: int
@@ -50,8 +50,8 @@ class _Part:
 def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
     """The pairs of a text that consists of pairs, or None.
 
-    Without names every piece between commas and newlines must be a pair. Where the tool's properties are known, a piece
-    that names none of them goes on the value before it, if it has the same shape or only continues its line.
+    Without names every piece between commas and newlines must be a pair. If the tool's properties are known, a piece
+    that names none of them continues the value before it, if it has the same shape or is on the same line.
 
     Returns:
         Values as `Written` where they were bare, else text.
@@ -64,7 +64,7 @@ def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
     for part in _parts(text):
         if part is _BROKEN:
             return None
-        if last is not None and _goes_on(text, last, part, properties):
+        if last is not None and _continues(text, last, part, properties):
             last.open_brackets += _count_open(text, part.start, part.end)
             last.end, last.continued = part.end, True
             continue
@@ -99,7 +99,7 @@ def _parts(text: str) -> Iterator[_Part]:
             failed_structures += not _take_structure(text, part)
         else:
             _take_bare(text, part)
-        if part.end < 0 or failed_structures > _MOST_FAILED_STRUCTURES or pairs > _MOST_PAIRS:
+        if part.end < 0 or failed_structures > _MAX_FAILED_STRUCTURES or pairs > _MAX_PAIRS:
             yield _BROKEN
             return
         yield part
@@ -119,7 +119,7 @@ def _pair(text: str, at: int) -> _Part | None:
 
 
 def _bare_end(text: str, at: int) -> int:
-    """The end of what is no pair: pieces without a separator are taken in one go."""
+    """The end of text that is not a pair: pieces without a separator are taken together."""
     plain = _PLAIN.match(text, at)
     if plain and (comma := text.rfind(",", at, plain.end())) > at:
         return comma
@@ -135,7 +135,7 @@ def _take_bare(text: str, part: _Part) -> None:
     part.value = Written(read_scalar(value), value) if inner is None else inner
     part.bare = inner is None
     part.open_brackets = _count_open(text, part.value_start, part.end)
-    # Nothing, the padding of Base64, or the sign of a block that was cut off.
+    # Nothing, Base64 padding, or the sign of a block that was cut off.
     if not value.strip("=") or _BLOCK.fullmatch(value):
         part.end = -1
 
@@ -175,7 +175,7 @@ def _take_structure(text: str, part: _Part) -> bool:
     return True
 
 
-def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -> bool:
+def _continues(text: str, last: _Part, part: _Part, properties: Collection[str]) -> bool:
     """Whether `part` belongs to the value of `last`."""
     if not last.bare or part.key in properties:
         return False
@@ -188,11 +188,11 @@ def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -
     if "\n" not in between and last.open_brackets > 0:
         return True  # the comma between the arguments of a function
     if "," in between and "\n" not in between and last.key in properties:
-        # `title: Crash, error: 500` may be two pairs; a text of several words, or the one property, goes on.
+        # `title: Crash, error: 500` may be two pairs; a text of several words, or of the only property, continues.
         words = text.find(" ", last.value_start, last.end) >= 0
         if words or len(properties) == 1:
-            alike = [name for name in properties if name[0:1].lower() == part.key[0].lower()]
-            if not alike or find_near(part.key, alike) is None:
+            similar = [name for name in properties if name[0:1].lower() == part.key[0].lower()]
+            if not similar or find_near(part.key, similar) is None:
                 return True
     if part.separator == "=" and between == "," and last.key in properties:
         return text.find("=", last.value_start, last.end) >= 0  # a label selector: `kubectl get pods -l a=b,c=d`
@@ -201,7 +201,7 @@ def _goes_on(text: str, last: _Part, part: _Part, properties: Collection[str]) -
 
 
 def _read_spaced(text: str) -> dict[str, Any] | None:
-    """`a=1 b="x y"`: pairs without space around `=`, separated by nothing but space."""
+    """`a=1 b="x y"`: pairs without space around `=`, separated by spaces only."""
     pairs: dict[str, Any] = {}
     at = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""What comes of reading arguments: the object, as what it was read, and what had to be mended."""
+"""The result of reading arguments: the object, how it was read, and which repairs were needed."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,29 +8,29 @@ __all__ = ["ParsedArguments", "Reading", "reported"]
 
 
 class Reading(StrEnum):
-    """As what the arguments were read."""
+    """How the arguments were read."""
 
     EMPTY = "empty"
     MAPPING = "mapping"
-    """No text: the caller gave an object."""
+    """Not a text: the caller gave an object."""
     JSON = "json"
     ALMOST_JSON = "almost_json"
     YAML = "yaml"
     PAIRS = "pairs"
     VALUE = "value"
-    """A JSON value that is no object."""
+    """A JSON value that is not an object."""
     TEXT = "text"
-    """A bare text."""
+    """A plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedArguments:
-    """Arguments, and how they came about.
+    """Arguments, and how they were read.
 
     Attributes:
-        arguments: JSON-safe, a copy of its own.
-        reading: As what the text was read.
-        repairs: A stable word for each kind of mending, in the order of use; empty when there was nothing to mend.
+        arguments: JSON-safe, an independent copy.
+        reading: How the text was read.
+        repairs: A stable word for each kind of repair, in the order of use; empty when none was needed.
     """
 
     arguments: dict[str, Any]

@@ -1,13 +1,13 @@
-"""The text of a rejection: what a model needs to write the call again, rightly.
+"""The text of a rejection: everything that a model needs to correct the call.
 
-Owns the wording and its bounds. It decides nothing: problems come from the schema, reasons from the reader.
+Owns the wording and its length limits. It decides nothing: problems come from the schema, reasons from the readers.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tarsy_tasks.arguments.coercion import coerce_what_can_be
+from tarsy_tasks.arguments.coercion import coerce_partly
 from tarsy_tasks.arguments.cost import size
 from tarsy_tasks.arguments.example import example_call
 from tarsy_tasks.arguments.schema import Schema, UncheckedError
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["rejection"]
 
-_MOST_PROBLEMS = 8
-_MOST_VALUES = 64
-"""Of larger arguments only the first problem is named: each costs some microseconds."""
-_MOST_PROPERTIES = 20
+_MAX_PROBLEMS = 8
+_MAX_VALUES = 64
+"""For larger arguments only the first problem is reported: each costs some microseconds."""
+_MAX_PROPERTIES = 20
 _VALUE_CHARS = 60
 _LINE_CHARS = 300
 _DEEPEST = 3
@@ -41,11 +41,11 @@ _NAMES = {
     "null": "null",
 }
 _LIMITS = {
-    "format": "in the format",
+    "format": "format",
     "minimum": "at least",
     "maximum": "at most",
-    "minLength": "of at least {} characters",
-    "maxLength": "of at most {} characters",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
     "pattern": "matching",
 }
 _DESCRIBED = {"type", "enum", "const", "anyOf", "oneOf", *_LIMITS}
@@ -54,25 +54,23 @@ _DESCRIBED = {"type", "enum", "const", "anyOf", "oneOf", *_LIMITS}
 def rejection(
     schema: Schema, repairs: tuple[str, ...], reason: str = "", arguments: dict[str, Any] | None = None
 ) -> ArgumentsError:
-    """The error for arguments that a tool's schema refuses, or that cannot be read for it.
+    """The error for arguments that do not fit a tool's schema, or that cannot be read.
 
     Args:
-        repairs: As what the text was read, what was mended, and last a word for why it is refused.
+        repairs: How the text was read, which repairs were made, and last a word for why it is rejected.
         reason: What is wrong with the text.
         arguments: The reading that does not fit, if there is one.
     """
     shape = schema.shape
     problems = [] if arguments is None else _find_problems(schema, arguments)
-    lines = [
-        "The arguments do not fit this tool. Nothing was sent.",
-        *([_clipped(reason, _LINE_CHARS)] if reason else []),
-    ]
-    lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MOST_PROBLEMS]]
-    if problems and (len(problems) > _MOST_PROBLEMS or size(arguments, _MOST_VALUES) > _MOST_VALUES):
-        lines.append("- There may be more.")
+    failure = "do not match the tool's schema" if problems else "cannot be used"
+    lines = [f"The arguments {failure}. Nothing was sent.", *([_clipped(reason, _LINE_CHARS)] if reason else [])]
+    lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MAX_PROBLEMS]]
+    if problems and (len(problems) > _MAX_PROBLEMS or size(arguments, _MAX_VALUES) > _MAX_VALUES):
+        lines.append("- There may be more problems.")
     if shape.properties:
         lines.append("Properties of the tool:")
-        shown = sorted(shape.properties, key=lambda name: name not in shape.required)[:_MOST_PROPERTIES]
+        shown = sorted(shape.properties, key=lambda name: name not in shape.required)[:_MAX_PROPERTIES]
         for name in shown:
             need = "required" if name in shape.required else "optional"
             lines.append(_clipped(f"- `{_name(name)}` ({need}): {_describe(shape.properties[name])}", _LINE_CHARS))
@@ -81,22 +79,22 @@ def rejection(
     elif shape.closed:
         lines.append("The tool takes no arguments.")
     example = example_call(schema)
-    no_example = ". No example could be made up for its rules."
+    no_example = ". No example could be generated from the schema."
     lines.append(f"Write one JSON object and nothing else{f', for example: {example}' if example else no_example}")
     return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, "\n".join(lines), repairs)
 
 
 def _find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
     try:
-        if size(arguments, _MOST_VALUES) <= _MOST_VALUES:
-            # What would have been coerced is not wrong.
-            problems = schema.all_problems(coerce_what_can_be(schema, arguments))
+        if size(arguments, _MAX_VALUES) <= _MAX_VALUES:
+            # A value that coercion would correct is not a problem.
+            problems = schema.all_problems(coerce_partly(schema, arguments))
         else:
             problems = [problem for problem in [schema.first_problem(arguments)] if problem]
     except UncheckedError:
         return []
     lines = [line for problem in problems for line in _explain(schema.shape, problem, arguments)]
-    # What is missing first: a name that is almost right stands next to what it was to be.
+    # Missing properties first: a misspelled name then follows the right one.
     return sorted(dict.fromkeys(lines), key=lambda line: " is missing: " not in line)
 
 
@@ -108,11 +106,11 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
         instead = _given_instead(shape.at(path), missing, arguments)
         yield f"{_place(missing)} is missing: expected {_describe(shape.at(missing))}{instead}."
     elif keyword in ("additionalProperties", "unevaluatedProperties") and "unexpected" in details:
-        for name in details["unexpected"][: _MOST_PROBLEMS + 1]:
+        for name in details["unexpected"][: _MAX_PROBLEMS + 1]:
             known = shape.at(path)
             near = find_near(name, known.properties) if known else None
             hint = f"; did you mean `{near}`?" if near else "."
-            yield f"{_place([*path, name])} is no property of {'this tool' if not path else _place(path)}{hint}"
+            yield f"{_place([*path, name])} is not a property of {'this tool' if not path else _place(path)}{hint}"
     elif closest := _closest_branch(problem, details):
         for inner in closest:
             yield from _explain(shape, inner, arguments)
@@ -121,11 +119,11 @@ def _explain(shape: Shape, problem: "ValidationError", arguments: Any) -> Iterat
         value = problem.instance if value is None else value
         shown = MASK if _is_secret(path, value) else _value(value)
         expected = f"expected {_describe(shape.at(path))}" if keyword in _DESCRIBED else problem.message
-        yield f"{_place(path)}: {expected}, given {_kind(value)}{shown}."
+        yield f"{_place(path)}: {expected}, got {_kind(value)}{shown}."
 
 
 def _is_secret(path: Sequence[str | int], value: Any) -> bool:
-    """Whether a value must not be quoted. In a sentence its name would not tell any more what it is."""
+    """Whether a value must not be quoted. Masking would not find it in a sentence, apart from its name."""
     rating = rate_name(next((step for step in reversed(path) if isinstance(step, str)), ""))
     if rating is None or value is None or isinstance(value, bool):
         return False
@@ -135,30 +133,30 @@ def _is_secret(path: Sequence[str | int], value: Any) -> bool:
 
 
 def _given_instead(known: Shape | None, missing: list[Any], arguments: Any) -> str:
-    """The name that was probably meant as the missing one, else all names that were given."""
+    """The name that was probably meant to be the missing one, else all given names."""
     if known is not None and known.closed:
-        return ""  # each name that is not known is a problem of its own
+        return ""  # each unknown name is reported as a problem itself
     inside = look_up(arguments, missing[:-1])
     names = list(cast("dict[str, Any]", inside)) if isinstance(inside, dict) else []
     others = [name for name in names if known is None or name not in known.properties]
     near = next((name for name in others if find_near(name, [missing[-1]])), None)
     if near is not None:
-        return f"; you wrote `{_name(near)}`, the right name is `{_name(missing[-1])}`"
-    return f", given: {', '.join(f'`{_name(name)}`' for name in names[:_MOST_PROBLEMS])}" if names else ""
+        return f"; you wrote `{_name(near)}`, the correct name is `{_name(missing[-1])}`"
+    return f", got: {', '.join(f'`{_name(name)}`' for name in names[:_MAX_PROBLEMS])}" if names else ""
 
 
 def _closest_branch(problem: "ValidationError", details: dict[str, Any]) -> "list[ValidationError] | None":
-    """What is wrong by the one alternative that is of the type of the value."""
-    alike = [
+    """The problems with the one alternative that has the type of the value."""
+    same_type = [
         branch
         for branch in cast("list[list[ValidationError]]", details.get("context") or [])
         if all(inner.instance_path != problem.instance_path or inner.kind.name != "type" for inner in branch)
     ]
-    return alike[0] if len(alike) == 1 else None
+    return same_type[0] if len(same_type) == 1 else None
 
 
 def _describe(shape: Shape | None, depth: int = 0) -> str:
-    """What a value has to be, in a few words."""
+    """What a value must be, in a few words."""
     if shape is None or depth > _DEEPEST:
         return "a value"
     if shape.members is not None:
@@ -175,7 +173,7 @@ def _describe(shape: Shape | None, depth: int = 0) -> str:
         if isinstance(limit, int | float | str) and not isinstance(limit, bool):
             shown = str(limit)[:_VALUE_CHARS]
             words.append(word.format(shown) if "{}" in word else f"{word} {shown}")
-    return " ".join(words)
+    return ", ".join(words)
 
 
 def _type_name(shape: Shape, kind: str, depth: int) -> str:

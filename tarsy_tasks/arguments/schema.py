@@ -1,8 +1,9 @@
-"""A tool's JSON Schema: does a value fit, and if not, why.
+"""A tool's JSON Schema: whether a value fits, and if not, why.
 
-Owns the use of the validator, `jsonschema-rs`. Such a schema is a stranger's: nothing is fetched, patterns run in an
-engine of linear time, and work is bounded. What cannot be checked in this way is not checked: the server checks its
-own arguments anyway. The library is imported with the first schema, for agents import this package and check nothing.
+Owns the use of the validator, `jsonschema-rs`. The schema comes from the server and is not trusted: nothing is fetched,
+patterns run in an engine of linear time, and work is bounded. What cannot be checked like this is not checked, because
+the server checks its arguments anyway. The library is imported with the first schema: agents import this package
+without checking anything.
 """
 
 from collections import OrderedDict
@@ -20,24 +21,24 @@ if TYPE_CHECKING:
 __all__ = ["Schema", "UncheckedError", "compile_schema"]
 
 _CACHED_SCHEMAS = 2048
-_MOST_PARTS = 5000
+_MAX_PARTS = 5000
 _PATTERN_BYTES = 1_000_000
-"""Of a compiled pattern; a usual one has some kilobytes."""
+"""Of a compiled pattern; most have a few kilobytes."""
 
 _schemas: "OrderedDict[int, tuple[Any, Schema]]" = OrderedDict()
 _lock = Lock()
 
 
 def compile_schema(schema: Mapping[str, Any] | bool) -> "Schema":
-    """The compiled schema; compiling costs far more than checking, so that it is kept for as long as it is in use.
+    """The compiled schema. Compiling costs far more than checking, so the schemas in use are cached.
 
     Args:
-        schema: It must not change afterwards: it is known again by its identity.
+        schema: It must not change afterwards, because it is cached by its identity.
     """
     key = id(schema)
     with _lock:
         if known := _schemas.get(key):
-            # The entry holds the schema, so that no other object can have its id.
+            # The entry keeps the schema alive, so no other object can get its id.
             _schemas.move_to_end(key)
             return known[1]
     compiled = Schema(schema if isinstance(schema, bool | dict) else dict(schema))
@@ -49,7 +50,7 @@ def compile_schema(schema: Mapping[str, Any] | bool) -> "Schema":
 
 
 class Schema:
-    """A compiled schema. Every check raises `UncheckedError` for what cannot be checked.
+    """A compiled schema. Every check raises `UncheckedError` when a value cannot be checked.
 
     Attributes:
         raw: As the server wrote it.
@@ -71,7 +72,7 @@ class Schema:
         return self._checker(value, pointer).is_valid(value)
 
     def first_problem(self, value: Any, pointer: Pointer = ()) -> "ValidationError | None":
-        """The first thing that is wrong with a value: cheap, however many there are."""
+        """The first problem of a value: cheap, however many there are."""
         from jsonschema_rs import ValidationError
 
         try:
@@ -81,7 +82,7 @@ class Schema:
         return None
 
     def all_problems(self, value: Any, pointer: Pointer = ()) -> "list[ValidationError]":
-        """Everything that is wrong with a value; some microseconds each, so not for large values."""
+        """All problems of a value; some microseconds each, so not for large values."""
         return list(self._checker(value, pointer).iter_errors(value))
 
     def _checker(self, value: Any, pointer: Pointer) -> "Validator":
@@ -100,7 +101,7 @@ class Schema:
     def _parts(self) -> "ValidatorMap | None":
         import jsonschema_rs
 
-        if size(self.raw) > _MOST_PARTS:
+        if size(self.raw) > _MAX_PARTS:
             return None
         return jsonschema_rs.validator_map_for(self._checked, **_options())
 
@@ -109,7 +110,7 @@ def _options() -> Any:
     from jsonschema_rs import RegexOptions
 
     return {
-        # By default it would fetch what a reference names: over HTTP, or from this machine's files.
+        # By default it fetches references over HTTP or from files of this machine.
         "offline": True,
         "validate_formats": False,
         "mask": "it",
@@ -127,14 +128,14 @@ def _compile(schema: Any) -> "Validator | None":
 
 
 def _in_a_known_draft(schema: Any) -> Any:
-    """The schema without the name of a dialect of its own: it is then read as draft 2020-12."""
+    """The schema without `$schema` if that names an unknown dialect: it is then read as draft 2020-12."""
     if isinstance(schema, dict) and "json-schema.org/" not in str(cast("dict[str, Any]", schema).get("$schema", "")):
         return {key: part for key, part in cast("dict[str, Any]", schema).items() if key != "$schema"}
     return cast("Any", schema)
 
 
 def _without_patterns(schema: Any, depth: int = 0) -> Any:
-    """The schema without `pattern`: some look around or back, which the linear engine cannot."""
+    """The schema without `pattern`: the linear engine supports no look-around and no back references."""
     if depth > 200:
         return schema
     if isinstance(schema, dict):

@@ -1,8 +1,8 @@
-"""The shape of what a tool takes, read off its JSON Schema: names, types, alternatives.
+"""The shape of a tool's arguments, from its JSON Schema: names, types, alternatives.
 
-Owns the questions that checking a value does not answer: which properties there are, which of them are required, what
-lies at a path. It follows `allOf`, `anyOf`, `oneOf` and references inside of the document, within bounds, and passes
-over what is broken. It checks no value.
+Owns the questions that validation does not answer: which properties there are, which are required, what is at a path.
+It follows `allOf`, `anyOf`, `oneOf` and references inside the document, within limits, and ignores broken parts. It
+checks no value.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,29 +15,29 @@ from tarsy_tasks.arguments.values import TYPES
 __all__ = ["Pointer", "Shape", "find_near", "fold", "look_up", "read_reference"]
 
 Pointer = tuple[str | int, ...]
-_MOST_LAYERS = 64
+_MAX_LAYERS = 64
 _NAME_CHARS = 60
-_MOST_NAMES = 20
+_MAX_NAMES = 20
 
 
 def fold(name: str) -> str:
-    """A name without what models get wrong in names: case, underscores, hyphens."""
+    """A name without the details that models get wrong: case, underscores, hyphens."""
     return name.casefold().replace("_", "").replace("-", "")
 
 
 def find_near(name: str, names: Collection[str]) -> str | None:
-    """Which of `names` was probably meant."""
+    """The one of `names` that was probably meant."""
     from difflib import get_close_matches  # only a wrong name needs it
 
     wanted = fold(name[:_NAME_CHARS])
     folded = {fold(each): each for each in names}
     begins = [each for each in folded if wanted and (each.startswith(wanted) or wanted.startswith(each))]
-    close = get_close_matches(wanted, list(folded)[:_MOST_NAMES], 1, 0.75)
+    close = get_close_matches(wanted, list(folded)[:_MAX_NAMES], 1, 0.75)
     return next((folded[each] for each in (wanted, *begins, *close) if each in folded), None)
 
 
 def look_up(document: Any, pointer: Sequence[str | int]) -> Any:
-    """What lies at a place of a JSON document, or None."""
+    """The value at a pointer in a JSON document, or None."""
     for step in pointer:
         if isinstance(document, dict):
             document = cast("dict[Any, Any]", document).get(step)
@@ -49,7 +49,7 @@ def look_up(document: Any, pointer: Sequence[str | int]) -> Any:
 
 
 def read_reference(reference: Any) -> Pointer | None:
-    """The place that a `$ref` names, or None when it leaves the document."""
+    """The pointer of a `$ref`, or None when it leaves the document."""
     if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
         return None
     steps = unquote(reference[2:]).split("/") if reference != "#" else []
@@ -60,8 +60,8 @@ class Shape:
     """A schema, or a part of one.
 
     Attributes:
-        raw: It as the server wrote it; empty when it is no object.
-        pointer: Where it lies in the document.
+        raw: As the server wrote it; empty when it is not an object.
+        pointer: Where it is in the document.
     """
 
     def __init__(self, document: Any, pointer: Pointer = ()) -> None:
@@ -76,14 +76,14 @@ class Shape:
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """The types that it names itself."""
+        """The types in its own `type`."""
         named: Any = self.raw.get("type")
         listed: list[Any] = cast("list[Any]", named) if isinstance(named, list) else [named]
         return tuple(each for each in listed if isinstance(each, str) and each in TYPES)
 
     @cached_property
     def members(self) -> list[Any] | None:
-        """The values that it enumerates, None when it does not."""
+        """The values of its enumeration; None without one."""
         if "const" in self.raw:
             return [self.raw["const"]]
         members = self.raw.get("enum")
@@ -91,35 +91,35 @@ class Shape:
 
     @cached_property
     def parts(self) -> list["Shape"]:
-        """What applies to the same value: `allOf` and `$ref`."""
+        """The schemas that also apply to the value: `allOf` and `$ref`."""
         place = read_reference(self.raw.get("$ref"))
         referred = [] if place is None else [Shape(self._document, place)]
         return referred + self._listed("allOf")
 
     @cached_property
     def branches(self) -> list["Shape"]:
-        """What may apply to the same value: `anyOf` and `oneOf`."""
+        """The schemas that may apply to the value: `anyOf` and `oneOf`."""
         return self._listed("anyOf") + self._listed("oneOf")
 
     def _listed(self, keyword: str) -> list["Shape"]:
         listed = self.raw.get(keyword)
         count = len(cast("list[Any]", listed)) if isinstance(listed, list) else 0
-        return [self._at(keyword, number) for number in range(min(count, _MOST_LAYERS))]
+        return [self._at(keyword, number) for number in range(min(count, _MAX_LAYERS))]
 
     @cached_property
     def applied(self) -> list["Shape"]:
-        """It and all parts of parts."""
+        """Itself and all parts, recursively."""
         return list(self._layers(with_branches=False))
 
     @cached_property
     def possible(self) -> list["Shape"]:
-        """It, all parts and all branches."""
+        """Itself, all parts and all branches, recursively."""
         return list(self._layers(with_branches=True))
 
     def _layers(self, *, with_branches: bool) -> Iterator["Shape"]:
         seen: set[Pointer] = set()
         waiting = [self]
-        while waiting and len(seen) < _MOST_LAYERS:
+        while waiting and len(seen) < _MAX_LAYERS:
             layer = waiting.pop(0)
             if layer.pointer not in seen:
                 seen.add(layer.pointer)
@@ -128,7 +128,7 @@ class Shape:
 
     @cached_property
     def properties(self) -> dict[str, "Shape"]:
-        """The properties that it names, also through references and alternatives."""
+        """All named properties, also those of references and alternatives."""
         found: dict[str, Shape] = {}
         for layer in self.possible:
             named = layer.raw.get("properties")
@@ -139,7 +139,7 @@ class Shape:
 
     @cached_property
     def required(self) -> dict[str, None]:
-        """The properties that are required whatever alternative is taken, in their order."""
+        """The properties that every alternative requires, in their order."""
         lists = [layer.raw.get("required") for layer in self.applied]
         return {
             name: None
@@ -156,18 +156,18 @@ class Shape:
 
     @cached_property
     def items(self) -> "Shape | None":
-        """What every item of a list is."""
+        """The schema of every item of a list."""
         return self._at("items") if isinstance(self.raw.get("items"), dict) else None
 
     def takes_text(self) -> bool:
-        """Whether it is for text: a string, perhaps among other alternatives."""
+        """Whether a string is allowed, perhaps among other alternatives."""
         return any(
             "string" in layer.types or any(isinstance(each, str) for each in layer.members or ())
             for layer in self.possible
         )
 
     def at(self, path: Sequence[str | int]) -> "Shape | None":
-        """What lies at a path of the value."""
+        """The shape at a path of the value."""
         here: Shape | None = self
         for step in path:
             here = here and here._child(step)

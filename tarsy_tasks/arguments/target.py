@@ -1,16 +1,16 @@
-"""The tool that arguments are for: what its schema makes of each reading.
+"""The tool that arguments are for: which reading its schema accepts.
 
-Owns the decision whether an object, a guess, a value or a bare text is the call, or that there is none. An object
-that the model wrote is taken at its word, a guess must fit, and a bare text fills the one required string property
-unless something in it shows that it was to be more.
+Owns the decision whether an object, a guess, a value or a plain text becomes the arguments, or is rejected. An object
+that the model wrote is used as it is, a guess must fit the schema, and a plain text fills the one required string
+property unless it shows signs of a failed attempt at structure.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from tarsy_tasks.arguments.attempts import find_attempt
-from tarsy_tasks.arguments.coercion import coerce, coerce_what_can_be
+from tarsy_tasks.arguments.attempts import find_attempt, is_cut_off
+from tarsy_tasks.arguments.coercion import coerce, coerce_partly
 from tarsy_tasks.arguments.envelope import is_named_call, may_be_envelope, objects_inside, open_envelope
 from tarsy_tasks.arguments.formats import may_have_format
 from tarsy_tasks.arguments.reading import ParsedArguments, Reading, reported
@@ -23,19 +23,15 @@ from tarsy_tasks.errors import ArgumentsError
 __all__ = ["Target"]
 
 _NOTHING = ("''", "``", "“”")
-_DOUBT = "They can be read in more than one way."
+_DOUBT = "The arguments can be read in more than one way."
 _TWO_LAYERS = (
-    "Are they the arguments, or is this a whole call with the arguments inside of it? Write the arguments alone, "
-    "without a name or a layer around them."
+    "The object can be the arguments, or a whole call with the arguments inside it. Write only the arguments, without "
+    "a tool name and without an object around them."
 )
 
 
-def _why(attempt: str) -> str:
-    return "cut_off" if "cut off" in attempt or "no closing quote" in attempt else "broken"
-
-
 class Target:
-    """The tool's schema, and what it makes of each reading."""
+    """A tool's schema, applied to each reading."""
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
         self._schema = compile_schema(schema)
@@ -47,17 +43,17 @@ class Target:
 
     @property
     def takes_anything(self) -> bool:
-        """It names no property and does not forbid any: as good as no schema."""
+        """It names no property and does not forbid any: the same as no schema."""
         return not self.properties and not self._shape.closed
 
     def object(
         self, arguments: dict[str, Any], tree: Callable[[], Any], reading: Reading, repairs: tuple[str, ...]
     ) -> ParsedArguments:
-        """An object that the model wrote: it fits, can be made to fit, or is refused."""
+        """An object that the model wrote: it fits, is made to fit, or is rejected."""
         try:
             fits = self._schema.fits(arguments)
         except UncheckedError:
-            # The server checks its own arguments; ours would only have been a better message.
+            # The server checks its arguments itself; a check here only gives a better message.
             return ParsedArguments(arguments, reading, (*repairs, "unchecked"))
         whole = ParsedArguments(arguments, reading, repairs) if fits else self._coerced(tree(), reading, repairs)
         if not may_be_envelope(arguments):
@@ -73,7 +69,7 @@ class Target:
     def _whole_or_inside(
         self, whole: ParsedArguments, arguments: dict[str, Any], reading: Reading, repairs: tuple[str, ...]
     ) -> ParsedArguments:
-        """An object that fits, but has a key that no property is called like and that calls are written with."""
+        """An object that fits, but has a key of a whole call (`arguments`) that is not a property of the tool."""
         is_call = is_named_call(arguments, self.properties)
         knows_some = not arguments.keys().isdisjoint(self.properties)
         if arguments.keys() == {"input"} or (self.takes_anything and not is_call and len(arguments) > 1):
@@ -93,7 +89,7 @@ class Target:
     def fitted(
         self, arguments: dict[str, Any], tree: Any, reading: Reading, repairs: tuple[str, ...]
     ) -> ParsedArguments | None:
-        """A guess: it fits, or can be made to fit, or is none."""
+        """A guess that fits or can be made to fit; else None."""
         if self.takes_anything and arguments.keys() != {"input"} and open_envelope(arguments, ()) is not None:
             return None
         with suppress(UncheckedError):
@@ -109,9 +105,9 @@ class Target:
         return None
 
     def _opened(self, arguments: dict[str, Any], reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
-        """The arguments inside of a whole call: `{"name": "pods_list", "arguments": {...}}`."""
+        """The arguments inside a whole call: `{"name": "pods_list", "arguments": {...}}`."""
         if arguments.keys() == {"input"} and isinstance(text := arguments["input"], str):
-            # What reading without a schema makes of a bare text, and what some models were taught to write.
+            # The result of reading a plain text without a schema; some models were taught to write it.
             known = "input" in self.properties or find_attempt(text, self.properties, "")
             return None if known else self._filled(text, reading, repairs)
         inside = open_envelope(arguments, self.properties)
@@ -124,7 +120,7 @@ class Target:
         return None if inside is None else self.fitted(plain(inside), inside, reading, (*repairs, "whole_call"))
 
     def value(self, text: str, value: Any) -> ParsedArguments:
-        """A JSON value that is no object."""
+        """A JSON value that is not an object."""
         if "input" in self.properties or self.takes_anything:
             parsed = self.fitted({"input": value}, {"input": value}, Reading.VALUE, ())
             if parsed is not None:
@@ -132,7 +128,7 @@ class Target:
         if value is None or (isinstance(value, str) and not value.strip()):
             return self.object({}, dict, Reading.EMPTY, ())
         if isinstance(value, str):
-            return self.text(value, (), "it is a JSON string", fenced=False, reading=Reading.VALUE)
+            return self.text(value, (), "it is a JSON string, not an object", fenced=False, reading=Reading.VALUE)
         if not isinstance(value, list):
             parsed = self._filled(text.strip(SPACE), Reading.VALUE, ())
             if parsed is not None:
@@ -141,7 +137,7 @@ class Target:
         raise rejection(
             self._schema,
             (Reading.VALUE.value, "no_object"),
-            f"They are {kind}, but which property that belongs to cannot be told: write a JSON object.",
+            f"The arguments are {kind}, and it is unclear which property it is for: write a JSON object.",
         )
 
     def text(
@@ -154,18 +150,20 @@ class Target:
         whole_fence: bool = False,
         reading: Reading = Reading.TEXT,
     ) -> ParsedArguments:
-        """A bare text, perhaps a broken attempt at more.
+        """A plain text, perhaps a failed attempt at structure.
 
         Args:
-            reason: Why it is no JSON.
-            fenced: It was in a fence that promised arguments.
-            whole_fence: It was in a fence as a whole, so that what looks like a fence in it belongs to it.
+            reason: Why it is not JSON.
+            fenced: It was in a code fence for data, so arguments were expected.
+            whole_fence: The whole text was fenced, so a fence inside is part of the value.
         """
         if not text.strip(SPACE) or text in _NOTHING:
             return self.object({}, dict, Reading.EMPTY, ())
-        in_fence = f"What is in the fence cannot be read as arguments: {reason}." if fenced else None
+        in_fence = f"The code fence cannot be read as arguments: {reason}." if fenced else None
         if attempt := in_fence or find_attempt(text, self.properties, reason, fences=whole_fence):
-            raise rejection(self._schema, (reading.value, *repairs, _why(attempt)), attempt)
+            raise rejection(
+                self._schema, (reading.value, *repairs, "cut_off" if is_cut_off(attempt) else "broken"), attempt
+            )
         if read_scalar(text) is None:
             return self.object({}, dict, Reading.EMPTY, ())
         if self.takes_anything and (parsed := self.fitted({"input": text}, {"input": text}, Reading.TEXT, repairs)):
@@ -174,7 +172,7 @@ class Target:
             text, repairs = inner, (*repairs, "quoted")
         parsed = self._filled(text, reading, repairs)
         if parsed is None:
-            reason = "They are a bare text, and which property it belongs to cannot be told."
+            reason = "The arguments are plain text, and it is unclear which property it is for."
             raise rejection(self._schema, (reading.value, *repairs, "no_object"), reason)
         return parsed
 
@@ -190,11 +188,11 @@ class Target:
         return self.fitted(filled, filled, reading, (*repairs, "one_property"))
 
     def refused(self, doubt: str | None, arguments: dict[str, Any], repairs: tuple[str, ...]) -> ArgumentsError:
-        """The rejection of a guess, with what is wrong with it, or with the two readings that it has."""
+        """The rejection of a guess: its problems, or its two readings."""
         reason, why = "", "unfit"
         with suppress(UncheckedError):
-            if self._schema.fits(coerce_what_can_be(self._schema, arguments)):
+            if self._schema.fits(coerce_partly(self._schema, arguments)):
                 unknown = next((name for name in arguments if name not in self.properties), None)
-                reason = f"`{unknown[:60]}` is no property of this tool." if unknown else doubt or _DOUBT
+                reason = f"`{unknown[:60]}` is not a property of this tool." if unknown else doubt or _DOUBT
                 why = "unfit" if unknown else "ambiguous"
         return rejection(self._schema, (*repairs, why), reason, arguments)

@@ -1,7 +1,8 @@
-"""What a value may be: JSON, finite, exact, of bounded depth; and what a bare word stands for.
+"""Values: JSON types only, finite, exact, of bounded depth; and the value of a bare word.
 
-Owns the reading of scalars and the promise that whatever leaves the package can be written as JSON and read back
-equal. It knows no syntax around the values and no schema."""
+Owns the reading of scalars, and the guarantee that all results can be written as JSON and read back equal. It knows no
+syntax around the values and no schema.
+"""
 
 import re
 from typing import Any, Final, cast
@@ -17,16 +18,16 @@ __all__ = [
     "Written",
     "plain",
     "read_scalar",
-    "refuse",
     "safe_copy",
     "unquoted",
+    "unusable",
 ]
 
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values crash encoders and validators further down."""
 
 SPACE: Final = " \t\r\n\f\v\ufeff\u200b\u00a0"
-"""What means nothing around a text."""
+"""Characters without meaning around a text."""
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {
     "string": (str,),
@@ -37,22 +38,20 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
     "array": (list,),
 }
-"""The types of JSON Schema, and whose values are exactly of these classes; 5.0 is an integer too."""
+"""The types of JSON Schema and their Python classes; 5.0 is an integer too."""
 
-_MAX_DIGITS = 4300  # Python's own default limit: what is longer cannot be written as JSON again
+_MAX_DIGITS = 4300  # Python's default limit: a longer integer cannot be written as JSON
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(\.[0-9]+)?|(\.[0-9]+))([eE][+-]?[0-9]+)?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 _LONGEST_WORD = 5
 _NUMBER_BEGINS = frozenset("-.0123456789")
-
-
 _QUOTED = re.compile(r"(['`])([^'`\n]+)\1|“([^“”\n]+)”")
 
 LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class Written:
-    """A scalar or list together with how it was written: `1.10` is a number, or the text of a version."""
+    """A scalar or list with its spelling: `1.10` is a number, or a version as text."""
 
     __slots__ = ("text", "value")
 
@@ -62,9 +61,9 @@ class Written:
 
 
 def read_scalar(text: str) -> str | int | float | bool | None:
-    """The value of a bare word, by the rules of TARSy: true, false, null, none, integers, finite floats, else the text.
+    """The value of a bare word: true, false, null, none, an integer or a finite float, else the text itself.
 
-    Leading zeros, a plus sign, NaN and infinities stay text.
+    Words with leading zeros or a plus sign, NaN and infinities stay text.
     """
     first = text[:1]
     if first not in _NUMBER_BEGINS:
@@ -84,13 +83,13 @@ def read_scalar(text: str) -> str | int | float | bool | None:
 
 
 def unquoted(text: str) -> str | None:
-    """What is in the quotes that models write instead of JSON's; None when it is not in quotes as a whole."""
+    """The text inside quotes other than JSON's; None when the whole text is not quoted."""
     found = _QUOTED.fullmatch(text)
     return None if found is None else found[2] or found[3]
 
 
 def plain(tree: Any) -> Any:
-    """The values of `tree` without how they were written."""
+    """The values of `tree` without their spelling."""
     if tree.__class__ in LEAVES:
         return tree
     if isinstance(tree, Written):
@@ -104,11 +103,11 @@ def plain(tree: Any) -> Any:
 
 
 def safe_copy(value: Any, path: str = "") -> Any:
-    """A copy of `value` of nothing but JSON types.
+    """A copy of `value` that consists of JSON types only.
 
     Raises:
-        ArgumentsError: A key is no text, a type is not JSON's, a number not finite, a text half a character, or it is
-            nested too deep.
+        ArgumentsError: A key is not text, a type is not JSON's, a number is not finite, a text contains a lone
+            surrogate, or the nesting is too deep.
     """
     return _safe_copy(value, path, 0)
 
@@ -122,22 +121,22 @@ def _safe_copy(value: Any, path: str, depth: int) -> Any:
         return _safe_integer(int(value), path)
     if isinstance(value, float):
         if value - value != 0:
-            raise refuse(f"{_place(path)} is {value}; JSON has only finite numbers.")
+            raise unusable(f"{_place(path)}: {value} is not valid in JSON, which has only finite numbers.")
         return float(value)
     if isinstance(value, dict | list) and depth >= MAX_DEPTH:
-        raise refuse(f"They are nested deeper than {MAX_DEPTH} levels.")
+        raise unusable(f"They are nested more than {MAX_DEPTH} levels deep.")
     if isinstance(value, dict):
         return _safe_object(cast("dict[Any, Any]", value), path, depth)
     if isinstance(value, list):
         return [_safe_copy(item, path, depth + 1) for item in cast("list[Any]", value)]
-    raise refuse(f"{_place(path)} is of the type {type(value).__name__}, which JSON does not have.")
+    raise unusable(f"{_place(path)}: the type {type(value).__name__} does not exist in JSON.")
 
 
 def _safe_object(value: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
     copy: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise refuse(f"A key of {_place(path)} is of the type {type(key).__name__}; keys must be text.")
+            raise unusable(f"{_place(path)}: a key has the type {type(key).__name__}; keys must be text.")
         copy[_safe_text(key, path)] = _safe_copy(item, path or key[:40], depth + 1)
     return copy
 
@@ -147,7 +146,7 @@ def _safe_text(text: str, path: str) -> str:
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError:
-        raise refuse(f"The text of {_place(path)} holds half of a character (a lone surrogate).") from None
+        raise unusable(f"{_place(path)}: a text contains half of a character (a lone surrogate).") from None
     return str(text)
 
 
@@ -156,16 +155,16 @@ def _safe_integer(number: int, path: str) -> int:
         try:
             str(number)
         except ValueError:
-            raise refuse(f"{_place(path)} is an integer of more than {_MAX_DIGITS} digits.") from None
+            raise unusable(f"{_place(path)}: an integer has more than {_MAX_DIGITS} digits.") from None
     return number
 
 
 def _place(path: str) -> str:
-    return f"`{path}`" if path else "the arguments"
+    return f"`{path}`" if path else "The arguments"
 
 
-def refuse(reason: str) -> ArgumentsError:
-    """The rejection of arguments that cannot be read at all."""
+def unusable(reason: str) -> ArgumentsError:
+    """The rejection of arguments that are not JSON values at all, whatever the schema says."""
     return ArgumentsError(
         ErrorCode.INVALID_ARGUMENTS, f"The arguments cannot be used. Nothing was sent. {reason}", ("unusable",)
     )

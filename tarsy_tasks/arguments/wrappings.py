@@ -1,6 +1,6 @@
-"""What models wrap around arguments: fences, tags, labels, quotes.
+"""Wrappings around arguments: fences, tags, labels, quotes.
 
-Owns how a wrapping is recognized and taken off. It reads nothing of what is inside and knows no schema but its names.
+Owns how a wrapping is recognized and removed. It does not read the arguments, and knows only the names of the schema.
 """
 
 import json
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from tarsy_tasks.arguments.values import SPACE
 
-__all__ = ["Unwrapped", "take_off_sure_label", "take_off_tokens", "unwrap"]
+__all__ = ["Unwrapped", "strip_model_tokens", "strip_sure_label", "unwrap"]
 
 _DATA_LANGUAGES = {"", "json", "json5", "jsonc", "javascript", "js", "yaml", "yml"}
-_MOST_LAYERS = 6
+_MAX_LAYERS = 6
 _LABEL_WORDS = (
     r"(?:action|tool|function|call)[ _-]?(?:input|arguments?|args|parameters|params|call)"
     r"|arguments?|args|parameters|params|inputs?|json|action"
@@ -23,7 +23,7 @@ _LABEL = re.compile(
 )
 _BARE_LABEL = re.compile(r"(json|JSON)\s+(?=[{\[])")
 _SURE_LABEL = re.compile(r"(?:action|tool) input\Z", re.IGNORECASE)
-# A sentence before an object makes it a call only if it says so: `Do not use this:`, `Error:` and `Example:` do not.
+# A sentence before an object must announce arguments: `Do not use this:`, `Error:` and `Example:` do not.
 _PROSE_LABEL = re.compile(
     r"(?:(?:sure|ok|okay|certainly|of course)[!,.]\s+)?"
     r"(?:(?:here|these|this)(?:'s| is| are) |(?:i(?:'ll| will) )?(?:use|using|call|calling|with) )?"
@@ -51,11 +51,11 @@ _FENCE_INFO = re.compile(r"(```+|~~~+)[ \t]*([\w+.-]*)[ \t]*(?:\r?\n|(?=[ ]*[{\[
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """What was inside.
+    """The text inside the wrappings.
 
     Attributes:
-        repairs: A word for each wrapping that came off.
-        prose: Words that are no known label stood before or after: the object may be part of a text.
+        repairs: A word for each wrapping that was removed.
+        prose: There were words before or after it that are not a known label: the object may be part of a text.
         language: The language of the outermost fence, "" when it named none; None without a fence.
     """
 
@@ -66,12 +66,12 @@ class Unwrapped:
 
     @property
     def is_code(self) -> bool:
-        """It was a fence of a language that is no way to write arguments, such as SQL or Python."""
+        """It was a fence of a language that arguments are not written in, such as SQL or Python."""
         return self.language is not None and self.language not in _DATA_LANGUAGES
 
 
-def take_off_tokens(text: str) -> str | None:
-    """The text without the tokens of a model at its end and without its thoughts; None when it has none."""
+def strip_model_tokens(text: str) -> str | None:
+    """The text without end tokens of a model and without its thoughts; None when it has none."""
     thought = _THOUGHT.match(text)
     bare = text[thought.end() :] if thought else text
     tail = max(len(bare) - _END_CHARS, 0)
@@ -81,8 +81,8 @@ def take_off_tokens(text: str) -> str | None:
     return None if bare == text else bare
 
 
-def take_off_sure_label(text: str) -> str | None:
-    """What stands behind `Action Input:`, whatever it is; None without that label."""
+def strip_sure_label(text: str) -> str | None:
+    """The text after `Action Input:`, whatever it is; None without that label."""
     if text.startswith(("Thought:", "Action:", "Reasoning:")) and text.count("\nAction Input:") == 1:
         return text.partition("\nAction Input:")[2]
     label = _LABEL.match(text)
@@ -90,17 +90,17 @@ def take_off_sure_label(text: str) -> str | None:
 
 
 def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
-    """Takes off every layer around the arguments.
+    """Removes every layer around the arguments.
 
     Args:
         text: What the model wrote.
-        properties: Names that are no labels, because the tool has a property of that name.
+        properties: Names that are not labels, because the tool has a property of that name.
     """
     repairs: dict[str, None] = {}
     prose = False
     language: str | None = None
     text = _stripped(text)
-    for _ in range(_MOST_LAYERS):
+    for _ in range(_MAX_LAYERS):
         if fence := _fenced(text):
             text, info = fence
             language = info if language is None else language
@@ -129,7 +129,7 @@ def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
 
 
 def _stripped(text: str) -> str:
-    """Without space around it; the indentation of a first line stays where others depend on it."""
+    """Without space around it; the first line keeps its indentation if there are more lines."""
     text = text.rstrip(SPACE)
     bare = text.lstrip(SPACE)
     if "\n" not in bare:
@@ -139,7 +139,7 @@ def _stripped(text: str) -> str:
 
 
 def _fenced(text: str) -> tuple[str, str] | None:
-    """The inside and the language of a text that is one fence as a whole."""
+    """The content and the language of a text that is one fence as a whole."""
     bare = text.lstrip(SPACE)
     if not bare.startswith(("```", "~~~")):
         return None
@@ -194,7 +194,8 @@ def _in_prose(text: str, properties: Collection[str]) -> str | None:
 
 
 def _announces(before: str) -> bool:
-    """Whether the words before a fence may announce arguments: what ends with a colon has to, and nothing may deny."""
+    """Whether the words before a fence may announce arguments: not if they deny it, nor if their last line, which ends
+    with a colon, announces something else."""
     if "{" in before or _DENIED.search(before):
         return False
     last = before.rstrip(SPACE)

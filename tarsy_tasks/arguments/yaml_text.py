@@ -1,7 +1,7 @@
 """YAML as models write arguments: its syntax, with the scalars of TARSy.
 
 Owns which YAML is read: no dates, no sexagesimal numbers, no `yes`. It is a guess like pairs, so the reader gives up on
-whatever means more, or less, than it shows. The library is imported with the first text that may be YAML.
+features with a hidden meaning, such as anchors and tags. The library is imported with the first text that may be YAML.
 """
 
 import re
@@ -16,14 +16,13 @@ __all__ = ["read_yaml"]
 _YAML_STRUCTURE = re.compile(r":[ \t]*(?:\r?\n|[\[{|>])")
 _COMMENT = re.compile(r"[ \t]*#")
 _LONGEST_YAML = 65536
-"""Characters. YAML parsers are not linear, and arguments of that size are JSON or no arguments."""
+"""Characters. YAML parsers are not linear, and arguments of that size are JSON."""
 
 
 def read_yaml(text: str) -> dict[str, Any] | None:
-    """The mapping that a YAML text is, when some value is a list, a mapping or a block of text; else None.
+    """The mapping of a YAML text in which some value is a list, a mapping or a block of text; else None.
 
-    YAML's syntax with TARSy's scalars: no dates, no sexagesimal numbers, no `yes`. Anchors, aliases, tags, merge keys,
-    repeated keys and text that YAML would take for a comment or fold are given up on.
+    Also None for anchors, aliases, tags, merge keys, repeated keys, and text that YAML would fold or read as a comment.
     """
     if len(text) > _LONGEST_YAML or not _YAML_STRUCTURE.search(text) or is_too_deep(text):
         return None
@@ -34,12 +33,12 @@ def read_yaml(text: str) -> dict[str, Any] | None:
         # libyaml is ten times faster, and not in every wheel.
         loader = getattr(library, "CSafeLoader", library.SafeLoader)(text)
         return _YamlReader(library, text, loader.get_event).document()
-    except (yaml.YAMLError, _NotOursError, ValueError):
+    except (yaml.YAMLError, _UnsupportedError, ValueError):
         return None
 
 
-class _NotOursError(Exception):
-    """YAML that means more, or less, than it shows."""
+class _UnsupportedError(Exception):
+    """YAML with a feature that is not read here."""
 
 
 class _YamlReader:
@@ -66,7 +65,7 @@ class _YamlReader:
     def _node(self, event: Any, depth: int) -> Any:
         kind = cast("type[object]", type(event))
         if kind is self._yaml.AliasEvent or event.anchor or event.tag or depth >= MAX_DEPTH:
-            raise _NotOursError
+            raise _UnsupportedError
         if kind is self._yaml.ScalarEvent:
             return self._scalar(event)
         self._structured |= depth > 0
@@ -85,10 +84,10 @@ class _YamlReader:
         following, end = self._following, self._yaml.MappingEndEvent
         while type(event := following()) is not end:
             if type(event) is not self._yaml.ScalarEvent:
-                raise _NotOursError
+                raise _UnsupportedError
             self._node(event, depth)
             if event.value in members or event.value == "<<":
-                raise _NotOursError
+                raise _UnsupportedError
             members[event.value] = self._node(following(), depth)
         return members
 
@@ -98,10 +97,10 @@ class _YamlReader:
             self._structured |= style in "|>"
             if style in "|>\"'":
                 if not value and style in "|>":  # cut off behind `content: |`
-                    raise _NotOursError
+                    raise _UnsupportedError
                 return value
         if " " in value and event.start_mark.line != event.end_mark.line:
-            raise _NotOursError
+            raise _UnsupportedError
         if self._has_comments and _COMMENT.match(self._text, event.end_mark.index):
-            raise _NotOursError
+            raise _UnsupportedError
         return Written(read_scalar(value), value) if value else None

@@ -1,1 +1,1 @@
-"""Redis, as both halves use it: queues and the books of their messages, results, the shared clock, who lives."""
+"""Redis, as agents and workers use it: queues, the in-flight table, results, the shared clock, heartbeats."""

@@ -1,14 +1,15 @@
-"""Who may do what in Redis: the rules of a user for each part of a deployment, as a Redis ACL file.
+"""Who may do what in Redis: a user for each part of a deployment, as a Redis ACL file.
 
-Owns the rules; the names in them are those of `keys`. Rules in parentheses are a selector: its commands on its keys and
-channels, nothing else on them. A script needs a selector that has all of its keys, and each command inside it needs a
-rule as if it came alone: so no script gives a right that its user has not.
+Owns the rules; the names in them are those of `keys`. Rules in parentheses are a selector: its commands are allowed on
+its keys and channels only. A script needs one selector with all of its keys, and each command inside it needs a rule as
+if it came alone: so a script gives no right that its user does not have.
 """
 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
@@ -17,7 +18,7 @@ from tarsy_tasks.errors import ConfigError
 __all__ = ["ALL_SERVERS", "PARTS", "AgentUser", "build_users", "render_users"]
 
 PARTS = ("worker", "beat", "flower", "operator", "admin")
-"""The users beside agents and `default`. `operator` is for `tarsy-tasks` and `celery`, `admin` for Redis itself."""
+"""The users other than agents and `default`. `operator` is for `tarsy-tasks` and `celery`, `admin` for Redis itself."""
 ALL_SERVERS = "*"
 
 _SHORTEST_PASSWORD = 16
@@ -72,7 +73,7 @@ _WORKERS_OWN = (
     *_NUMBERS,
     keys.ALERTS,
     keys.alert_state_key("*"),
-    "tarsy",  # the default queue, where Celery's own tasks would lie
+    "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
     f"*.{keys.CANCELLATIONS}",
     _REMOTE_CONTROL,
@@ -95,11 +96,11 @@ class AgentUser:
 
     Attributes:
         name: Of the user, and the `agent_id` whose idempotency keys it may use.
-        servers: The MCP servers that it may call. With `ALL_SERVERS` any, with any `agent_id`; and it may have servers
-            checked, for their queues have names that begin alike.
+        servers: The MCP servers that it may call. With `ALL_SERVERS`, any server and any `agent_id`; and it may
+            request health checks, for the names of their queues begin alike.
 
     Raises:
-        ConfigError: The name can be none, or is that of another part; or a server's id can be none.
+        ConfigError: The name is not valid, or is that of another part; or the id of a server is not valid.
     """
 
     name: str
@@ -108,11 +109,11 @@ class AgentUser:
     def __post_init__(self) -> None:
         for server in self.servers:
             if server != ALL_SERVERS and not re.fullmatch(SERVER_ID_PATTERN, server):
-                raise ConfigError(f"{server!r} is no id of an MCP server: letters, digits, _ and -")
+                raise ConfigError(f"{server!r} is not the id of an MCP server: use letters, digits, _ and -")
         if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default"):
             raise ConfigError(
-                f"{self.name!r} is no name for a Redis user of agents: letters, digits, _ and -, and none of "
-                f"{', '.join(PARTS)}, default"
+                f"{self.name!r} cannot be the name of a Redis user of agents: use letters, digits, _ and -, and not "
+                f"{', '.join(PARTS)} or default"
             )
 
     @property
@@ -134,7 +135,7 @@ def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str
         "flower": _flower(database),
         "operator": _operator(database),
     }
-    # Keys are those of every database, so nobody may leave his own.
+    # Rules on keys hold in every database, so no user may select another one.
     rules = {name: " ".join((f"+select|{database}", *rules)) for name, rules in parts.items()}
     return {"default": "", **rules, "admin": "+@all ~* &*"}
 
@@ -147,7 +148,7 @@ def render_users(users: Mapping[str, str], passwords: Mapping[str, str]) -> str:
         passwords: By user. Only their digests are written; a user without one is off.
 
     Raises:
-        ConfigError: A password is too short for what can be guessed a million times a second.
+        ConfigError: A password is too short: it can be tried a million times a second.
     """
     return "".join(
         " ".join(filter(None, ("user", name, *_login(name, passwords.get(name)), "resetchannels -@all", rules))) + "\n"
@@ -161,29 +162,22 @@ def _login(name: str, password: str | None) -> tuple[str, ...]:
     if len(password) < _SHORTEST_PASSWORD:
         raise ConfigError(
             f"the password of the Redis user {name} has fewer than {_SHORTEST_PASSWORD} characters; "
-            "`openssl rand -hex 32` makes one"
+            "make one with `openssl rand -hex 32`"
         )
     return ("on", f"#{hashlib.sha256(password.encode()).hexdigest()}")
 
 
-def _allow(commands: Iterable[str], names: _Names = (), channels: _Names = ()) -> str:
-    return " ".join([*(f"+{each}" for each in commands), *(f"~{each}" for each in names), *_listen(channels)])
+def _allow(commands: Iterable[str], names: _Names = (), channels: _Names = (), access: str = "") -> str:
+    parts = (("+", commands), (f"{access}~", names), ("&", channels))
+    return " ".join(f"{sign}{each}" for sign, all_of_them in parts for each in all_of_them)
 
 
-def _select(commands: Iterable[str], names: _Names = (), channels: _Names = ()) -> str:
-    return f"({_allow(commands, names, channels)})"
+def _select(commands: Iterable[str], names: _Names = (), channels: _Names = (), access: str = "") -> str:
+    return f"({_allow(commands, names, channels, access)})"
 
 
-def _select_reading(commands: Iterable[str], names: _Names) -> str:
-    return f"({' '.join([*(f'+{each}' for each in commands), *(f'%R~{each}' for each in names)])})"
-
-
-def _select_writing(commands: Iterable[str], names: _Names) -> str:
-    return f"({' '.join([*(f'+{each}' for each in commands), *(f'%W~{each}' for each in names)])})"
-
-
-def _listen(channels: _Names) -> list[str]:
-    return [f"&{each}" for each in channels]
+_select_reading = partial(_select, access="%R")
+_select_writing = partial(_select, access="%W")
 
 
 def _agent(agent: AgentUser, database: int) -> list[str]:
@@ -192,7 +186,7 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
     return [
         _allow(_COMMON),
-        # To send calls, and to take back those that have not begun.
+        # To send calls, and to withdraw them.
         _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, *queues, *waiting, *_CALL, claims]),
         _select(("hsetnx", "hget", "hdel", "hexists"), [keys.UNACKED]),
         _select_writing(("zadd",), [keys.QUEUES]),
@@ -203,12 +197,12 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select(("set", "get", "del"), [claims]),
         _select_writing(("sadd",), _bindings(queues)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),
-        # To hear answers: who knows the id of a task may ask for its result. No patterns, so nobody hears them all.
+        # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*"), keys.wake_channel("*")]),
         _select(("publish",), channels=[keys.wake_channel("*"), _exchange(database, keys.CANCELLATIONS)]),
         _read_health_and_tools(),
-        # To tell of calls that no worker ever had.
+        # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
 
@@ -216,7 +210,7 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
 def _worker(database: int) -> list[str]:
     return [
         _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS), _WORKERS_OWN, _channels(database)),
-        # An answer and its entry in the audit are one step. None of them reads there.
+        # An answer and its audit entry are one step. Workers do not read the audit.
         _select(_RUN_SCRIPTS, [*_WORKERS_OWN, keys.AUDIT]),
         _select_writing(("xadd", "xdel", "expire"), [keys.AUDIT]),
     ]
@@ -246,7 +240,7 @@ def _flower(database: int) -> list[str]:
         _select_reading(("type",), [keys.metrics_key("*")]),
         # What a model read.
         _select_reading(("get",), [keys.result_key("*")]),
-        # Events; what Flower asks of workers, and tells them to do.
+        # Events and remote control.
         _select(("brpop", "llen", "del"), [_REMOTE_CONTROL, _EVENT_QUEUES]),
         _select(("script|load", "script|exists")),
         _select(
@@ -258,7 +252,7 @@ def _flower(database: int) -> list[str]:
 
 
 def _operator(database: int) -> list[str]:
-    """All that workers and agents may, what the audit says, how Redis is."""
+    """All that workers and agents may do, and to read the audit and the state of Redis."""
     names = [*_WORKERS_OWN, f"{keys.IDEMPOTENCY}*", keys.check_sent_key("*"), keys.TRIAL]
     return [
         _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)),
@@ -276,7 +270,7 @@ def _bindings(exchanges: _Names) -> list[str]:
 
 
 def _channels(database: int) -> list[str]:
-    """Answers, remote control, events. Of a pattern that one subscribes to Redis wants the literal text."""
+    """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
     return [
         keys.result_key("*"),
         keys.reply_channel("*"),

@@ -1,11 +1,12 @@
 """The clock that agents and workers share: that of Redis.
 
-Owns the estimate of Redis TIME on this machine. Deadlines travel from machine to machine, and the machines' own clocks
-may be minutes apart; a monotonic clock with a measured offset agrees to within a round trip.
+Owns the estimate of Redis TIME on this machine. A deadline is used on several machines, whose clocks may be minutes
+apart; a monotonic clock with a measured offset is right to within one round trip.
 """
 
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -26,23 +27,23 @@ class RedisClock:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether `sync` has nothing to ask."""
+        """Whether `sync` has nothing to do."""
         return time.monotonic() - self._synced_at < _RESYNC_S
 
     def sync(self, redis: Any) -> None:
-        """Ask Redis for its time, if that is more than a minute ago. A clock that was set once goes on without Redis.
+        """Ask Redis for its time, at most once a minute. A clock that was set once goes on without Redis.
 
         Args:
             redis: A redis-py client.
 
         Raises:
-            RedisError: Redis cannot be reached, and never could.
+            RedisError: Redis could not be reached yet.
         """
         if self.is_fresh:
             return
         if self._synced_at == float("-inf"):
             self._ask(redis)
-        elif self._asking.acquire(blocking=False):  # one asks for all
+        elif self._asking.acquire(blocking=False):  # one thread asks for all
             try:
                 with suppress(RedisError, OSError):
                     self._ask(redis)
@@ -51,7 +52,23 @@ class RedisClock:
 
     def _ask(self, redis: Any) -> None:
         before = time.monotonic()
-        seconds, microseconds = redis.time()
+        self._set(before, redis.time())
+
+    async def sync_async(self, execute: Callable[..., Awaitable[list[Any]]]) -> None:
+        """Ask Redis for its time.
+
+        Args:
+            execute: That of an `AsyncRedisExchange`.
+
+        Raises:
+            RedisError: Redis cannot be reached.
+        """
+        before = time.monotonic()
+        seconds, microseconds = (await execute(("TIME",)))[0]
+        self._set(before, (int(seconds), int(microseconds)))
+
+    def _set(self, before: float, reply: tuple[int, int]) -> None:
+        seconds, microseconds = reply
         after = time.monotonic()
         self._offset = seconds + microseconds / 1e6 - (before + after) / 2
         self._synced_at = after
@@ -65,7 +82,7 @@ class RedisClock:
         return self.at(time.monotonic())
 
     def at(self, monotonic_s: float) -> float:
-        """The same of a moment of this machine's monotonic clock. Raises as `now`."""
+        """The same for a time of this machine's monotonic clock. Raises as `now`."""
         if self._synced_at == float("-inf"):
             raise RuntimeError("this clock was never set: call sync first")
         return monotonic_s + self._offset

@@ -1,8 +1,7 @@
-"""Messages that were set aside, because each worker that had them was lost: what an operator can do with them.
+"""Dead letters: messages that were moved out of their queues, because each worker that took them was lost.
 
-Owns reading them back, giving them to their queues again and dropping them, each in one step. Who sets aside is the
-sweep in `deliveries`; then they lie in Redis for a week. Anything may lie there: what cannot be read is shown as
-damaged, and stays until it is dropped.
+Owns what an operator can do with them: read them, put them back into their queues, drop them. The `sweep` makes them,
+and Redis keeps them for a week. One that cannot be read is shown as damaged, and stays until it is dropped.
 """
 
 import base64
@@ -15,52 +14,58 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.messages import DamagedMessage, InFlightEntry, read_entry
+from tarsy_tasks.broker.script import NOW, Key, script
 from tarsy_tasks.broker.signing import sign
+from tarsy_tasks.broker.steps import KEYS
 
 __all__ = ["DamagedMessage", "DeadLetter", "drop", "load", "load_arguments", "load_latest", "retry"]
 
 _READ_LIMIT_BYTES = 1024 * 1024
-"""A list reads no more than that of one message; they can be as large as Redis takes."""
+"""A list reads no message that is longer; they can be as large as Redis takes."""
 _HEAD_BYTES = 256
-_NO_STRING = "it is no string in Redis"
+_NO_STRING = "its key in Redis does not hold a string"
 _CALLER = ("call_id", "agent_id", "run_id")
 
-# KEYS: poison, poisoned, unacked, waiting, queue, marker, result, queues, withdrawn. ARGV: tag, digest of the books,
-# message, name in `queues`.
-# Its marker goes, and with it the count of its deliveries and what had begun; so does what its caller was told.
-_RETRY = """
-local books = redis.call('GET', KEYS[1])
-if not books or redis.sha1hex(books) ~= ARGV[2] or redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1 then return 0 end
-local t = redis.call('TIME')
-redis.call('DEL', KEYS[1], KEYS[6], KEYS[7], KEYS[9])
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('HSET', KEYS[3], ARGV[1], KEYS[5] .. '\\n\\n' .. ARGV[3])
-redis.call('ZADD', KEYS[4], t[1] + t[2] / 1000000, ARGV[1])
-redis.call('ZADD', KEYS[8], 'NX', t[1] + t[2] / 1000000, ARGV[4])
-redis.call('LPUSH', KEYS[5], ARGV[3])
-return 1
-"""
+
+# The marker goes, and with it the delivery count and the begin marker; so does the result that its caller got.
+@script(
+    NOW,
+    r"""
+    local found = redis.call('GET', dead_letter)
+    if not found or redis.sha1hex(found) ~= digest or redis.call('HEXISTS', unacked, tag) == 1 then return 0 end
+    redis.call('DEL', dead_letter, marker, stored_result, withdrawn)
+    redis.call('ZREM', dead_letters, tag)
+    redis.call('HSET', unacked, tag, queue .. '\n\n' .. message)
+    redis.call('ZADD', waiting, now, tag)
+    redis.call('ZADD', queues, 'NX', now, home)
+    redis.call('LPUSH', queue, message)
+    return 1
+    """,
+    known=KEYS,
+    grows=True,
+)
+def _retry(*, queue: Key, home: str, tag: str, digest: str, message: str) -> int: ...
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One message that was set aside.
+    """One dead letter.
 
     Attributes:
-        id: Of a call the task id, which its agent knows, too.
+        id: Of a call, the task id, which its agent knows, too.
         queue: Where it came from, None if that cannot be read.
-        set_aside_at: Seconds since the epoch, by the clock of Redis.
-        kept_s: For how many seconds it is kept.
-        size_bytes: Length of the message as it lies in Redis.
+        moved_at: When it was moved out of its queue, in seconds since the epoch by the clock of Redis.
+        kept_s: For how many more seconds Redis keeps it.
+        size_bytes: Length of its text in Redis.
         task: Name of the Celery task, None if it was not read.
         tool: Canonical name of what was called, None if it was not read.
-        caller: Who called, as far as the message says: `call_id`, `agent_id`, `run_id`.
-        damage: Why it cannot be read, None if it can or was not tried.
+        caller: Who called, as the message says, if it does: `call_id`, `agent_id`, `run_id`.
+        damage: Why it cannot be read; None if it can, or if nobody tried.
     """
 
     id: str
     queue: str | None
-    set_aside_at: float
+    moved_at: float
     kept_s: int
     size_bytes: int
     task: str | None = None
@@ -70,7 +75,7 @@ class DeadLetter:
 
 
 def load_latest(redis: Any, limit: int) -> tuple[list[DeadLetter], int]:
-    """The messages that were set aside last, newest first, and how many there are in all.
+    """The latest dead letters, newest first, and how many there are in all.
 
     Args:
         redis: A redis-py client of the broker's database, one that decodes nothing.
@@ -81,7 +86,7 @@ def load_latest(redis: Any, limit: int) -> tuple[list[DeadLetter], int]:
 
 
 def load(redis: Any, tag: str) -> DeadLetter | None:
-    """One message that was set aside, None if there is none of that id."""
+    """One dead letter, None if there is none of that id."""
     at = redis.zscore(keys.DEAD_LETTERS, tag)
     return _describe(redis, tag.encode(), at or 0.0, read_limit_bytes=None)
 
@@ -96,8 +101,7 @@ def load_arguments(redis: Any, tag: str) -> Any:
 
 
 def retry(redis: Any, tag: str) -> bool:
-    """Give a message to its queue again, as if it had just been sent: it has no deadline any more, and its deliveries
-    count from one.
+    """Put a message back into its queue as if it had just been sent, without a deadline and with a delivery count of 0.
 
     Returns:
         Whether it was there.
@@ -108,25 +112,19 @@ def retry(redis: Any, tag: str) -> bool:
     text = _text_of(redis, tag)
     if text is None:
         return False
-    books = read_entry(text)
-    home = keys.without_priority(books.queue)
-    names = (
-        keys.dead_letter_key(tag),
-        keys.DEAD_LETTERS,
-        keys.UNACKED,
-        keys.waiting_key(home),
-        books.queue,
-        keys.call_marker(tag),
-        keys.result_key(tag),
-        keys.QUEUES,
-        keys.withdrawn_key(tag),
+    entry = read_entry(text)
+    command = _retry.command(
+        queue=entry.queue,
+        home=keys.without_priority(entry.queue),
+        tag=tag,
+        digest=sha1(text, usedforsecurity=False).hexdigest(),
+        message=_without_deadline(entry),
     )
-    digest = sha1(text, usedforsecurity=False).hexdigest()
-    return bool(redis.eval(_RETRY, len(names), *names, tag, digest, _without_deadline(books), home))
+    return bool(redis.execute_command(*command))
 
 
 def drop(redis: Any, tag: str) -> bool:
-    """Forget a message. Returns whether it was there."""
+    """Delete a dead letter. Returns whether it was there."""
     pipeline = redis.pipeline(transaction=True)
     pipeline.delete(keys.dead_letter_key(tag))
     pipeline.zrem(keys.DEAD_LETTERS, tag)
@@ -149,12 +147,12 @@ def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | 
     if not is_read:
         return DeadLetter(tag, queue, at, kept_s, size_bytes)
     try:
-        books = read_entry(text)
+        entry = read_entry(text)
     except DamagedMessage as damage:
         return DeadLetter(tag, queue, at, kept_s, size_bytes, damage=str(damage))
-    tool = f"{books.call.server}.{books.call.tool}"
-    caller = {name: str(books.call.info[name]) for name in _CALLER if books.call.info.get(name)}
-    return DeadLetter(tag, queue, at, kept_s, size_bytes, books.task, tool, caller)
+    tool = f"{entry.call.server}.{entry.call.tool}"
+    caller = {name: str(entry.call.info[name]) for name in _CALLER if entry.call.info.get(name)}
+    return DeadLetter(tag, queue, at, kept_s, size_bytes, entry.task, tool, caller)
 
 
 def _text_of(redis: Any, tag: str) -> bytes | None:
@@ -164,11 +162,11 @@ def _text_of(redis: Any, tag: str) -> bytes | None:
         raise DamagedMessage(_NO_STRING) from None
 
 
-def _without_deadline(books: InFlightEntry) -> str:
-    books.call.info.pop("deadline", None)
-    parts = [books.call.args, books.call.kwargs, books.embed]
-    body = sign(parts) if books.message.is_signed else json.dumps(parts)
-    headers = {**books.message.headers, "expires": None}
+def _without_deadline(entry: InFlightEntry) -> str:
+    entry.call.info.pop("deadline", None)
+    parts = [entry.call.args, entry.call.kwargs, entry.embed]
+    body = sign(parts) if entry.message.is_signed else json.dumps(parts)
+    headers = {**entry.message.headers, "expires": None}
     headers.pop("garbage_at", None)
-    changed = {"headers": headers, "body": base64.b64encode(body.encode()).decode() if books.is_encoded else body}
-    return json.dumps(books.message.model_dump() | changed)
+    changed = {"headers": headers, "body": base64.b64encode(body.encode()).decode() if entry.is_encoded else body}
+    return json.dumps(entry.message.model_dump() | changed)

@@ -1,8 +1,8 @@
 """A few Redis commands in one round trip, without what redis-py 8 puts around each pipeline.
 
-Owns connections taken from a pool for good. A `Pipeline` borrows a connection, checks its arguments, polls its socket
-and keeps statistics for every execution, which costs three times the exchange itself; a worker does three a call. Only
-for commands that may be sent twice: an exchange on a connection that was cut is tried once more on a new one.
+Owns connections that it took from a pool and does not return. A `Pipeline` borrows a connection, checks its arguments,
+polls its socket and keeps statistics for every execution, which costs three times the exchange itself; a worker does
+three per call. Only for commands that may be sent twice: when a connection is cut, they are sent again on a new one.
 """
 
 import os
@@ -34,7 +34,7 @@ class RedisExchange:
         self._process = os.getpid()
 
     def close_idle(self) -> None:
-        """Close connections that nobody uses; more are opened when they are needed."""
+        """Close unused connections; new ones are opened when they are needed."""
         with suppress(IndexError):
             while True:
                 self._close(self._idle.pop()[1])
@@ -46,7 +46,7 @@ class RedisExchange:
             RedisError: As redis-py's own commands do; the first reply that is an error, or a lost connection.
         """
         if self._process != os.getpid():
-            # After a fork both would read from the same sockets. The pool looks after itself.
+            # After a fork both processes would read from the same sockets. The pool handles that by itself.
             self._process, self._idle = os.getpid(), deque()
         try:
             _, connection = self._idle.pop()
@@ -56,11 +56,11 @@ class RedisExchange:
             try:
                 replies = _exchange(connection, commands)
             except (RedisConnectionError, OSError):
-                # It may have been cut while it lay idle; if Redis is gone, the second attempt says so.
+                # It may have been cut while it was idle; if Redis is gone, the second attempt fails.
                 connection.disconnect()
                 replies = _exchange(connection, commands)
         except BaseException:
-            # Whatever is still on its way would be taken for the reply to the next command.
+            # Replies that still arrive would be taken for the replies to the next commands.
             self._close(connection)
             raise
         self._keep(connection)
@@ -70,12 +70,12 @@ class RedisExchange:
         return replies
 
     def _keep(self, connection: Any) -> None:
-        """Keep a connection for the next exchange. After a moment in which Redis stood still and all waited for it,
-        there are too many: what lies idle at the bottom goes.
+        """Keep a connection for the next exchange. After Redis was frozen there are too many: those that were idle for
+        the longest time are closed.
         """
         now = time.monotonic()
         self._idle.append((now, connection))
-        with suppress(IndexError):  # other threads take from it meanwhile
+        with suppress(IndexError):  # other threads take connections meanwhile
             while len(self._idle) > _IDLE_LIMIT or self._idle[0][0] < now - _IDLE_S:
                 self._close(self._idle.popleft()[1])
 

@@ -1,7 +1,7 @@
-"""Which workers live, and which MCP servers each of them serves, as they say themselves every few seconds.
+"""Which workers are alive, and which MCP servers each of them serves.
 
-Owns the heartbeat in Redis and how it is read, by the clock of Redis. A worker that dies stops saying so and is
-forgotten; one that stops says goodbye.
+Owns the heartbeat in Redis and how it is read, by the clock of Redis. Each worker writes it every few seconds, and
+removes it when it stops.
 """
 
 from collections.abc import Iterable
@@ -9,56 +9,63 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.script import Key, script
 
 __all__ = ["ALIVE_S", "QUIET", "announce", "depart", "is_alive", "leave", "serving_workers"]
 
 ALIVE_S = 20.0
-"""A worker that said nothing for so long is taken for dead."""
+"""A worker without a heartbeat for that long is taken for dead."""
 QUIET = 0.35
-"""Of a lease: longer than between two renewals, so that every owner that lives has renewed when a sweep begins."""
+"""Share of a lease; longer than between two renewals, so that every live owner has renewed when a sweep begins."""
 _KEPT_S = 60
 
-_ANNOUNCE = """#!lua flags=allow-oom
-local now = redis.call('TIME')[1]
-for _, key in ipairs(KEYS) do
-    redis.call('ZADD', key, now, ARGV[1])
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', now - ARGV[2])
-    redis.call('EXPIRE', key, ARGV[2])
-end
-"""
+
+@script(
+    """
+    local now = redis.call('TIME')[1]
+    for _, index in ipairs(indexes) do
+        redis.call('ZADD', index, now, instance)
+        redis.call('ZREMRANGEBYSCORE', index, '-inf', now - kept_s)
+        redis.call('EXPIRE', index, kept_s)
+    end
+    """
+)
+def _announce(*indexes: Key, instance: str, kept_s: int) -> None: ...
 
 
 def announce(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> None:
-    """Say that a worker lives and serves these servers.
+    """Write the heartbeat of a worker that serves these servers.
 
     Args:
-        instance: Name of the worker process; another one in the same place has another name.
+        instance: Name of the worker process; the next process of the same worker has another one.
     """
-    names = [keys.WORKERS, *map(keys.serving_key, servers)]
-    exchange.execute(("EVAL", _ANNOUNCE, len(names), *names, instance, _KEPT_S))
+    _announce.run(exchange, keys.WORKERS, *map(keys.serving_key, servers), instance=instance, kept_s=_KEPT_S)
 
 
 def depart(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> None:
-    """Say that a worker takes no calls of these servers any more; it lives until its own have ended."""
+    """Record that a worker takes no more calls of these servers; it stays alive until its own calls have ended."""
     names = list(map(keys.serving_key, servers))
     if names:
         exchange.execute(*(("ZREM", name, instance) for name in names))
 
 
 def leave(exchange: RedisExchange, instance: str) -> None:
-    """Say that a worker has ended."""
+    """Record that a worker has stopped."""
     exchange.execute(("ZREM", keys.WORKERS, instance))
 
 
-def is_alive(exchange: RedisExchange, instance: str, within_s: float = ALIVE_S) -> bool:
-    """Whether a worker said lately that it lives, or could not because Redis was away."""
-    time, score, (swept_at, quiet_until) = exchange.execute(
-        ("TIME",), ("ZSCORE", keys.WORKERS, instance), ("HMGET", keys.SWEEPS, "last", "quiet_until")
-    )
+def ask_alive(instance: str) -> list[tuple[str, ...]]:
+    """The commands whose replies `is_alive` judges."""
+    return [("TIME",), ("ZSCORE", keys.WORKERS, instance), ("HMGET", keys.SWEEPS, "last", "quiet_until")]
+
+
+def is_alive(replies: list[Any], within_s: float = ALIVE_S) -> bool:
+    """Whether a worker has a fresh heartbeat, or could not write one because Redis was away."""
+    time, score, (swept_at, quiet_until) = replies
     if score is None:
         return False
     now = float(time[0])
-    # Nobody swept for that long, because Redis stood still: the next sweep gives all owners time to say that they live.
+    # Nobody has swept for that long, because Redis stood still: the next sweep gives all owners time to write theirs.
     is_quiet = now < float(quiet_until or 0) or (swept_at is not None and now - float(swept_at) > within_s * QUIET)
     return now - float(score) < within_s or is_quiet
 

@@ -1,98 +1,48 @@
 """Every name that the project uses in Redis: queues and keys.
 
-Owns the spelling; whoever reads or writes Redis asks here, so that ACL rules and a clean-up can be read off one page.
+Owns their spelling, so that ACL rules and a clean-up can be read off one page.
 """
 
 from urllib.parse import quote
 
-__all__ = [
-    "AGENT_AUDIT",
-    "ALERTS",
-    "AUDIT",
-    "AUDIT_FIELD",
-    "AUDIT_TTL_S",
-    "CANCELLATIONS",
-    "DEAD_LETTERS",
-    "HEALTH_WORKERS",
-    "IDEMPOTENCY",
-    "IDEMPOTENCY_TTL_S",
-    "LAST_FAILURES",
-    "LEASES",
-    "MEASURED_SERVERS",
-    "MEASURING_WORKERS",
-    "QUEUES",
-    "REPLIES",
-    "SWEEPS",
-    "TASK_ID_PREFIX_LENGTH",
-    "TOOL_REVISIONS",
-    "TRIAL",
-    "UNACKED",
-    "WAKES",
-    "WORKERS",
-    "alert_state_key",
-    "approved_tools_key",
-    "call_marker",
-    "check_queue",
-    "check_sent_key",
-    "dead_letter_key",
-    "health_key",
-    "idempotency_key",
-    "in_flight_key",
-    "is_check_queue",
-    "metrics_key",
-    "minute_key",
-    "queue",
-    "recent_metrics_key",
-    "reply_channel",
-    "result_key",
-    "server_of_queue",
-    "serving_key",
-    "tools_key",
-    "waiting_key",
-    "wake_channel",
-    "withdrawn_key",
-    "without_priority",
-    "worker_health_key",
-]
-
 AUDIT = "tarsy:audit"
-"""Stream of what became of calls, a JSON object in the field `AUDIT_FIELD` of each entry. Only workers write it."""
+"""Stream of audit entries, a JSON object in the field `AUDIT_FIELD` of each. Only workers write it."""
 AGENT_AUDIT = "tarsy:audit:agents"
-"""The same for calls that never reached a worker. Agents write it."""
+"""The same for calls that no worker took. Agents write it."""
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
 CANCELLATIONS = "tarsy.cancel"
-"""Exchange, in kombu's sense, of the ids of calls that are to be cancelled although they run."""
+"""Exchange, in kombu's sense, of the ids of running calls that are to be cancelled."""
 LAST_FAILURES = "tarsy:last-failures"
 """Hash with a TTL, by server: its last call that failed through no fault of its caller."""
 TOOL_REVISIONS = "tarsy:tool-revisions"
-"""Hash with a TTL, by server: when its listing or an approval last changed. Who shows tools reads them only then."""
+"""Hash with a TTL, by server: when its listing or an approval last changed; dashboards read the tools only then."""
 MEASURED_SERVERS = "tarsy:metrics"
 """Sorted set of the servers that have metrics, by the Redis time of the last ones."""
 MEASURING_WORKERS = "tarsy:metrics-workers"
-"""Sorted set of the worker processes that say what they have in flight, by the Redis time when they last did."""
+"""Sorted set of the worker processes that report what they have in flight, by the Redis time of the last report."""
 REPLIES = "tarsy:replies:"
-"""Beginning of the names of the channels that answers are announced in."""
+"""Prefix of the channels that announce answers."""
 WAKES = "tarsy:wakes:"
-"""The same for those in which a process wakes its own reader of answers."""
+"""Prefix of the channels in which a process wakes its own reader of answers."""
 TASK_ID_PREFIX_LENGTH = 19
-"""So much of the id of a task, three groups of a random UUID, is the same for all tasks of one process."""
+"""Three groups of the UUID that is a task id: they are the same for all tasks of one process."""
 UNACKED = "tarsy:unacked"
-"""Hash, tag → queue, when it is garbage, and the message itself: all messages between publication and answer."""
+"""The in-flight table: a hash, tag → queue, garbage time and message, of all messages that are not answered yet."""
 QUEUES = "tarsy:queues"
-"""Sorted set of the queues that messages wait in, by when somebody last looked for lost ones there."""
+"""Sorted set of the queues with waiting messages, by when a sweep last looked there."""
 IDEMPOTENCY = "tarsy:idempotency:"
-"""Beginning of the names of the keys that stand for idempotency keys."""
+"""Prefix of the keys that hold idempotency keys."""
 LEASES = "tarsy:leases"
-"""Sorted set of what workers hold, queue and tag with a line break between, by when the leases were renewed."""
+"""Sorted set of the leases, queue and tag with a line break between, by when they were renewed."""
 SWEEPS = "tarsy:sweeps"
-"""Hash: when somebody last looked for lost messages, and until when nobody shall."""
+"""Hash: when the last sweep was, and until when sweeps restore nothing."""
 DEAD_LETTERS = "tarsy:poisoned"
-"""Sorted set of the tags that were set aside, by when."""
+"""Sorted set of the tags of dead letters, by when they became dead letters."""
 WORKERS = "tarsy:workers"
-"""Sorted set of the live workers' instances, by when they last said so."""
+"""Sorted set of the live workers' instances, by their last heartbeat."""
 TRIAL = "tarsy:doctor"
-"""What `tarsy-tasks doctor` writes for a moment, to see whether it can."""
+"""What `tarsy-tasks doctor` writes and deletes, to test whether it can."""
 HEALTH_WORKERS = "tarsy:health-workers"
 """The workers that report health, a sorted set by the time of their last report."""
 
@@ -102,9 +52,9 @@ _PRIORITY = "\x06\x16"
 
 AUDIT_FIELD = "entry"
 AUDIT_TTL_S = 366 * 24 * 3600
-"""How long the audit of a deployment is kept that makes no calls any more."""
+"""How long the audit of a deployment is kept after its last call."""
 IDEMPOTENCY_TTL_S = 3500
-"""How long an idempotency key stands for its call: a little less than results are kept."""
+"""How long an idempotency key is bound to its call: a little less than results are kept."""
 
 
 def queue(server: str) -> str:
@@ -130,17 +80,17 @@ def server_of_queue(name: str) -> str | None:
 
 
 def without_priority(queue: str) -> str:
-    """The queue as it is configured: kombu keeps messages of a priority in one of a longer name."""
+    """The queue as it is configured: kombu has a queue with a longer name for each priority."""
     return queue.partition(_PRIORITY)[0]
 
 
 def waiting_key(queue: str) -> str:
-    """Sorted set of the tags that lie in a queue, by when they were last seen there."""
+    """Sorted set of the tags of the messages in a queue, by when they were last seen there."""
     return f"tarsy:waiting:{queue}"
 
 
 def health_key(server: str) -> str:
-    """How the last check that came through a server's queue went, a JSON string with a TTL."""
+    """The health record of the last check that came through a server's queue, a JSON string with a TTL."""
     return f"tarsy:health:{server}"
 
 
@@ -165,27 +115,27 @@ def in_flight_key(worker: str) -> str:
 
 
 def alert_state_key(server: str) -> str:
-    """What was last said about a server's health, and what has been seen of it since: a hash with a TTL."""
+    """The last alert about a server, and the health records since: a hash with a TTL."""
     return f"tarsy:alert:{server}"
 
 
 def call_marker(tag: str) -> str:
-    """Hash of one call: how often it was delivered, what became of it, who began it. It has a TTL; workers write it."""
+    """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
     return f"tarsy:call:{tag}"
 
 
 def withdrawn_key(tag: str) -> str:
-    """There when nobody waits for a call any more, and it shall not begin. It has a TTL; agents write it."""
+    """Exists when a call is withdrawn. It has a TTL; agents write it."""
     return f"tarsy:withdrawn:{tag}"
 
 
 def dead_letter_key(tag: str) -> str:
-    """The books of a message that was set aside, a string with a TTL."""
+    """A dead letter: the entry of its message, a string with a TTL."""
     return f"tarsy:poison:{tag}"
 
 
 def serving_key(server: str) -> str:
-    """Sorted set of the instances of workers that serve a server, by when they last said so."""
+    """Sorted set of the instances of workers that serve a server, by their last heartbeat."""
     return f"tarsy:serving:{server}"
 
 
@@ -195,39 +145,39 @@ def result_key(task_id: str) -> str:
 
 
 def reply_channel(task_id: str) -> str:
-    """Where the answers to all tasks are announced whose ids begin alike, as those of one process do. Who knows no such
-    id can listen nowhere.
+    """Where answers are announced, of all tasks of one process: their ids begin alike. A client that does not know such
+    an id cannot listen.
     """
     return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def wake_channel(task_id: str) -> str:
-    """Where a process tells itself that it waits for the answer to somebody else's task. What is said there is nothing
-    but that: on the channel of answers no agent may speak.
+    """Where a process tells its own reader to wait for the answer to another process's task. It is a channel of its
+    own, because agents may not publish on the channels of answers.
     """
     return f"{WAKES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def idempotency_key(agent_id: str | None, digest: str) -> str:
-    """Which call an agent's idempotency key stands for, a string with a TTL."""
+    """The call of an agent's idempotency key, a string with a TTL."""
     return f"{IDEMPOTENCY}{quote(agent_id or '', safe='', errors='surrogatepass')}:{digest}"
 
 
 def worker_health_key(worker: str) -> str:
-    """How one worker finds its servers, a hash of JSON strings by server, with a TTL."""
+    """The health records of one worker, a hash of JSON strings by server, with a TTL."""
     return f"tarsy:worker-health:{worker}"
 
 
 def check_sent_key(server: str) -> str:
-    """There for as long as no beat needs to send another check of a server."""
+    """Exists while no beat needs to send another check of a server."""
     return f"tarsy:check-sent:{server}"
 
 
 def tools_key(server: str) -> str:
-    """What a server offers, as last listed: a hash with a TTL."""
+    """The tools of a server, as last listed: a hash with a TTL."""
     return f"tarsy:tools:{server}"
 
 
 def approved_tools_key(server: str) -> str:
-    """The definitions of a server's tools that are trusted, a hash of JSON strings by tool, with a TTL."""
+    """The approved tool definitions of a server, a hash of JSON strings by tool, with a TTL."""
     return f"tarsy:approved-tools:{server}"

@@ -1,8 +1,8 @@
 """kombu's Redis transport, with calls that are never lost or run twice by it, and without its largest costs.
 
 Owns what the project changes in the broker's transport; selected by `broker_transport` in the defaults. Each override
-names the behaviour of kombu 5.7 that it replaces, and a test tells when upstream has mended it. Where a message stands
-is kept by `deliveries`; who renews leases and looks for lost messages is the worker's `lease`.
+names the behaviour of kombu 5.7 that it replaces, and a test fails when upstream has fixed it. `deliveries` keeps the
+state of each message; the worker's `lease` renews leases and sweeps.
 """
 
 import logging
@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 
-__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "held", "release_lease"]
+__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "leased", "release_lease"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,22 +32,22 @@ KEEPALIVE = {
     for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 }
-"""A peer that vanished without a word is noticed after 20 s."""
+"""A peer that vanished without closing the connection is noticed after 20 s."""
 
 _OURS = "tarsy."
 _GUARDED = "tarsy.call_tool"
-"""The task whose guard says when it is the suspect of what happens to its worker."""
+"""The task whose guard decides when a call is isolated."""
 _NARROW_POLL_S = 0.1
-"""How long a poll that leaves out a queue lasts, where Redis does not let it be ended sooner."""
+"""How long a poll that leaves out a queue lasts, where Redis does not allow to end it sooner."""
 
-held: dict[str, Delivery] = {}
-"""What this process took and has neither answered nor given back, by delivery: the leases that it has to renew. It
-outlives channels, as the calls do: they go on while the connection to Redis is made anew."""
+leased: dict[str, Delivery] = {}
+"""What this process took and has neither answered nor requeued, by delivery: the leases that it has to renew. It
+outlives channels, as the calls do: they go on while the connection to Redis is replaced."""
 
 
 def release_lease(delivery: Delivery) -> None:
-    """Renew the lease of a message no longer."""
-    held.pop(_name(delivery), None)
+    """Stop renewing the lease of a message."""
+    leased.pop(_name(delivery), None)
 
 
 def _name(delivery: Delivery) -> str:
@@ -76,8 +76,8 @@ class QoS(kombu_redis.QoS):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # What kombu has done at the exit of the process keeps every channel that was never closed, with its
-        # connections: Celery leaves one behind whenever it cannot connect anew at once.
+        # What kombu registers for the exit of the process keeps every channel that was never closed, with its
+        # connections: Celery leaves one behind whenever it cannot reconnect at once.
         self._on_collect.cancel()
 
     def append(self, message: Any, delivery_tag: str) -> None:
@@ -91,11 +91,11 @@ class QoS(kombu_redis.QoS):
                 self.channel.popped_from, tag, lambda: dumps(message._raw), is_isolated=is_isolated
             )
         except ResponseError as error:
-            # kombu takes this for an error of the consumer, which ends the worker. The message is on the books.
-            raise RedisConnectionError(f"Redis lets no message be taken: {error}") from error
-        # A call may come to one process twice: kombu's tag is that of the delivery, the one in the books the call's.
+            # kombu takes this for an error of the consumer, which ends the worker. The message has its entry.
+            raise RedisConnectionError(f"Redis refuses the lease of a message: {error}") from error
+        # One process may take a call twice: kombu's tag is that of the delivery, the in-flight table has the call's.
         message.delivery_tag = self.channel.taking = _name(delivery)
-        message.delivery = held[_name(delivery)] = delivery
+        message.delivery = leased[_name(delivery)] = delivery
         virtual.QoS.append(self, message, message.delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -111,7 +111,7 @@ class QoS(kombu_redis.QoS):
             self._acknowledge(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
-        entry = delivery.trail.entry() if delivery.trail is not None else None
+        entry = delivery.record.write() if delivery.record is not None else None
         self.channel.deliveries.acknowledge(delivery, entry)
 
     def _release_lease(self, delivery_tag: str) -> Delivery:
@@ -121,7 +121,7 @@ class QoS(kombu_redis.QoS):
         return delivery
 
     def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
-        """Called when a channel closes: what runs goes on, all else this process lets go of, and its lease lapses."""
+        """Called when a channel closes: running calls go on, and the leases of all other messages lapse."""
         self._flush()
         for message in self._delivered.values():
             if not message.delivery.runs:
@@ -132,7 +132,7 @@ class QoS(kombu_redis.QoS):
 
 
 class Channel(kombu_redis.Channel):
-    """A channel that publishes on the books, and keeps one client and a few connections for its own commands.
+    """A channel that publishes into the in-flight table, and keeps one client and a few connections for its commands.
 
     kombu 5.7 builds a `redis.Redis`, with its table of some 300 callbacks, for every acknowledgement and every message
     that is kept unacknowledged: a tenth of a worker's CPU. Clients are safe to share, their connections come from the
@@ -151,8 +151,8 @@ class Channel(kombu_redis.Channel):
         super().__init__(*args, **kwargs)
         if self.global_keyprefix:
             raise ValueError("broker_transport_options: global_keyprefix is not supported; use a database of its own")
-        # It outlives the channel: calls that run while the connection is made anew are acknowledged through it. And its
-        # pool is its own: kombu disconnects the channel's, under the threads that read from it.
+        # It outlives the channel: calls that run while the connection is replaced are acknowledged through it. It has
+        # a pool of its own, for kombu disconnects the channel's while other threads read from it.
         pool = type(self.pool)(connection_class=self.pool.connection_class, **self.pool.connection_kwargs)
         exchange = RedisExchange(pool)
         self.deliveries = Deliveries(lambda: exchange)
@@ -160,7 +160,7 @@ class Channel(kombu_redis.Channel):
     def _inplace_augment_message(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:
         super()._inplace_augment_message(message, exchange, routing_key)
         if call_id := _call_id(message["headers"]):
-            # So that a call can be found by its id, and one that is published again is the same.
+            # A call is found by its id, and a call that is published again is the same call.
             message["properties"]["delivery_tag"] = call_id
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
@@ -191,16 +191,16 @@ class Channel(kombu_redis.Channel):
         try:
             return super()._brpop_read(**options)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            # kombu lets what is no message of Celery's end the worker. Its text may hold arguments: it is not printed.
+            # In kombu, anything but a Celery message ends the worker. Its text may hold arguments: it is not logged.
             logger.critical("a message from %s cannot be read: %s", self.popped_from or "a queue", type(error).__name__)
-            # If it is on the books, its lease lapses, and after a few deliveries it is set aside.
-            if delivery := held.pop(self.taking, None):
+            # If it has an entry, its lease lapses, and after a few deliveries it is a dead letter.
+            if delivery := leased.pop(self.taking, None):
                 with suppress(RedisError, OSError):
                     self.deliveries.mark_isolated(delivery.tag)
             raise Empty from None
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """kombu polls for a second, also when the order of queues leaves out one that may be polled a moment later."""
+        """kombu polls for a second, even if it leaves out a queue that may be polled a moment later."""
         self._left_out = frozenset(self._queue_cycle.items).difference(self._pollable())
         if self._left_out:
             timeout = _NARROW_POLL_S
@@ -208,12 +208,12 @@ class Channel(kombu_redis.Channel):
         super()._brpop_start(timeout)
 
     def widen_poll(self) -> None:
-        """End the poll that goes on, if it leaves out a queue that may be polled now."""
+        """End the current poll if it leaves out a queue that may be polled now."""
         if not self._in_poll or self._left_out.isdisjoint(self._pollable() if self._left_out else ()):
             return
         self._left_out = frozenset()
         if self._polling_id is not None:
-            # As if its time were over; what had been popped just before still arrives.
+            # As if it timed out; a message that was popped just before still arrives.
             with suppress(RedisError, OSError):
                 self.deliveries.exchange.execute(("CLIENT", "UNBLOCK", self._polling_id))
 
@@ -244,7 +244,7 @@ class Channel(kombu_redis.Channel):
 
 
 class _Poller(kombu_redis.MultiChannelPoller):
-    """Looks at every turn of the event loop whether the poll that goes on still is the right one."""
+    """Checks at every turn of the event loop whether the current poll leaves out the right queues."""
 
     def on_poll_start(self) -> None:
         for channel in self._channels:
@@ -253,7 +253,7 @@ class _Poller(kombu_redis.MultiChannelPoller):
 
 
 class Transport(kombu_redis.Transport):
-    """The transport with that channel."""
+    """The transport with that channel and that poller."""
 
     Channel = Channel
     _ticks: ClassVar[frozenset[Any]] = frozenset()
@@ -263,8 +263,8 @@ class Transport(kombu_redis.Transport):
         self.cycle = _Poller()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """kombu leaves in the loop what polled for a connection that is gone, with its channels, and calls it at every
-        turn. A process has one consumer, and so one connection in its loop.
+        """kombu leaves the poll of a lost connection in the loop, with its channels, and calls it at every turn. A
+        process has one consumer, and so one connection in its loop.
         """
         loop.on_tick -= Transport._ticks
         before = frozenset(loop.on_tick)

@@ -1,6 +1,6 @@
-"""What a message says, as far as it can be read: any producer may have written it, and anything may lie in Redis.
+"""Reading a message: any producer may have written it, and its entry in Redis may be damaged.
 
-Owns reading the books of a message, and what a call says of itself. It checks nothing and refuses nothing: whether a
+Owns the parts of an entry of the in-flight table, and of the call in it. It refuses nothing that it can read: whether a
 call may be made, the worker's task decides.
 """
 
@@ -15,11 +15,11 @@ from tarsy_tasks.broker.signing import SIGNED, read_signed
 __all__ = ["CallMessage", "DamagedMessage", "InFlightEntry", "read_entry"]
 
 _LONGEST_NAME = 1000
-"""More than is shown anywhere, for it is masked before it is cut."""
+"""Longer than anything that is shown: names are masked first, and cut then."""
 
 
 class DamagedMessage(ValueError):
-    """A message that cannot be read; the text says why."""
+    """A message that cannot be read; the text is the reason."""
 
 
 class _Message(BaseModel):
@@ -37,7 +37,7 @@ class _Message(BaseModel):
 
 
 _Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
-"""Celery's: positional arguments, keyword arguments, and how the task hangs together with others."""
+"""Celery's: positional arguments, keyword arguments, and links to other tasks."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class CallMessage:
 
     @property
     def arguments(self) -> Any:
-        """Of the tool: text, an object or nothing. They may hold secrets."""
+        """Those of the tool: text, an object or None. They may hold secrets."""
         return self._argument(2, "arguments")
 
     @property
     def info(self) -> dict[str, Any]:
-        """Who asks: the fourth argument."""
+        """The fourth argument: who calls, until when, and more."""
         found: Any = self._argument(3, "call")
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
@@ -79,11 +79,11 @@ class CallMessage:
 
 @dataclass(frozen=True)
 class InFlightEntry:
-    """The books of a message that can be read, and what it says.
+    """An entry of the in-flight table, and the message in it.
 
     Attributes:
-        text: The books as they lie in Redis.
-        queue: Where it was published.
+        text: The entry as Redis has it.
+        queue: Where the message was published.
         task: Name of the Celery task.
     """
 
@@ -103,26 +103,26 @@ class InFlightEntry:
 
 
 def read_entry(text: bytes) -> InFlightEntry:
-    """What the books of a message say.
+    """Read an entry.
 
     Raises:
-        DamagedMessage: They cannot be read.
+        DamagedMessage: It cannot be read.
     """
     queue, *rest = text.split(b"\n", 2)
     if len(rest) < 2:
-        raise DamagedMessage("it does not begin with the name of its queue")
+        raise DamagedMessage("it does not begin with the name of a queue")
     try:
         message = _Message.model_validate_json(rest[1])
         body = base64.b64decode(message.body) if message.properties.get("body_encoding") == "base64" else message.body
     except ValueError as error:
-        raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
+        raise DamagedMessage(f"it is not a message of a Celery task ({type(error).__name__})") from None
     try:
-        said = read_signed(body) if message.is_signed else None
+        verified = read_signed(body) if message.is_signed else None
     except ValueError as error:
         raise DamagedMessage(str(error)) from None
     try:
-        args, kwargs, embed = _Body.validate_json(body) if said is None else _Body.validate_python(said)
+        args, kwargs, embed = _Body.validate_json(body) if verified is None else _Body.validate_python(verified)
         return InFlightEntry(text, queue.decode(), message, CallMessage(args, kwargs), embed)
     except ValueError as error:
         # Its text may quote arguments.
-        raise DamagedMessage(f"it is no message of a Celery task ({type(error).__name__})") from None
+        raise DamagedMessage(f"it is not a message of a Celery task ({type(error).__name__})") from None

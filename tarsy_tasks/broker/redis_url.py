@@ -1,7 +1,7 @@
 """The address of a Redis, as Celery's settings hold it.
 
-Owns what must hold for it wherever it is used: it shows no password where it is only printed, such as in the settings
-of an application, and a certificate is asked for where nothing says otherwise.
+Owns two rules: printing it, for example with the settings of an application, shows no password; and with TLS the
+certificate of Redis is checked, unless the address says otherwise.
 """
 
 from urllib.parse import urlsplit
@@ -10,7 +10,7 @@ __all__ = ["RedisUrl", "ask_for_certificate", "hide_password"]
 
 
 class RedisUrl(str):
-    """An address, or several with `;` between them. To programs it is the text that it is."""
+    """An address, or several with `;` between them. It is an ordinary text, except for its `repr`."""
 
     __slots__ = ()
 
@@ -19,21 +19,22 @@ class RedisUrl(str):
 
 
 def hide_password(url: str) -> str:
-    """The address as people may see it: without user and password."""
+    """The address without user and password."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def ask_for_certificate(url: str) -> str:
-    """The address, or several, with `ssl_cert_reqs=required` where there is TLS and no word on certificates: Celery
-    refuses that, in the middle of whatever it does then."""
+    """The address, or several, with `ssl_cert_reqs=required` added where it uses TLS and says nothing on certificates:
+    Celery refuses such an address, and not before it first connects.
+    """
     return ";".join(map(_with_certificate, url.split(";")))
 
 
 def _with_certificate(url: str) -> str:
     try:
         parts = urlsplit(url)
-    except ValueError:  # whoever connects says what is wrong
+    except ValueError:  # connecting fails with the reason
         return url
     if parts.scheme != "rediss" or "ssl_cert_reqs" in parts.query:
         return url

@@ -1,5 +1,5 @@
-"""Celery's Redis result backend: an answer, the acknowledgement of its call and its entry in the audit go out together,
-also after an outage.
+"""Celery's Redis result backend: an answer, the acknowledgement of its call and its audit entry are stored together,
+and an outage of Redis loses none.
 
 Owns what the project changes in the result backend; every application of the package uses it for `redis://` URLs.
 """
@@ -41,14 +41,13 @@ _ENDINGS = (states.SUCCESS, states.FAILURE, states.REVOKED)
 
 
 class ResultBackend(RedisBackend):
-    """Stores how a call ended without first reading what is stored, and does not give up while Redis is away.
+    """Stores a result without reading the stored one first, and does not give up while Redis is away.
 
-    Stock reads so that a failure never overwrites a success; the books see to it that the first answer stays. It saves
-    a round trip a call. Stock also gives up after 20 attempts, and the result is lost.
+    Stock reads it so that a failure never replaces a success, which costs a round trip per call; here the in-flight
+    table ensures that the first answer stays. Stock also gives up after 20 attempts, and the result is lost.
 
     Attributes:
-        stopping: Set by a worker that will not wait for Redis any longer. None in other processes, which wait as stock
-            does.
+        stopping: Set by a worker that no longer waits for Redis. None in other processes, which wait as stock does.
     """
 
     stopping: threading.Event | None = None
@@ -56,6 +55,11 @@ class ResultBackend(RedisBackend):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patience = threading.local()
+
+    def build_client(self, timeout_s: float) -> Any:
+        """A redis-py client that gives up after so long, for callers that have a timeout of their own."""
+        timeouts = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+        return self._create_client(**{**self.connparams, **timeouts})
 
     def retry_until_stopped(self) -> None:
         """From now on this thread waits with a result until Redis takes it. Not for a thread that others wait for."""
@@ -75,22 +79,20 @@ class ResultBackend(RedisBackend):
 
     def _store(self, task_id: str, result: Any, state: str, traceback: Any, request: Any, **kwargs: Any) -> Any:
         delivery: Delivery | None = getattr(request, "delivery", None)
-        on_books = delivery if delivery is not None and delivery.tag == task_id and self._is_the_broker else None
+        in_flight = delivery if delivery is not None and delivery.tag == task_id and self._is_the_broker else None
         try:
-            if state != states.SUCCESS and (on_books is None or state not in _ENDINGS):
+            if state != states.SUCCESS and (in_flight is None or state not in _ENDINGS):
                 return super()._store_result(task_id, result, state, traceback, request, **kwargs)
-            meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
-            meta["task_id"] = task_id
-            key, value = self.get_key_for_task(task_id), self.encode(meta)
-            if on_books is None:
+            key, value = self._encode_meta(task_id, result, state, traceback, request)
+            if in_flight is None:
                 self._set_with_state(key, value, state)
             else:
-                entry = on_books.trail.entry(state, result, len(value)) if on_books.trail is not None else None
-                self.ensure(self._deliveries.answer, (on_books, key, value, self.expires, entry))
-                on_books.answered = True
+                entry = in_flight.record.write(state, result, len(value)) if in_flight.record is not None else None
+                self.ensure(self._deliveries.answer, (in_flight, key, value, self.expires, entry))
+                in_flight.answered = True
         except BaseException:
             if delivery is not None:
-                # The call comes back when its lease has lapsed, rather than being lost.
+                # The call is delivered again when its lease has lapsed, and not lost.
                 delivery.kept = True
             raise
         else:
@@ -99,15 +101,15 @@ class ResultBackend(RedisBackend):
         return result
 
     def refuse(self, task_id: str, error: Exception) -> None:
-        """Store that a task failed, unless it has a result; for those that must not wait for Redis."""
-        meta = self._get_result_meta(
-            result=self.prepare_exception(error), state=states.FAILURE, traceback=None, request=None
-        )
-        meta["task_id"] = task_id
-        key, value = self.get_key_for_task(task_id), self.encode(meta)
+        """Store that a task failed, unless it has a result; for threads that must not wait for Redis."""
+        key, value = self._encode_meta(task_id, self.prepare_exception(error), states.FAILURE)
         lifetime = ("EX", self.expires) if self.expires else ()
         if self._exchange.execute(("SET", key, value, "NX", *lifetime))[0] is not None:
             self._exchange.execute(*_announcements(key, value))
+
+    def _encode_meta(self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None) -> Any:
+        meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
+        return self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id})
 
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:
@@ -117,17 +119,17 @@ class ResultBackend(RedisBackend):
                 return super().ensure(fun, args, **{"max_retries": _IMPATIENT_RETRIES, **policy})
             except (OutOfMemoryError, ReadOnlyError) as error:
                 # In the thread of the consumer any other error ends the worker, with all that it runs.
-                raise RedisConnectionError(f"Redis takes no result: {error}") from error
+                raise RedisConnectionError(f"Redis refuses the result: {error}") from error
         try:
             return fun(*args)
         except self._passing_errors as error:
-            logger.warning("Redis takes no result, trying again: %s", error)
+            logger.warning("Redis cannot store a result, trying again: %s", error)
         refusals = itertools.count(1)
 
         def may_pass(error: BaseException) -> bool:
             if not isinstance(error, self._passing_errors):
                 return False
-            # Redis cuts the connection on what is too large for it, again and again, and is well otherwise.
+            # Redis closes the connection on a value that is too large for it each time, and is fine otherwise.
             return not (isinstance(error, self.connection_errors) and self._answers() and next(refusals) >= _REFUSALS)
 
         retrying = Retrying(
@@ -148,7 +150,7 @@ class ResultBackend(RedisBackend):
         return True
 
     def _set(self, key: Any, value: Any, expires: int | None = None) -> None:
-        """Store and announce. Stock wraps the two in MULTI, and uses SETEX, of which redis-py warns on every call."""
+        """Store and announce. Stock does it in MULTI, with SETEX, about which redis-py warns on every call."""
         lifetime_s = self.expires if expires is None else expires
         store = ("SET", key, value, "EX", lifetime_s) if lifetime_s else ("SET", key, value)
         self._exchange.execute(store, *_announcements(key, value))
@@ -167,12 +169,12 @@ class ResultBackend(RedisBackend):
 
     @cached_property
     def _passing_errors(self) -> tuple[type[Exception], ...]:
-        """What Redis says while it is away, fails over or is full."""
+        """The errors while Redis is away, fails over or is full."""
         return (*self.connection_errors, OutOfMemoryError, ReadOnlyError)
 
 
 def _announcements(key: str | bytes, value: str | bytes) -> list[tuple[Any, ...]]:
-    """To Celery's own waits, which know the key; and of a task to the agents of this package."""
+    """For those who wait with Celery, by the key; and for the agents of this package, by the id of the task."""
     name = key if isinstance(key, str) else key.decode()
     announcements: list[tuple[Any, ...]] = [("PUBLISH", name, value)]
     if name.startswith(keys.result_key("")):
@@ -182,7 +184,7 @@ def _announcements(key: str | bytes, value: str | bytes) -> list[tuple[Any, ...]
 
 def _log_failure(state: RetryCallState) -> None:
     if state.attempt_number % 10 == 0 and state.outcome is not None:
-        logger.warning("Redis still takes no result after %.0f s: %s", state.idle_for, state.outcome.exception())
+        logger.warning("Redis still cannot store a result after %.0f s: %s", state.idle_for, state.outcome.exception())
 
 
 def _unstorable(result: ToolResult, error: Exception) -> ToolResult:

@@ -1,9 +1,9 @@
-"""Messages that are signed by who sends them, and refused when they are not.
+"""Signed messages: producers sign them, and workers refuse those that are not signed by a trusted certificate.
 
-Owns the serializer, and which settings of Celery go with it. Celery's own signs a message's text, but not what kind of
-text it is, and reads whatever kind is said: pickle, too, so that any agent whose certificate is trusted, or who can
-replay a message of one, runs code in the workers. Here it is JSON or nothing. What is signed is the body: server, tool,
-arguments, deadline, agent; not the headers, such as the id of the task.
+Owns the serializer, and the settings of Celery that go with it. Celery's own signs the text of a message but not its
+content type, and reads any type, pickle included: so any agent whose certificate is trusted, and anybody who can replay
+a message of one, could run code in the workers. This one reads JSON only. The body is signed: server, tool, arguments,
+deadline, agent; the headers, such as the id of the task, are not.
 """
 
 from pathlib import Path
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["SIGNED", "explain", "read_signed", "sign", "signing_settings"]
 
 SIGNED = "application/data"
-"""Content type of a message that is signed."""
+"""Content type of a signed message."""
 _SERIALIZER = "auth"
 _JSON = "application/json"
 
 
 def signing_settings(settings: "Settings") -> dict[str, Any]:
-    """The settings of Celery with which this process signs, and takes only what is signed; none if it shall do neither.
+    """The settings of Celery with which this process signs and takes only signed messages; none if it does neither.
 
     Raises:
         ConfigError: A key or a certificate is missing, cannot be read or has expired.
@@ -33,8 +33,8 @@ def signing_settings(settings: "Settings") -> dict[str, Any]:
         return {}
     if key is None or certificate is None:
         raise ConfigError(
-            "TARSY_SIGNING_KEY and TARSY_SIGNING_CERTIFICATE belong together, and TARSY_SIGNING_TRUSTED needs both: "
-            "a worker signs, too"
+            "set TARSY_SIGNING_KEY and TARSY_SIGNING_CERTIFICATE together; TARSY_SIGNING_TRUSTED needs both, because "
+            "workers sign, too"
         )
     _register(key, certificate, trusted)
     signing: dict[str, Any] = {"task_serializer": _SERIALIZER}
@@ -42,16 +42,16 @@ def signing_settings(settings: "Settings") -> dict[str, Any]:
 
 
 def read_signed(body: str | bytes) -> Any:
-    """What a signed body says.
+    """Verify and decode a signed body.
 
     Raises:
-        ValueError: Nobody trusted has signed it, or this process trusts nobody; the text says why.
+        ValueError: No trusted certificate has signed it, or this process trusts none; the text says which.
     """
     from kombu.exceptions import DecodeError
     from kombu.serialization import loads, registry
 
     if _SERIALIZER not in registry.name_to_type:
-        raise ValueError("it is signed, and TARSY_SIGNING_KEY, _CERTIFICATE and _TRUSTED are not set here")
+        raise ValueError("it is signed; to read it here, set TARSY_SIGNING_KEY, _CERTIFICATE and _TRUSTED")
     try:
         return loads(body, SIGNED, "utf-8", force=True)
     except DecodeError as error:
@@ -59,7 +59,7 @@ def read_signed(body: str | bytes) -> Any:
 
 
 def sign(body: Any) -> str:
-    """A body that this process signs; one that `read_signed` took."""
+    """Sign a body that `read_signed` gave."""
     from kombu.serialization import dumps
 
     signed: bytes | str = dumps(body, serializer=_SERIALIZER)[2]
@@ -67,56 +67,56 @@ def sign(body: Any) -> str:
 
 
 def explain(error: Exception) -> str | None:
-    """Why a signature was not accepted; None for another error, whose text may quote the body."""
+    """Why a signature was not accepted; None for any other error, for its text may quote the body."""
     from celery.exceptions import SecurityError
 
     return next((str(each) for each in error.args if isinstance(each, SecurityError)), None)
 
 
 def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
-    """For the whole process: kombu knows one serializer of a name."""
+    """For the whole process: kombu has one serializer per name."""
     try:
         from celery.exceptions import SecurityError
         from celery.security.certificate import Certificate, FSCertStore
         from celery.security.key import PrivateKey
         from celery.security.serialization import SecureSerializer
     except ImportError as error:
-        raise ConfigError(f"to sign messages takes `pip install 'tarsy-tasks[signing]'` ({error})") from None
+        raise ConfigError(f"signing needs `pip install 'tarsy-tasks[signing]'` ({error})") from None
     from kombu.serialization import loads, registry
 
     class Serializer(SecureSerializer):
         def deserialize(self, data: Any) -> Any:
             if store is None:
-                raise SecurityError("nobody is trusted here")
+                raise SecurityError("this process trusts no certificate")
             try:
                 signed = self._unpack(data)
             except Exception:
                 raise SecurityError("it is not signed") from None
             if signed["content_type"] != _JSON:
-                raise SecurityError("what is signed is no JSON")
+                raise SecurityError("the signed body is not JSON")
             signer = store[signed["signer"]]
             try:
                 signer.verify(signed["body"], signed["signature"], self._digest)
             except SecurityError:
                 raise
             except Exception:
-                # Celery 5.7 means to say so itself, and fails at it.
-                raise SecurityError(f"it is not that of {signer.get_id()}") from None
+                # Celery 5.7 fails while it builds this error.
+                raise SecurityError(f"it was not made by {signer.get_id()}") from None
             return loads(signed["body"], _JSON, "utf-8", force=True)
 
     def read(path: Path) -> str:
         try:
             return path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}, for signing messages, cannot be read: {error}") from None
+            raise ConfigError(f"cannot read {path}, which is needed to sign messages: {error}") from None
 
     try:
         own = Certificate(read(certificate))
         if own.has_expired():
-            raise ConfigError(f"{certificate}, for signing messages, has expired")
+            raise ConfigError(f"the signing certificate {certificate} has expired")
         store = None if trusted is None else FSCertStore(str(trusted))
         if store is not None and not list(store.itercerts()):
-            raise ConfigError(f"{trusted} holds no certificate, so no message would be taken")
+            raise ConfigError(f"{trusted} holds no certificate, so every message would be refused")
         serializer = Serializer(PrivateKey(read(key)), own, store)
     except (SecurityError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"messages cannot be signed or verified: {error}") from None

@@ -1,223 +1,262 @@
 """The steps in which a message moves between its states, each one Lua script.
 
-Owns the scripts, each harmless when sent twice, and what each needs, in the comment above it. What the states are says
-`deliveries`, which calls them.
+Owns the scripts. Each may be sent twice, for a reply may be lost. What the states are, and when each step is taken,
+says `deliveries`.
+
+An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
+tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `taken`, `deliveries`, `lost_pops`,
+`suspect` (it is isolated) and `told` (the audit has its dead letter).
 """
 
+from functools import partial
+
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.script import Script
-from tarsy_tasks.broker.sweep import NAMED_QUEUE
+from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
-__all__ = [
-    "ACKNOWLEDGE",
-    "ANSWER",
-    "BEGIN",
-    "DISCARD",
-    "PUBLISH",
-    "PURGE",
-    "RENEW",
-    "REQUEUE",
-    "TAKE",
-    "TELL",
-    "UNBEGIN",
-    "WITHDRAW",
-]
+MARKER_TTL_S = 7 * 24 * 3600
+"""How long it stays known that a call has begun, or was withdrawn: nobody may look for it before."""
+ENDED_TTL_S = 600
+"""How long a marker outlives the answer of its call, unless a copy of the message went back to its queue meanwhile."""
 
-_NOW = "local t = redis.call('TIME') local now = t[1] + t[2] / 1000000 "
+ENTRIES = r"""
+    local function split_entry(entry) return string.match(entry, '^([^\n]*)\n([^\n]*)\n(.*)$') end
+    -- Agents write entries, too: of the queue that an entry names only the priority is believed.
+    local function named_queue(name, home)
+        local separator = '\6\22'
+        if string.sub(name, 1, #home + 2) == home .. separator then return name end
+        return home
+    end
+    """
+"""Lua functions that read entries of the in-flight table."""
+
 _RECORD = f"""
-    local function record(key, text, limit)
+    local function record(stream, text, limit)
         if text == '' then return '' end
-        local id = redis.pcall('XADD', key, 'MAXLEN', '~', limit, '*', '{keys.AUDIT_FIELD}', text)
-        if type(id) == 'table' then return id.err end  -- an answer is worth more than its entry
-        redis.call('EXPIRE', key, {keys.AUDIT_TTL_S})
+        local id = redis.pcall('XADD', stream, 'MAXLEN', '~', limit, '*', '{keys.AUDIT_FIELD}', text)
+        if type(id) == 'table' then return id.err end  -- the call is answered, also without its audit entry
+        redis.call('EXPIRE', stream, {keys.AUDIT_TTL_S})
         return ''
     end
     """
 
-# KEYS: unacked, waiting, queue, queues. ARGV: tag, message, when it is garbage, name in `queues`.
-PUBLISH = Script(
-    _NOW
-    + """
-    if redis.call('HSETNX', KEYS[1], ARGV[1], KEYS[3] .. '\\n' .. ARGV[3] .. '\\n' .. ARGV[2]) == 0 then return 0 end
-    redis.call('ZADD', KEYS[2], now, ARGV[1])
-    redis.call('ZADD', KEYS[4], 'NX', now, ARGV[4])
-    return redis.call('LPUSH', KEYS[3], ARGV[2])
+KEYS: dict[str, KnownKey] = {
+    "unacked": keys.UNACKED,
+    "leases": keys.LEASES,
+    "queues": keys.QUEUES,
+    "sweeps": keys.SWEEPS,
+    "dead_letters": keys.DEAD_LETTERS,
+    "audit": keys.AUDIT,
+    "waiting": (keys.waiting_key, "home"),
+    "marker": (keys.call_marker, "tag"),
+    "withdrawn": (keys.withdrawn_key, "tag"),
+    "dead_letter": (keys.dead_letter_key, "tag"),
+    "stored_result": (keys.result_key, "tag"),
+}
+"""The keys of calls, by slot; `home` is a queue without its priority."""
+
+_step = partial(script, constants(marker_ttl_s=MARKER_TTL_S, ended_ttl_s=ENDED_TTL_S), known=KEYS)
+_LEASE = r"local lease = home .. '\n' .. tag"
+
+
+@_step(
+    NOW,
+    r"""
+    if redis.call('HSETNX', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message) == 0 then return 0 end
+    redis.call('ZADD', waiting, now, tag)
+    redis.call('ZADD', queues, 'NX', now, home)
+    return redis.call('LPUSH', queue, message)
     """,
     grows=True,
 )
+def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -> int: ...
 
-# KEYS: unacked, waiting, leases, marker, withdrawn. ARGV: tag, marker's ttl, books of a message that a stock producer
-# sent or '', whether it is a suspect from the beginning, lease.
-TAKE = Script(
-    _NOW
-    + """
-    local mark = redis.call('HMGET', KEYS[4], 'mark', 'owner')
-    local is_withdrawn = not mark[1] and redis.call('EXISTS', KEYS[5]) == 1
-    local has_books = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
-    if not (has_books or mark[1] or is_withdrawn) then
-        if ARGV[3] == '' then return {0, '', ''} end
-        redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-        has_books = true
+
+# Returns the delivery count, the state and the owner. The count is 0 if the message has no entry, because its producer
+# wrote none, and `new_entry` is empty.
+@_step(
+    _LEASE,
+    NOW,
+    """
+    local state, owner = unpack(redis.call('HMGET', marker, 'mark', 'owner'))
+    local is_withdrawn = not state and redis.call('EXISTS', withdrawn) == 1
+    local has_entry = redis.call('HEXISTS', unacked, tag) == 1
+    if not (has_entry or state or is_withdrawn) then
+        if new_entry == '' then return {0, '', ''} end
+        redis.call('HSET', unacked, tag, new_entry)
+        has_entry = true
     end
-    if has_books then redis.call('HSET', KEYS[4], 'taken', 1) end
-    redis.call('ZADD', KEYS[3], now, ARGV[5])
-    redis.call('ZREM', KEYS[2], ARGV[1])
-    local count = redis.pcall('HINCRBY', KEYS[4], 'deliveries', 1)
+    if has_entry then redis.call('HSET', marker, 'taken', 1) end
+    redis.call('ZADD', leases, now, lease)
+    redis.call('ZREM', waiting, tag)
+    local count = redis.pcall('HINCRBY', marker, 'deliveries', 1)
     if type(count) == 'table' then  -- a damaged marker must not stop the worker
         count = 1
-        redis.call('HSET', KEYS[4], 'deliveries', count)
+        redis.call('HSET', marker, 'deliveries', count)
     end
-    if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], 'suspect', 1) else redis.call('HDEL', KEYS[4], 'suspect') end
-    redis.call('EXPIRE', KEYS[4], ARGV[2])
-    return {count, is_withdrawn and 'withdrawn' or mark[1] or '', mark[2] or ''}
-    """
+    if is_isolated then redis.call('HSET', marker, 'suspect', 1) else redis.call('HDEL', marker, 'suspect') end
+    redis.call('EXPIRE', marker, marker_ttl_s)
+    return {count, is_withdrawn and 'withdrawn' or state or '', owner or ''}
+    """,
 )
+def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes]: ...
 
-# KEYS: marker, audit, withdrawn. ARGV: owner, who may have begun it before, marker's ttl, whether the audit has to be
-# there.
-BEGIN = Script(
+
+# Returns state and owner, both empty if the call may be sent; then the error of the audit, if it has one.
+@_step(
     f"""
-    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'answered' then return {{mark[1], ''}} end
-    if not mark[1] and redis.call('EXISTS', KEYS[3]) == 1 then return {{'withdrawn', ''}} end
-    if mark[1] == 'begun' and mark[2] ~= ARGV[1] and mark[2] ~= ARGV[2] then return mark end
-    if ARGV[4] ~= '' then
-        local probe = redis.pcall('XADD', KEYS[2], '*', '{keys.AUDIT_FIELD}', '')
+    local state, current = unpack(redis.call('HMGET', marker, 'mark', 'owner'))
+    if state == 'answered' then return {{state, ''}} end
+    if not state and redis.call('EXISTS', withdrawn) == 1 then return {{'withdrawn', ''}} end
+    if state == 'begun' and current ~= owner and current ~= earlier_owner then return {{state, current}} end
+    if is_audited then
+        local probe = redis.pcall('XADD', audit, '*', '{keys.AUDIT_FIELD}', '')
         if type(probe) == 'table' then return {{'', '', probe.err}} end
-        redis.call('XDEL', KEYS[2], probe)
-        redis.call('EXPIRE', KEYS[2], {keys.AUDIT_TTL_S})
+        redis.call('XDEL', audit, probe)
+        redis.call('EXPIRE', audit, {keys.AUDIT_TTL_S})
     end
-    redis.call('HSET', KEYS[1], 'mark', 'begun', 'owner', ARGV[1])
-    redis.call('EXPIRE', KEYS[1], ARGV[3])
+    redis.call('HSET', marker, 'mark', 'begun', 'owner', owner)
+    redis.call('EXPIRE', marker, marker_ttl_s)
     return {{'', ''}}
-    """
+    """,
 )
+def begin(*, tag: str, owner: str, earlier_owner: str, is_audited: bool) -> list[bytes]: ...
 
-# KEYS: marker. ARGV: owner.
-UNBEGIN = Script(
+
+@_step(
     """
-    local mark = redis.call('HMGET', KEYS[1], 'mark', 'owner')
-    if mark[1] == 'begun' and mark[2] == ARGV[1] then redis.call('HDEL', KEYS[1], 'mark', 'owner') end
-    """
+    local state, current = unpack(redis.call('HMGET', marker, 'mark', 'owner'))
+    if state == 'begun' and current == owner then redis.call('HDEL', marker, 'mark', 'owner') end
+    """,
 )
+def unbegin(*, tag: str, owner: str) -> None: ...
 
-# KEYS: unacked, leases, marker, result, audit, withdrawn. ARGV: tag, marker's ttl, result, its ttl, owner, reply
-# channel, lease, marker's ttl if the message went back to its queue meanwhile, audit entry, how many are kept. The
-# first answer stays, and what another owner began in the meantime, that one answers. Of what an agent withdrew from its
-# queue the agent tells the audit.
-ANSWER = Script(
-    _RECORD
-    + """
-    local mark = redis.call('HMGET', KEYS[3], 'mark', 'owner', 'taken')
-    if mark[1] == 'begun' and mark[2] ~= ARGV[5] then return {0, ''} end
-    local is_mine = mark[1] or mark[3] or redis.call('EXISTS', KEYS[6]) == 0
-    redis.call('HDEL', KEYS[1], ARGV[1])
-    local is_held = redis.call('ZREM', KEYS[2], ARGV[7]) == 1
-    if mark[1] == 'answered' then return {0, ''} end
-    if ARGV[4] == '' then redis.call('SET', KEYS[4], ARGV[3])
-    else redis.call('SET', KEYS[4], ARGV[3], 'EX', ARGV[4]) end
-    redis.call('PUBLISH', KEYS[4], ARGV[3])
-    redis.call('PUBLISH', ARGV[6], ARGV[3])
-    redis.call('HSET', KEYS[3], 'mark', 'answered')
-    redis.call('EXPIRE', KEYS[3], is_held and ARGV[2] or ARGV[8])
-    if not is_mine then return {0, ''} end
-    return {1, record(KEYS[5], ARGV[9], ARGV[10])}
+
+# The first answer stays, and a call that another owner has begun is answered by that one. What an agent withdrew from
+# its queue, the agent records. Returns whether this step ended the call, and the error of the audit or nothing; so do
+# the next three.
+@_step(
+    _LEASE,
+    _RECORD,
     """
+    local state, current, taken = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'taken'))
+    if state == 'begun' and current ~= owner then return {0, ''} end
+    local is_recorded_here = state or taken or redis.call('EXISTS', withdrawn) == 0
+    redis.call('HDEL', unacked, tag)
+    local is_leased = redis.call('ZREM', leases, lease) == 1
+    if state == 'answered' then return {0, ''} end
+    if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
+    redis.call('PUBLISH', key, result)
+    redis.call('PUBLISH', channel, result)
+    redis.call('HSET', marker, 'mark', 'answered')
+    redis.call('EXPIRE', marker, is_leased and ended_ttl_s or marker_ttl_s)
+    if not is_recorded_here then return {0, ''} end
+    return {1, record(audit, entry, limit)}
+    """,
 )
+def answer(
+    *, tag: str, home: str, owner: str, key: Key, result: str | bytes, ttl_s: int, channel: str, entry: str, limit: int
+) -> tuple[int, bytes]: ...
 
-# KEYS: unacked, leases, marker, audit, withdrawn. ARGV: tag, marker's ttl, lease, marker's ttl if the message went back
-# to its queue meanwhile, audit entry, how many are kept.
-ACKNOWLEDGE = Script(
-    _RECORD
-    + """
-    local found = redis.call('HMGET', KEYS[3], 'mark', 'taken')
-    local mark, is_withdrawn = found[1], not found[1] and redis.call('EXISTS', KEYS[5]) == 1
-    local is_mine = found[2] or not is_withdrawn
-    redis.call('HDEL', KEYS[1], ARGV[1])
-    local is_held = redis.call('ZREM', KEYS[2], ARGV[3]) == 1
-    if is_withdrawn then redis.call('HDEL', KEYS[3], 'taken')  -- when this is sent twice it is not told again
-    else redis.call('HSET', KEYS[3], 'mark', 'answered') end
-    redis.call('EXPIRE', KEYS[3], is_held and ARGV[2] or ARGV[4])
-    if mark == 'answered' or not is_mine then return {0, ''} end
-    return {1, record(KEYS[4], ARGV[5], ARGV[6])}
+
+@_step(
+    _LEASE,
+    _RECORD,
     """
+    local state, taken = unpack(redis.call('HMGET', marker, 'mark', 'taken'))
+    local is_withdrawn = not state and redis.call('EXISTS', withdrawn) == 1
+    local is_recorded_here = taken or not is_withdrawn
+    redis.call('HDEL', unacked, tag)
+    local is_leased = redis.call('ZREM', leases, lease) == 1
+    if is_withdrawn then redis.call('HDEL', marker, 'taken')  -- when this is sent twice, it is recorded once
+    else redis.call('HSET', marker, 'mark', 'answered') end
+    redis.call('EXPIRE', marker, is_leased and ended_ttl_s or marker_ttl_s)
+    if state == 'answered' or not is_recorded_here then return {0, ''} end
+    return {1, record(audit, entry, limit)}
+    """,
 )
+def acknowledge(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, bytes]: ...
 
-# KEYS: unacked, waiting, audit. ARGV: tag, queue, audit entry, how many are kept.
-DISCARD = Script(
-    _RECORD
-    + NAMED_QUEUE
-    + """
-    if redis.call('ZREM', KEYS[2], ARGV[1]) == 0 then return {0, ''} end
-    local books = redis.call('HGET', KEYS[1], ARGV[1])
-    if not books then return {0, ''} end
-    redis.call('HDEL', KEYS[1], ARGV[1])
-    local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
-    if queue then redis.pcall('LREM', named_queue(queue, ARGV[2]), -1, message) end
-    return {1, record(KEYS[3], ARGV[3], ARGV[4])}
+
+@_step(
+    _RECORD,
+    ENTRIES,
     """
+    if redis.call('ZREM', waiting, tag) == 0 then return {0, ''} end
+    local in_flight = redis.call('HGET', unacked, tag)
+    if not in_flight then return {0, ''} end
+    redis.call('HDEL', unacked, tag)
+    local queue, _, message = split_entry(in_flight)
+    if queue then redis.pcall('LREM', named_queue(queue, home), -1, message) end
+    return {1, record(audit, entry, limit)}
+    """,
 )
+def discard(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, bytes]: ...
 
-# KEYS: marker, audit. ARGV: audit entry, how many are kept, marker's ttl.
-TELL = Script(
-    _RECORD
-    + """
-    if redis.call('HSETNX', KEYS[1], 'told', 1) == 0 then return {0, ''} end
-    redis.call('EXPIRE', KEYS[1], ARGV[3])
-    return {1, record(KEYS[2], ARGV[1], ARGV[2])}
+
+@_step(
+    _RECORD,
     """
+    if redis.call('HSETNX', marker, 'told', 1) == 0 then return {0, ''} end
+    redis.call('EXPIRE', marker, marker_ttl_s)
+    return {1, record(audit, entry, limit)}
+    """,
 )
+def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]: ...
 
-# KEYS: unacked, leases, waiting, marker, queue, queues. ARGV: tag, marker's ttl, lease.
-REQUEUE = Script(
-    _NOW
-    + """
-    if redis.call('ZREM', KEYS[2], ARGV[3]) == 0 then return 0 end
-    local books = redis.call('HGET', KEYS[1], ARGV[1])
-    local message = books and string.match(books, '^[^\\n]*\\n[^\\n]*\\n(.*)$')
+
+@_step(
+    _LEASE,
+    NOW,
+    ENTRIES,
+    """
+    if redis.call('ZREM', leases, lease) == 0 then return 0 end
+    local in_flight = redis.call('HGET', unacked, tag)
+    if not in_flight then return 0 end
+    local _, _, message = split_entry(in_flight)
     if not message then return 0 end
-    redis.call('RPUSH', KEYS[5], message)
-    redis.call('ZADD', KEYS[3], now, ARGV[1])
-    redis.call('ZADD', KEYS[6], 'NX', now, KEYS[5])
-    redis.call('HINCRBY', KEYS[4], 'deliveries', -1)
-    redis.call('HDEL', KEYS[4], 'suspect')
-    redis.call('EXPIRE', KEYS[4], ARGV[2])
+    redis.call('RPUSH', queue, message)
+    redis.call('ZADD', waiting, now, tag)
+    redis.call('ZADD', queues, 'NX', now, queue)
+    redis.call('HINCRBY', marker, 'deliveries', -1)
+    redis.call('HDEL', marker, 'suspect')
+    redis.call('EXPIRE', marker, marker_ttl_s)
     return 1
-    """
+    """,
 )
+def requeue(*, queue: Key, home: str, tag: str) -> int: ...
 
-# KEYS: leases. ARGV: leases.
-RENEW = Script(
-    _NOW
-    + """
-    for _, lease in ipairs(ARGV) do redis.call('ZADD', KEYS[1], 'XX', now, lease) end
-    """
-)
 
-# KEYS: unacked, waiting, marker, withdrawn. ARGV: tag, ttl.
-WITHDRAW = Script(
+@_step(NOW, "for _, lease in ipairs(renewed) do redis.call('ZADD', leases, 'XX', now, lease) end")
+def renew(*, renewed: Table) -> None: ...
+
+
+# Returns the state, empty if the call was withdrawn, and whether a worker has or had it.
+@_step(
+    ENTRIES,
     """
-    local mark = redis.call('HGET', KEYS[3], 'mark')
-    if mark then return {mark, 1} end
-    redis.call('SET', KEYS[4], 1, 'EX', ARGV[2])
-    if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
-        local books = redis.call('HGET', KEYS[1], ARGV[1])
-        redis.call('HDEL', KEYS[1], ARGV[1])
-        if books then
-            local queue, message = string.match(books, '^([^\\n]*)\\n[^\\n]*\\n(.*)$')
+    local state = redis.call('HGET', marker, 'mark')
+    if state then return {state, 1} end
+    redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s)
+    if redis.call('ZREM', waiting, tag) == 1 then
+        local in_flight = redis.call('HGET', unacked, tag)
+        redis.call('HDEL', unacked, tag)
+        if in_flight then
+            local queue, _, message = split_entry(in_flight)
             redis.call('LREM', queue, -1, message)
         end
     end
-    return {'', redis.call('HEXISTS', KEYS[3], 'taken')}
-    """
+    return {'', redis.call('HEXISTS', marker, 'taken')}
+    """,
 )
+def withdraw(*, tag: str, home: str) -> tuple[bytes, int]: ...
 
-# KEYS: unacked, waiting, queue.
-PURGE = Script(
+
+@_step(
     """
-    for _, tag in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('HDEL', KEYS[1], tag) end
-    local size = redis.call('LLEN', KEYS[3])
-    redis.call('DEL', KEYS[2], KEYS[3])
+    for _, tag in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do redis.call('HDEL', unacked, tag) end
+    local size = redis.call('LLEN', queue)
+    redis.call('DEL', waiting, queue)
     return size
-    """
+    """,
 )
+def purge(*, queue: Key, home: str) -> int: ...

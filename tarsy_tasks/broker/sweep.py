@@ -1,23 +1,20 @@
-"""The search for messages that were lost: on their way to a worker, with it, or because nobody wants them any more.
+"""The search for messages that were lost: on their way to a worker, with it, or because nobody waits for them any more.
 
-Owns the one script that looks, in one step, and what it found. How often it runs, the worker's `lease` says; it needs
-no more than one worker that lives.
+Owns the one script that searches, and what it found. How often it runs, the worker's `lease` says; one live worker is
+enough.
 """
 
 from dataclasses import dataclass
 
-from tarsy_tasks.broker.script import Script
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.script import NOW, constants, script
+from tarsy_tasks.broker.steps import ENTRIES, KEYS, MARKER_TTL_S
 
-__all__ = ["NAMED_QUEUE", "SWEEP", "Swept"]
+__all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
 
-NAMED_QUEUE = """
-    -- Agents write books, too: of a queue that one of them names only its priority is believed.
-    local function named_queue(name, home)
-        local separator = '\\6\\22'
-        if string.sub(name, 1, #home + 2) == home .. separator then return name end
-        return home
-    end
-    """
+MAX_DELIVERIES = 3
+"""After so many deliveries that ended with the loss of the worker, an isolated call becomes a dead letter."""
+DEAD_LETTER_TTL_S = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,97 +23,109 @@ class Swept:
 
     Attributes:
         restored: Tags of messages that went back to their queues.
-        set_aside: Tags of those that were set aside within the last minute, by whomever: whoever did may have died
-            before it said so.
-        unwanted: Tags and queues of those that wait, and that nobody can want any more.
+        dead_letters: Tags of those that any worker made dead letters within the last minute: that worker may have died
+            before it could report them.
+        unwanted: Tags and queues of messages that wait, and for which nobody waits.
     """
 
     restored: tuple[str, ...] = ()
-    set_aside: tuple[str, ...] = ()
+    dead_letters: tuple[str, ...] = ()
     unwanted: tuple[tuple[str, str], ...] = ()
 
 
-# KEYS: unacked, queues, leases, sweeps, poisoned. ARGV: lease, quiet time, deliveries allowed, limit, search limit,
-# poison's ttl, prefixes of marker and poison keys, marker's ttl, deliveries at most, for how long poison is told,
-# prefix of waiting keys.
-SWEEP = Script(
-    NAMED_QUEUE
-    + """
-    local t = redis.call('TIME') local now = t[1] + t[2] / 1000000
-    local lease, quiet, allowed, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-    local last = redis.call('HMGET', KEYS[4], 'last', 'quiet_until')
-    redis.call('HSET', KEYS[4], 'last', now)
-    redis.call('EXPIRE', KEYS[4], 3600)
-    local swept = tonumber(last[1] or '0')
-    if now - swept > quiet or swept > now + 1 then
-        -- Redis was away or frozen, or nobody looked: leases could not be renewed, and their owners may be well.
-        redis.call('HSET', KEYS[4], 'quiet_until', now + quiet)
+# Returns the attributes of `Swept`; the queues of the unwanted messages come last.
+@script(
+    constants(
+        max_deliveries=MAX_DELIVERIES,
+        most_deliveries=10,  # then any call is a dead letter: it may end its worker before it is isolated
+        sweep_limit=200,
+        search_limit=1000,  # of messages at the head of a queue: those behind them are younger
+        reported_s=60,
+        marker_ttl_s=MARKER_TTL_S,
+        dead_letter_ttl_s=DEAD_LETTER_TTL_S,
+        marker_prefix=keys.call_marker(""),
+        dead_letter_prefix=keys.dead_letter_key(""),
+        waiting_prefix=keys.waiting_key(""),
+    ),
+    NOW,
+    ENTRIES,
+    r"""
+    local last, quiet_until = unpack(redis.call('HMGET', sweeps, 'last', 'quiet_until'))
+    redis.call('HSET', sweeps, 'last', now)
+    redis.call('EXPIRE', sweeps, 3600)
+    local swept_at = tonumber(last or '0')
+    if now - swept_at > quiet_s or swept_at > now + 1 then
+        -- Redis was away or frozen, or nobody swept: leases could not be renewed, and their owners may be alive.
+        redis.call('HSET', sweeps, 'quiet_until', now + quiet_s)
         return {{}, {}, {}, {}}
     end
-    if last[2] and now < tonumber(last[2]) then return {{}, {}, {}, {}} end
+    if quiet_until and now < tonumber(quiet_until) then return {{}, {}, {}, {}} end
     local restored, unwanted, homes = {}, {}, {}
-    local function put_back(tag, books, queue, is_blamed)
-        local rest, message = string.match(books, '^[^\\n]*(\\n[^\\n]*\\n(.*))$')
-        if is_blamed or not message then  -- damaged books must not stop the sweep
-            redis.call('ZREM', ARGV[12] .. queue, tag)
-            redis.call('HDEL', KEYS[1], tag)
-            redis.call('SET', ARGV[8] .. tag, message and queue .. rest or books, 'EX', ARGV[6])
-            redis.call('ZADD', KEYS[5], now, tag)
-            redis.call('EXPIRE', KEYS[5], ARGV[6])
-            redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now - ARGV[6])
+    local function put_back(tag, entry, queue, is_to_blame)
+        local rest, message = string.match(entry, '^[^\n]*(\n[^\n]*\n(.*))$')
+        if is_to_blame or not message then  -- a damaged entry must not stop the sweep
+            redis.call('ZREM', waiting_prefix .. queue, tag)
+            redis.call('HDEL', unacked, tag)
+            redis.call('SET', dead_letter_prefix .. tag, message and queue .. rest or entry, 'EX', dead_letter_ttl_s)
+            redis.call('ZADD', dead_letters, now, tag)
+            redis.call('EXPIRE', dead_letters, dead_letter_ttl_s)
+            redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', now - dead_letter_ttl_s)
         else
             redis.call('RPUSH', queue, message)
-            redis.call('ZADD', ARGV[12] .. queue, now, tag)
-            redis.call('ZADD', KEYS[2], 'NX', now, queue)
-            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[6])  -- it may wait long, and what had begun must stay known
+            redis.call('ZADD', waiting_prefix .. queue, now, tag)
+            redis.call('ZADD', queues, 'NX', now, queue)
+            -- It may wait for long, and that it had begun must stay known.
+            redis.call('EXPIRE', marker_prefix .. tag, dead_letter_ttl_s)
             restored[#restored + 1] = tag
         end
     end
-    for _, held in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - lease, 'LIMIT', 0, limit)) do
-        redis.call('ZREM', KEYS[3], held)
-        local home, tag = string.match(held, '^([^\\n]*)\\n(.*)$')
-        local books = tag and redis.call('HGET', KEYS[1], tag)
-        if books then
-            local marker = redis.call('HMGET', ARGV[7] .. tag, 'deliveries', 'suspect')
-            local count = tonumber(marker[1]) or 0
-            put_back(tag, books, home, (marker[2] and count >= allowed) or count >= tonumber(ARGV[10]))
+    for _, lease in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do
+        redis.call('ZREM', leases, lease)
+        local home, tag = string.match(lease, '^([^\n]*)\n(.*)$')
+        local entry = tag and redis.call('HGET', unacked, tag)
+        if entry then
+            local deliveries, is_isolated = unpack(redis.call('HMGET', marker_prefix .. tag, 'deliveries', 'suspect'))
+            local count = tonumber(deliveries) or 0
+            put_back(tag, entry, home, (is_isolated and count >= max_deliveries) or count >= most_deliveries)
         end
     end
-    local function look(tag, home, waiting)
-        local books = redis.call('HGET', KEYS[1], tag)
-        local queue, garbage, message, length
-        if books then queue, garbage, message = string.match(books, '^([^\\n]*)\\n([^\\n]*)\\n(.*)$') end
+    local function look(tag, home, place)
+        local entry = redis.call('HGET', unacked, tag)
+        local queue, garbage_at, message, length
+        if entry then queue, garbage_at, message = split_entry(entry) end
         if queue then
             queue = named_queue(queue, home)
             length = redis.pcall('LLEN', queue)
         end
-        if not books then
-            redis.call('ZREM', waiting, tag)
+        if not entry then
+            redis.call('ZREM', place, tag)
         elseif not queue then
-            put_back(tag, books, home, true)
-        elseif garbage ~= '' and now > (tonumber(garbage) or 0) then
+            put_back(tag, entry, home, true)
+        elseif garbage_at ~= '' and now > (tonumber(garbage_at) or 0) then
             unwanted[#unwanted + 1] = tag
             homes[#homes + 1] = home
-        elseif type(length) == 'table' or length > tonumber(ARGV[5])
-            or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', ARGV[5]) then
-            redis.call('ZADD', waiting, now, tag)  -- it waits: the next look is a lease later
+        elseif type(length) == 'table' or length > search_limit
+            or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', search_limit) then
+            redis.call('ZADD', place, now, tag)  -- it waits: the next look is a lease later
         else
             -- Popped for a connection that broke; or it ended its worker before that could take it.
-            local pops = redis.pcall('HINCRBY', ARGV[7] .. tag, 'lost_pops', 1)
-            redis.call('EXPIRE', ARGV[7] .. tag, ARGV[9])
-            put_back(tag, books, home, type(pops) == 'table' or pops >= allowed * 5)
+            local pops = redis.pcall('HINCRBY', marker_prefix .. tag, 'lost_pops', 1)
+            redis.call('EXPIRE', marker_prefix .. tag, marker_ttl_s)
+            put_back(tag, entry, home, type(pops) == 'table' or pops >= max_deliveries * 5)
         end
     end
-    for _, home in ipairs(redis.call('ZRANGE', KEYS[2], 0, ARGV[5])) do
-        local waiting = ARGV[12] .. home
-        for _, tag in ipairs(redis.call('ZRANGEBYSCORE', waiting, '-inf', now - lease, 'LIMIT', 0, limit)) do
-            look(tag, home, waiting)
+    for _, home in ipairs(redis.call('ZRANGE', queues, 0, search_limit)) do
+        local place = waiting_prefix .. home
+        for _, tag in ipairs(redis.call('ZRANGEBYSCORE', place, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do
+            look(tag, home, place)
         end
         -- Of many queues the next sweep begins with others.
-        if redis.call('EXISTS', waiting) == 0 then redis.call('ZREM', KEYS[2], home)
-        else redis.call('ZADD', KEYS[2], now, home) end
+        if redis.call('EXISTS', place) == 0 then redis.call('ZREM', queues, home)
+        else redis.call('ZADD', queues, now, home) end
     end
-    redis.call('EXPIRE', KEYS[2], ARGV[9])
-    return {restored, redis.call('ZRANGEBYSCORE', KEYS[5], now - ARGV[11], '+inf'), unwanted, homes}
-    """
+    redis.call('EXPIRE', queues, marker_ttl_s)
+    return {restored, redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf'), unwanted, homes}
+    """,
+    known=KEYS,
 )
+def sweep(*, lease_s: float, quiet_s: float) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes]]: ...

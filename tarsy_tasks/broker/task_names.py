@@ -1,7 +1,6 @@
 """The names of the package's Celery tasks, and the queue that each one goes to.
 
-Owns the names and the routing rule. The tasks themselves are in `worker.calls.tasks`; whoever only sends them needs
-nothing but this.
+Owns the names and the routing rule, which are all that a producer needs. The tasks are in `worker.calls.tasks`.
 """
 
 from typing import Any

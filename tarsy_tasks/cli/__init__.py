@@ -1,7 +1,7 @@
 """The command line: `tarsy-tasks …`, mounted a second time as `celery -A tarsy_tasks mcp …`.
 
-Owns the group, the exit codes and which module a command lies in. Celery imports this module for each of its own
-commands, so a command's module is imported only when that command runs.
+Owns the group, the exit codes and the module of each command. Celery imports this module for all of its own commands,
+so a command's module is imported only when that command runs.
 """
 
 from importlib import import_module
@@ -15,37 +15,39 @@ from tarsy_tasks.telemetry.printable import make_visible
 __all__ = ["FAILED", "OK", "UNAVAILABLE", "USAGE", "main"]
 
 OK, FAILED, USAGE, UNAVAILABLE = range(4)
-"""Exit codes: fine; the tool or a check said no; usage or configuration; unavailable."""
+"""Exit codes: success; the tool or a check failed; wrong usage or configuration; Redis or a worker unavailable."""
 
-_COMMANDS = {
-    "acl": ("tarsy_tasks.cli.acl", "acl"),
-    "alive": ("tarsy_tasks.cli.probes", "alive"),
-    "audit": ("tarsy_tasks.cli.audit", "audit"),
-    "call": ("tarsy_tasks.cli.call", "call"),
-    "config": ("tarsy_tasks.cli.config", "config"),
-    "demo": ("tarsy_tasks.cli.demo", "demo"),
-    "doctor": ("tarsy_tasks.cli.doctor", "doctor"),
-    "flower": ("tarsy_tasks.cli.dashboard", "flower"),
-    "poison": ("tarsy_tasks.cli.poison", "poison"),
-    "ready": ("tarsy_tasks.cli.probes", "ready"),
-    "health": ("tarsy_tasks.cli.health", "health"),
-    "servers": ("tarsy_tasks.cli.servers", "servers"),
-    "tools": ("tarsy_tasks.cli.tools", "tools"),
-    "up": ("tarsy_tasks.cli.up", "up"),
+_MODULES = {
+    "acl": "acl",
+    "alive": "probes",
+    "audit": "audit",
+    "call": "call",
+    "config": "config",
+    "dead-letters": "dead_letters",
+    "demo": "demo",
+    "doctor": "doctor",
+    "flower": "dashboard",
+    "health": "health",
+    "ready": "probes",
+    "servers": "servers",
+    "tools": "tools",
+    "up": "up",
 }
+_ALIASES = {"poison": "dead-letters"}
+"""Former names, which still work and are not listed."""
 
 
 class _LazyGroup(click.Group):
     """A group whose commands are imported on use, and whose errors become exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return sorted(_COMMANDS)
+        return sorted(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
+        name = _ALIASES.get(cmd_name, cmd_name)
+        if name not in _MODULES:
             return None
-        module, name = _COMMANDS[cmd_name]
-        return getattr(import_module(module), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name.replace("-", "_"))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -69,5 +71,6 @@ def _exit_code(error: TarsyTasksError) -> int:
 def main() -> None:
     """MCP tool calls as Celery tasks.
 
-    Exit codes: 0 fine, 1 the tool or a check said no, 2 usage or configuration, 3 unavailable.
+    Exit codes: 0 success, 1 the tool or a check failed, 2 wrong usage or configuration, 3 Redis or a worker is
+    unavailable.
     """

@@ -1,4 +1,4 @@
-"""`tarsy-tasks acl`: the users that Redis should have, with no more rights than each part needs."""
+"""`tarsy-tasks acl`: the users that Redis should have, each with only the rights that it needs."""
 
 import os
 
@@ -16,26 +16,26 @@ __all__ = ["acl"]
     "agents",
     metavar="NAME=SERVER,…",
     multiple=True,
-    help=f"A user of agents and the servers they may call, {ALL_SERVERS} for all. By default: agent={ALL_SERVERS}.",
+    help=f"A user for agents and the servers that it may call ({ALL_SERVERS}: all). Default: agent={ALL_SERVERS}.",
 )
-@click.option("--database", default=0, show_default=True, type=click.IntRange(0), help="Number of the Redis database.")
+@click.option("--database", default=0, show_default=True, type=click.IntRange(0), help="Redis database number.")
 def acl(agents: tuple[str, ...], database: int) -> None:
     """Print an ACL file for Redis: users for agents, worker, beat, flower, operator and admin.
 
-    Passwords come from TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on, or from the files that TARSY_ACL_WORKER_FILE and so
-    on name; only their digests are printed. A user without a password is off.
+    Passwords come from TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on, or from the files named by TARSY_ACL_WORKER_FILE and
+    so on. Only their digests are printed. A user without a password is printed as off.
     """
     users = build_users(map(_parse_agent, agents or (f"agent={ALL_SERVERS}",)), database)
     passwords = {name: password for name in users if name != "default" and (password := _password_of(name))}
     click.echo(render_users(users, passwords), nl=False)
     if off := [name for name in users if name != "default" and name not in passwords]:
-        notes.print(f"without a password, and off: {', '.join(off)}", style="yellow", markup=False)
+        notes.print(f"without a password, therefore off: {', '.join(off)}", style="yellow")
 
 
 def _parse_agent(text: str) -> AgentUser:
     name, equals, servers = text.partition("=")
     if not equals or not all(servers.split(",")):
-        raise click.UsageError(f"--agent {text}: not of the form NAME=SERVER,SERVER or NAME={ALL_SERVERS}")
+        raise click.UsageError(f"--agent {text}: use NAME=SERVER,SERVER or NAME={ALL_SERVERS}")
     return AgentUser(name, tuple(servers.split(",")))
 
 

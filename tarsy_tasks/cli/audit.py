@@ -1,15 +1,15 @@
-"""`tarsy-tasks audit`: what became of calls, and who made them."""
+"""`tarsy-tasks audit`: how calls ended, and who made them."""
 
 import re
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 
 from tarsy_tasks.cli.broker import broker
-from tarsy_tasks.cli.output import dump_json, json_option, print_line, print_table
+from tarsy_tasks.cli.output import dump_json, json_option, local_time, print_line, print_table
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, Follower, read_audit
@@ -17,19 +17,8 @@ from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, Follower, read_
 __all__ = ["audit"]
 
 _COLUMNS = (
-    "time",
-    "tool",
-    "outcome",
-    "code",
-    "sent",
-    "took",
-    "agent",
-    "run",
-    "call",
-    "task",
-    "worker",
-    "arguments",
-)
+    "time", "tool", "outcome", "code", "attempts", "duration", "agent", "run", "call", "task", "worker", "arguments",
+)  # fmt: skip
 _SHOWN_CHARS = 80
 _POLL_S = 2.0
 _RECONNECT_S = 1.0
@@ -37,8 +26,8 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AGO = re.compile(rf"(\d{{1,9}})([{''.join(_UNITS_S)}])")
 
 
-class _Moment(click.ParamType[float]):
-    """A time of the day, or how long ago."""
+class _Time(click.ParamType[float]):
+    """A date and time, or an age."""
 
     name = "TIME"
 
@@ -48,31 +37,31 @@ class _Moment(click.ParamType[float]):
         try:
             return max(0.0, datetime.fromisoformat(str(value)).timestamp())
         except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is neither like 90s, 10m, 2h or 7d nor like 2026-03-01T14:30", param, ctx)
+            self.fail(f"{value!r} is not a time: use 90s, 10m, 2h, 7d or a date like 2026-03-01T14:30", param, ctx)
 
 
 @click.command()
-@click.option("--server", help="Id of the MCP server.")
-@click.option("--tool", metavar="GLOB", help="Name of the tool, with or without its server.")
+@click.option("--server", help="Calls of this MCP server.")
+@click.option("--tool", metavar="GLOB", help="Calls of these tools; with or without the server's name.")
+@click.option("--outcome", "outcomes", type=click.Choice([*map(str, Outcome)]), multiple=True, help="Can be repeated.")
+@click.option("--agent", "agent_id", help="Calls of this agent.")
+@click.option("--run", "run_id", help="Calls of this run.")
+@click.option("--call", "call_id", help="The id that the model gave the call.")
+@click.option("--task", "task_id", help="The id of the Celery task.")
+@click.option("--since", type=_Time(), help="Not before: 90s, 10m, 2h, 7d ago, or 2026-03-01T14:30.")
+@click.option("--until", type=_Time(), help="Not after.")
 @click.option(
-    "--outcome", "outcomes", type=click.Choice([each.value for each in Outcome]), multiple=True, help="One or several."
+    "--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="Maximum number of calls."
 )
-@click.option("--agent", "agent_id", help="Who called.")
-@click.option("--run", "run_id", help="In which run.")
-@click.option("--call", "call_id", help="The model's id of the call.")
-@click.option("--task", "task_id", help="Celery's id of the task.")
-@click.option("--since", type=_Moment(), help="From then on: 90s, 10m, 2h, 7d ago, or 2026-03-01T14:30.")
-@click.option("--until", type=_Moment(), help="Up to then.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="The latest so many.")
-@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep running until Ctrl-C.")
 @json_option
 def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...], **filters: Any) -> None:
-    """Show the latest calls that have ended, one a line, the latest last; with --json as lines of JSON.
+    """Show the latest ended calls, one per line, the newest last. With --json: one JSON object per line.
 
-    Exit code 0 also when there is none, 3 without Redis.
+    Exit code 0 even when there are none, 3 without Redis.
     """
     if follow and filters["until"] is not None:
-        raise click.UsageError("--follow goes on: it has no --until")
+        raise click.UsageError("--follow has no end: use it without --until")
     wanted = AuditFilter(outcomes=frozenset(map(Outcome, outcomes)), **filters)
     if follow:
         _follow(wanted, limit, as_json=as_json)
@@ -120,9 +109,15 @@ def _print_lines(entries: Iterable[AuditEntry], *, as_json: bool) -> None:
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:
     if entry.damage is not None:
-        return (_time(entry.at), f"damaged: {entry.damage}", *[""] * (len(_COLUMNS) - 4), _writer(entry), "")
+        return (
+            local_time(entry.at, timespec="milliseconds"),
+            f"damaged: {entry.damage}",
+            *[""] * (len(_COLUMNS) - 4),
+            _writer(entry),
+            "",
+        )
     return (
-        _time(entry.at),
+        local_time(entry.at, timespec="milliseconds"),
         entry.name,
         entry.outcome or "",
         entry.error_code or "",
@@ -138,8 +133,4 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
 
 
 def _writer(entry: AuditEntry) -> str:
-    return entry.worker if entry.source == "worker" else "(its agent)"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    return entry.worker if entry.source == "worker" else "(agent)"

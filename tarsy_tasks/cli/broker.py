@@ -1,6 +1,6 @@
-"""The broker's Redis, for commands that read what lies there.
+"""The broker's Redis, for commands that read it.
 
-Owns how it is reached, and what is said when it is not.
+Owns the connection, and the errors for operators when it fails.
 """
 
 from collections.abc import Generator
@@ -22,7 +22,7 @@ def broker() -> Generator[Any]:
 
     Raises:
         BrokerUnavailable: Redis could not be reached.
-        TarsyTasksError: It refused what it was asked for.
+        TarsyTasksError: It refused a command.
     """
     try:
         with (
@@ -32,6 +32,8 @@ def broker() -> Generator[Any]:
         ):
             yield client
     except ResponseError as error:
-        raise TarsyTasksError(f"Redis refuses: {error}") from None
+        raise TarsyTasksError(f"Redis refused a command: {error}") from None
     except (RedisError, OperationalError, OSError) as error:
-        raise BrokerUnavailable(f"Redis could not be reached: {error}") from None
+        reason = str(error).rstrip(".")
+        text = f"Redis could not be reached: {reason}. Start it, or correct TARSY_REDIS_URL."
+        raise BrokerUnavailable(text) from None

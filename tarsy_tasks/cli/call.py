@@ -1,4 +1,4 @@
-"""`tarsy-tasks call`: one tool call from the shell, the way an agent's goes."""
+"""`tarsy-tasks call`: one tool call from the shell, sent like an agent's."""
 
 import json
 import sys
@@ -19,14 +19,14 @@ __all__ = ["call"]
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("name", metavar="SERVER.TOOL")
 @click.argument("arguments", nargs=-1)
-@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds until the answer.")
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer.")
 @json_option
 @click.pass_context
 def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
     """Call a tool.
 
-    ARGUMENTS are `key=value` pairs (a value that is JSON is taken as JSON), or one text, as a model would write it: a
-    JSON object for instance. `-` reads that text from standard input.
+    ARGUMENTS are `key=value` pairs (a value that is valid JSON is sent as JSON), or one text as a model would write it,
+    such as a JSON object. `-` reads the text from standard input.
     """
     try:
         executor = ToolExecutor(timeout_s=timeout_s, app=tarsy_tasks.app)
@@ -70,7 +70,7 @@ def _parse_value(text: str) -> Any:
 def _print_result(result: ToolResult) -> None:
     click.echo(make_visible(result.content, keep="\n\t") if console.is_terminal else result.content)
     if result.is_error:
-        notes.print(f"{result.outcome} {result.error_code}", style="red", markup=False)
+        notes.print(f"{result.outcome} {result.error_code}", style="red")
     if console.is_terminal:
         notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments", style="dim")
 

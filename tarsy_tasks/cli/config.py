@@ -1,4 +1,4 @@
-"""`tarsy-tasks config`: is the configuration right, and what may stand in it."""
+"""`tarsy-tasks config`: check the configuration file, print its JSON Schema."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["config"]
 
 @click.group()
 def config() -> None:
-    """The configuration of the MCP servers."""
+    """Check the configuration of the MCP servers, or print its schema."""
 
 
 @config.command()
@@ -23,8 +23,8 @@ def config() -> None:
 def check(path: Path | None, *, as_json: bool) -> None:
     """Check the configuration at PATH, or the one that a worker would read here.
 
-    What may be secret is shown as ••••, with its last two characters where it is long; warnings name what the file
-    gives away.
+    Possible secrets are shown as ••••, long ones with their last two characters. Warnings name secrets that are written
+    in the file itself.
     """
     path = path or find_config_path()
     found = load_config(path)
@@ -56,9 +56,9 @@ def check(path: Path | None, *, as_json: bool) -> None:
         if shown:
             click.echo(f"{name}: {', '.join(f'{place} {value}' for place, value in shown.items())}")
     for problem in unresolved.values():
-        notes.print(f"in a worker with this environment: {problem}", style="yellow", markup=False)
+        notes.print(f"a worker with this environment cannot use it: {problem}", style="yellow")
     for exposure in exposures:
-        notes.print(f"warning: {exposure}", style="yellow", markup=False, soft_wrap=True)
+        notes.print(f"warning: {exposure}", style="yellow")
 
 
 @config.command()

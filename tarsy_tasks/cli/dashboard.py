@@ -14,20 +14,20 @@ __all__ = ["flower"]
 @click.argument("options", metavar="[FLOWER OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def flower(ctx: click.Context, options: tuple[str, ...]) -> None:
-    """Flower with the MCP pages, at /mcp.
+    """Run Flower with the MCP pages at /mcp.
 
-    It takes the options of Flower (--port=5555, --basic-auth=user:password, --url-prefix=flower, --read-only …), its
-    FLOWER_ variables and its flowerconfig.py. Without authentication everybody who reaches the port sees all pages.
+    It takes Flower's options (--port=5555, --basic-auth=user:password, --url-prefix=flower, --read-only …), FLOWER_
+    variables and flowerconfig.py. Without authentication, everyone who can reach the port sees all pages.
     """
     from flower.command import flower as start
 
     from tarsy_tasks.dashboard import installation
 
-    # Below `celery -A …` there is one already.
+    # `celery -A …` has already made one.
     context = ctx.obj if isinstance(ctx.obj, CLIContext) else None
     app = context.app if context is not None else tarsy_tasks.app
     if not isinstance(app, TarsyApp):
-        raise ConfigError("the MCP pages are of the tarsy_tasks application: celery -A tarsy_tasks mcp flower")
+        raise ConfigError("the MCP pages need the tarsy_tasks application: run celery -A tarsy_tasks mcp flower")
     installation.install(app)
     ctx.obj = context or CLIContext(app=app, no_color=False, workdir=None)
     ctx.invoke(start, tornado_argv=options)

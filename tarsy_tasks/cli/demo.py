@@ -1,4 +1,4 @@
-"""`tarsy-tasks demo`: the whole thing on one machine, in under a minute, without a key or a network."""
+"""`tarsy-tasks demo`: a whole deployment on one machine, in under a minute, without API keys or a network."""
 
 import json
 import signal
@@ -19,7 +19,7 @@ from tarsy_tasks.cli.output import console, notes, print_table
 from tarsy_tasks.cli.stack import Stack, free_port
 
 if TYPE_CHECKING:
-    from tarsy_tasks.demo.agent import Try
+    from tarsy_tasks.demo.agent import DemoCall
     from tarsy_tasks.telemetry.health_records import ServerHealth
 
 __all__ = ["demo"]
@@ -29,20 +29,20 @@ _START_S = 40.0
 _SERVER = "tarsy_tasks.demo.server"
 _PID_FILE = "desk.pid"
 _IN_FLIGHT_S = 0.7
-"""So long after they were sent, calls of two seconds are running in their servers."""
+"""By then, calls that take two seconds have reached their servers and still run."""
 
 
 class _DemoFailed(Exception):
-    """A step did not come to its end; the text says which."""
+    """A step did not finish; the text says which."""
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave everything running at the end, until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Keep everything running until Ctrl-C.")
 @click.pass_context
 def demo(ctx: click.Context, *, keep: bool) -> None:
-    """Start a private deployment, run tool calls through it, kill its MCP servers in the middle, show what happened.
+    """Start a private deployment, run tool calls, kill the MCP servers meanwhile, show the results.
 
-    Valkey, a worker, beat and Flower, and two MCP servers: `desk` over stdio and `shop` over Streamable HTTP.
+    It starts Valkey, a worker, beat, Flower and two MCP servers: `desk` over stdio and `shop` over Streamable HTTP.
     """
     with tempfile.TemporaryDirectory(prefix="tarsy-demo-") as name:
         mcp_port, flower_port = free_port(), free_port()
@@ -54,19 +54,19 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
             "TARSY_RUN_DIR": str(Path(name) / "run"),
         }
         with Stack(environment, directory=Path(name)) as stack:
-            fine = False
+            succeeded = False
             try:
-                fine = _run(stack, path, mcp_port, flower_port)
+                succeeded = _run(stack, path, mcp_port, flower_port)
                 if keep:
                     notes.print("Running until Ctrl-C.")
                     stack.wait()
-                    fine = False
+                    succeeded = False
             except _DemoFailed as error:
-                notes.print(f"The demo failed: {error}", style="red", markup=False)
+                notes.print(f"The demo failed: {error}", style="red")
                 _print_last_lines(stack)
             except KeyboardInterrupt:
                 notes.print("stopping")
-    if not fine:
+    if not succeeded:
         ctx.exit(FAILED)
 
 
@@ -80,7 +80,7 @@ def _config(mcp_port: int, pid_file: Path) -> dict[str, object]:
 
 
 def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bool:
-    """All steps of the demo; whether everything was as it should be."""
+    """Run all steps; returns whether each call ended as expected."""
     import os
 
     with notes.status("starting Valkey, worker, beat, Flower and the HTTP server"):
@@ -100,15 +100,13 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         with ToolExecutor(timeout_s=_START_S) as tools:
             _wait(stack, lambda: tools.list_tools() and not tools.failed_servers(), "every server lists its tools")
             found = tools.list_tools()
-    console.print(
-        f"{len(found)} tools on 2 MCP servers: {', '.join(tool.name for tool in found)}", markup=False, soft_wrap=True
-    )
+    console.print(f"{len(found)} tools on 2 MCP servers: {', '.join(tool.name for tool in found)}")
 
     started = time.monotonic()
     with notes.status("40 calls"):
-        tries = run_sync_calls(["desk", "shop"]) + run_async_calls(["desk", "shop"])
-    console.print(f"\n{len(tries)} calls in {time.monotonic() - started:.1f} s", markup=False)
-    _print_tries(tries)
+        calls = run_sync_calls(["desk", "shop"]) + run_async_calls(["desk", "shop"])
+    console.print(f"\n{len(calls)} calls in {time.monotonic() - started:.1f} s")
+    _print_calls(calls)
 
     def disturb() -> None:
         time.sleep(_IN_FLIGHT_S)
@@ -117,15 +115,13 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
 
     with notes.status("calls, while both MCP servers are killed"):
         disturbed = run_disturbed_calls(["desk", "shop"], disturb)
-    again = sum(attempt.result.attempts > 1 for attempt in disturbed)
-    answered = sum(attempt.as_expected for attempt in disturbed)
+    again = sum(call.result.attempts > 1 for call in disturbed)
+    answered = sum(call.as_expected for call in disturbed)
     console.print(
         f"\n{len(disturbed)} calls, and while they ran `desk` was killed (kill -9) and `shop` restarted: "
-        f"{answered} ok, {again} of them sent again",
-        markup=False,
-        soft_wrap=True,
+        f"{answered} ok, {again} of them sent again"
     )
-    _print_tries(disturbed)
+    _print_calls(disturbed)
 
     with notes.status("waiting for the health checks and Flower"):
         redis = agent_app().backend.client
@@ -133,33 +129,36 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
             stack,
             lambda: read_health(redis, ["desk", "shop"]),
             "every server is healthy again",
-            enough=lambda records: all(health.healthy for health in records.values()),
+            is_enough=lambda records: all(health.healthy for health in records.values()),
         )
         address = f"http://127.0.0.1:{flower_port}"
         _wait(stack, lambda: _answers(f"{address}/mcp"), "the dashboard answers")
-    console.print("\nHealth, as beat and the worker wrote it to Redis")
+    console.print("\nHealth records in Redis")
     print_table(("server", "health", "tools", "latency"), [_health_row(each) for each in health.values()])
-    console.print(f"\nDashboard: {address}/mcp (while the demo runs: tarsy-tasks demo --keep)", markup=False)
+    console.print(f"\nDashboard: {address}/mcp (while the demo runs: tarsy-tasks demo --keep)")
     console.print(
         "\nNext: write an mcp.json with your servers, then\n"
         "  tarsy-tasks config check\n  tarsy-tasks up\n  tarsy-tasks tools list\n"
-        "  tarsy-tasks call SERVER.TOOL key=value",
-        markup=False,
+        "  tarsy-tasks call SERVER.TOOL key=value"
     )
-    return all(attempt.as_expected for attempt in tries + disturbed)
+    return all(call.as_expected for call in calls + disturbed)
 
 
-def _wait(stack: Stack, ask: Callable[[], T], what: str, enough: Callable[[T], bool] = bool) -> T:
-    """Ask until the answer is enough."""
+def _wait(stack: Stack, ask: Callable[[], T], what: str, is_enough: Callable[[T], bool] = bool) -> T:
+    """Ask until the answer is enough.
+
+    Raises:
+        _DemoFailed: A process ended, or the answer took too long.
+    """
     deadline = time.monotonic() + _START_S
     while True:
         answer = ask()
-        if answer and enough(answer):
+        if answer and is_enough(answer):
             return answer
         if (service := stack.ended()) is not None:
             raise _DemoFailed(f"{service.name} ended with code {service.process.returncode}")
         if time.monotonic() > deadline:
-            raise _DemoFailed(f"waited {_START_S:g} s for this: {what}")
+            raise _DemoFailed(f"after {_START_S:g} s this was not yet so: {what}")
         time.sleep(0.1)
 
 
@@ -171,12 +170,12 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _print_tries(tries: "list[Try]") -> None:
-    rows: dict[tuple[str, str], list[Try]] = {}
-    for attempt in tries:
-        rows.setdefault((attempt.mode, attempt.group.kind), []).append(attempt)
+def _print_calls(calls: "list[DemoCall]") -> None:
+    rows: dict[tuple[str, str], list[DemoCall]] = {}
+    for call in calls:
+        rows.setdefault((call.mode, call.group.kind), []).append(call)
     print_table(
-        ("from", "kind", "calls", "outcome", "slowest", "what the model reads"),
+        ("agent", "kind", "calls", "outcome", "slowest", "text for the model"),
         [
             (
                 mode,
@@ -191,13 +190,10 @@ def _print_tries(tries: "list[Try]") -> None:
             for (mode, kind), group in rows.items()
         ],
     )
-    for attempt in tries:
-        if not attempt.as_expected:
-            notes.print(
-                f"expected {attempt.group.expected}: {attempt.result!r} {attempt.result.content}",
-                style="red",
-                markup=False,
-            )
+    for call in calls:
+        if not call.as_expected:
+            text = f"expected {call.group.expected}, got {call.result!r} {call.result.content}"
+            notes.print(text, style="red")
 
 
 def _health_row(health: "ServerHealth") -> tuple[str, ...]:
@@ -209,4 +205,4 @@ def _print_last_lines(stack: Stack) -> None:
     for service in stack.services:
         notes.print(f"--- last lines of {service.name}", style="bold")
         for line in service.last_lines:
-            notes.print(line, markup=False)
+            notes.print(line)

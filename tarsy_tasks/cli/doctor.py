@@ -21,12 +21,12 @@ _STYLES = {Severity.OK: "green", Severity.NOTE: "dim", Severity.WARNING: "yellow
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, *, as_json: bool) -> None:
-    """Look at Redis, the configuration, every server's start, versions, clocks, and common mistakes.
+    """Check Redis, the configuration, the start of each server, versions, clocks and common mistakes.
 
-    Run it where a worker runs: it reads the same files and variables, and starts each MCP server once. Exit codes: 0
-    no errors, 1 errors, 2 the configuration cannot be used, 3 Redis cannot.
+    Run it where a worker runs: it reads the same files and variables, and starts each MCP server once. Exit codes: 0 no
+    errors, 1 errors, 2 the configuration cannot be used, 3 Redis cannot be reached.
     """
-    # What goes wrong is told as a finding; the libraries' own words would only be in between.
+    # Every failure becomes a finding; log lines of libraries would only interrupt them.
     logging.getLogger().addHandler(logging.NullHandler())
     findings: list[Finding] = []
     code = OK
@@ -41,14 +41,14 @@ def doctor(ctx: click.Context, *, as_json: bool) -> None:
         print_json({"ok": code == OK, "findings": [_as_json(finding) for finding in findings]})
     else:
         counts = {each: sum(finding.severity is each for finding in findings) for each in Severity}
-        notes.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings", markup=False)
+        notes.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
     ctx.exit(code)
 
 
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
-    """What is looked at, one after the other, and the exit code of an error there."""
+    """The checks in their order, each with the exit code of an error in it."""
     from tarsy_tasks.config.inheritance import Inheritance
-    from tarsy_tasks.doctor.broker import Unreachable, check_broker, check_url, connect
+    from tarsy_tasks.doctor.broker import check_broker, check_url, connect
     from tarsy_tasks.doctor.configuration import check_configuration
     from tarsy_tasks.doctor.deployment import check_deployment
     from tarsy_tasks.doctor.machine import check_machine
@@ -59,7 +59,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     try:
         url = load_settings().redis_url.get_secret_value()
     except ConfigError as error:
-        yield USAGE, [Finding.error("environment", str(error), "mend the variable")]
+        yield USAGE, [Finding.error("environment", str(error), "correct the variable")]
         return
     config, found = check_configuration()
     yield (FAILED if config is not None else USAGE), found
@@ -67,33 +67,28 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     servers = list(config.enabled_servers.values()) if config is not None else []
     yield FAILED, check_machine(servers)
     yield FAILED, check_url(url)
-    try:
-        redis = connect(url)
-    except Unreachable as error:
-        yield UNAVAILABLE, [error.finding]
+    redis = connect(url)
+    if isinstance(redis, Finding):
+        yield UNAVAILABLE, [redis]
     else:
         with redis:
             try:
-                # Read whole, for Redis may go away meanwhile.
+                # As lists: Redis may fail in the middle.
                 yield FAILED, list(check_broker(redis))
                 yield FAILED, list(check_deployment(redis, servers))
             except RedisError as error:
-                yield UNAVAILABLE, [Finding.error("redis", f"it answers no more: {error}", "see what became of it")]
+                remedy = "check that Redis still runs, and its log"
+                yield UNAVAILABLE, [Finding.error("redis", f"it stopped answering: {error}", remedy)]
     inheritance = Inheritance(config.servers.values() if config is not None else (), (url,))
     yield FAILED, check_starts(servers, inheritance)
 
 
 def _print(finding: Finding) -> None:
-    console.print(f"{finding.severity:<7} ", style=_STYLES[finding.severity], end="", markup=False)
-    console.print(f"{finding.check}: {finding.text}", markup=False)
+    console.print(f"{finding.severity:<7} ", style=_STYLES[finding.severity], end="")
+    console.print(f"{finding.check}: {finding.text}")
     if finding.remedy is not None:
-        console.print(f"        remedy: {finding.remedy}", markup=False)
+        console.print(f"        remedy: {finding.remedy}")
 
 
 def _as_json(finding: Finding) -> dict[str, str | None]:
-    return {
-        "check": finding.check,
-        "severity": finding.severity,
-        "text": finding.text,
-        "remedy": finding.remedy,
-    }
+    return {"check": finding.check, "severity": finding.severity, "text": finding.text, "remedy": finding.remedy}

@@ -1,4 +1,4 @@
-"""`tarsy-tasks health`: which MCP servers work, and how that is known."""
+"""`tarsy-tasks health`: which MCP servers work, and why not."""
 
 import time
 from collections.abc import Callable
@@ -21,20 +21,22 @@ from tarsy_tasks.telemetry.printable import make_visible
 __all__ = ["health", "selected_servers"]
 
 _WATCH_S = 2.0
-_SILENT_S = 3 * _WATCH_S
-"""When a read takes longer, what was read before is shown no more."""
-_COLUMNS = ("server", "health", "since", "checked", "latency", "queue", "tools", "failed calls", "workers", "why")
+_OUTDATED_S = 3 * _WATCH_S
+"""A table that is older is not shown."""
+_COLUMNS = (
+    "server", "health", "since", "checked", "latency", "queue wait", "tools", "failed calls", "workers", "reason",
+)  # fmt: skip
 
 
 @click.command()
 @click.argument("servers", nargs=-1)
-@click.option("--watch", is_flag=True, help="Go on until Ctrl-C; where there is no terminal, a line a change.")
+@click.option("--watch", is_flag=True, help="Keep running until Ctrl-C; without a terminal, print a line per change.")
 @json_option
 @click.pass_context
 def health(ctx: click.Context, servers: tuple[str, ...], *, watch: bool, as_json: bool) -> None:
-    """Show the health of SERVERS, or of all that are enabled.
+    """Show the health of SERVERS, or of all enabled servers.
 
-    Exit code 0 when all of them are healthy, 1 when one is not or nothing is known of it, 3 without Redis.
+    Exit code 0 when all are healthy, 1 when one is not or is unknown, 3 without Redis.
     """
     names = selected_servers(servers)
 
@@ -53,45 +55,45 @@ def health(ctx: click.Context, servers: tuple[str, ...], *, watch: bool, as_json
     else:
         print_table(_COLUMNS, [_row(each) for each in found.values()])
         for phrase in dict.fromkeys(phrase for each in found.values() for phrase in each.skipped):
-            notes.print(f"skipped: {phrase}", style="yellow", markup=False)
+            notes.print(f"skipped: {phrase}", style="yellow")
     if not all(each.healthy for each in found.values()):
         ctx.exit(FAILED)
 
 
 def selected_servers(servers: tuple[str, ...]) -> list[str]:
-    """The servers of a command line, all that are enabled where it names none.
+    """The servers that a command line names, or all enabled ones if it names none.
 
     Raises:
         UsageError: One of them is not configured, or not enabled.
     """
     known = tarsy_tasks.app.mcp_config.enabled_servers
-    if strangers := [name for name in servers if name not in known]:
+    if unknown := [name for name in servers if name not in known]:
         raise click.UsageError(
-            f"not configured, or not enabled: {', '.join(strangers)}. Servers: {', '.join(known) or 'none'}"
+            f"not configured or not enabled: {', '.join(unknown)}. Enabled servers: {', '.join(known) or 'none'}"
         )
     return list(dict.fromkeys(servers)) or list(known)
 
 
 class _Screen:
-    """What `--watch` shows on a terminal. It is drawn every second, also while Redis keeps a read waiting."""
+    """What `--watch` shows on a terminal. It is drawn every second, even while a read waits for Redis."""
 
     def __init__(self) -> None:
         self._found: dict[str, ServerHealth] = {}
-        self._asked_at = time.monotonic()
+        self._read_at = time.monotonic()
         self._error = ""
 
     def show(self, found: dict[str, ServerHealth]) -> None:
-        self._found, self._asked_at, self._error = found, time.monotonic(), ""
+        self._found, self._read_at, self._error = found, time.monotonic(), ""
 
     def show_error(self, error: BrokerUnavailable) -> None:
         self._error = str(error)
 
     def __rich__(self) -> RenderableType:
-        silent_s = time.monotonic() - self._asked_at
-        if self._error or silent_s > _SILENT_S:
+        age_s = time.monotonic() - self._read_at
+        if self._error or age_s > _OUTDATED_S:
             why = self._error or "Redis does not answer, so no health is known."
-            return Text(f"{why} For {silent_s:.0f} s now.", style="red")
-        return build_table(_COLUMNS, [_row(each, silent_s) for each in self._found.values()])
+            return Text(f"{why} Last read {age_s:.0f} s ago.", style="red")
+        return build_table(_COLUMNS, [_row(each, age_s) for each in self._found.values()])
 
 
 def _watch(read: Callable[[], dict[str, ServerHealth]]) -> None:
@@ -106,27 +108,27 @@ def _watch(read: Callable[[], dict[str, ServerHealth]]) -> None:
 
 
 def _follow(read: Callable[[], dict[str, ServerHealth]], *, as_json: bool) -> None:
-    """A line for each server, and for each change."""
-    told: dict[str, str] = {}
-    said = ""
+    """Print a line per server, then one per change."""
+    printed: dict[str, str] = {}
+    outage = ""
     with suppress(KeyboardInterrupt):
         while True:
             try:
-                _print_changes(read(), told, as_json=as_json)
-                said = ""
+                _print_changes(read(), printed, as_json=as_json)
+                outage = ""
             except BrokerUnavailable as error:
-                if not said:
-                    said = str(error)
-                    click.echo(f"tarsy-tasks: {said}", err=True)
-                told.clear()  # nothing of it is known to hold any more
+                if not outage:
+                    outage = str(error)
+                    click.echo(f"tarsy-tasks: {outage}", err=True)
+                printed.clear()  # after the outage every server is printed again
             time.sleep(_WATCH_S)
 
 
-def _print_changes(found: dict[str, ServerHealth], told: dict[str, str], *, as_json: bool) -> None:
+def _print_changes(found: dict[str, ServerHealth], printed: dict[str, str], *, as_json: bool) -> None:
     for name, each in found.items():
-        if told.get(name) == each.status:
+        if printed.get(name) == each.status:
             continue
-        told[name] = each.status
+        printed[name] = each.status
         if as_json:
             click.echo(dump_json(each.model_dump(mode="json")))
         else:
@@ -154,7 +156,7 @@ def _duration(seconds: float | None) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """The time of day, with the date where that is not today."""
+    """The time of day, with the date if it is not today."""
     at = datetime.fromtimestamp(seconds, UTC).astimezone()
     is_today = at.date() == datetime.now(UTC).astimezone().date()
     return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

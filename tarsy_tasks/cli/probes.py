@@ -1,4 +1,4 @@
-"""`tarsy-tasks ready` and `alive`: what Kubernetes and Docker ask a worker, by exit code."""
+"""`tarsy-tasks ready` and `alive`: a worker's probes for Kubernetes and Docker, answered by exit code."""
 
 from typing import Any
 
@@ -14,25 +14,27 @@ __all__ = ["alive", "ready"]
 
 _REDIS_S = 2.0
 
-name_option = click.option("-n", "--name", help="Node name of the worker; without it, all of this deployment here.")
+name_option = click.option(
+    "-n", "--name", help="Node name of the worker. Default: all workers of this deployment on this machine."
+)
 
 
 @click.command()
-@click.option("--fleet", is_flag=True, help="Every required MCP server has a worker somewhere, and is healthy.")
+@click.option("--fleet", is_flag=True, help="Check that each required MCP server has a worker anywhere and is healthy.")
 @name_option
 @json_option
 @click.pass_context
 def ready(ctx: click.Context, name: str | None, *, fleet: bool, as_json: bool) -> None:
-    """Does the worker on this machine take calls? Exit code 1 when not."""
+    """Check that the workers on this machine take calls. Exit code 1 if not, 3 without Redis (--fleet)."""
     if not fleet:
         _answer(ctx, {files.worker: _why_not_ready(files) for files in find_workers(name)}, as_json=as_json)
         return
     if name is not None:
-        raise click.UsageError("--fleet asks all workers, --name one of them")
+        raise click.UsageError("--fleet checks all workers: use it without --name")
     try:
         problems = _fleet_problems()
     except RedisError as error:
-        notes.print(f"Redis could not be reached, so nothing is known: {error}", style="red", markup=False)
+        notes.print(f"Redis could not be reached, so the fleet is unknown: {error}", style="red")
         ctx.exit(UNAVAILABLE)
     _answer(ctx, problems, as_json=as_json, nothing="no MCP server is required")
 
@@ -42,22 +44,26 @@ def ready(ctx: click.Context, name: str | None, *, fleet: bool, as_json: bool) -
 @json_option
 @click.pass_context
 def alive(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
-    """Do the worker's two threads that everything hangs on still turn? Exit code 1 when not.
+    """Check that the worker's two critical threads respond. Exit code 1 if not.
 
-    One takes messages from Redis, the other holds the MCP sessions. While Redis does not answer, the first one is
-    excused: to start the worker anew would help nobody.
+    One takes messages from Redis, the other runs the MCP sessions. While Redis does not answer, the first one is not
+    checked: a restart would not help.
     """
     _answer(ctx, {files.worker: _why_not_alive(files) for files in find_workers(name)}, as_json=as_json)
 
 
 def _answer(ctx: click.Context, problems: dict[str, str | None], *, as_json: bool, nothing: str | None = None) -> None:
-    """Print what is wrong with each worker or server, and end with the exit code that this means."""
+    """Print the problem of each worker or server, and end with exit code 1 if there is one.
+
+    Args:
+        nothing: Printed when there is nothing to check; None if that is a problem.
+    """
     fine = not any(problems.values()) and (bool(problems) or nothing is not None)
     if as_json:
         print_json({"ok": fine, "problems": problems})
     elif not problems and not fine:
-        where = f"none on the Redis of TARSY_REDIS_URL has left its files in {run_dir()}"
-        notes.print(f"no worker runs here ({where})", style="red", markup=False)
+        text = f"no worker runs here: no probe files in {run_dir()} belong to the Redis of TARSY_REDIS_URL"
+        notes.print(text, style="red")
     else:
         for each, problem in problems.items():
             click.echo(make_visible(f"{each}: {problem or 'ok'}"))
@@ -70,18 +76,18 @@ def _answer(ctx: click.Context, problems: dict[str, str | None], *, as_json: boo
 def _why_not_ready(files: ProbeFiles) -> str | None:
     if files.ready.exists():
         return None
-    return "it takes no calls: it is being stopped, or is not through with its start"
+    return "takes no calls: it is starting or stopping"
 
 
 def _why_not_alive(files: ProbeFiles) -> str | None:
     silent_s = files.seconds_since(files.sessions)
     if silent_s is None or silent_s > STALE_S:
-        return f"its session loop has not turned {_for(silent_s)}"
+        return f"its session loop has not responded {_for(silent_s)}"
     if not files.ready.exists():
-        return None  # it is being stopped, and takes no messages any more
+        return None  # it is stopping and takes no more messages
     silent_s = files.seconds_since(files.consumer)
     if silent_s is not None and silent_s > STALE_S and _redis_answers():
-        return f"it has not taken messages {_for(silent_s)}, though Redis answers"
+        return f"it has not taken messages {_for(silent_s)} although Redis answers"
     return None
 
 
@@ -97,16 +103,14 @@ def _redis_answers() -> bool:
 
 
 def _redis() -> Any:
-    """A client with little patience: whoever probes has a timeout of its own."""
+    """A client with a short timeout: the prober's own timeout must not come first."""
     import tarsy_tasks
 
-    backend = tarsy_tasks.app.backend
-    patience = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
-    return backend._create_client(**{**backend.connparams, **patience})
+    return tarsy_tasks.app.backend.build_client(_REDIS_S)
 
 
 def _fleet_problems() -> dict[str, str | None]:
-    """What is wrong with each required server."""
+    """The problem of each required server."""
     from tarsy_tasks.broker.fleet import serving_workers
     from tarsy_tasks.config import load_config
     from tarsy_tasks.telemetry.health_records import HealthStatus, read_health
@@ -119,7 +123,7 @@ def _fleet_problems() -> dict[str, str | None]:
     def problem(server: str) -> str | None:
         if not serving[server]:
             return "no worker serves it"
-        # Where one of several workers has lost it, calls still go well with the others.
+        # If only some workers cannot use it, calls still succeed on the others.
         usable = health[server].status in (HealthStatus.HEALTHY, HealthStatus.DEGRADED)
         return None if usable else f"{health[server].status}: {health[server].reason}"
 

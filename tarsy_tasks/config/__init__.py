@@ -1,10 +1,13 @@
-"""The configuration: which MCP servers there are, how to reach each, and how long to wait for it.
+"""The configuration: which MCP servers there are, how to reach them, how long to wait.
 
-`servers` has the models and loading, `auth` and `texts` what they consist of, `masking` what is masked, `file` and
-`yaml_tree` the syntax, `dialects` the spellings of other programs, `problems` the words of an error, `json_schema` both
-for editors. `variables` and `secret_files` are what a worker resolves, `resolved` what comes of it, `secret_places`
-where secrets stand, `inheritance` what a server's process gets of the worker's environment. Agents import this: it
-stays free of `yaml`, `mcp` and `celery`.
+    loading       finds and loads a file; `file` and `yaml_tree` have its syntax, `dialects` its accepted forms
+    servers       the models; `auth`, `masking` and `texts` are their parts, `server_ids` the syntax of ids
+    problems      the wording of errors; `json_schema` is the schema for editors
+    variables     references to variables and files; `resolved` is a server with their values
+    secret_places where a server's configuration has secrets
+    inheritance   which of the worker's environment variables a server's process inherits
+
+Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 """
 
 from tarsy_tasks.config.inheritance import variables_of

@@ -1,7 +1,7 @@
-"""The spellings of a configuration that people already have, brought to one: a flat entry for each server.
+"""The accepted forms of a configuration file, converted to one: a flat entry for each server.
 
-Owns which roots and which alternative keys there are. It checks no values (`servers.ServerConfig` does), and remembers
-where each key came from, so that an error shows the file's own spelling.
+Owns the roots and alternative keys. It checks no values (`servers.ServerConfig` does), and remembers where each key
+came from, so that an error shows the spelling of the file.
 """
 
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from pydantic import JsonValue
 from tarsy_tasks.config.auth import without_auth_type
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, format_path, unknown_key
 
-__all__ = ["ALTERNATIVE_KEYS", "AUTH_FILE_KEYS", "FILE_KEYS", "ServerEntry", "read_entries"]
+__all__ = ["ALTERNATIVE_KEYS", "AUTH_FILE_KEYS", "FILE_KEYS", "ServerEntry", "read_entries", "read_interceptors"]
 
 ALTERNATIVE_KEYS: dict[str, tuple[str, ...]] = {
     "type": ("transport",),
     "disabled": ("enabled",),
     "bearer_token": ("auth",),
 }
-"""Keys of an entry that say what another key of `ServerConfig` says."""
+"""Alternative keys of an entry, and the keys of `ServerConfig` that they set."""
 
 FILE_KEYS: dict[str, str] = {f"{key}_file": key for key in ("env", "headers", "url", "bearer_token")}
 AUTH_FILE_KEYS: dict[str, str] = {f"{key}_file": key for key in ("token", "key", "client_id", "client_secret")}
-"""Keys that name files instead of values, and the keys whose values they stand for: `token_file: p` is
-`token: ${file:p}`, and what is a mapping of names to values is one of names to files.
+"""Keys with paths of files instead of values, and the keys that they set: `token_file: p` is `token: ${file:p}`, and
+`env_file` maps names to files as `env` maps names to values.
 """
 
 _NESTED_KEYS: dict[str, tuple[str, ...]] = {
@@ -31,19 +31,19 @@ _NESTED_KEYS: dict[str, tuple[str, ...]] = {
     **{key: (key,) for key in ("command", "args", "env", "cwd", "url", "headers", "auth", "verify_ssl", "ca_file")},
     "timeout": ("timeouts", "call_s"),
 }
-"""Keys of a `transport: {…}` inside an entry, and the places in `ServerConfig` that they mean."""
+"""Keys of a `transport: {…}` inside an entry, and the places in `ServerConfig` that they set."""
 
-_ROOT_KEYS = ("mcpServers", "mcp", "$schema")
+_ROOT_KEYS = ("mcpServers", "mcp", "interceptors", "$schema")
 
 
 class ServerEntry:
-    """What a file says about one server, in the keys of `ServerConfig`.
+    """One server of a file, in the keys of `ServerConfig`.
 
     Attributes:
-        name: The name in the file, which need not be an id; None when the entry has no proper one.
-        at: Where the entry stands.
-        values: What it says, without the name.
-        problems: What is wrong with its spelling.
+        name: The name in the file, which need not be an id; None when the entry has no valid one.
+        at: The place of the entry.
+        values: Its values, without the name.
+        problems: Problems with its keys.
     """
 
     def __init__(self, name: JsonValue, at: KeyPath, raw: dict[str, JsonValue]) -> None:
@@ -53,9 +53,9 @@ class ServerEntry:
         self.problems: list[Problem] = []
         self._origins: dict[KeyPath, KeyPath] = {}
         if name is None:
-            self.problems.append(Problem((*at, "name"), "required, but missing"))
+            self.problems.append(Problem((*at, "name"), "this key is required, but missing"))
         elif not isinstance(name, str):
-            self.problems.append(Problem((*at, "name"), f"found {describe_kind(name)}, expected text"))
+            self.problems.append(Problem((*at, "name"), f"found {describe_kind(name)}, expected a string"))
         nested = transport if isinstance(transport := raw.get("transport"), dict) else {}
         for key, value in raw.items():
             if key not in FILE_KEYS and (key != "transport" or not nested):
@@ -73,7 +73,7 @@ class ServerEntry:
                     self._take_file(FILE_KEYS[key], value, (*where, key))
 
     def locate(self, loc: KeyPath) -> KeyPath:
-        """Where in the file the value at a place of a `ServerConfig` stands."""
+        """The place in the file of the value at a place of a `ServerConfig`."""
         loc = without_auth_type(loc)
         for length in range(len(loc), 0, -1):
             if loc[:length] in self._origins:
@@ -92,14 +92,16 @@ class ServerEntry:
         for key in loc[:-1]:
             inner = table.setdefault(key, {})
             if not isinstance(inner, dict):
-                return  # said to be wrong when the values are checked
+                return  # reported when the values are checked
             table = inner
         if loc[-1] not in table:
-            # A copy, to which others may add: what an anchor of YAML names stands in several places.
+            # A copy, because keys may be added: with a YAML anchor, the same mapping is in several places.
             table[loc[-1]] = dict(value) if isinstance(value, dict) else value
             self._origins[loc] = where
         elif table[loc[-1]] != value:
-            self.problems.append(Problem(where, f"contradicts `{format_path(self.locate(loc))}`; keep one of the two"))
+            self.problems.append(
+                Problem(where, f"conflicts with `{format_path(self.locate(loc))}`; keep only one of them")
+            )
 
     def _take_file(self, key: str, paths: JsonValue, where: KeyPath) -> None:
         if key not in ("env", "headers"):
@@ -117,29 +119,44 @@ class ServerEntry:
                 continue
             if meant in values:
                 other = format_path((*where, meant))
-                self.problems.append(Problem((*where, key), f"contradicts `{other}`; keep one of the two"))
+                self.problems.append(Problem((*where, key), f"conflicts with `{other}`; keep only one of them"))
             values[meant] = _reference(auth[key])
             self._origins[("auth", meant)] = (*where, key)
         return values
 
 
 def _reference(path: JsonValue) -> JsonValue:
-    """A reference to a file; what can be none stays, and is said to be wrong as the value that it stands for."""
+    """A reference to a file; an invalid path stays, and is reported as an invalid value."""
     return f"${{file:{path}}}" if isinstance(path, str) and path else path
 
 
 def read_entries(data: dict[str, JsonValue]) -> Iterator[ServerEntry | Problem]:
-    """The servers of a file, and what is wrong with the mappings and lists around them."""
+    """The servers of a file, and the problems with the mappings and lists around them."""
     unknown = [unknown_key((key,), _ROOT_KEYS) for key in data if key not in _ROOT_KEYS]
     yield from unknown
     if not isinstance(schema := data.get("$schema", ""), str):
-        yield Problem(("$schema",), f"found {describe_kind(schema)}, expected text")
+        yield Problem(("$schema",), f"found {describe_kind(schema)}, expected a string")
     if "mcpServers" in data:
         yield from _read_mapping(data["mcpServers"], ("mcpServers",))
     elif "mcp" not in data and not unknown:
-        yield Problem((), "names no servers, expected the key `mcpServers` with a mapping of names to servers")
+        yield Problem((), "there are no servers; expected the key `mcpServers` with a mapping of names to servers")
     if "mcp" in data:
         yield from _read_mcp(data["mcp"])
+
+
+def read_interceptors(data: dict[str, JsonValue]) -> Iterator[str | Problem]:
+    """The names of the interceptors of a file, in order, and the problems with them."""
+    found = data.get("interceptors", [])
+    if not isinstance(found, list):
+        yield Problem(("interceptors",), f"found {describe_kind(found)}, expected a list of names")
+        return
+    for index, name in enumerate(found):
+        if not isinstance(name, str):
+            yield Problem(("interceptors", index), f"found {describe_kind(name)}, expected a name")
+        elif name in found[:index]:
+            yield Problem(("interceptors", index), "this name is repeated; an interceptor is used once")
+        else:
+            yield name
 
 
 def _read_mcp(mcp: JsonValue) -> Iterator[ServerEntry | Problem]:
@@ -150,7 +167,7 @@ def _read_mcp(mcp: JsonValue) -> Iterator[ServerEntry | Problem]:
     yield from unknown
     if "servers" not in mcp:
         if not unknown:
-            yield Problem(("mcp", "servers"), "required, but missing")
+            yield Problem(("mcp", "servers"), "this key is required, but missing")
         return
     at: KeyPath = ("mcp", "servers")
     servers = mcp["servers"]
@@ -175,5 +192,7 @@ def _read_mapping(servers: JsonValue, at: KeyPath) -> Iterator[ServerEntry | Pro
             yield Problem((*at, name), f"found {describe_kind(raw)}, expected a mapping with a `command` or a `url`")
             continue
         if "name" in raw:
-            yield Problem((*at, name, "name"), "unknown key; the server's name is the key of its entry")
+            yield Problem(
+                (*at, name, "name"), "unknown key; the key of the entry is the server's name, so remove this one"
+            )
         yield ServerEntry(name, (*at, name), {key: value for key, value in raw.items() if key != "name"})

@@ -1,7 +1,7 @@
-"""A configuration file as text: its bytes, its syntax, and lines and columns for what is wrong in it.
+"""A configuration file as text: its bytes, its syntax, and the lines and columns of problems.
 
-Owns reading (JSON with comments and trailing commas, or YAML) and the spelling of a place. It does not know what a
-configuration looks like: whoever does hands its problems back here, and gets one error with a place for each.
+Owns reading (JSON with comments and trailing commas, or YAML). It does not know what a configuration looks like: its
+caller passes the problems, and gets one error with file, line and column for each.
 """
 
 import json
@@ -17,15 +17,15 @@ from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind
 from tarsy_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tarsy_tasks.config.yaml_tree import YamlTree  # imports `yaml`, which a JSON file does not need
+    from tarsy_tasks.config.yaml_tree import YamlTree  # imports `yaml`, which is not needed for a JSON file
 
 __all__ = ["ConfigFile", "read_config_file"]
 
 _MAX_BYTES = 1024 * 1024
 _YAML_SUFFIXES = (".yaml", ".yml")
 
-# Strings come first, so that what looks like a comment or a comma inside of one is left alone. An unclosed string or
-# comment runs to the end and stays, so that the parser complains about it and no search starts over from within it.
+# Strings come first, so that a comment or comma inside one is left alone. An unclosed string or comment extends to the
+# end and stays, so that the parser reports it and no search starts inside it.
 _STRING = r'"(?:[^"\\]++|\\.)*+"?+'
 _COMMENT = re.compile(_STRING + r"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"|[\[{]\s*,|(,)(?=\s*[\]}])", re.DOTALL)
@@ -34,13 +34,13 @@ _SURROGATE = re.compile(r"\\[uU]0*[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file that could be read.
+    """A file that was read.
 
     Attributes:
         path: The path as it was given.
         text: Its text, for JSON without comments and trailing commas; offsets are those of the file.
         data: Its top-level mapping.
-        problems: What is wrong with it already as text, such as a key given twice.
+        problems: Problems of its text, such as a duplicate key.
     """
 
     path: Path
@@ -61,7 +61,7 @@ def read_config_file(path: Path) -> ConfigFile:
     """Read a file, as YAML when its name ends so, else as JSON.
 
     Raises:
-        ConfigError: It cannot be read, or is no mapping in that syntax.
+        ConfigError: It cannot be read, or is not a mapping in that syntax.
     """
     text = _read_text(path)
     if _is_yaml(path):
@@ -82,7 +82,7 @@ def _describe_unprintable(text: str, error: Exception) -> Problem:
     if isinstance(error, RecursionError):
         return Problem((), "nested too deeply")
     place = _SURROGATE.search(text)
-    return Problem((), "an escape is half of a surrogate pair, which is no character", place.start() if place else 0)
+    return Problem((), "an escape is half of a surrogate pair, which is not a character", place.start() if place else 0)
 
 
 def _is_yaml(path: Path) -> bool:
@@ -94,22 +94,22 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
+        raise ConfigError(f"{path}: the file does not exist") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a directory, expected a file") from None
     except PermissionError:
-        raise ConfigError(f"{path}: this process may not read it") from None
-    except (OSError, ValueError) as error:  # ValueError: a path that no file system takes
+        raise ConfigError(f"{path}: this process has no permission to read it") from None
+    except (OSError, ValueError) as error:  # ValueError: a path that no file system accepts
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > _MAX_BYTES:
-        raise ConfigError(f"{path}: is larger than {_MAX_BYTES} bytes, the most that a configuration may have")
+        raise ConfigError(f"{path}: is larger than {_MAX_BYTES} bytes, the limit for a configuration file")
     if raw.startswith(b"\xef\xbb\xbf"):
         raise ConfigError(f"{path}:1:1: begins with a byte-order mark; save it as UTF-8 without one")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: is not UTF-8; save it in that encoding") from None
+        raise ConfigError(f"{path}:{line}: is not UTF-8; save it as UTF-8") from None
     if not text.strip():
         raise _build_empty_error(path)
     return text
@@ -159,12 +159,12 @@ def _find_duplicates(text: str) -> list[Problem]:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Spaces in place of what the first group caught; anything else stays."""
+    """Spaces in place of the first group; anything else stays."""
     return match[0] if match[1] is None else re.sub(r"[^\r\n]", " ", match[0])
 
 
 def _build_tree(text: str, *, is_yaml: bool) -> "YamlTree":
-    """The tree in which lines are found. YAML is pickier about white space than JSON, so there all of it is spaces."""
+    """The tree for finding lines. YAML is stricter about white space than JSON, so in JSON all of it becomes spaces."""
     from tarsy_tasks.config.yaml_tree import YamlTree
 
     if not is_yaml:

@@ -1,7 +1,7 @@
-"""Which of the worker's own environment variables the process of a stdio server gets.
+"""Which of the worker's environment variables the process of a stdio server inherits.
 
-Owns the rule of `inherit_env`. It is hygiene, not a wall: a process of the same user can read the worker's environment
-in `/proc`. It knows no processes.
+Owns the rule of `inherit_env`. It is hygiene, not a security boundary: a process of the same user can read the worker's
+environment in `/proc`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Inheritance", "variables_of"]
 
 _BASIC = ("HOME", "LANG", "LANGUAGE", "LC_*", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-"""What hardly any program runs without, and what holds no secret."""
+"""Variables that almost every program needs and that contain no secret."""
 
 
 class Inheritance:
@@ -26,8 +26,9 @@ class Inheritance:
 
     Args:
         servers: All of them, also those that this worker does not serve.
-        broker_urls: Where broker and result backend are; whatever variable holds one of them, or its password, is kept
-            back.
+        broker_urls: Of the broker and the result backend. Any variable that contains one of them, or its password, is
+        not
+            inherited.
     """
 
     def __init__(self, servers: Iterable["ServerConfig"] = (), broker_urls: Iterable[str] = ()) -> None:
@@ -36,7 +37,7 @@ class Inheritance:
         self._passwords = {password for url in self._urls for password in _passwords_of(url)}
 
     def environment_for(self, server: "ServerConfig", environ: Mapping[str, str]) -> dict[str, str]:
-        """What the server's process gets of `environ`, without what its own `env` adds."""
+        """The variables of `environ` that the server's process inherits; its own `env` is not included."""
         own = _with_files(variables_of(server))
         foreign = {name for other, names in self._names.items() if other != server.name for name in names} - own
         return {

@@ -1,6 +1,6 @@
 """JSON Schema of a configuration file, for editors.
 
-Owns what of it the models do not say: the alternative keys of a file, and those that name files instead of values.
+Owns the parts that the models do not contain: the alternative keys of a file, and the keys with paths of files.
 """
 
 from typing import Any
@@ -32,12 +32,12 @@ def config_schema() -> dict[str, Any]:
             "title": "Bearer token",
             "type": "string",
             "minLength": 1,
-            "description": "Short for `auth` of the type bearer.",
+            "description": "Short for `auth` with the type bearer.",
         },
-        "bearer_token_file": {**_FILE, "description": "Short for `auth` of the type bearer with a `token_file`."},
-        "url_file": {**_FILE, "description": "A file that holds the `url`."},
-        "env_file": {**_FILES, "description": "Files that hold values of `env`, by the name of the variable."},
-        "headers_file": {**_FILES, "description": "Files that hold values of `headers`, by the name of the header."},
+        "bearer_token_file": {**_FILE, "description": "Short for `auth` with the type bearer and a `token_file`."},
+        "url_file": {**_FILE, "description": "A file that contains the `url`."},
+        "env_file": {**_FILES, "description": "Files that contain values of `env`, by variable name."},
+        "headers_file": {**_FILES, "description": "Files that contain values of `headers`, by header name."},
     }
     server["oneOf"] = [{"required": [key]} for key in ("command", "url", "url_file")]
     return {
@@ -47,11 +47,17 @@ def config_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "required": ["mcpServers"],
         "properties": {
-            "$schema": {"type": "string", "description": "For editors: where this schema is."},
+            "$schema": {"type": "string", "description": "For editors: the URL of this schema."},
             "mcpServers": {
                 "type": "object",
                 "description": "The servers by name. The id of a server called `my server` is `my-server`.",
                 "additionalProperties": {"$ref": "#/$defs/ServerConfig"},
+            },
+            "interceptors": {
+                "type": "array",
+                "items": {"type": "string"},
+                "uniqueItems": True,
+                "description": "Names of installed interceptors that every call passes, in this order.",
             },
         },
         "$defs": {**definitions, "ServerConfig": server},
@@ -59,10 +65,10 @@ def config_schema() -> dict[str, Any]:
 
 
 def _allow_files(auth: dict[str, Any]) -> None:
-    """Let a file stand in for each text of an `auth` that may come from one."""
+    """Allow a file for each string of an `auth` that may come from one."""
     for key, meant in AUTH_FILE_KEYS.items():
         if meant in auth["properties"]:
-            auth["properties"][key] = {**_FILE, "description": f"A file that holds the `{meant}`."}
+            auth["properties"][key] = {**_FILE, "description": f"A file that contains the `{meant}`."}
             auth["required"].remove(meant)
             auth.setdefault("allOf", []).append({"oneOf": [{"required": [meant]}, {"required": [key]}]})
     if "token_url" in auth["properties"]:

@@ -1,28 +1,27 @@
-"""The configuration file: finding it, reading it, and what is wrong with it.
+"""The configuration file: finding it, reading it, and reporting its problems.
 
-Owns the path from a file to a `Config`, and the check for secrets that are written in it. The models are in `servers`,
-the syntax of files in `file`, the spellings of other programs in `dialects`.
+Owns the way from a file to a `Config`, and the check for secrets in it. The models are in `servers`, the syntax of
+files in `file`, the accepted forms in `dialects`.
 """
 
 import os
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from tarsy_tasks.config.auth import AUTH_MODELS
-from tarsy_tasks.config.dialects import ALTERNATIVE_KEYS, AUTH_FILE_KEYS, FILE_KEYS, ServerEntry, read_entries
+from tarsy_tasks.config.dialects import (
+    ALTERNATIVE_KEYS,
+    AUTH_FILE_KEYS,
+    FILE_KEYS,
+    ServerEntry,
+    read_entries,
+    read_interceptors,
+)
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.masking import Masking
-from tarsy_tasks.config.problems import (
-    KeyPath,
-    Problem,
-    describe_validation,
-    format_path,
-    quote,
-)
+from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path, quote
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
 from tarsy_tasks.config.servers import Config, Retry, ServerConfig, Timeouts
@@ -34,24 +33,27 @@ _DEFAULT_FILES = ("mcp.json", "mcp.yaml")
 
 
 def load_config(path: str | os.PathLike[str] | None = None) -> Config:
-    """Load a configuration file. References to variables and files are checked, but stay as they are.
+    """Load a configuration file. References to variables and files are checked, but not resolved.
 
     Args:
         path: The file; None: see `find_config_path`.
 
     Raises:
-        ConfigError: One line for each thing that is wrong with it.
+        ConfigError: One line for each problem.
     """
-    _, servers = _read(find_config_path() if path is None else Path(path))
-    return Config(servers={server_id: server for server_id, (_, server) in servers.items()})
+    file, servers = _read(find_config_path() if path is None else Path(path))
+    return Config(
+        servers={server_id: server for server_id, (_, server) in servers.items()},
+        interceptors=tuple(name for name in read_interceptors(file.data) if isinstance(name, str)),
+    )
 
 
 class Exposure(NamedTuple):
-    """A secret that others than the server can read.
+    """A secret that is readable for others than the server.
 
     Attributes:
-        text: File and line, place, and what is wrong; never the secret.
-        remedy: What to do about it.
+        text: File, line, place and problem; never the secret.
+        remedy: What to do.
     """
 
     text: str
@@ -62,7 +64,7 @@ class Exposure(NamedTuple):
 
 
 def check_secrets(path: str | os.PathLike[str] | None = None) -> list[Exposure]:
-    """The secrets that a configuration file itself holds, or puts on a command line.
+    """The secrets that a configuration file itself contains, or passes on a command line.
 
     Raises:
         ConfigError: As `load_config`.
@@ -73,18 +75,18 @@ def check_secrets(path: str | os.PathLike[str] | None = None) -> list[Exposure]:
         found |= {entry.locate(at): _EXPOSED for at in find_exposed(server)}
         found |= {entry.locate(at): _WRITTEN for at in find_written(server)}
     lines = zip(file.locate([*found]), found.items(), strict=True)
-    # The place last: what follows a key named like a secret would be masked in a log.
+    # The place comes last: text behind the name of a secret would be masked in a log.
     return [Exposure(f"{line}: {what} ({format_path(at)})", remedy) for line, (at, (what, remedy)) in lines]
 
 
 _WRITTEN = (
-    "what looks like a secret stands in the file itself",
-    "write `${NAME}` there and set NAME where the workers run, or `${file:/path}`",
+    "the file itself contains what looks like a secret",
+    "replace it by `${NAME}` and set NAME where the workers run, or by `${file:/path}`",
 )
 
 _EXPOSED = (
-    "a secret is put on the server's command line, where every user can read it (`ps`)",
-    "hand it over in `env`, if the server takes it there",
+    "a secret is passed on the server's command line, where every user can read it (`ps`)",
+    "pass it in `env`, if the server supports that",
 )
 
 
@@ -93,6 +95,7 @@ def _read(path: Path) -> tuple[ConfigFile, dict[str, tuple[ServerEntry, ServerCo
     file = read_config_file(path)
     servers: dict[str, tuple[ServerEntry, ServerConfig]] = {}
     problems = [*file.problems]
+    problems += [each for each in read_interceptors(file.data) if isinstance(each, Problem)]
     named: dict[str, ServerEntry] = {}
     for entry in read_entries(file.data):
         if isinstance(entry, Problem):
@@ -119,12 +122,12 @@ def _read(path: Path) -> tuple[ConfigFile, dict[str, tuple[ServerEntry, ServerCo
 
 
 def _describe_clash(server_id: str, entry: ServerEntry, first: ServerEntry) -> Problem:
-    names = f"the name {quote(entry.name or '')} gives the id `{server_id}`, as does {quote(first.name or '')}"
-    return Problem(entry.at, f"{names} of `{format_path(first.at)}`; rename one")
+    names = f"the name {quote(entry.name or '')} and the name {quote(first.name or '')} of `{format_path(first.at)}`"
+    return Problem(entry.at, f"{names} give the same server id `{server_id}`; rename one of them")
 
 
 def _known_keys(loc: KeyPath) -> list[str]:
-    """The keys that a file may have in the mapping at a place of a `ServerConfig`."""
+    """The valid keys in a file for the mapping at a place of a `ServerConfig`."""
     match loc:
         case ("timeouts",):
             return [*Timeouts.model_fields]
@@ -141,22 +144,22 @@ def _known_keys(loc: KeyPath) -> list[str]:
 
 
 def find_config_path() -> Path:
-    """The file to load: that of `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory.
+    """The file to load: `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no file.
     """
     # pydantic-settings is slow to import, and not needed when the path is given.
     from tarsy_tasks.settings import load_settings
 
     if (configured := load_settings().mcp_config) is not None:
         if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
-            raise ConfigError(f"{configured}: there is no such file, or it may not be seen; TARSY_MCP_CONFIG names it")
+            raise ConfigError(f"{configured}: the file does not exist or is not accessible; TARSY_MCP_CONFIG names it")
         return configured
     for name in _DEFAULT_FILES:
         if os.path.exists(name):  # noqa: PTH110
             return Path(name)
     raise ConfigError(
-        f"no configuration: TARSY_MCP_CONFIG is not set, and {Path.cwd()} has no {' or '.join(_DEFAULT_FILES)}; "
-        'write {"mcpServers": {}} with your servers to mcp.json there, or set TARSY_MCP_CONFIG to the path of a file'
+        f"no configuration file: TARSY_MCP_CONFIG is not set, and {Path.cwd()} has no {' or '.join(_DEFAULT_FILES)}; "
+        'create mcp.json there, {"mcpServers": {}} with your servers, or set TARSY_MCP_CONFIG to the path of a file'
     )

@@ -1,7 +1,6 @@
-"""What of a server's words is masked beside that which always is.
+"""The setting `masking` of a server: what is masked in addition to what always is.
 
-Owns the setting and its checks. Patterns are compiled to be checked, where there are any; masking itself is done by
-`tarsy_tasks.masking`.
+Owns the setting and its checks. `tarsy_tasks.masking` does the masking.
 """
 
 from typing import Annotated
@@ -18,7 +17,7 @@ def _validate_group(name: str) -> str:
 
     known = {*GROUPS, *ALWAYS, *OPTIONAL}
     if name not in known:
-        raise ValueError(f"found neither a group nor a pattern of that name; {suggest(name, known)}")
+        raise ValueError(f"no masking group or pattern has this name; {suggest(name, known)}")
     return name
 
 
@@ -30,21 +29,20 @@ def _validate_pattern(pattern: str) -> str:
 
 
 class Masking(BaseModel):
-    """How a server's results, errors and output are masked. Nothing that is always masked is switched off by `groups`
-    or `patterns`; only `enabled` does that.
-    """
+    """How a server's results, errors and output are masked. `groups` and `patterns` only add to what is always
+    masked."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     enabled: bool = Field(
         default=True,
-        description="Whether anything is masked; the secrets of the workers' own configuration are in any case.",
+        description="Whether anything is masked; the secrets of the workers' configuration are masked in any case.",
     )
     groups: list[Annotated[str, AfterValidator(_validate_group)]] = Field(
-        default=["basic"], description="Groups of patterns, or single ones, beside what is always masked."
+        default=["basic"], description="Groups of patterns, or single patterns, in addition to what is always masked."
     )
     patterns: list[Annotated[str, Field(min_length=1), AfterValidator(_validate_pattern)]] = Field(
         default_factory=list,
-        description="More patterns, in the syntax of RE2; the first group of one that has groups is masked, else all "
-        "that it matches.",
+        description="More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match if it "
+        "has no group.",
     )

@@ -1,7 +1,8 @@
-"""A problem of a configuration: where it is, and a sentence that says what was found, what was expected and what to do.
+"""A problem of a configuration: the place, what was found, what is valid, and what to do.
 
-Owns the wording, also of what pydantic finds. It knows no files. Values may be secrets, so a text names the type of
-what was found, never the value; only numbers that are out of range are shown.
+Owns the wording, also of what pydantic reports. It knows no files. A value may be a secret, so a text names its type,
+not the value. Shown are only numbers out of range, and words of letters where one of a few words is expected, except
+under `auth`.
 """
 
 import re
@@ -32,23 +33,23 @@ _EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "a mapping",
     "float_type": "a number",
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "list_type": "a list",
     "model_attributes_type": "a mapping",
     "model_type": "a mapping",
-    "string_type": "text",
-    "string_unicode": "text of valid Unicode characters",
+    "string_type": "a string",
+    "string_unicode": "a string of valid Unicode characters",
 }
-"""What pydantic's type errors expected, in words that need no Python."""
+"""The types that pydantic expected, in words that need no Python."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
-        at: The key that is wrong; when it is missing, the key that it would have.
-        text: What was found, what was expected, what to do.
-        offset: Character offset in the file, when `at` alone would not find it.
+        at: The key; for a missing one, the key that is required.
+        text: What was found, what is valid, what to do.
+        offset: Character offset in the file, when `at` alone does not locate it.
     """
 
     at: KeyPath
@@ -60,9 +61,9 @@ class Problem(NamedTuple):
 
 
 def format_path(at: KeyPath) -> str:
-    """Spell a place as `mcpServers.k8s.args[0]`.
+    """A place in the form `mcpServers.k8s.args[0]`.
 
-    Under `env` and `headers` only what looks like a name is shown: people paste `Authorization: Bearer …` as a key.
+    Under `env` and `headers` only plain names are shown: people paste `Authorization: Bearer …` as a key.
     """
     shown: list[str] = []
     for parent, key in pairwise(("", *at)):
@@ -78,7 +79,7 @@ def format_path(at: KeyPath) -> str:
 
 
 def quote(text: str) -> str:
-    """Quoted, at most `_MAX_SHOWN` characters, and nothing in it that a terminal would act upon."""
+    """Quoted, at most `_MAX_SHOWN` characters, without control characters."""
     cut = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return f'"{cut}"' if cut.isprintable() and '"' not in cut else ascii(cut)
 
@@ -87,13 +88,13 @@ def describe_kind(value: object) -> str:
     """The JSON type of a value, without the value."""
     match value:
         case None:
-            return "nothing (null)"
+            return "null"
         case bool():
-            return "true or false"
+            return "a boolean"
         case int() | float():
             return "a number"
         case str():
-            return "text" if value else "empty text"
+            return "a string" if value else "an empty string"
         case list():
             return "a list"
         case _:
@@ -101,8 +102,8 @@ def describe_kind(value: object) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """What to do about a word that is not one of `known`: the closest one, and all of them."""
-    from difflib import get_close_matches  # costs more than it is worth to an agent whose file is right
+    """The correction of a word that is not one of `known`: the closest one, and all of them."""
+    from difflib import get_close_matches  # slow to import, and not needed for a correct file
 
     words = sorted(known)
     folded = {each.casefold(): each for each in reversed(words)}
@@ -111,19 +112,19 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def unknown_key(at: KeyPath, known: Iterable[str]) -> Problem:
-    """A key that means nothing here."""
+    """A key that does not exist here."""
     return Problem(at, f"unknown key; {suggest(str(at[-1]), known)}")
 
 
 def describe_validation(
     error: ValidationError, locate: Callable[[KeyPath], KeyPath], known_keys: Callable[[KeyPath], Iterable[str]]
 ) -> list[Problem]:
-    """Every problem that pydantic found.
+    """The problems that pydantic found.
 
     Args:
-        error: What validation raised.
-        locate: From a place in the model to that in the file.
-        known_keys: The keys that the mapping at a place of the model may have.
+        error: From validation.
+        locate: Converts a place in the model to the place in the file.
+        known_keys: The valid keys of the mapping at a place of the model.
     """
     problems: list[Problem] = []
     for details in error.errors(include_url=False):
@@ -131,7 +132,7 @@ def describe_validation(
         if loc[-1:] == ("[key]",):
             loc = loc[:-1]
         if details["type"] == "server_kind":
-            loc = loc[:-1]  # found at the transport, but about the whole entry
+            loc = loc[:-1]  # reported for the transport, but about the whole entry
         if details["type"].startswith("union_tag_"):
             loc = (*loc, "type")
         if details["type"] == "extra_forbidden":
@@ -141,10 +142,16 @@ def describe_validation(
     return problems
 
 
+def _quoted_words(expected: str) -> str:
+    """Pydantic's list of words, as `"a", "b" or "c"`."""
+    words = expected.replace("'", '"')
+    return words if " or " in words else " or ".join(words.rsplit(", ", 1))
+
+
 def _describe(details: ErrorDetails) -> str:
     found, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
-        return "required, but missing"
+        return "this key is required, but missing"
     if kind == "union_tag_invalid":
         found = found["type"]
         kind, context = "literal_error", {"expected": context["expected_tags"]}
@@ -154,15 +161,16 @@ def _describe(details: ErrorDetails) -> str:
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
         return f"found {str(found)[:40]}, expected {bound}"
     if kind in ("string_too_short", "too_short"):
-        return "found empty text, expected some"
+        return "found an empty value, expected at least one character"
     if kind == "literal_error":
-        return (
-            f"found {'other text' if isinstance(found, str) else describe_kind(found)}, expected {context['expected']}"
-        )
+        shown = "this value"
+        if "auth" not in details["loc"] and isinstance(found, str) and re.fullmatch(r"[A-Za-z_-]{1,20}", found):
+            shown = quote(found)
+        return f"{shown} is not valid; use {_quoted_words(context['expected'])}"
     if kind == "value_error":
         return str(context["error"])
     if kind in ("float_type", "int_type") and type(found) in (int, float):
-        return f"found a number that is {'too large' if isinstance(found, int) else 'no whole one'}"
+        return "found a number that is too large" if isinstance(found, int) else "found a fraction, expected an integer"
     if kind in _EXPECTED:
         remedy = "; put it in quotes" if kind == "string_type" and isinstance(found, int | float) else ""
         return f"found {describe_kind(found)}, expected {_EXPECTED[kind]}{remedy}"

@@ -1,7 +1,6 @@
-"""A server with values in place of references: what a worker needs to reach it.
+"""A server with its references resolved: what a worker needs to connect.
 
-Owns what of that is secret. It lives in the process that connects, for as long as a connection; nothing here shows a
-value when it is printed.
+Owns which of its values are secret. It exists only in the process that connects; no repr shows a value.
 """
 
 import re
@@ -10,28 +9,29 @@ from dataclasses import dataclass, field
 
 from pydantic import SecretStr, ValidationError
 
-from tarsy_tasks.config.auth import Auth
+from tarsy_tasks.config.auth import Auth, without_auth_type
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path
-from tarsy_tasks.config.secret_files import read_secret_file
 from tarsy_tasks.config.secret_places import find_secrets, is_secret_name, show_secret
 from tarsy_tasks.config.servers import ServerConfig
 from tarsy_tasks.config.variables import FIELDS, REFERENCE, RESOLVED, convert_texts
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.secret_files import read_secret_file
 
-__all__ = ["ResolvedServer", "build_resolved", "resolve_variables"]
+__all__ = ["ResolvedServer", "resolve_variables"]
 
 _SHORTEST_SECRET = 6
-"""A shorter value is found in texts where it means nothing."""
+"""A shorter value also occurs in unrelated text."""
 
 
 @dataclass(frozen=True)
 class ResolvedServer:
-    """The texts of a `ServerConfig`, resolved.
+    """The strings of a `ServerConfig`, resolved.
 
     Attributes:
-        secrets: Every value that is a credential, or holds one: what comes from a file or from a variable that is named
-            like a secret, and what stands where secrets stand; bare, to be masked wherever it turns up.
-        shown: Every place that may hold a secret, and how people may see what is there.
+        secrets: Every value that is or contains a credential: from a file, from a variable with the name of a secret,
+        or
+            at a place for secrets. They are masked wherever they appear.
+        shown: Every place that may contain a secret, and how its value may be displayed.
     """
 
     command: str | None
@@ -46,12 +46,12 @@ class ResolvedServer:
     shown: Mapping[str, str] = field(repr=False)
 
 
-def build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
-    """The same server.
+def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
+    """The server with resolved values.
 
     Args:
         server: With its references resolved.
-        values: Those references' values, by the names of variables and by `file:` and a path.
+        values: The values of the references, by variable name, or `file:` and the path.
     """
     secrets = {value for name, value in values.items() if name.startswith("file:") or is_secret_name(name)}
     secrets.update(found.value for found in find_secrets(server))
@@ -72,17 +72,13 @@ def build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedS
     )
 
 
-def resolve_variables(server: "ServerConfig", environ: Mapping[str, str]) -> "ResolvedServer":
-    """The server with the values of `environ` and of files in place of references; only for the process that connects.
+def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> ResolvedServer:
+    """The server with references replaced by the values of `environ` and of files; only for the process that connects.
 
     Raises:
-        ConfigError: A variable is unset and has no default, a file cannot be read, or what came of a text is no valid
-            value. It names variables, files and places, no values.
+        ConfigError: A variable is unset and has no default, a file cannot be read, or a resolved value is not valid. It
+            names variables, files and places, never values.
     """
-    # They consist of the texts whose syntax is known here.
-    from tarsy_tasks.config.auth import without_auth_type
-    from tarsy_tasks.config.resolved import build_resolved
-
     at: KeyPath = ("servers", server.name)
     problems: list[Problem] = []
     values: dict[str, str] = {}
@@ -125,7 +121,7 @@ def resolve_variables(server: "ServerConfig", environ: Mapping[str, str]) -> "Re
     resolved = unresolved | {field: convert_texts(unresolved[field], (field,), resolve) for field in FIELDS}
     if not problems:
         try:
-            return build_resolved(type(server).model_validate(resolved, context=RESOLVED), values)
+            return _build_resolved(type(server).model_validate(resolved, context=RESOLVED), values)
         except ValidationError as error:
             problems = describe_validation(error, lambda loc: at + without_auth_type(loc), lambda _: ())
     raise ConfigError("\n".join(map(str, dict.fromkeys(problems))))

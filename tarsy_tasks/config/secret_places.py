@@ -1,7 +1,7 @@
-"""Where secrets stand in a server's configuration, told by the names of keys and the shapes of values.
+"""The places of secrets in a server's configuration, found by the names of keys and the forms of values.
 
-Owns where they may stand, and that a name says more here than in any text: what is called a token is one, whatever it
-looks like. The names and the forms are those of `masking`.
+Owns these places. A name proves more here than in other text: the value of a key `token` is a secret, whatever it looks
+like. The names and forms are those of `masking`.
 """
 
 import re
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["Secret", "find_exposed", "find_secrets", "find_written", "is_secret_name", "show_secret"]
 
 _RANDOM = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{16,}")
-"""What makes the value of a vague name a secret: `SORT_KEY` is a name of many meanings."""
+"""The value of an ambiguous name, such as `SORT_KEY`, is a secret only if it looks like this."""
 _COUNTED = re.compile(r"(?i)tokens$")
-"""`MAX_TOKENS` is a number of what a language model reads, `API_TOKENS` more of a secret."""
+"""`MAX_TOKENS` is a number, `API_TOKENS` may be several secrets."""
 _VAGUE = re.compile(r"(?i)(?:^|[-_.])(?:pat|private|sig|signature)$")
-"""Names that mean nothing in a text at large, but in a configuration."""
+"""Names that belong to a secret in a configuration, though not in other text."""
 _HARMLESS = re.compile(
     r"""(?xi)
     (?: true | false | yes | no | on | off | none | null | enabled | disabled | basic | bearer | oauth2? | \d{1,4}
       | <[^>]*> | \*+ | x{3,} | (?: ~ | \.{1,2} )? (?:/[\w.@-]+)+ )?
     """
 )
-"""Nothing, a switch, a number, a gap to be filled in, or the path of a file."""
+"""Empty, a switch, a number, a placeholder, or the path of a file."""
 _SCHEME = re.compile(r"(?i)\A\s*(?:bearer|basic|token|apikey|api-key|digest)\s+")
 _URL_PASSWORD = re.compile(r"(?i)\b[a-z][a-z0-9+.-]{0,30}://[^\s/?#@:]*:(?P<password>[^\s/?#]*)@")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -44,15 +44,15 @@ _PAIR = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?:=|:(?!//)\s*)(?P<value>.+)", r
 _SEGMENT = re.compile(r"(?=[^/]*[a-z])(?=[^/]*[A-Z])(?=[^/]*[0-9])[A-Za-z0-9_+=~-]{24,}")
 _LONG_ENOUGH = 16
 _SEARCHED_CHARS = 8192
-"""Longer than any credential; some patterns take time in the square of it."""
+"""Longer than any credential; some patterns take quadratic time."""
 
 
 class Secret(NamedTuple):
-    """One secret, or a reference that stands where one belongs.
+    """One secret, or a reference at the place of one.
 
     Attributes:
-        at: Where in a `ServerConfig`.
-        value: The secret itself, without what it is wrapped in. Not for anybody's eyes.
+        at: The place in a `ServerConfig`.
+        value: The secret itself, without its surroundings. Never to be displayed.
     """
 
     at: KeyPath
@@ -63,21 +63,21 @@ class Secret(NamedTuple):
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a key, a variable, a header, an option or a parameter is named like one that holds a secret."""
+    """Whether the value of a key, variable, header, option or parameter with this name is a secret."""
     if _COUNTED.search(name):
         return False
     return is_header(name) or rate_name(name) is not None or _VAGUE.search(name) is not None
 
 
 def show_secret(value: str) -> str:
-    """A secret as people may see it: its last two characters where it is long enough that they say nothing."""
+    """A secret for display: masked, with its last two characters if it is long enough that they reveal nothing."""
     if not value:
         return "(empty)"
     return "••••" + (value[-2:] if len(value) >= _LONG_ENOUGH and value[-2:].isprintable() else "")
 
 
 def find_secrets(server: "ServerConfig") -> Iterator[Secret]:
-    """The secrets of a configuration, wherever they come from."""
+    """The secrets of a server's configuration, also those of references."""
     for kind, texts in (("env", server.env), ("headers", server.headers)):
         for name, text in texts.items():
             yield from _of_named((kind, name), name, text)
@@ -90,13 +90,13 @@ def find_secrets(server: "ServerConfig") -> Iterator[Secret]:
 
 
 def find_written(server: "ServerConfig") -> Iterator[KeyPath]:
-    """The places where the configuration itself holds a secret, rather than a reference to one."""
-    from tarsy_tasks.masking.masker import mask_text  # not for agents, who ask nothing of the kind
+    """The places where the configuration itself contains a secret instead of a reference."""
+    from tarsy_tasks.masking.masker import mask_text  # agents do not need it
 
     seen: set[KeyPath] = set()
     for at, text in find_secrets(server):
         written = written_text(text) if has_references(text) else text
-        # Beside a reference stands what wraps it, unless that has a secret's own shape.
+        # Text around a reference is not a secret, unless it has the form of one.
         is_written = _is_default(text, written) or _shape().search(written) if has_references(text) else written
         if is_written and at not in seen:
             seen.add(at)
@@ -108,7 +108,7 @@ def find_written(server: "ServerConfig") -> Iterator[KeyPath]:
 
 
 def find_exposed(server: "ServerConfig") -> Iterator[KeyPath]:
-    """The arguments that put a secret on a command line, which every user of the machine can read."""
+    """The arguments that pass a secret on a command line, which every user of the machine can read."""
     places = {at for at, _ in _of_arguments(server.args)}
     for index, text in enumerate(server.args):
         if ("args", index) in places or "${file:" in text or any(map(is_secret_name, find_references(text))):
@@ -125,7 +125,7 @@ def _texts_of(server: "ServerConfig") -> Iterator[tuple[KeyPath, str]]:
 
 
 def _is_default(text: str, written: str) -> bool:
-    """Whether all that a reference leaves is its own default."""
+    """Whether a text is a reference and its default."""
     return f":-{written}}}" in text and _HARMLESS.fullmatch(written) is None
 
 
@@ -139,7 +139,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 @cache
 def _shape() -> re.Pattern[str]:
-    """Secrets that show by themselves that they are some."""
+    """Secrets that are recognized by their form."""
     tokens = "|".join(chain.from_iterable(TOKENS.values()))
     return re.compile(rf"(?<![A-Za-z0-9])(?:{tokens})|-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
@@ -153,7 +153,7 @@ def _of_named(at: KeyPath, name: str, text: str) -> Iterator[Secret]:
 
 
 def _of_text(at: KeyPath, text: str) -> Iterator[Secret]:
-    """Secrets that are known by themselves, whatever they are called."""
+    """Secrets that are recognized by their form, whatever their name is."""
     for match in _shape().finditer(text[:_SEARCHED_CHARS]):
         yield Secret(at, text if match[0].startswith("-") else match[0])
     for match in _URL_PASSWORD.finditer(text):
@@ -184,11 +184,11 @@ def _of_arguments(args: list[str]) -> Iterator[Secret]:
 def _of_url(at: KeyPath, url: str) -> Iterator[Secret]:
     try:
         parts = urlsplit(url)
-    except ValueError:  # references may stand where none of its parts does
+    except ValueError:  # with references it need not be a valid URL
         return
     user, separator, _ = parts.netloc.rpartition("@")[0].partition(":")
     if user and not separator:
-        yield Secret(at, user)  # a token in the place of a user
+        yield Secret(at, user)  # a token instead of a user
     for pair in parts.query.split("&"):
         name, _, value = pair.partition("=")
         if _is_secret(unquote(name), value):

@@ -1,7 +1,7 @@
-"""The id of a server: the word that stands in tool names, queue names and Redis keys.
+"""The id of a server, as used in tool names, queue names and Redis keys.
 
-Owns which ids there are, and the alias of a name that is none. It knows neither files nor tools. An id has no dot and
-no `__`, because both separate a server from its tool.
+Owns the syntax of ids, and the alias of a name that is not an id. An id has no dot and no `__`, because both separate a
+server from its tool.
 """
 
 import re
@@ -18,9 +18,9 @@ def build_server_id(name: str) -> str:
     Deterministic, so that agents and workers that read the same file agree.
 
     Raises:
-        ValueError: Nothing of the name is left.
+        ValueError: The name has no ASCII letter or digit.
     """
     alias = re.sub(r"__+", "_", re.sub(r"[^A-Za-z0-9_-]+", "-", name)).strip("_-")
     if not alias:
-        raise ValueError("a server's name needs a letter or a digit of ASCII")
+        raise ValueError("the name of a server needs at least one ASCII letter or digit")
     return alias

@@ -7,23 +7,12 @@ resolves them (`variables`).
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    JsonValue,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth, BearerAuth, OAuthClientCredentials
 from tarsy_tasks.config.masking import Masking
-from tarsy_tasks.config.problems import (
-    describe_kind,
-    quote,
-    suggest,
-)
+from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
@@ -47,10 +36,9 @@ TRANSPORTS = {
     "streamableHttp": "http",
     "sse": "sse",
 }
-"""The transport that each spelling means."""
+"""Spelling → transport."""
 _STDIO_KEYS = ("args", "env", "cwd", "inherit_env")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
-
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -64,12 +52,12 @@ class Timeouts(Model):
     recreate_s: _Seconds = Field(default=10, description="Replacing a lost session.")
     tools: dict[Annotated[str, Field(min_length=1)], _Seconds] = Field(
         default_factory=dict,
-        description="Instead of `call_s`: by a tool's name, or else by the first glob (`get_*`) that matches it.",
+        description="Instead of `call_s`: by the name of a tool, or else by the first glob (`get_*`) that matches.",
     )
 
     @property
     def longest_call_s(self) -> float:
-        """No call can last longer: each has its own limit."""
+        """No call can take longer."""
         return max(self.call_s, *self.tools.values(), 0)
 
     def call_timeout_s(self, tool: str) -> float:
@@ -80,26 +68,26 @@ class Timeouts(Model):
 
 
 class Retry(Model):
-    """How a call is sent again after a failure of the session; a tool's own error is never retried."""
+    """How a call is sent again after a failure of the session; an error of the tool is never retried."""
 
     attempts: int = Field(
         default=2,
         ge=1,
         le=10,
-        description="How often a call is sent at most when each time it may have run; 1: nothing is ever sent again.",
+        description="How often a call that may have run is sent at most; 1: never again.",
     )
     min_wait_s: _Seconds = Field(default=0.25, description="The shortest wait before a call is sent again.")
-    max_wait_s: _Seconds = Field(default=0.75, description="The longest first wait; it doubles with each further one.")
+    max_wait_s: _Seconds = Field(default=0.75, description="The longest first wait; it doubles with each retry.")
 
     @model_validator(mode="after")
     def _validate_order(self) -> "Retry":
         if self.min_wait_s > self.max_wait_s:
-            raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is above max_wait_s ({self.max_wait_s:g})")
+            raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is greater than max_wait_s ({self.max_wait_s:g})")
         return self
 
 
 class ServerConfig(Model):
-    """One MCP server: a program to start (`command`), or an address (`url`)."""
+    """One MCP server: a program to start (`command`), or a URL (`url`)."""
 
     name: str = Field(pattern=SERVER_ID_PATTERN, description="The server's id.")
     description: str | None = Field(default=None, description="For people who read the file.")
@@ -110,31 +98,33 @@ class ServerConfig(Model):
     )
     inherit_env: Literal["all", "minimal"] | list[Annotated[str, Field(min_length=1)]] = Field(
         default="all",
-        description="stdio: which of the worker's own variables the program gets: all but credentials of the broker "
-        "and what only other servers refer to, a few such as PATH, or those and the ones named here (`AWS_*`).",
+        description="stdio: which of the worker's variables the program inherits. all: all except credentials of the "
+        "broker and those that only other servers refer to; minimal: a few such as PATH; a list: these and the named "
+        "ones (`AWS_*`).",
     )
     cwd: Line | None = Field(default=None, description="stdio: the program's working directory.")
-    url: Url | None = Field(default=None, repr=False, description="http, sse: the address of the server's endpoint.")
+    url: Url | None = Field(default=None, repr=False, description="http, sse: the URL of the server's endpoint.")
     headers: Annotated[dict[HeaderName, HeaderValue], AfterValidator(HiddenTexts)] = Field(
         default_factory=HiddenTexts, repr=False, description="http, sse: headers of each request."
     )
     auth: Auth | None = Field(default=None, repr=False, description="http, sse: how to authenticate.")
     verify_ssl: bool = Field(default=True, description="http, sse: whether the server's certificate is verified.")
     ca_file: Line | None = Field(
-        default=None, description="http, sse: a PEM file of the authorities to trust, instead of the usual ones."
+        default=None,
+        description="http, sse: a PEM file of the certificate authorities to trust.",
     )
-    # Behind all that its validator looks at.
+    # After the fields that its validator reads.
     transport: Literal["stdio", "http", "sse"] = Field(
         default="stdio",
-        description="How to talk to the server: stdio follows from `command`, http (Streamable HTTP) from `url`; "
-        "sse, for older servers, has to be said.",
+        description="stdio is the default with `command`, http (Streamable HTTP) with `url`; sse, for older servers, "
+        "must be set.",
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
-    required: bool = Field(default=True, description="Whether a strict start fails without it.")
+    required: bool = Field(default=True, description="Whether a worker with a strict start fails without it.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
     session: Literal["shared", "per_call"] = Field(
         default="shared",
-        description="Whether calls share one session, or each has its own: for servers that hold state of a session.",
+        description="Whether calls share one session, or each has its own, for servers that keep state in a session.",
     )
     max_concurrency: int | None = Field(
         default=None,
@@ -144,25 +134,27 @@ class ServerConfig(Model):
     retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
     replay: Literal["hinted", "always", "never"] = Field(
         default="hinted",
-        description="Whether a call that may have run is sent again: if the tool is known to be harmless to repeat "
-        "(its hints `readOnlyHint` or `idempotentHint`, or `idempotent_tools`), always, or never.",
+        description="Whether a call that may have run is sent again. hinted: if the tool is harmless to repeat "
+        "(`readOnlyHint`, `idempotentHint` or `idempotent_tools`).",
     )
     idempotent_tools: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list,
-        description="Names or globs (`get_*`) of tools that are harmless to repeat, beside those that say so.",
+        description="Names or globs (`get_*`) of tools that are harmless to repeat, in addition to those with a hint.",
     )
     max_message_bytes: int = Field(
         default=16 * 1024 * 1024, gt=0, description="The longest message that is read from the server."
     )
     pin: Literal["warn", "block"] = Field(
         default="warn",
-        description="What becomes of a tool whose definition changed since it was approved: it is told in the log and "
-        "by `tools diff` (warn), or also rejected until `tools approve` (block).",
+        description="What happens to a tool whose definition changed since its approval. warn: the log and `tools "
+        "diff` show it; block: its calls are also rejected until `tools approve`.",
     )
-    masking: Masking = Field(default_factory=Masking, description="What of the server's words is masked.")
+    masking: Masking = Field(
+        default_factory=Masking, description="What is masked in results, errors and output of the server."
+    )
     instructions: str | None = Field(
         default=None,
-        description="For the models that use the server, what its tools are good for; instead of what it says itself.",
+        description="Instructions for models that use the server, instead of those of the server itself.",
     )
 
     @model_validator(mode="before")
@@ -182,7 +174,7 @@ class ServerConfig(Model):
         for each in value:  # pyright: ignore[reportUnknownVariableType]
             if isinstance(each, str) and is_broker_variable(each):
                 raise ValueError(
-                    f"names {quote(each)}, which is the worker's own; what the server needs of it goes into its `env`"
+                    f"{quote(each)} belongs to the worker and is not inherited; set it in `env` if the server needs it"
                 )
         return value  # pyright: ignore[reportUnknownVariableType]
 
@@ -192,29 +184,30 @@ class ServerConfig(Model):
         if not isinstance(value, str):
             raise ValueError(f"found {describe_kind(value)}, expected `stdio`, `http` or `sse`")
         if value not in TRANSPORTS:
-            raise ValueError(f"found {value[:40]!a}, expected a transport; {suggest(value, TRANSPORTS)}")
-        if "command" in info.data and "url" in info.data:  # else one of them is wrong, which is said already
+            raise ValueError(f"{quote(value[:40])} is not a transport; {suggest(value, TRANSPORTS)}")
+        if "command" in info.data and "url" in info.data:  # else one of them is invalid, which is reported already
             _validate_kind(TRANSPORTS[value], info.data)
         return TRANSPORTS[value]
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:
-    """Raise a `server_kind` error, which concerns the whole entry, when its keys do not belong together."""
+    """Raise a `server_kind` error, which is about the whole entry, if its keys do not fit together."""
     match transport, given["command"] is not None, given["url"] is not None:
         case _, True, True:
-            text = "has a `command` (stdio) and a `url` (http), expected one of them"
+            text = "both `command` (stdio) and `url` (http) are set; keep only one of them"
         case _, False, False:
-            text = "has neither a `command` (stdio) nor a `url` (http), expected one of them"
+            text = "neither `command` (stdio) nor `url` (http) is set; set one of them"
         case "stdio", _, True:
-            text = "has the transport stdio and a `url`, expected a `command`; or the transport http"
+            text = "the transport is stdio, but `url` is set; set `command`, or the transport http"
         case "http" | "sse", True, _:
-            text = f"has the transport {transport} and a `command`, expected a `url`; or the transport stdio"
+            text = f"the transport is {transport}, but `command` is set; set `url`, or the transport stdio"
         case _:
-            strangers = [key for key in (_HTTP_KEYS if transport == "stdio" else _STDIO_KEYS) if _is_set(given, key)]
-            if strangers:
-                text = f"has {', '.join(strangers)}: without meaning for the transport {transport}, so remove"
+            unused = [key for key in (_HTTP_KEYS if transport == "stdio" else _STDIO_KEYS) if _is_set(given, key)]
+            if unused:
+                them = "it" if len(unused) == 1 else "them"
+                text = f"the transport {transport} does not use {', '.join(unused)}; remove {them}"
             elif (header := _auth_header(given)) and any(name.lower() == header for name in given.get("headers", ())):
-                text = f"has `auth` and a header {header.title()}, which would be the same header; keep one"
+                text = f"`auth` sets the header {header.title()}, which is also in `headers`; keep only one of them"
             else:
                 return
     raise PydanticCustomError("server_kind", "{text}", {"text": text})
@@ -233,11 +226,17 @@ def _is_set(given: dict[str, Any], key: str) -> bool:
 
 
 class Config(Model):
-    """All servers of a configuration, by id; also those that are not enabled."""
+    """A configuration.
+
+    Attributes:
+        servers: All servers, by id; also those that are not enabled.
+        interceptors: Names of the interceptors of the user that every call passes, in this order.
+    """
 
     servers: dict[str, ServerConfig] = Field(default_factory=dict)
+    interceptors: tuple[str, ...] = ()
 
     @property
     def enabled_servers(self) -> dict[str, ServerConfig]:
-        """The servers that are in use."""
+        """The servers in use."""
         return {server_id: server for server_id, server in self.servers.items() if server.enabled}

@@ -1,7 +1,6 @@
-"""The kinds of text that a configuration consists of, and what each of them may hold.
+"""The kinds of strings in a configuration, and their checks.
 
-Owns their checks. Texts keep their `${NAME}`; what is checked again when those are resolved is told by the context
-(`variables.RESOLVED`). It knows no keys.
+Strings keep their `${NAME}`; resolved ones are checked again, with the context `variables.RESOLVED`. It knows no keys.
 """
 
 import re
@@ -16,13 +15,13 @@ __all__ = ["EnvName", "HeaderName", "HeaderValue", "HiddenTexts", "Line", "Model
 
 
 class Model(BaseModel):
-    """Strict, so that no value silently turns into another; shows no input, which may be secret."""
+    """Strict, so that no value is converted silently; shows no input, which may be secret."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class HiddenTexts(dict[str, str]):
-    """Texts by name, any of which may be secret: whoever prints them sees the names."""
+    """Strings by name, any of which may be secret: the repr shows only the names."""
 
     def __repr__(self) -> str:
         return repr(dict.fromkeys(self, "…"))
@@ -30,7 +29,7 @@ class HiddenTexts(dict[str, str]):
 
 def _validate_text(value: str, info: ValidationInfo) -> str:
     if "\0" in value:
-        raise ValueError("holds a NUL character")
+        raise ValueError("contains a NUL character")
     if info.context is not RESOLVED:
         validate_references(value)
     return value
@@ -38,7 +37,7 @@ def _validate_text(value: str, info: ValidationInfo) -> str:
 
 def _validate_line(value: str) -> str:
     if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
-        raise ValueError("holds a control character such as a line break, expected one line of text")
+        raise ValueError("contains a control character such as a line break; expected a single line")
     return value
 
 
@@ -56,21 +55,21 @@ def _validate_url(value: str, info: ValidationInfo) -> str:
     except ValueError:
         is_valid = False
     if not is_valid or re.search(r"\s", value):
-        raise ValueError("expected an address such as `https://host:8080/mcp`: http or https, a host, no spaces")
+        raise ValueError(
+            "not a valid URL; expected one such as `https://host:8080/mcp`: http or https, a host, no spaces"
+        )
     return value
 
 
 def _validate_header_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise ValueError(
-            "a header's name may hold letters, digits and `-`, no spaces and no `:`; its value is another text"
-        )
+        raise ValueError("not a valid header name; use letters, digits and `-`, no spaces and no `:`")
     return name
 
 
 def _validate_env_name(name: str) -> str:
     if not name or "=" in name or "\0" in name:
-        raise ValueError("the name of an environment variable may not be empty or hold `=`")
+        raise ValueError("not a valid variable name; it must not be empty or contain `=`")
     return name
 
 

@@ -1,11 +1,11 @@
-"""References to environment variables and files in the texts of a server's configuration: `${NAME}` and its kin.
+"""References to environment variables and files in a server's configuration, such as `${NAME}`.
 
-Owns their syntax; `resolved` replaces them by values. Nothing is resolved when a file is loaded, so that agents need no
-server's secrets: a worker does it, per server, whenever it connects. A value is never scanned for references again.
+Owns their syntax; `resolved` replaces them by values. Nothing is resolved when a file is loaded, so agents need no
+secrets of servers: a worker does it, per server, whenever it connects. References in values are not resolved.
 
-    ${NAME}  ${env:NAME}  {{.NAME}}  the value; where NAME is unset or empty, the text of the file that NAME_FILE names
-    ${NAME:-default}                 the default when there is neither, as in a shell; without one that is an error
-    ${file:/run/secrets/name}        the text of that file; variables may stand in the path
+    ${NAME}  ${env:NAME}  {{.NAME}}  the value; if NAME is unset or empty, the content of the file that NAME_FILE names
+    ${NAME:-default}                 the default if there is neither, as in a shell; without a default that is an error
+    ${file:/run/secrets/name}        the content of that file; the path may contain variables
     $${                              a literal `${`; `{{.NAME}}` has no escape
 """
 
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 RESOLVED: Final[Mapping[str, str]] = {"variables": "resolved"}
-"""Validation context of a `ServerConfig` whose texts hold values: what looks like a reference in them is literal."""
+"""Validation context of a `ServerConfig` with resolved values: a `${` in them is literal."""
 
 FIELDS = ("command", "args", "env", "cwd", "url", "headers", "auth", "ca_file")
-"""The keys of a server in whose texts references are resolved."""
+"""The keys of a server in which references are resolved."""
 
 REFERENCE = re.compile(
     r"""
@@ -65,7 +65,7 @@ def has_references(text: str) -> bool:
 
 
 def written_text(text: str) -> str:
-    """What a text says by itself: defaults, and nothing in place of the other references."""
+    """A text with its references replaced by their defaults, or by nothing."""
     return REFERENCE.sub(lambda match: "${" if match["escape"] else match["default"] or match["broken"] or "", text)
 
 
@@ -73,22 +73,22 @@ def validate_references(text: str) -> None:
     """Check the syntax of all references in a text.
 
     Raises:
-        ValueError: A `${` begins no reference. Shows nothing of the text.
+        ValueError: A `${` does not begin a reference. Nothing of the text is shown.
     """
     for match in REFERENCE.finditer(text):
         if match["broken"]:
             raise ValueError(
-                "found a `${` that begins no variable, expected `${NAME}`, `${NAME:-default}`, `${env:NAME}` or "
-                "`${file:/path}`; write `$${` for a literal `${`"
+                "found a `${` that does not begin a reference, expected `${NAME}`, `${NAME:-default}`, `${env:NAME}` "
+                "or `${file:/path}`; write `$${` for a literal `${`"
             )
         if match["file"]:
             validate_references(match["file"])
             if any(inner["file"] for inner in REFERENCE.finditer(match["file"])):
-                raise ValueError("found a `${file:…}` within the path of another one, expected variables at most")
+                raise ValueError("found a `${file:…}` in the path of another one; only variables are allowed there")
 
 
 def convert_texts(value: Any, at: KeyPath, convert: Callable[[str, KeyPath], str]) -> Any:
-    """The same value with every text in it converted; keys stay."""
+    """The same value with every string in it converted; keys stay."""
     if isinstance(value, SecretStr):
         return SecretStr(convert(value.get_secret_value(), at))
     if isinstance(value, str):
@@ -104,5 +104,5 @@ _BROKER = ("TARSY_*", "CELERY_*", "BROKER_*", "FLOWER_*", "REDIS_*", "REDISCLI_*
 
 
 def is_broker_variable(name: str) -> bool:
-    """Whether a variable is the worker's own, or named like one that leads to its broker."""
+    """Whether a variable is one of the worker, or has a name of one with access to the broker."""
     return any(fnmatchcase(name.upper(), glob) for glob in _BROKER)

@@ -1,9 +1,9 @@
-"""YAML text as plain data of JSON's types, and where each key of it stands; JSON is YAML enough to find places in both.
+"""YAML text as data of JSON types, and the place of each key, also for JSON, which is nearly a subset of YAML.
 
-Owns all use of the `yaml` module, which is slow to import: import this module only for a YAML file, or to say where an
-error is. It does not know what a configuration looks like. Unlike in PyYAML's loaders only `true`, `false`, `null` and
-numbers as JSON spells them are anything but text (no dates, no `yes`, no `12:30`), a key given twice is a problem, and
-aliases cannot blow a document up.
+Owns all use of the `yaml` module, which is slow to import: import this module only for a YAML file, or to locate an
+error. It does not know what a configuration looks like. Unlike in PyYAML's loaders, only `true`, `false`, `null` and
+numbers in JSON's form are not strings (no dates, no `yes`, no `12:30`), a duplicate key is a problem, and the size of
+expanded aliases is limited.
 """
 
 import json
@@ -18,13 +18,13 @@ __all__ = ["YamlTree"]
 
 _TAG = "tag:yaml.org,2002:"
 _MAX_EXPANDED = 2 * 1024 * 1024
-"""Characters of a document with each alias written out; no file of the largest size comes near without aliases."""
+"""Characters of a document with all aliases expanded; a file of the maximum size without aliases has fewer."""
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's scanner and parser with JSON's idea of what is not text."""
+    """PyYAML's scanner and parser with the scalars of JSON."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012  shadows PyYAML's own table, which would make dates and `yes` more than text
+    yaml_implicit_resolvers = {}  # noqa: RUF012  replaces PyYAML's table, in which dates and `yes` are not strings
 
 
 for _type, _pattern, _first in (
@@ -38,17 +38,17 @@ for _type, _pattern, _first in (
 
 
 class _TooLargeError(Exception):
-    """The document with its aliases written out."""
+    """The document with its aliases expanded."""
 
 
 class YamlTree:
-    """A parsed document: never raises, but collects what is wrong in `problems`.
+    """A parsed document. It never raises, but collects `problems`.
 
     Args:
         text: One document, YAML or JSON.
 
     Attributes:
-        problems: Why the text could not be parsed; after `read` also what is wrong with its data. Shows no values.
+        problems: Why the text could not be parsed; after `read` also problems of its data. Values are not shown.
     """
 
     def __init__(self, text: str) -> None:
@@ -69,18 +69,18 @@ class YamlTree:
             self._report((), "nested too deeply")
 
     def read(self) -> JsonValue:
-        """The data; None when there is none, or the problem leaves none."""
+        """The data; None when there is none, or a problem prevents reading it."""
         try:
             return None if self._root is None else self._read(self._root, ())
         except RecursionError:
-            self._report((), "nested too deeply; does an anchor hold an alias of itself?")
+            self._report((), "nested too deeply; does an anchor contain an alias of itself?")
         except _TooLargeError:
-            self._report((), "aliases make this document too large; write out what is needed")
+            self._report((), "the document is too large with its aliases expanded; use fewer aliases")
         return None
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read, be it that there are only comments."""
+        """Whether there is nothing to read; there may be comments."""
         return self._root is None
 
     def find(self, at: KeyPath) -> int | None:
@@ -127,7 +127,7 @@ class YamlTree:
                     value = None
                 if isinstance(value, bool | int | float):
                     return value
-                self._report(at, "no number as JSON spells it, or one with too many digits", node.start_mark.index)
+                self._report(at, "not a number in JSON's form, or one with too many digits", node.start_mark.index)
             case _:
                 self._report_tag(node, at)
         return node.value
@@ -139,7 +139,7 @@ class YamlTree:
                 text = "found a list or a mapping as a key; put text such as `{{.NAME}}` in quotes"
                 self._report(at, text, key.start_mark.index)
             elif key.value in first_lines:
-                text = f"given twice, first in line {first_lines[key.value]}"
+                text = f"duplicate key; it is first given in line {first_lines[key.value]}"
                 self._report((*at, key.value), text, key.start_mark.index)
             else:
                 first_lines[key.value] = key.start_mark.line + 1
@@ -149,7 +149,7 @@ class YamlTree:
                     )
 
     def _pairs_of(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Key and value nodes by key; what `<<` merges in comes last and overrides nothing."""
+        """Key and value nodes by key; keys merged by `<<` come last and override nothing."""
         if id(node) not in self._pairs:
             pairs = {key.value: (key, value) for key, value in node.value if _is_text(key)}
             for key, value in node.value:
@@ -176,7 +176,7 @@ def _merged(value: yaml.Node) -> list[yaml.Node]:
 
 
 def _describe(error: yaml.MarkedYAMLError) -> str:
-    """What PyYAML says, but for the alias or tag that it quotes: text that begins with `*` may be a password."""
+    """PyYAML's message without the alias or tag that it quotes: text that begins with `*` may be a password."""
     problem = error.problem or "unreadable"
     if problem.startswith("found undefined"):
         return f"{problem.partition(chr(39))[0].strip()}; put text that begins with `*` or `!` in quotes"

@@ -1,15 +1,15 @@
 """What the project adds to Flower.
 
-`installation` puts it there, before Flower starts. What answers an address is in `pages`, and in `actions` for the
-buttons; what they show comes from Redis:
+`installation` adds it, before Flower starts. `pages` answers requests for pages and JSON, `actions` those of buttons.
+What they show is read from Redis:
 
-    dashboard      the threads that read, and what was last known
+    reader         threads and connections, and the state that was read last
     snapshot       all servers at one moment
-    recent_calls   the latest entries of the audit
+    recent_calls   the latest audit entries
     tools          the tools of one server
-    server_list    which servers, in which order
+    server_list    selection and order of the servers
 
-and becomes HTML with `page_templates`, `wording`, `plots` and `assets`, or JSON with `describe`. In Flower's own pages
-`task_list` and `task_events` change how tool calls are shown and what is taken in of them, `broker_tab` mends the tab
-of queues, and `metrics` adds the workers' numbers to `/metrics`.
+It becomes HTML with `page_templates`, `formats` and `plots`, or JSON with `describe`. In Flower's own pages,
+`task_list` shows tool calls under their names and without arguments, `broker_tab` makes the Broker tab work with our
+transport, and `metrics` adds the workers' metrics to `/metrics`.
 """

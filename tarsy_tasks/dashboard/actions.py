@@ -1,8 +1,8 @@
-"""What operators can ask the workers of a server for, with a button on its page.
+"""The actions behind the buttons of a server's page: requests to the workers that serve it.
 
-Owns the requests and what is answered. They go the way of Flower's own: authentication is needed, or Flower's setting
-that opens its API; nothing in read-only mode. On top of Flower's checks of the request's origin, each needs the token
-that the page carries.
+Owns the requests and their answers. As for Flower's own actions, they need authentication or Flower's setting that
+opens its API, and are refused in read-only mode. On top of Flower's checks of the origin, each needs the token of the
+page.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import Any, cast
 from flower.api import BaseApiHandler
 from tornado.web import HTTPError, RequestHandler, authenticated
 
-from tarsy_tasks.dashboard.reader import Dashboard
+from tarsy_tasks.dashboard.reader import DashboardReader
 
 __all__ = ["ACTIONS", "ServerAction"]
 
@@ -22,18 +22,18 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "reconnect": ("mcp_reconnect", "opened a new session"),
     "refresh": ("mcp_refresh", "listed the tools"),
 }
-"""By the word in the address: the workers' command, and what they have done afterwards."""
+"""By the word in the address: the control command, and the text for a worker that has done it."""
 _ANSWER_S = 3.0
 
 
 class ServerAction(BaseApiHandler):
-    """Asks all workers of a server to do something."""
+    """Sends a control command to all workers of a server."""
 
-    def initialize(self, dashboard: Dashboard) -> None:
-        self._dashboard = dashboard
+    def initialize(self, reader: DashboardReader) -> None:
+        self._reader = reader
 
     def check_xsrf_cookie(self) -> None:
-        """Flower leaves the token out where nobody signs in, and with basic authentication."""
+        """Also where Flower does not: without authentication and with basic authentication."""
         super().check_xsrf_cookie()
         RequestHandler.check_xsrf_cookie(self)
 
@@ -41,17 +41,17 @@ class ServerAction(BaseApiHandler):
     async def post(self, name: str, action: str) -> None:
         if self.application.options.read_only:
             raise HTTPError(403, "Read only mode is enabled")
-        look = await self._dashboard.look()
-        if look.snapshot is None or look.trouble:
-            raise HTTPError(503, "Redis cannot be read, so no worker can be asked")
-        server = look.snapshot.servers.get(name)
+        state = await self._reader.state()
+        if state.snapshot is None or state.outage:
+            raise HTTPError(503, "Redis cannot be read, so the workers are unknown")
+        server = state.snapshot.servers.get(name)
         if server is None:
-            raise HTTPError(404, f"There is no MCP server '{name}'")
+            raise HTTPError(404, f"Unknown MCP server '{name}'")
         workers = sorted(record.worker for record in server.records)
         if not workers:
             raise HTTPError(409, f"No worker serves '{name}'")
         command, done = ACTIONS[action]
-        logger.info("%s of MCP server %s was asked for", action, name)
+        logger.info("%s of MCP server %s requested", action, name)
         replies = await self.run_blocking(
             f"mcp.{action}",
             name,
@@ -63,21 +63,20 @@ class ServerAction(BaseApiHandler):
             timeout=_ANSWER_S,
             limit=len(workers),
         )
-        found = {worker: answer for reply in replies or () for worker, answer in reply.items()}
-        told = {worker: _tell(found.get(worker), done) for worker in workers}
-        is_done = all("error" not in (found.get(worker) or {"error": ""}) for worker in workers)
-        self.write({"done": is_done, "workers": told})
+        answers = {worker: answer for reply in replies or () for worker, answer in reply.items()}
+        is_done = all("error" not in (answers.get(worker) or {"error": ""}) for worker in workers)
+        self.write({"done": is_done, "workers": {worker: _describe(answers.get(worker), done) for worker in workers}})
 
 
-def _tell(answer: Any, done: str) -> str:
-    """A worker's answer as a sentence."""
+def _describe(answer: Any, done: str) -> str:
+    """A worker's answer as a phrase."""
     if not isinstance(answer, dict):
         return f"did not answer within {_ANSWER_S:g} s"
-    said = cast("dict[str, Any]", answer)
-    if not isinstance(said.get("ok"), dict):
-        return str(said.get("error"))
-    told = cast("dict[str, Any]", said["ok"])
-    if not told.get("done"):
-        return "is at it"
-    changes = [f"{len(told[what])} {what}" for what in ("added", "removed", "changed") if told.get(what)]
+    reply = cast("dict[str, Any]", answer)
+    if not isinstance(reply.get("ok"), dict):
+        return str(reply.get("error"))
+    result = cast("dict[str, Any]", reply["ok"])
+    if not result.get("done"):
+        return "in progress"
+    changes = [f"{len(result[what])} {what}" for what in ("added", "removed", "changed") if result.get(what)]
     return f"{done}: {', '.join(changes)}" if changes else done

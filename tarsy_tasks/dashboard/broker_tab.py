@@ -1,7 +1,7 @@
-"""Flower's own tab of queues, which goes by the scheme of the broker's address.
+"""Flower's Broker tab, which chooses its reader by the scheme of the broker's URL.
 
-Owns telling it the address as it is configured: Celery's connection says the name of our transport in place of
-`redis://`, and Flower knows no broker of that name. And which queues there are, where no worker has told yet.
+Owns giving it the configured URL, since Celery's connection has the name of our transport in place of `redis://`; and
+the names of the queues, since without workers Flower would read the default queue.
 """
 
 from flower.api.tasks import GetQueueLengths
@@ -24,7 +24,7 @@ class _RedisHandler(BaseHandler):
         )
 
     def get_active_queue_names(self) -> list[str]:
-        """Those of the workers that are known. Flower takes the default queue else, which it may not read."""
+        """The queues of the known workers. Flower falls back to the default queue, which it may not read."""
         workers = self.application.workers.values()
         return sorted({queue["name"] for worker in workers for queue in worker.get("active_queues", ())})
 
@@ -34,4 +34,4 @@ class BrokerPage(_RedisHandler, BrokerView):
 
 
 class QueueLengths(_RedisHandler, GetQueueLengths):
-    """The same for programs."""
+    """The same as JSON."""

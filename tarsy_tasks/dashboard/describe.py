@@ -1,12 +1,12 @@
-"""What the pages show, as JSON for programs.
+"""What the pages show, as JSON.
 
-Owns its shapes, which docs/dashboard.md explains. Times are in seconds since the epoch, durations in seconds.
+Owns its shapes, which docs/dashboard.md documents. Times are in seconds since the epoch, durations in seconds.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from tarsy_tasks.dashboard.reader import Call, ServerDetails
+from tarsy_tasks.dashboard.reader import CallDetails, ServerDetails
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.dashboard.tools import ToolView
 from tarsy_tasks.telemetry.audit import AuditEntry
@@ -22,7 +22,7 @@ def describe_servers(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def describe_server(snapshot: Snapshot, server: ServerSnapshot, details: ServerDetails) -> dict[str, Any]:
-    """One server, with its tools, workers and latest calls."""
+    """One server with its tools, workers and latest calls."""
     workers = [
         {**record.model_dump(mode="json", exclude={"v", "server"}), "in_flight": server.in_flight.get(record.worker, 0)}
         for record in server.records
@@ -38,12 +38,12 @@ def describe_server(snapshot: Snapshot, server: ServerSnapshot, details: ServerD
 
 
 def describe_calls(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:
-    """Entries of the audit."""
+    """Audit entries."""
     return [entry.model_dump(mode="json", exclude={"v"}) for entry in entries]
 
 
-def describe_call(call: Call) -> dict[str, Any]:
-    """One call, with what the agent got."""
+def describe_call(call: CallDetails) -> dict[str, Any]:
+    """One call with its result."""
     return {
         "task_id": call.task_id,
         "entry": call.entry.model_dump(mode="json", exclude={"v"}) if call.entry else None,

@@ -1,8 +1,7 @@
 """Makes the MCP pages a part of Flower.
 
-Owns what is changed in Flower for that, before it starts: addresses, templates, how its own list shows tool calls, and
-what it takes in of them.
-Flower has no interface for this, so only versions that were tried are accepted.
+Owns what is changed in Flower before it starts: addresses, templates, its own list of tasks and the events it stores.
+Flower has no interface for this, so only tested versions are accepted.
 """
 
 from importlib.metadata import version
@@ -15,9 +14,8 @@ from flower.options import options
 from tornado.web import StaticFileHandler, url
 
 from tarsy_tasks.dashboard.actions import ACTIONS, ServerAction
-from tarsy_tasks.dashboard.assets import STATIC_PATH
 from tarsy_tasks.dashboard.broker_tab import BrokerPage, QueueLengths
-from tarsy_tasks.dashboard.page_templates import PageTemplates
+from tarsy_tasks.dashboard.page_templates import STATIC_PATH, PageTemplates
 from tarsy_tasks.dashboard.pages import (
     CallData,
     CallPage,
@@ -28,26 +26,24 @@ from tarsy_tasks.dashboard.pages import (
     ServersData,
     ServersPage,
 )
-from tarsy_tasks.dashboard.reader import Dashboard
-from tarsy_tasks.dashboard.task_events import CallEvents
-from tarsy_tasks.dashboard.task_list import COLUMNS, CallsTable, format_task
+from tarsy_tasks.dashboard.reader import DashboardReader
+from tarsy_tasks.dashboard.task_list import COLUMNS, CallEvents, CallsTable, format_task
 from tarsy_tasks.errors import ConfigError
 
 __all__ = ["build_handlers", "check_version", "install"]
 
-_KNOWN = "2.2."
+_SUPPORTED = "2.2."
 
 
 def check_version(found: str) -> None:
-    """Return if this version of Flower was tried with the pages.
+    """Check that this version of Flower was tested with the pages.
 
     Raises:
         ConfigError: It was not.
     """
-    if not found.startswith(_KNOWN):
+    if not found.startswith(_SUPPORTED):
         raise ConfigError(
-            f"Flower {found} is not known to work with the MCP pages. Install the version that tarsy-tasks asks for: "
-            "pip install 'flower>=2.2,<2.3'"
+            f"Flower {found} is not supported. Install a supported version: pip install 'flower>=2.2,<2.3'"
         )
 
 
@@ -58,23 +54,23 @@ def install(app: Any) -> None:
         app: The Celery application that Flower shows.
 
     Raises:
-        ConfigError: This version of Flower is not known to work.
+        ConfigError: This version of Flower is not supported.
     """
     check_version(version("flower"))
     urls.settings["template_loader"] = PageTemplates(Path(urls.settings["template_path"]))
-    dashboard = Dashboard(app)
-    # Before Flower's own, of which the last one takes whatever is left.
-    urls.handlers[:0] = build_handlers(dashboard)
+    reader = DashboardReader(app)
+    # Before Flower's own handlers: the last of those takes all remaining addresses.
+    urls.handlers[:0] = build_handlers(reader)
     flower.app.Events = CallEvents
-    # Whoever sets these in flowerconfig.py, the environment or the command line has the last word.
+    # Only defaults: flowerconfig.py, the environment and the command line override them.
     options.format_task = format_task
     options.tasks_columns = COLUMNS
-    dashboard.warm_up()
+    reader.warm_up()
 
 
-def build_handlers(dashboard: Dashboard) -> list[Any]:
-    """What answers which address, for Tornado; without Flower's prefix."""
-    shared = {"dashboard": dashboard}
+def build_handlers(reader: DashboardReader) -> list[Any]:
+    """The handlers by address, for Tornado; without Flower's prefix."""
+    shared = {"reader": reader}
     server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
     return [
         url(r"/tasks/datatable", CallsTable),

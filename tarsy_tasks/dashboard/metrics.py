@@ -1,7 +1,7 @@
 """The metrics of all workers in Flower's `/metrics`.
 
-Owns the collector that reads them from Redis when Prometheus asks. Flower asks from its event loop, so a Redis that
-does not answer is given little time; that it did not, is a metric, too.
+Owns the collector that reads them from Redis when Prometheus asks. This blocks Flower's event loop, hence the short
+timeout; an outage of Redis is a metric too.
 """
 
 import logging
@@ -27,18 +27,17 @@ _REDIS_S = 2.0
 
 
 def serve_metrics(app: Any) -> None:
-    """Let Flower, which serves the default registry, show the metrics of an application's workers."""
+    """Add the metrics of an application's workers to the default registry, which Flower serves."""
     prometheus_client.REGISTRY.register(_FleetCollector(app))
 
 
 class _FleetCollector:
     def __init__(self, app: Any) -> None:
         self._app = app
-        patience = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
-        self._redis = app.backend._create_client(**{**app.backend.connparams, **patience})
+        self._redis = app.backend.build_client(_REDIS_S)
 
     def describe(self) -> list[Metric]:
-        """Nothing in advance: registering must not ask Redis."""
+        """Nothing: registering must not read Redis."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -56,7 +55,7 @@ class _FleetCollector:
         up.add_metric([], 1)
         yield up
         yield from build_metric_families(each for server in servers for each in metrics[server])
-        # One that was removed or renamed has numbers for weeks yet, but is no server that nobody checks.
+        # Metrics of a removed server stay for weeks; it must not look like one that no worker checks.
         yield from build_health_families(
             {server: found for server, found in health.items() if server in configured or found.checked_at is not None}
         )
@@ -65,4 +64,4 @@ class _FleetCollector:
         try:
             return list(self._app.mcp_config.enabled_servers)
         except ConfigError:
-            return []  # Flower needs no configuration: what workers have counted, it knows from Redis
+            return []  # Flower needs no configuration: the servers that have metrics are in Redis

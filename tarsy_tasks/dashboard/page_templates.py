@@ -1,10 +1,12 @@
-"""Where the templates of the pages come from: ours, and Flower's with the MCP pages linked in.
+"""The templates of the pages, and their script and style: ours, and Flower's templates with links to the MCP pages.
 
-Owns the places in Flower's templates where something is added as they are loaded; nothing of them is copied. A Flower
-whose templates lack such a place is not known to work.
+Owns the places where something is added to Flower's templates when they are loaded; none is copied. A version of Flower
+whose templates lack such a place is refused.
 """
 
+import hashlib
 import re
+from functools import cache
 from pathlib import Path
 
 from tornado.escape import to_unicode, xhtml_escape
@@ -13,10 +15,11 @@ from tornado.template import Loader, Template
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.telemetry.printable import make_visible
 
-__all__ = ["ADDITIONS", "PageTemplates", "escape_visibly"]
+__all__ = ["ADDITIONS", "STATIC_PATH", "PageTemplates", "asset_version", "escape_visibly"]
 
 _HARMLESS = re.compile(rb"[A-Za-z0-9_ .,:;/%+-]*")
 _OURS = Path(__file__).parent / "templates"
+STATIC_PATH = Path(__file__).parent / "static"
 
 ADDITIONS = {
     "navbar.html": (
@@ -36,17 +39,17 @@ ADDITIONS = {
 """,
     ),
 }
-"""By template: behind which text what is added."""
+"""By template: the text after which something is added, and the addition."""
 
 
 class PageTemplates(Loader):
     """Loads templates: those under `mcp/` are ours, all others Flower's.
 
     Args:
-        flower_path: Where Flower has its own.
+        flower_path: The directory of Flower's templates.
 
     Raises:
-        ConfigError: They are not what is known to work.
+        ConfigError: Flower's templates differ from those of the supported versions.
     """
 
     def __init__(self, flower_path: Path) -> None:
@@ -55,7 +58,7 @@ class PageTemplates(Loader):
             self.load(name)
 
     def resolve_path(self, name: str, parent_path: str | None = None) -> str:  # noqa: ARG002
-        """Names are whole: a template of ours extends Flower's `base.html`."""
+        """Names are complete paths: a template of ours extends Flower's `base.html`."""
         return name
 
     def _create_template(self, name: str) -> Template:
@@ -65,8 +68,8 @@ class PageTemplates(Loader):
             place, addition = ADDITIONS[name]
             if text.count(place) != 1:
                 raise ConfigError(
-                    f"this Flower is not known to work with the MCP pages: its template {name} is another one. "
-                    "Install the version that tarsy-tasks asks for: pip install 'flower>=2.2,<2.3'"
+                    f"this version of Flower is not supported: its template {name} is different. "
+                    "Install a supported version: pip install 'flower>=2.2,<2.3'"
                 )
             text = text.replace(place, place + addition)
         if name.startswith("mcp/"):
@@ -75,9 +78,13 @@ class PageTemplates(Loader):
 
 
 def escape_visibly(text: bytes) -> str | bytes:
-    """What every expression in a template of ours goes through, unless it is markup of ours: no markup of others, and
-    no character that hides what they say.
-    """
+    """The escaping of every expression in our templates, except our own markup: no markup, no hidden characters."""
     if _HARMLESS.fullmatch(text):
         return text  # most of them, at a third of the cost
     return xhtml_escape(make_visible(to_unicode(text), keep="\n\t\r"))
+
+
+@cache
+def asset_version(name: str) -> str:
+    """The digest of a static file: part of its address, so that browsers may cache it for ever."""
+    return hashlib.sha256((STATIC_PATH / name).read_bytes()).hexdigest()[:12]

@@ -1,9 +1,9 @@
 """The MCP pages of Flower, and each page's JSON.
 
-Owns what an address asks for and which template answers it. Who may look is Flower's decision: its handlers are the
-base of these. `?live` gives the part of a page that changes, which the page's script asks for again and again; with
-Tornado's ETag the answer is empty while nothing has changed. While Redis is away it is a notice only: the script leaves
-the rest of the page as it was.
+Owns the meaning of addresses and the template of each page. Flower decides who may see them: its handlers are the base
+of these. `?live` returns the part of a page that changes, which the page's script requests repeatedly; with Tornado's
+ETag the answer is empty while nothing has changed. During an outage of Redis it is only a notice: the script keeps the
+rest of the page.
 """
 
 from collections.abc import Generator
@@ -15,11 +15,10 @@ from flower.views import BaseHandler
 from redis.exceptions import RedisError
 from tornado.web import HTTPError, authenticated
 
-from tarsy_tasks.dashboard import plots, wording
-from tarsy_tasks.dashboard.assets import asset_version
+from tarsy_tasks.dashboard import formats, plots
 from tarsy_tasks.dashboard.describe import describe_call, describe_calls, describe_server, describe_servers
-from tarsy_tasks.dashboard.page_templates import escape_visibly
-from tarsy_tasks.dashboard.reader import Call, Dashboard, Look
+from tarsy_tasks.dashboard.page_templates import asset_version, escape_visibly
+from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader, FleetState
 from tarsy_tasks.dashboard.server_list import build_list
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.outcomes import Outcome
@@ -30,7 +29,7 @@ __all__ = ["CallData", "CallPage", "CallsData", "CallsPage", "ServerData", "Serv
 
 _CALLS = 50
 _TEXTS = ("server", "tool", "agent_id", "run_id", "call_id")
-"""What calls may be chosen by, beside their outcome."""
+"""The fields by which calls can be filtered, besides their outcome."""
 _SHOWN_CHARS = 50_000
 _FAR_S = 10**11
 _POLICY = "; ".join(
@@ -48,34 +47,34 @@ _POLICY = "; ".join(
 
 
 class _Page(BaseHandler):
-    """A page, and its script, style and data come from Flower's own address only."""
+    """A page whose script, style and data come from Flower's own address only."""
 
-    def initialize(self, dashboard: Dashboard) -> None:
-        self.dashboard = dashboard
+    def initialize(self, reader: DashboardReader) -> None:
+        self.reader = reader
 
     def set_default_headers(self) -> None:
         super().set_default_headers()
         self.set_header("Content-Security-Policy", _POLICY)
         self.set_header("Referrer-Policy", "same-origin")
-        # What tools answered stays out of caches; the page's script keeps the ETag itself.
+        # Results of tools must not be cached; the page's script keeps the ETag itself.
         self.set_header("Cache-Control", "no-store")
 
-    def show(self, page: str, look: Look, **values: Any) -> None:
-        """Answer with a page, or with `?live` the part of it that changes."""
+    def show(self, page: str, state: FleetState, **values: Any) -> None:
+        """Answer with a page, or for `?live` with the part of it that changes."""
         template = f"{page}.html"
         if self.get_query_argument("live", None) is not None:
-            template = "trouble.html" if look.trouble else f"{page}_live.html"
-        self.set_header("Look-Again", f"{self.dashboard.interval_s(page):.1f}")
-        with self.dashboard.costing(f"{page} shown"):
+            template = "outage.html" if state.outage else f"{page}_live.html"
+        self.set_header("Refresh-After", f"{self.reader.interval_s(page):.1f}")
+        with self.reader.measuring_cost(f"{page} shown"):
             self.render(
                 f"mcp/{template}",
                 view=page,
-                look=look,
+                state=state,
                 may_act=self._may_act,
                 escape_visibly=escape_visibly,
                 asset=self._asset,
                 call_path=self._call_path,
-                say=wording,
+                formats=formats,
                 plots=plots,
                 statuses=HealthStatus,
                 outcomes=Outcome,
@@ -93,63 +92,63 @@ class _Page(BaseHandler):
         """The server of an address.
 
         Raises:
-            HTTPError: There is none of that name.
+            HTTPError: Unknown server.
         """
         server = snapshot.servers.get(name)
         if server is None:
-            raise HTTPError(404, f"There is no MCP server '{name}'.")
+            raise HTTPError(404, f"Unknown MCP server '{name}'.")
         return server
 
     @property
     def _may_act(self) -> bool:
-        """Whether whoever looks may also ask workers for something."""
+        """Whether the page shows buttons."""
         options = self.application.options
         is_open = bool(options.basic_auth or options.auth) or bool(self.unauthenticated_api)
         return is_open and not options.read_only
 
     def read_filter(self) -> AuditFilter:
-        """Which calls an address asks for.
+        """The filter for calls in an address.
 
         Raises:
-            HTTPError: It says something that means nothing.
+            HTTPError: A value is not valid.
         """
         words: dict[str, Any] = {name: word for name in _TEXTS if (word := self.get_query_argument(name, ""))}
         try:
             outcomes = frozenset(Outcome(word) for word in self.get_query_arguments("outcome") if word)
         except ValueError:
-            raise HTTPError(400, f"outcome is one of {', '.join(Outcome)}") from None
+            raise HTTPError(400, f"outcome is not valid; use one of {', '.join(Outcome)}") from None
         return AuditFilter.model_validate(words | ({"outcomes": outcomes} if outcomes else {}))
 
-    def tell_trouble(self, look: Look, error: RedisError) -> Look:
-        """What can be shown, if this could not be read."""
-        return Look(look.snapshot, self.dashboard.describe_trouble(error))
+    def with_outage(self, state: FleetState, error: RedisError) -> FleetState:
+        """The state with an outage, after this error."""
+        return FleetState(state.snapshot, self.reader.describe_error(error))
 
     async def read_calls(self, wanted: AuditFilter) -> AuditPage:
-        """The page of calls that an address asks for.
+        """The calls that an address asks for.
 
         Raises:
-            HTTPError: It says something that means nothing.
+            HTTPError: A value is not valid.
             RedisError: Redis could not be reached.
         """
         try:
-            return await self.dashboard.calls(wanted, _CALLS, self.get_query_argument("after", None) or None)
+            return await self.reader.calls(wanted, _CALLS, self.get_query_argument("after", None) or None)
         except ValueError:
-            raise HTTPError(400, "after is the place where another page of calls ends") from None
+            raise HTTPError(400, "after is not valid; use the value `after` of another page of calls") from None
 
-    async def read_call(self, call_id: str) -> Call:
-        """The call that an address names. Raises as `read_calls`."""
+    async def read_call(self, call_id: str) -> CallDetails:
+        """The call of an address. Raises as `read_calls`."""
         places: list[int | None] = []
         for name, unit in (("at", "milliseconds"), ("near", "seconds")):
             word = self.get_query_argument(name, "")
             if word and not (word.isdecimal() and word.isascii() and len(word) < 15):
-                raise HTTPError(400, f"{name} is a number of {unit} since the epoch")
+                raise HTTPError(400, f"{name} is not valid; use {unit} since the epoch")
             places.append(int(word) if word else None)
         written_ms, near = places
-        return await self.dashboard.call(call_id, written_ms, min(near, _FAR_S) if near is not None else None)
+        return await self.reader.call(call_id, written_ms, min(near, _FAR_S) if near is not None else None)
 
 
 class _Data(_Page):
-    """JSON, also for what goes wrong."""
+    """JSON, also for errors."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None))[1]
@@ -158,24 +157,24 @@ class _Data(_Page):
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')
         self.finish({"error": message})
 
-    async def look(self) -> Snapshot:
-        """All servers, as of about now.
+    async def state(self) -> Snapshot:
+        """All servers.
 
         Raises:
             HTTPError: Redis cannot be read.
         """
-        look = await self.dashboard.look()
-        if look.snapshot is None or look.trouble:
-            raise HTTPError(503, "Redis cannot be read: %s", look.trouble)
-        return look.snapshot
+        state = await self.reader.state()
+        if state.snapshot is None or state.outage:
+            raise HTTPError(503, "Redis cannot be read: %s", state.outage)
+        return state.snapshot
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Raises HTTPError, if Redis could not be reached meanwhile."""
+        """Turns errors of Redis into HTTPError."""
         try:
             yield
         except RedisError as error:
-            raise HTTPError(503, "Redis cannot be read: %s", self.dashboard.describe_trouble(error)) from error
+            raise HTTPError(503, "Redis cannot be read: %s", self.reader.describe_error(error)) from error
 
 
 class ServersPage(_Page):
@@ -183,9 +182,9 @@ class ServersPage(_Page):
 
     @authenticated
     async def get(self) -> None:
-        look = await self.dashboard.look()
+        state = await self.reader.state()
         order, status = self.get_query_argument("order", ""), self.get_query_argument("status", "")
-        self.show("servers", look, listed=build_list(look.snapshot, order, status))
+        self.show("servers", state, listed=build_list(state.snapshot, order, status))
 
 
 class ServersData(_Data):
@@ -193,7 +192,7 @@ class ServersData(_Data):
 
     @authenticated
     async def get(self) -> None:
-        self.write(describe_servers(await self.look()))
+        self.write(describe_servers(await self.state()))
 
 
 class ServerPage(_Page):
@@ -201,18 +200,18 @@ class ServerPage(_Page):
 
     @authenticated
     async def get(self, name: str) -> None:
-        look = await self.dashboard.look()
-        if look.snapshot is None:
-            self.show("server", look, name=name, server=None)
+        state = await self.reader.state()
+        if state.snapshot is None:
+            self.show("server", state, name=name, server=None)
             return
-        server = self.find(look.snapshot, name)
+        server = self.find(state.snapshot, name)
         details = None
-        if not look.trouble:
+        if not state.outage:
             try:
-                details = await self.dashboard.server(server)
+                details = await self.reader.server(server)
             except RedisError as error:
-                look = self.tell_trouble(look, error)
-        self.show("server", look, name=name, server=server, details=details or self.dashboard.known_details(server))
+                state = self.with_outage(state, error)
+        self.show("server", state, name=name, server=server, details=details or self.reader.known_details(server))
 
 
 class ServerData(_Data):
@@ -220,10 +219,10 @@ class ServerData(_Data):
 
     @authenticated
     async def get(self, name: str) -> None:
-        snapshot = await self.look()
+        snapshot = await self.state()
         server = self.find(snapshot, name)
         with self.reading():
-            self.write(describe_server(snapshot, server, await self.dashboard.server(server)))
+            self.write(describe_server(snapshot, server, await self.reader.server(server)))
 
 
 class CallsPage(_Page):
@@ -231,24 +230,24 @@ class CallsPage(_Page):
 
     @authenticated
     async def get(self) -> None:
-        look, found = await self.dashboard.look(), None
+        state, found = await self.reader.state(), None
         wanted = self.read_filter()
-        if not look.trouble:
+        if not state.outage:
             try:
                 found = await self.read_calls(wanted)
             except RedisError as error:
-                look = self.tell_trouble(look, error)
+                state = self.with_outage(state, error)
         self.show(
             "calls",
-            look,
+            state,
             found=found,
             wanted=wanted,
-            is_choice=wanted != AuditFilter(),
+            is_filtered=wanted != AuditFilter(),
             older=self._older(found.cursor if found else None),
         )
 
     def _older(self, cursor: str | None) -> str:
-        """The address of the next page, or nothing."""
+        """The address of the next page, or an empty text."""
         if cursor is None:
             return ""
         words = [(name, word) for name in (*_TEXTS, "outcome") for word in self.get_query_arguments(name) if word]
@@ -261,7 +260,7 @@ class CallsData(_Data):
     @authenticated
     async def get(self) -> None:
         wanted = self.read_filter()
-        await self.look()
+        await self.state()
         with self.reading():
             found = await self.read_calls(wanted)
         self.write({"calls": describe_calls(found.entries), "after": found.cursor})
@@ -272,14 +271,14 @@ class CallPage(_Page):
 
     @authenticated
     async def get(self, call_id: str) -> None:
-        look, call = await self.dashboard.look(), Call(call_id, None, None)
-        if not look.trouble:
+        state, call = await self.reader.state(), CallDetails(call_id, None, None)
+        if not state.outage:
             try:
                 call = await self.read_call(call_id)
             except RedisError as error:
-                look = self.tell_trouble(look, error)
-        seen = self.application.events.state.tasks.get(call.task_id)
-        self.show("call", look, call=call, seen=seen, shown_chars=_SHOWN_CHARS)
+                state = self.with_outage(state, error)
+        flower_task = self.application.events.state.tasks.get(call.task_id)
+        self.show("call", state, call=call, flower_task=flower_task, shown_chars=_SHOWN_CHARS)
 
 
 class CallData(_Data):
@@ -287,9 +286,9 @@ class CallData(_Data):
 
     @authenticated
     async def get(self, call_id: str) -> None:
-        await self.look()
+        await self.state()
         with self.reading():
             call = await self.read_call(call_id)
         if call.entry is None and call.result is None and not call.failure:
-            raise HTTPError(404, "Nothing is known of this call: it has not ended, or it ended long ago.")
+            raise HTTPError(404, "Unknown call: it has not ended yet, or its audit entry and result have expired.")
         self.write(describe_call(call))

@@ -1,7 +1,7 @@
 """The plots of the pages, as inline SVG.
 
-Owns their shapes. Everything in them is a number or a word of ours, never what a server or a model said, so they need
-no escaping. Colours and sizes are the style sheet's: each part has a class.
+Owns their shapes. They contain only numbers and our own words, never texts of servers or models, so they need no
+escaping. Colours and sizes are in the style sheet: each part has a class.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from tarsy_tasks.dashboard.wording import about, clock, count, duration
+from tarsy_tasks.dashboard.formats import count, duration, estimate, utc_time
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import Step, StepName
 from tarsy_tasks.telemetry.health_records import HealthStatus
@@ -17,7 +17,7 @@ from tarsy_tasks.telemetry.history import Minute
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution
 
 __all__ = [
-    "DOING",
+    "PHASES",
     "call_bars",
     "call_scale",
     "duration_bars",
@@ -50,14 +50,14 @@ def _uptime_strip(at: int, statuses: tuple[HealthStatus, ...]) -> str:
         if position + 1 < len(statuses) and statuses[position + 1] is status:
             continue
         length = position + 1 - begin
-        title = f"{status} from {clock(at + 60 * begin)[11:16]} to {clock(at + 60 * (position + 1))[11:16]} UTC"
+        title = f"{status} from {utc_time(at + 60 * begin)[11:16]} to {utc_time(at + 60 * (position + 1))[11:16]} UTC"
         parts.append(f'<rect class="{status}" x="{begin}" width="{length}" height="1"><title>{title}</title></rect>')
         begin = position + 1
     return _svg("mcp-strip", len(statuses), 1, f"Last hour: {label}", parts)
 
 
 def sparkline(minutes: Sequence[Minute]) -> str:
-    """How long calls took: a line for the median, an area up to the 95th percentile."""
+    """Durations of calls: a line for the median, an area up to the 95th percentile."""
     return _sparkline(tuple((minute.p50_s, minute.p95_s) for minute in minutes))
 
 
@@ -67,16 +67,16 @@ def _sparkline(quantiles: tuple[tuple[float | None, float | None], ...]) -> str:
     if not highest:
         return ""
     parts = _quantile_lines(quantiles, highest)
-    return _svg("mcp-spark", len(quantiles), _HEIGHT, f"Durations of the last hour, up to {about(highest)}", parts)
+    return _svg("mcp-spark", len(quantiles), _HEIGHT, f"Durations of the last hour, up to {estimate(highest)}", parts)
 
 
 def latency_scale(minutes: Sequence[Minute]) -> float:
-    """The time at the upper edge of `latency_lines`, in seconds; 0 when there was no call."""
-    return _nice(max((minute.p95_s for minute in minutes if minute.p95_s is not None), default=0.0))
+    """The duration at the upper edge of `latency_lines`, in seconds; 0 without calls."""
+    return _round_up(max((minute.p95_s for minute in minutes if minute.p95_s is not None), default=0.0))
 
 
 def latency_lines(minutes: Sequence[Minute]) -> str:
-    """The same as `sparkline`, large, with lines to read it by."""
+    """The same as `sparkline`, large and with grid lines."""
     highest = latency_scale(minutes)
     if not highest:
         return ""
@@ -85,22 +85,22 @@ def latency_lines(minutes: Sequence[Minute]) -> str:
     for position, minute in enumerate(minutes):
         if minute.p95_s is not None:
             title = (
-                f"{clock(minute.at)[11:16]} UTC: p50 {about(minute.p50_s)}, p95 {about(minute.p95_s)}, "
+                f"{utc_time(minute.at)[11:16]} UTC: p50 {estimate(minute.p50_s)}, p95 {estimate(minute.p95_s)}, "
                 f"{count(minute.duration.count)} calls"
             )
             parts.append(
                 f'<rect class="hover" x="{position}" width="1" height="{_HEIGHT}"><title>{title}</title></rect>'
             )
-    return _svg("mcp-chart", len(minutes), _HEIGHT, f"p50 and p95 of each minute, up to {about(highest)}", parts)
+    return _svg("mcp-chart", len(minutes), _HEIGHT, f"p50 and p95 of each minute, up to {estimate(highest)}", parts)
 
 
 def call_scale(minutes: Sequence[Minute]) -> int:
-    """The number at the upper edge of `call_bars`; 0 when there was no call."""
-    return math.ceil(_nice(max(minute.call_count for minute in minutes)))
+    """The number at the upper edge of `call_bars`; 0 without calls."""
+    return math.ceil(_round_up(max(minute.call_count for minute in minutes)))
 
 
 def call_bars(minutes: Sequence[Minute]) -> str:
-    """A bar for each minute: calls that went well, that failed, and that were rejected or cancelled."""
+    """A bar for each minute: calls that succeeded, that failed, and that were rejected or cancelled."""
     highest = call_scale(minutes)
     if not highest:
         return ""
@@ -110,7 +110,7 @@ def call_bars(minutes: Sequence[Minute]) -> str:
             continue
         good = sum(minute.calls.get(outcome, 0) for outcome in _GOOD)
         neutral = sum(minute.calls.get(outcome, 0) for outcome in _NEUTRAL)
-        title = f"{clock(minute.at)[11:16]} UTC: " + ", ".join(
+        title = f"{utc_time(minute.at)[11:16]} UTC: " + ", ".join(
             f"{count(number)} {outcome}" for outcome, number in minute.calls.items()
         )
         top = float(_HEIGHT)
@@ -128,7 +128,7 @@ def call_bars(minutes: Sequence[Minute]) -> str:
 
 
 def outcome_bar(calls: Mapping[Outcome, int]) -> str:
-    """One bar: which share of the calls ended how."""
+    """One bar: the share of each outcome."""
     return _outcome_bar(tuple(sorted(calls.items(), key=lambda each: list(Outcome).index(each[0]))))
 
 
@@ -162,7 +162,7 @@ def _duration_bars(counts: tuple[int, ...]) -> str:
         return ""
     parts: list[str] = []
     for position, number in enumerate(counts):
-        # A few that are slow must be seen beside thousands that are not.
+        # A few slow calls must be visible next to thousands of fast ones.
         height = _HEIGHT * (0.08 + 0.92 * math.sqrt(number / highest)) if number else 0
         bound = BUCKETS_S[position]
         what = (
@@ -174,13 +174,11 @@ def _duration_bars(counts: tuple[int, ...]) -> str:
             f"<title>{what}: {count(number)} calls</title></g>"
         )
     used = [bound for bound, number in zip(BUCKETS_S, counts, strict=True) if number]
-    return _svg(
-        "mcp-histogram", len(counts), _HEIGHT, f"Durations, most of them listed up to {duration(used[-1])}", parts
-    )
+    return _svg("mcp-histogram", len(counts), _HEIGHT, f"Durations, the longest up to {duration(used[-1])}", parts)
 
 
 def timeline(steps: Sequence[Step]) -> str:
-    """A call's way in time: what it waited for from each step to the next."""
+    """The timeline of a call: a bar from each step to the next."""
     if len(steps) < 2:
         return ""
     begin, end = steps[0].at, steps[-1].at
@@ -188,20 +186,20 @@ def timeline(steps: Sequence[Step]) -> str:
     parts: list[str] = []
     for step, following in pairwise(steps):
         x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
-        title = f"{DOING[step.name]}: {duration(following.at - step.at)}"
+        title = f"{PHASES[step.name]}: {duration(following.at - step.at)}"
         place = f'x="{x:.5g}" width="{max(width, 2):.5g}"'
         parts.append(f'<rect class="{step.name}" {place} height="1"><title>{title}</title></rect>')
     return _svg("mcp-timeline", 1000, 1, f"From {steps[0].name} to {steps[-1].name}: {duration(whole)}", parts)
 
 
-DOING = {
+PHASES = {
     StepName.QUEUED: "waited in the queue",
-    StepName.PICKED_UP: "was made ready",
-    StepName.SENT: "was with the MCP server",
+    StepName.PICKED_UP: "prepared",
+    StepName.SENT: "processed by the MCP server",
     StepName.RECOVERED: "waited to be sent again",
-    StepName.ANSWERED: "was over",
+    StepName.ANSWERED: "ended",
 }
-"""By the step at which it begins: what happens to a call up to the next one."""
+"""By step: what happens to a call from it to the next step."""
 
 
 def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], highest: float) -> list[str]:
@@ -213,7 +211,7 @@ def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], high
     for begin, end in _runs([p50 is not None for p50, _ in quantiles]):
         known = [(position + 0.5, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in enumerate(quantiles)][begin:end]
         if len(known) == 1:
-            # A minute by itself is as wide as a minute.
+            # A single minute gets the width of a minute.
             ((_, p50, p95),) = known
             known = [(begin + 0.1, p50, p95), (begin + 0.9, p50, p95)]
         upper = "L".join(f"{x:g} {y(p95)}" for x, _, p95 in known)
@@ -223,7 +221,7 @@ def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], high
 
 
 def _runs(wanted: Iterable[bool]) -> list[tuple[int, int]]:
-    """Where what is wanted begins and ends, one pair for each stretch of it."""
+    """Begin and end of each run of true values."""
     runs: list[tuple[int, int]] = []
     for position, is_wanted in enumerate(wanted):
         if not is_wanted:
@@ -240,8 +238,8 @@ def _grid(width: int) -> list[str]:
     return [f'<path class="grid" d="{lines}"/>']
 
 
-def _nice(number: float) -> float:
-    """The next number that reads well and has a half that does, too."""
+def _round_up(number: float) -> float:
+    """The next larger round number, with a round half."""
     if not number > 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(number))

@@ -1,7 +1,7 @@
-"""What the pages are made of, read from Redis while Tornado's loop goes on.
+"""Reads what the pages show from Redis, in threads, so that Tornado's loop is not blocked.
 
-Owns the threads and connections that read, and the latest snapshot of all servers, which everybody who looks shares.
-When Redis is gone, the pages keep what was last known and say so; the next look tries again, in a thread of its own.
+Owns the threads and connections, and the latest snapshot of all servers, which all requests share. During an outage of
+Redis the pages keep the last snapshot and say so; each later request tries again, in a thread.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, AuditPage, Step, read_audit
 from tarsy_tasks.telemetry.metrics import ToolMetrics, is_known, read_metrics
 
-__all__ = ["Call", "Dashboard", "Look", "ServerDetails"]
+__all__ = ["CallDetails", "DashboardReader", "FleetState", "ServerDetails"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,47 +36,47 @@ T = TypeVar("T")
 
 _FRESH_S = 1.0
 _SHORTEST_S = 5.0
-"""Workers write what they counted every 5 s."""
+"""Workers write their metrics every 5 s."""
 _LONGEST_S = 60.0
 _SHARE = 0.005
-_LOOK = "look"
+_SNAPSHOT = "snapshot"
 _COSTS = 6
 _REDIS_S = 2.0
 _THREADS = 4
 _LATEST_CALLS = 10
 _SCAN_LIMIT = 2000
-"""So many entries of the audit are looked at for one page of older calls."""
+"""Audit entries that are searched for one page of older calls."""
 _LONG_SCAN_LIMIT = 20_000
-"""So many once, behind those in memory."""
+"""Audit entries that are searched once, after those in memory."""
 _PLACES = 1000
 _FAILURE_CHARS = 1000
-_BACK_AT_ONCE_S = 0.3
-"""A Redis that is back answers a look within this time; one that is away holds nobody up for longer."""
+_OUTAGE_WAIT_S = 0.3
+"""How long a request waits for Redis during an outage; a Redis that is back answers sooner."""
 _NEAR_S = 600.0
-"""Clocks of workers may be minutes apart from that of Redis."""
+"""Workers' clocks may differ from that of Redis by minutes."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What can be shown now.
+class FleetState:
+    """What the pages can show now.
 
     Attributes:
-        snapshot: The latest one; None when there never was one.
-        trouble: Why there is none that is newer; empty when it is fresh.
+        snapshot: The latest one; None before the first.
+        outage: Why no newer one could be read; empty when it is fresh.
     """
 
     snapshot: Snapshot | None
-    trouble: str = ""
+    outage: str = ""
 
 
 @dataclass(frozen=True)
-class Call:
+class CallDetails:
     """One call.
 
     Attributes:
-        entry: Its entry in the audit; None when that has passed out of it, or the call has not ended yet.
-        result: What the agent got; None when it is not there any more, or never was.
-        failure: What Celery stored in place of a result, masked; empty when there is none.
+        entry: Its audit entry; None if that has expired or the call has not ended yet.
+        result: The agent's result; None if it has expired or never existed.
+        failure: What Celery stored in place of a result, masked; empty without one.
     """
 
     task_id: str
@@ -86,8 +86,8 @@ class Call:
 
     @property
     def steps(self) -> list[Step]:
-        """Its way in time. Who sent it and who took it up know the time of Redis to some milliseconds only: no step is
-        later than the one that follows.
+        """The steps in order of time. Agent and worker know the time of Redis only to some milliseconds, so a step that
+        is later than the next one is moved to it.
         """
         steps: list[Step] = []
         for step in reversed(self.entry.steps if self.entry else ()):
@@ -97,22 +97,22 @@ class Call:
 
 @dataclass(frozen=True)
 class ServerDetails:
-    """What the page of one server shows beside what all of them show.
+    """What only the page of one server shows.
 
     Attributes:
-        calls: The latest; None when they could not be read.
-        has_numbers: Whether the tools have theirs; else those could not be read.
-        problems: What was found in Redis and could not be read, a phrase each.
+        calls: The latest; None if they could not be read.
+        has_metrics: Whether the metrics of the tools could be read.
+        problems: What could not be read, a phrase each.
     """
 
     tools: list[ToolView]
     calls: AuditPage | None
-    has_numbers: bool = True
+    has_metrics: bool = True
     problems: tuple[str, ...] = ()
 
 
-class Dashboard:
-    """The readers of one Flower process. Its methods are for Tornado's loop.
+class DashboardReader:
+    """The reader of one Flower process. Its methods are for Tornado's loop.
 
     Args:
         app: The Celery application.
@@ -120,47 +120,47 @@ class Dashboard:
 
     def __init__(self, app: Any) -> None:
         self._redis, self._broker = _build_clients(app)
-        self._reader = SnapshotReader(app, self._redis, self._broker)
-        self._recent = RecentCalls(self._broker)
-        self._looker = ThreadPoolExecutor(1, thread_name_prefix="mcp-look")
+        self._snapshots = SnapshotReader(app, self._redis, self._broker)
+        self._recent_calls = RecentCalls(self._broker)
+        self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-snapshot")
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mcp-pages")
-        self._look = Look(None)
-        self._looked_at = float("-inf")
-        self._looking: asyncio.Future[None] | None = None
+        self._state = FleetState(None)
+        self._read_at = float("-inf")
+        self._reading: asyncio.Future[None] | None = None
         self._costs_s = defaultdict[str, deque[float]](lambda: deque(maxlen=_COSTS))
-        self._details: dict[str, ServerDetails] = {}
+        self._server_details: dict[str, ServerDetails] = {}
         self._places_ms: dict[str, int] = {}
         self._masker = build_masker()
 
     def warm_up(self) -> None:
-        """Begin to read what the first look would have to wait for. Flower need not be running yet."""
+        """Start to read what the first request would have to wait for. Flower need not run yet."""
 
         def read() -> None:
-            with suppress(RedisError, OSError):  # the first look says so
-                self._reader.read()
-                if not self._reader.is_complete:
-                    self._looker.submit(read)
+            with suppress(RedisError, OSError):  # the first request reports it
+                self._snapshots.read()
+                if not self._snapshots.is_complete:
+                    self._snapshot_thread.submit(read)
 
-        self._looker.submit(read)
+        self._snapshot_thread.submit(read)
 
-    async def look(self) -> Look:
-        """All servers, as of about now. While Redis is away nobody waits for it."""
-        if time.monotonic() - self._looked_at > _FRESH_S:
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.ensure_future(self._refresh())
-            done, _ = await asyncio.wait([self._looking], timeout=_BACK_AT_ONCE_S if self._look.trouble else None)
+    async def state(self) -> FleetState:
+        """The state at most a second ago. During an outage no request waits for Redis."""
+        if time.monotonic() - self._read_at > _FRESH_S:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.ensure_future(self._refresh())
+            done, _ = await asyncio.wait([self._reading], timeout=_OUTAGE_WAIT_S if self._state.outage else None)
             for each in done:
                 each.result()
-        return self._look
+        return self._state
 
     def interval_s(self, page: str) -> float:
-        """So often may a page be kept current that it takes half a percent of a core, whatever it costs."""
-        cost_s = sum(map(self._cost_s, (_LOOK, f"{page} read", f"{page} shown")))
+        """How often a page may be refreshed so that this takes half a percent of a core."""
+        cost_s = sum(map(self._cost_s, (_SNAPSHOT, f"{page} read", f"{page} shown")))
         return min(max(cost_s / _SHARE, _SHORTEST_S), _LONGEST_S)
 
     @contextmanager
-    def costing(self, what: str) -> Generator[None]:
-        """Note what something costs that is done without waiting for others."""
+    def measuring_cost(self, what: str) -> Generator[None]:
+        """Record the CPU time of a piece of work of this thread."""
         started = time.thread_time()
         try:
             yield
@@ -168,22 +168,22 @@ class Dashboard:
             self._costs_s[what].append(time.thread_time() - started)
 
     def _cost_s(self, what: str) -> float:
-        """On average of late. The first time reads more than all that follow, and does not count."""
+        """The recent average. The first time does not count: it reads more than all later ones."""
         costs_s = [*self._costs_s[what]][1:]
         return sum(costs_s) / len(costs_s) if costs_s else 0.0
 
     async def _refresh(self) -> None:
         try:
-            self._look = Look(await self._run(_LOOK, self._reader.read, self._looker))
+            self._state = FleetState(await self._run(_SNAPSHOT, self._snapshots.read, self._snapshot_thread))
         except (RedisError, OSError) as error:
-            trouble = self.describe_trouble(error)
-            if not self._look.trouble:
-                logger.warning("the MCP pages cannot read Redis: %s", trouble)
-            self._look = Look(self._look.snapshot, trouble)
-        self._looked_at = time.monotonic()
+            outage = self.describe_error(error)
+            if not self._state.outage:
+                logger.warning("the MCP pages cannot read Redis and show the last known state: %s", outage)
+            self._state = FleetState(self._state.snapshot, outage)
+        self._read_at = time.monotonic()
 
-    def describe_trouble(self, error: Exception) -> str:
-        """Why Redis could not be read, in a few words."""
+    def describe_error(self, error: Exception) -> str:
+        """The error of Redis, masked."""
         return self._masker.mask(str(error)) or type(error).__name__
 
     async def server(self, server: ServerSnapshot) -> ServerDetails:
@@ -199,27 +199,29 @@ class Dashboard:
             calls = self._attempt(
                 problems,
                 "its latest calls",
-                lambda: self._recent.find_further(AuditFilter(server=server.name), _LATEST_CALLS, _LONG_SCAN_LIMIT),
+                lambda: self._recent_calls.find_further(
+                    AuditFilter(server=server.name), _LATEST_CALLS, _LONG_SCAN_LIMIT
+                ),
             )
             numbers = metrics[server.name] if metrics else []
             problems += _find_problems(self._redis.type(keys.metrics_key(server.name)), numbers)
             tools = build_tools(server.name, server.listed, numbers, self._masker)
             return ServerDetails(tools, calls, metrics is not None, tuple(problems))
 
-        self._details[server.name] = await self._run("server read", read)
-        return self._details[server.name]
+        self._server_details[server.name] = await self._run("server read", read)
+        return self._server_details[server.name]
 
     def known_details(self, server: ServerSnapshot) -> ServerDetails:
-        """The same as it was last known, without Redis."""
+        """The same as last read, without Redis."""
         tools = build_tools(server.name, server.listed, (), self._masker)
-        return self._details.get(server.name, ServerDetails(tools, None, has_numbers=False))
+        return self._server_details.get(server.name, ServerDetails(tools, None, has_metrics=False))
 
     def _attempt(self, problems: list[str], what: str, read: Callable[[], T]) -> T | None:
-        """What is read; None, and a problem, where Redis refuses, as with a key of another type."""
+        """What is read; None and a problem if Redis refuses, as for a key of another type."""
         try:
             return read()
         except ResponseError as error:
-            problems.append(f"{what} cannot be read: {self.describe_trouble(error)}")
+            problems.append(f"{what} cannot be read: {self.describe_error(error)}")
             return None
 
     async def calls(self, wanted: AuditFilter, limit: int, after: str | None = None) -> AuditPage:
@@ -227,23 +229,23 @@ class Dashboard:
 
         Raises:
             RedisError: Redis could not be reached.
-            ValueError: `after` is no place in the audit.
+            ValueError: `after` is not a cursor of the audit.
         """
 
         def read() -> AuditPage:
             if after is None:
-                return self._recent.find_further(wanted, limit, _LONG_SCAN_LIMIT)
+                return self._recent_calls.find_further(wanted, limit, _LONG_SCAN_LIMIT)
             return read_audit(self._broker, wanted, limit=limit, after=after, scan_limit=_SCAN_LIMIT)
 
         return await self._run("calls read", read)
 
-    async def call(self, call_id: str, written_ms: int | None = None, near: float | None = None) -> Call:
-        """What is known of one call.
+    async def call(self, call_id: str, written_ms: int | None = None, near: float | None = None) -> CallDetails:
+        """Audit entry and result of one call.
 
         Args:
-            call_id: Id of its task; or of its entry in the audit, for a call that never became a task.
-            written_ms: When its entry was written, where that is known: it is found sooner.
-            near: About when, in seconds since the epoch; the same.
+            call_id: Task id, or the id of the audit entry for a call that never became a task.
+            written_ms: When its entry was written, if known: it is found sooner.
+            near: About when it was written, in seconds since the epoch: the same.
 
         Raises:
             RedisError: Redis could not be reached.
@@ -251,14 +253,14 @@ class Dashboard:
 
         place_ms = self._places_ms.get(call_id) if written_ms is None else written_ms
 
-        def read() -> Call:
+        def read() -> CallDetails:
             entry = self._find_entry(call_id, place_ms, near)
             task_id = entry.task_id if entry else call_id
             return self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
 
         call = await self._run("call read", read)
         if call.entry is not None:
-            # An entry never changes: whoever looks again shall not search for it again.
+            # An entry never changes its place: it is searched for only once.
             self._places_ms[call_id] = int(call.entry.id.partition("-")[0])
             while len(self._places_ms) > _PLACES:
                 del self._places_ms[next(iter(self._places_ms))]
@@ -266,60 +268,60 @@ class Dashboard:
 
     def _find_entry(self, call_id: str, written_ms: int | None, near: float | None) -> AuditEntry | None:
         if written_ms is not None:
-            at = (written_ms + 0.5) / 1000  # so that no rounding makes it the millisecond before
+            at = (written_ms + 0.5) / 1000  # rounding must not make it the millisecond before
             entries = read_audit(self._broker, AuditFilter(since=at, until=at), limit=_SCAN_LIMIT).entries
             return next((entry for entry in entries if call_id in (entry.task_id, entry.id)), None)
         wanted = AuditFilter(task_id=call_id)
         if near is None:
-            found = self._recent.find_further(wanted, 1, _LONG_SCAN_LIMIT).entries
-        elif not (found := self._recent.find(wanted, 1).entries):
+            found = self._recent_calls.find_further(wanted, 1, _LONG_SCAN_LIMIT).entries
+        elif not (found := self._recent_calls.find(wanted, 1).entries):
             wanted = AuditFilter(task_id=call_id, since=max(0.0, near - _NEAR_S), until=near + _NEAR_S)
             found = read_audit(self._broker, wanted, limit=1, scan_limit=_LONG_SCAN_LIMIT).entries
         return found[0] if found else None
 
-    def _build_call(self, task_id: str, entry: AuditEntry | None, stored: bytes | None) -> Call:
+    def _build_call(self, task_id: str, entry: AuditEntry | None, stored: bytes | None) -> CallDetails:
         try:
             meta: Any = json.loads(stored or b"null")
             if isinstance(meta, dict):
                 found = cast("dict[str, Any]", meta)
                 if found.get("status") == "SUCCESS":
-                    return Call(task_id, entry, ToolResult.model_validate(found.get("result")))
-                return Call(task_id, entry, None, self._masker.mask(_describe_failure(found))[:_FAILURE_CHARS])
+                    return CallDetails(task_id, entry, ToolResult.model_validate(found.get("result")))
+                return CallDetails(task_id, entry, None, self._masker.mask(_describe_failure(found))[:_FAILURE_CHARS])
         except (ValueError, ValidationError, RecursionError):
-            return Call(task_id, entry, None, "What is stored under its id is no result of a tool call.")
-        return Call(task_id, entry, None)
+            return CallDetails(task_id, entry, None, "The value stored under its id is not the result of a tool call.")
+        return CallDetails(task_id, entry, None)
 
     async def _run(self, what: str, read: Callable[[], T], threads: ThreadPoolExecutor | None = None) -> T:
-        def costed() -> T:
-            with self.costing(what):
+        def measured() -> T:
+            with self.measuring_cost(what):
                 return read()
 
-        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, costed)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, measured)
 
 
 def _find_problems(kind: bytes, metrics: Iterable[ToolMetrics]) -> Iterator[str]:
     if kind not in (b"hash", b"none"):
         yield "its metrics cannot be read: they are damaged"
     if unknown := sum(not is_known(name) for each in metrics for name in each.numbers):
-        yield f"{unknown} numbers of its tools cannot be read: they are of another version"
+        yield f"{unknown} metrics of its tools cannot be read: another version wrote them"
 
 
 def _describe_failure(meta: dict[str, Any]) -> str:
     result: Any = meta.get("result")
     status = str(meta.get("status"))
     if isinstance(result, dict):
-        told = cast("dict[str, Any]", result)
-        return f"{status}: {told.get('exc_type')}: {told.get('exc_message')}"
+        error = cast("dict[str, Any]", result)
+        return f"{status}: {error.get('exc_type')}: {error.get('exc_message')}"
     return status
 
 
 def _build_clients(app: Any) -> tuple[Any, Any]:
-    """Clients that wait for a Redis that hangs no longer than a reader would: of the results, and of the broker."""
-    patience: dict[str, Any] = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
-    results = app.backend._create_client(**{**app.backend.connparams, **patience})
+    """Clients with short timeouts, of the result backend and of the broker."""
+    results = app.backend.build_client(_REDIS_S)
     url: str = app.conf.broker_read_url or app.conf.broker_url
     if url == app.conf.result_backend:
         return results, results
     tls: Any = app.conf.broker_use_ssl
-    options = {**cast("dict[str, Any]", tls), **patience} if isinstance(tls, dict) else patience
-    return results, redis_py.Redis.from_url(url, **options)  # pyright: ignore[reportUnknownMemberType]
+    options = cast("dict[str, Any]", tls) if isinstance(tls, dict) else {}
+    timeouts = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
+    return results, redis_py.Redis.from_url(url, **{**options, **timeouts})  # pyright: ignore[reportUnknownMemberType]

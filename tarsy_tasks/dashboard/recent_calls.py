@@ -1,8 +1,7 @@
-"""The latest calls of all servers, kept in memory as they come.
+"""The latest calls of all servers, cached in memory.
 
-Owns which entries of the audit are there. Whoever looks at calls again and again, for one server or with a filter,
-costs only what is new: the entries before are parsed once. What is older is read from Redis once for each filter, and
-remembered for as long as what came since is known.
+Owns the cache of audit entries: each is read and parsed once, so that repeated requests cost only the new entries.
+Older ones are read from Redis once per filter, and cached for as long as all entries since then are in memory.
 """
 
 import threading
@@ -18,17 +17,17 @@ from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, AuditPage, read
 __all__ = ["KEPT", "RecentCalls"]
 
 KEPT = 2000
-"""How many."""
+"""How many entries."""
 _REMEMBERED = 200
-"""For so many filters is remembered what was older."""
+"""For how many filters older entries are cached."""
 
 
 @dataclass(frozen=True)
 class _Older:
-    """What was found, where it was not all in memory.
+    """A page with entries from Redis.
 
     Attributes:
-        newest: The newest entry in memory then; what came since is known while that is in memory.
+        newest: The newest entry in memory then; while it is in memory, so are all later ones.
     """
 
     page: AuditPage
@@ -52,25 +51,25 @@ class RecentCalls:
         self._failure: RedisError | None = None
 
     def find(self, wanted: AuditFilter, limit: int) -> AuditPage:
-        """The newest of them that match, newest first; the cursor of the page leads on to what is older.
+        """The entries in memory that match, newest first; the page's cursor leads to older ones.
 
         Raises:
             RedisError: Redis could not be reached.
         """
-        return self._choose(*self._current(), wanted, limit)
+        return self._select(*self._current(), wanted, limit)
 
     def find_further(self, wanted: AuditFilter, limit: int, scan_limit: int) -> AuditPage:
-        """The same; where too few of them match, with older ones out of Redis.
+        """The same; if too few of them match, with older ones from Redis.
 
         Args:
-            wanted: For any time.
-            scan_limit: How many of the older ones to look at.
+            wanted: Without a time.
+            scan_limit: How many of the older entries to search.
 
         Raises:
             RedisError: Redis could not be reached.
         """
         entries, are_all = self._current()
-        found = self._choose(entries, are_all, wanted, limit)
+        found = self._select(entries, are_all, wanted, limit)
         if found.cursor is None or len(found.entries) == limit:
             return found
         with self._lock:
@@ -95,7 +94,7 @@ class RecentCalls:
                 del self._older[next(iter(self._older))]
 
     @staticmethod
-    def _choose(entries: list[AuditEntry], are_all: bool, wanted: AuditFilter, limit: int) -> AuditPage:
+    def _select(entries: list[AuditEntry], are_all: bool, wanted: AuditFilter, limit: int) -> AuditPage:
         found: list[AuditEntry] = []
         for entry in reversed(entries):
             if wanted.matches(entry):
@@ -105,7 +104,7 @@ class RecentCalls:
         return AuditPage(found, None if are_all else entries[0].cursor)
 
     def _current(self) -> tuple[list[AuditEntry], bool]:
-        """The entries, read on; who had to wait meanwhile takes what the others found, also that there is no Redis."""
+        """The entries, updated. Threads that waited for the lock share the result of the update, or its error."""
         begun = time.monotonic()
         with self._lock:
             if self._tried_at <= begun:
@@ -127,9 +126,9 @@ class RecentCalls:
         self._entries, self._are_all = page.entries[::-1], page.cursor is None
 
     def _read_on(self) -> bool:
-        """Add what is new; whether what was there before still is, and not too much has come since."""
+        """Add new entries. False if the old ones are gone from Redis or too many are new."""
         last = self._entries[-1]
-        # Its whole millisecond again: what came to the other stream in it may be new.
+        # Its whole millisecond again: the other stream may have got a new entry in it.
         page = read_audit(self._redis, AuditFilter(since=_written_at(last)), limit=KEPT, newest_first=False)
         if page.cursor is not None or last.cursor not in {entry.cursor for entry in page.entries}:
             return False
@@ -142,5 +141,5 @@ class RecentCalls:
 
 
 def _written_at(entry: AuditEntry) -> float:
-    """The middle of the millisecond in which Redis took it: no rounding makes it the one before."""
+    """The middle of the millisecond in which Redis took it, so that rounding cannot change it."""
     return (int(entry.id.partition("-")[0]) + 0.5) / 1000

@@ -1,6 +1,6 @@
-"""The list of servers: which are shown, in which order, and what they add up to.
+"""The list of servers: selection, order and totals.
 
-Owns the words for both that stand in an address.
+Owns the words for them in addresses.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ ORDERS: Mapping[str, Callable[[ServerSnapshot], tuple[float, ...]]] = {
     "p95": lambda server: (-(server.duration.quantile_s(0.95) or 0.0),),
     "running": lambda server: (-server.queued, -server.running),
 }
-"""By the word in the address; among equals the name decides."""
+"""Sort keys by the word in the address; then by name."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ServerList:
     """Servers as they are shown.
 
     Attributes:
-        servers: Those of the chosen status, in the chosen order.
-        counts: How many there are of each status, chosen or not.
+        servers: Those of the selected status, in order.
+        counts: How many servers have each status, selected or not.
     """
 
     servers: list[ServerSnapshot]
@@ -44,7 +44,7 @@ class ServerList:
 
 
 def build_list(snapshot: Snapshot | None, order: str, status: str) -> ServerList:
-    """The list that an address asks for; words that mean nothing there count as none."""
+    """The list that an address asks for; unknown words are ignored."""
     servers = list(snapshot.servers.values()) if snapshot else []
     chosen = next((each for each in HealthStatus if each == status), None)
     order = order if order in ORDERS else "status"

@@ -1,8 +1,7 @@
-"""What is known of all MCP servers at one moment.
+"""The state of all MCP servers at one moment.
 
-Owns reading it from Redis, at a cost that does not grow with what has not changed: minutes that are over and lists of
-tools are read once. What cannot be read, because it is damaged or of another version, is said of the server that it
-concerns. How it is shown, the pages know.
+Owns reading it from Redis. What does not change is read once: past minutes and lists of tools. What cannot be read,
+because it is damaged or from another version, becomes a problem of its server. It does not know how it is shown.
 """
 
 from collections.abc import Generator, Mapping
@@ -15,8 +14,7 @@ from pydantic import ValidationError
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.key_types import is_wrong_type
-from tarsy_tasks.broker.pipelines import execute_reading
+from tarsy_tasks.broker.key_types import execute_reading, is_wrong_type
 from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, ServerHealth, read_health
@@ -26,9 +24,9 @@ from tarsy_tasks.telemetry.metrics import Distribution, InFlight, LastError, kno
 __all__ = ["LISTINGS", "ServerSnapshot", "Snapshot", "SnapshotReader"]
 
 LISTINGS = 20
-"""So many lists of tools are read for one snapshot, so that none takes long."""
+"""The most lists of tools that are read for one snapshot, so that none takes long."""
 _COUNT_QUEUED = """
--- The lengths of the queues KEYS; what is no list has none.
+-- The lengths of the queues KEYS; 0 for a key that is not a list.
 local lengths = {}
 for i, key in ipairs(KEYS) do
     local length = redis.pcall('LLEN', key)
@@ -37,7 +35,7 @@ end
 return lengths
 """
 _REMEMBERED_S = 24 * 3600
-"""So long is a server shown that nobody serves any more and that no configuration names."""
+"""How long a server is shown that has no workers and is in no configuration."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,9 @@ class ServerSnapshot:
         minutes: The last hour, the current minute last.
         in_flight: Calls that are running, by worker.
         queued: Calls that wait in the queue.
-        last_failure: The last call that failed through no fault of its caller.
-        listed: Its tools and what changed in them; None when they were never listed, or cannot be read.
-        problems: What was found in Redis and could not be read, a phrase each.
+        last_failure: The last failed call, except rejected and cancelled ones.
+        listed: Its tools and their changes; None if they were never listed or cannot be read.
+        problems: What could not be read, a phrase each.
     """
 
     health: ServerHealth
@@ -71,12 +69,12 @@ class ServerSnapshot:
 
     @property
     def reason(self) -> str:
-        """Why it is not healthy, for a page that says which server it is about; empty when it is."""
+        """Why it is not healthy, for a page that names the server; empty if it is healthy."""
         return self.health.reason.replace(f"MCP server `{self.name}` is not available: ", "")
 
     @property
     def records(self) -> list[HealthRecord]:
-        """How each worker finds it."""
+        """The health record of each worker."""
         return list(self.health.workers.values())
 
     @cached_property
@@ -93,12 +91,12 @@ class ServerSnapshot:
 
     @property
     def tool_count(self) -> int | None:
-        """As last listed, also while the server is ill."""
+        """As last listed, also while the server is unhealthy."""
         return self.health.tool_count if self.listed is None else len(self.listed.listing.tools)
 
     @cached_property
     def changed_tools(self) -> int:
-        """How many tools differ from what was approved."""
+        """How many tools differ from the approved ones."""
         diff = self.listed.diff if self.listed else None
         return len(diff.added) + len(diff.removed) + len(diff.changed) if diff else 0
 
@@ -109,34 +107,34 @@ class ServerSnapshot:
 
     @cached_property
     def limit(self) -> int | None:
-        """How many calls may run at once, over all workers; None while no worker says so."""
+        """How many calls may run at once, in all workers together; None if no worker reports a limit."""
         limits = [record.max_concurrency for record in self.records if record.max_concurrency is not None]
         return sum(limits) if limits else None
 
     @property
     def is_full(self) -> bool:
-        """The limit is in force: further calls wait in the queue."""
+        """The limit is reached: further calls wait in the queue."""
         return self.limit is not None and self.running >= self.limit
 
     @cached_property
     def call_count(self) -> int:
-        """Calls of the hour."""
+        """Calls of the last hour."""
         return sum(minute.call_count for minute in self.minutes)
 
     @cached_property
     def failure_count(self) -> int:
-        """Those of them that failed through no fault of their callers."""
+        """Those that failed, except rejected and cancelled ones."""
         return sum(minute.failure_count for minute in self.minutes)
 
     @cached_property
     def duration(self) -> Distribution:
-        """Of the calls of the hour that were sent."""
+        """Of the calls of the last hour that were sent."""
         counts = [minute.duration.counts for minute in self.minutes if minute.calls]
         return Distribution(tuple(map(sum, zip(*counts, strict=True)))) if counts else Distribution()
 
     @cached_property
     def uptime(self) -> float | None:
-        """In which part of the minutes of which something is known the server could be used."""
+        """The share of the known minutes in which the server could be used."""
         known = [minute.status for minute in self.minutes if minute.status is not HealthStatus.UNKNOWN]
         return sum(status is not HealthStatus.UNHEALTHY for status in known) / len(known) if known else None
 
@@ -148,7 +146,7 @@ class Snapshot:
     Attributes:
         at: When it was read, in seconds since the epoch by the clock of Redis.
         servers: By id, in order.
-        problems: What concerns all of them and could not be read, a phrase each.
+        problems: What concerns all servers and could not be read, a phrase each.
     """
 
     at: float
@@ -157,7 +155,7 @@ class Snapshot:
 
     @property
     def has_workers(self) -> bool:
-        """Some worker reports on some server."""
+        """Whether any worker reports on any server."""
         return any(server.health.workers for server in self.servers.values())
 
 
@@ -165,12 +163,12 @@ class SnapshotReader:
     """Reads snapshots, one after the other. Not safe to share between threads.
 
     Args:
-        app: The Celery application, with its configuration where this process has one.
-        results: A redis-py client of the database that workers write to.
-        broker: The same of the broker's database.
+        app: The Celery application, with a configuration if this process has one.
+        results: A redis-py client of the result backend's database, to which workers write.
+        broker: The same for the broker's database.
 
     Attributes:
-        is_complete: Whether the last snapshot had all that there is; some lists of tools may be left for the next.
+        is_complete: Whether the last snapshot had all lists of tools; some may be left for the next one.
     """
 
     def __init__(self, app: Any, results: Any, broker: Any) -> None:
@@ -182,7 +180,7 @@ class SnapshotReader:
         self._listed: dict[str, tuple[bytes, ListedServer | None]] = {}
 
     def read(self) -> Snapshot:
-        """The servers as they are now; blocks for some round trips.
+        """Read all servers; blocks for some round trips.
 
         Raises:
             RedisError: Redis could not be reached.
@@ -196,7 +194,7 @@ class SnapshotReader:
         names = self._names(now, problems)
         health = read_health(self._redis, names)
         in_flight: InFlight = {}
-        with _noting(problems, "what is in flight"):
+        with _recording(problems, "what is in flight"):
             in_flight = read_in_flight(self._redis, problems)
         queued: list[int] = self._broker.eval_ro(_COUNT_QUEUED, len(names), *map(keys.queue, names)) if names else []
         with self._redis.pipeline(transaction=False) as pipeline:
@@ -222,13 +220,13 @@ class SnapshotReader:
         try:
             found.update(self._app.mcp_config.enabled_servers)
         except ConfigError:
-            # Flower needs no configuration; then what was seen lately is all that is known.
-            with _noting(problems, "which servers had calls"):
+            # Flower needs no configuration: without one, the servers with recent calls are shown.
+            with _recording(problems, "which servers had calls"):
                 found.update(known_servers(self._redis, now - _REMEMBERED_S))
         return sorted(found)
 
     def _update_listed(self, names: list[str], revisions: Mapping[bytes, bytes]) -> None:
-        # A listing that has not changed for a month has no revision any more.
+        # The revision of a list expires a month after its last change.
         known = {name: revisions.get(name.encode(), b"") for name in names}
         outdated = [name for name, revision in known.items() if self._listed.get(name, (None,))[0] != revision]
         now = outdated[:LISTINGS]
@@ -236,7 +234,7 @@ class SnapshotReader:
         for name in now:
             self._listed[name] = known[name], (listed := found.get(name))
             if listed is not None:
-                _ = listed.diff  # here, rather than when a page is shown
+                _ = listed.diff  # compute it here, not when a page is shown
         self._listed = {name: each for name, each in self._listed.items() if name in known}
         self.is_complete = now == outdated
 
@@ -245,17 +243,17 @@ class SnapshotReader:
         problems = list(health.skipped)
         if skipped := self._history.skipped.get(name):
             problems.append(
-                f"{skipped} numbers of the last hour cannot be read: they are damaged, or of another version"
+                f"{skipped} metrics of the last hour cannot be read: they are damaged or from another version"
             )
         last_failure: LastError | None = None
         if failure is not None:
             try:
                 last_failure = LastError.model_validate_json(failure)
             except ValidationError:
-                problems.append("its last failure cannot be read: it is damaged, or of another version")
+                problems.append("its last failure cannot be read: it is damaged or from another version")
         revision, listed = self._listed.get(name, (None, None))
         if revision and listed is None:
-            problems.append("its list of tools cannot be read: it is damaged, or of another version")
+            problems.append("its list of tools cannot be read: it is damaged or from another version")
         *earlier, current = self._history.minutes(name)
         running = {
             instance.rpartition("#")[0]: sum(servers[name].values())
@@ -264,7 +262,7 @@ class SnapshotReader:
         }
         return ServerSnapshot(
             health=health,
-            # The current minute has only begun: what is known now says more.
+            # The current minute is incomplete: the present status is more exact.
             minutes=(*earlier, current.with_status(health.status)),
             in_flight=running,
             queued=queued,
@@ -275,8 +273,8 @@ class SnapshotReader:
 
 
 @contextmanager
-def _noting(problems: list[str], what: str) -> Generator[None]:
-    """Go on without what a key of another type holds."""
+def _recording(problems: list[str], what: str) -> Generator[None]:
+    """Continue without the content of a key of another type."""
     try:
         yield
     except ResponseError as error:
@@ -286,4 +284,4 @@ def _noting(problems: list[str], what: str) -> Generator[None]:
 
 
 def _of_another_type(what: str) -> str:
-    return f"{what} cannot be read: a key is of another type"
+    return f"{what} cannot be read: a key has another type"

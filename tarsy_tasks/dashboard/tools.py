@@ -1,8 +1,8 @@
-"""The tools of a server, as its page shows them: what each is, what changed in it, how its calls fared.
+"""The tools of a server, as its page shows them: definition, changes and metrics of each.
 
-Owns bringing the catalogue and the numbers together. Descriptions and schemas are the MCP server's own words, and may
-be any JSON. Workers have masked them with what they know of the server; here they are masked again, with less, because
-an approval may be older than that.
+Owns joining the catalogue and the metrics. Descriptions and schemas come from the MCP server and may be any JSON.
+Workers masked them with the server's secrets; they are masked again by the general rules, because an approval may be
+older than the masking.
 """
 
 import json
@@ -37,9 +37,9 @@ class ToolView:
     """One tool.
 
     Attributes:
-        change: How it differs from what was approved; `unlisted` when only its numbers are left.
+        change: How it differs from the approved tool; `unlisted` if it has only metrics.
         schema: The JSON Schema of its arguments, indented.
-        hints: What the server claims of it, in words.
+        hints: The annotations of the server, in words.
     """
 
     name: str
@@ -58,8 +58,8 @@ class ToolView:
 def build_tools(
     server: str, listed: ListedServer | None, metrics: Iterable[ToolMetrics], masker: Masker
 ) -> list[ToolView]:
-    """Those that are listed or removed, and those that only have numbers, by name."""
-    numbers = {each.tool: each for each in metrics if each.tool != NO_TOOL}
+    """The tools that are listed, removed, or only have metrics, by name."""
+    by_tool = {each.tool: each for each in metrics if each.tool != NO_TOOL}
     definitions: dict[str, ToolDefinition] = {}
     changes: dict[str, Change] = {}
     if listed is not None:
@@ -67,10 +67,10 @@ def build_tools(
         changes |= dict.fromkeys(listed.diff.removed, "removed")
         changes |= dict.fromkeys(listed.diff.added, "added")
         changes |= dict.fromkeys(listed.diff.changed, "changed")
-    changes |= dict.fromkeys(numbers.keys() - definitions.keys(), "unlisted")
+    changes |= dict.fromkeys(by_tool.keys() - definitions.keys(), "unlisted")
     return [
-        _build(name, definitions.get(name), changes.get(name, ""), numbers.get(name, ToolMetrics(server, name)), masker)
-        for name in sorted({*definitions, *numbers})
+        _build(name, definitions.get(name), changes.get(name, ""), by_tool.get(name, ToolMetrics(server, name)), masker)
+        for name in sorted({*definitions, *by_tool})
     ]
 
 
@@ -100,15 +100,15 @@ def _parameters(schema: Mapping[str, Any]) -> list[Parameter]:
     names = cast("list[Any]", required) if isinstance(required, list) else []
     found: list[Parameter] = []
     for name, each in cast("dict[str, Any]", properties).items():
-        told = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
-        description: Any = told.get("description")
+        property_schema = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
+        description: Any = property_schema.get("description")
         description = _shorten(description) if isinstance(description, str) else ""
-        found.append(Parameter(_shorten(name), _kind(told), name in names, description))
+        found.append(Parameter(_shorten(name), _kind(property_schema), name in names, description))
     return found
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """What a value may be, in a few words."""
+    """The type of a value, in a few words."""
     values: Any = schema.get("enum")
     if isinstance(values, list):
         return _shorten(" | ".join(_as_json(value) for value in cast("list[Any]", values)), 200)
@@ -130,6 +130,6 @@ def _as_json(value: Any) -> str:
 
 
 def _shorten(text: str, limit: int = _LONGEST) -> str:
-    """A text that fits a page. JSON may hold half a character, which no page can."""
+    """A text cut for a page. JSON may contain lone surrogates, which cannot be encoded."""
     cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
     return cut.encode("utf-8", "replace").decode()

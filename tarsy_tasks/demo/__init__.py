@@ -1,3 +1,1 @@
-"""What `tarsy-tasks demo` runs: an MCP server that can be bundled over stdio and Streamable HTTP, and an agent that
-calls it.
-"""
+"""What `tarsy-tasks demo` runs: an MCP server over stdio or Streamable HTTP, and an agent that calls it."""

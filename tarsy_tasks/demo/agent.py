@@ -1,4 +1,4 @@
-"""The demo's agent: 40 calls from synchronous and asyncio code, and some through which servers are killed.
+"""The demo's agent: 40 calls from synchronous and asyncio code, and some during which the servers are killed.
 
 Owns the calls and the expectations. It is also an example of how the executors are used.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor, ToolResult
 
-__all__ = ["Group", "Try", "run_async_calls", "run_disturbed_calls", "run_sync_calls"]
+__all__ = ["DemoCall", "Group", "run_async_calls", "run_disturbed_calls", "run_sync_calls"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Group:
     """Calls of one kind.
 
     Attributes:
-        kind: What the table calls them.
+        kind: Their name in the table.
         expected: The outcome that each of them should have.
     """
 
@@ -29,7 +29,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Try:
+class DemoCall:
     """One call of the demo and its answer."""
 
     mode: str
@@ -50,37 +50,37 @@ GROUPS = (
 )
 """Ten calls, for each server and each of the two executors."""
 
-DISTURBED = Group("through the faults", "wait", {"seconds": 2}, Outcome.OK, 6)
+DISTURBED = Group("while servers are killed", "wait", {"seconds": 2}, Outcome.OK, 6)
 
 
-def run_sync_calls(servers: list[str]) -> list[Try]:
+def run_sync_calls(servers: list[str]) -> list[DemoCall]:
     """Call as a synchronous agent does: all in parallel, answers in order."""
     planned = list(_plan(servers))
     with ToolExecutor(timeout_s=30, agent_id="demo", run_id="sync") as tools:
         results = tools.execute_many(call for _, call in planned)
-    return [Try("sync", group, result) for (group, _), result in zip(planned, results, strict=True)]
+    return [DemoCall("sync", group, result) for (group, _), result in zip(planned, results, strict=True)]
 
 
-def run_async_calls(servers: list[str]) -> list[Try]:
+def run_async_calls(servers: list[str]) -> list[DemoCall]:
     """Call as an asyncio agent does."""
 
-    async def run() -> list[Try]:
+    async def run() -> list[DemoCall]:
         planned = list(_plan(servers))
         async with AsyncToolExecutor(timeout_s=30, agent_id="demo", run_id="async") as tools:
             results = await tools.execute_many(call for _, call in planned)
-        return [Try("asyncio", group, result) for (group, _), result in zip(planned, results, strict=True)]
+        return [DemoCall("asyncio", group, result) for (group, _), result in zip(planned, results, strict=True)]
 
     return asyncio.run(run())
 
 
-def run_disturbed_calls(servers: list[str], disturb: Callable[[], None]) -> list[Try]:
-    """Submit calls, do something terrible while they run, and wait for the answers."""
+def run_disturbed_calls(servers: list[str], disturb: Callable[[], None]) -> list[DemoCall]:
+    """Submit calls, run `disturb` while they run, and wait for the answers."""
     planned = list(_plan(servers, [DISTURBED]))
     with ToolExecutor(timeout_s=30, agent_id="demo", run_id="faults") as tools:
         pending = [tools.submit(call) for _, call in planned]
         disturb()
         results = [each.result() for each in pending]
-    return [Try("sync", group, result) for (group, _), result in zip(planned, results, strict=True)]
+    return [DemoCall("sync", group, result) for (group, _), result in zip(planned, results, strict=True)]
 
 
 def _plan(servers: list[str], groups: Iterable[Group] = GROUPS) -> Iterator[tuple[Group, ToolCall]]:

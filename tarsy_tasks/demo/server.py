@@ -1,6 +1,6 @@
 """The demo's MCP server: a small shop desk, over stdio or, with `--http PORT`, over Streamable HTTP.
 
-Owns tools of every temper: fast, slow with progress, failing, with structured content, with an image. Tests use it too.
+Owns tools of each kind: fast, slow with progress, failing, with structured content, with an image. Tests use it too.
 """
 
 import argparse

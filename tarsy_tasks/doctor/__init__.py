@@ -1,5 +1,5 @@
-"""What is wrong with a deployment, seen from one machine of it, and what to do about it.
+"""Checks of a deployment from one of its machines: what is wrong, where, and the remedy.
 
-`finding` has the shape of what is found; `machine`, `settings_file`, `configuration`, `broker`, `deployment` and
-`server_start` look, each at one thing. They tell what they find, and mend nothing.
+`finding` has the shape of a result. `machine`, `settings_file`, `configuration`, `broker`, `deployment` and
+`server_start` each check one thing. They change nothing.
 """

@@ -1,4 +1,4 @@
-"""Redis: is it there, does it keep what it is given, and does its clock agree with this machine's?"""
+"""Redis: can it be reached, does it keep its data, and does its clock agree with this machine's?"""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tarsy_tasks.doctor.finding import Finding
 
-__all__ = ["Unreachable", "check_broker", "check_url", "connect"]
+__all__ = ["check_broker", "check_url", "connect"]
 
 _REDIS_S = 5.0
 _PINGS = 5
@@ -22,64 +22,49 @@ _FULL = 0.8
 _OLDEST = (7, 0)
 
 
-class Unreachable(Exception):
-    """There is no Redis to look at.
-
-    Attributes:
-        finding: What was found in its place.
-    """
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
-        self.finding = finding
-
-
 def check_url(url: str) -> Iterator[Finding]:
-    """Look at `TARSY_REDIS_URL` itself."""
+    """Check `TARSY_REDIS_URL` itself."""
     parts = urlsplit(url)
     if is_loopback(parts.hostname or "localhost"):
         return
     if not parts.password:
         yield Finding.warning(
             "redis url",
-            f"no password for {parts.hostname}: whoever reaches it can have the workers call any tool",
-            "give Redis users with passwords (ACL), and write the password into TARSY_REDIS_URL",
+            f"no password for {parts.hostname}: anyone who can reach it can make the workers call any tool",
+            "create Redis users with passwords (`tarsy-tasks acl`), and put user and password into TARSY_REDIS_URL",
         )
     if parts.scheme == "redis":
         yield Finding.note(
             "redis url",
-            f"what goes to {parts.hostname} is not encrypted",
-            "rediss:// if the network between is not your own",
+            f"the connection to {parts.hostname} is not encrypted",
+            "use rediss:// unless the network in between is trusted",
         )
 
 
 def connect(url: str) -> Any:
-    """A client that has been answered.
-
-    Raises:
-        Unreachable: Nobody answers, or not to us.
-    """
+    """A client of a Redis that answers, or the finding that says why there is none."""
     where = urlsplit(url).netloc.rpartition("@")[2]
     try:
         redis: Any = redis_py.Redis.from_url(url, socket_timeout=_REDIS_S, socket_connect_timeout=_REDIS_S)  # pyright: ignore[reportUnknownMemberType]
         redis.ping()
     except AuthenticationError as error:
-        remedy = "write user and password into TARSY_REDIS_URL: redis://user:password@host:6379/0"
-        raise Unreachable(Finding.error("redis", f"{where} does not let us in: {error}", remedy)) from None
+        remedy = "put user and password into TARSY_REDIS_URL: redis://user:password@host:6379/0"
+        return Finding.error("redis", f"{where} refused the login: {error}", remedy)
     except (RedisError, OSError, ValueError) as error:
-        remedy = "start Redis, or set TARSY_REDIS_URL to where it is; `tarsy-tasks up` brings one along"
-        raise Unreachable(Finding.error("redis", f"{where} does not answer: {error}", remedy)) from None
+        remedy = "start Redis, or set TARSY_REDIS_URL to its address; `tarsy-tasks up` starts a private one"
+        return Finding.error("redis", f"{where} does not answer: {error}", remedy)
     return redis
 
 
 def check_broker(redis: Any) -> Iterator[Finding]:
-    """Look at a Redis that answers."""
+    """Check a Redis that answers."""
     try:
         info: dict[str, Any] = redis.info("everything")
     except ResponseError as error:
-        # Managed ones, and users with few rights, cannot say.
+        # Managed services and users with few rights may not.
         info = {}
-        yield Finding.note("redis", f"it does not tell how it is set up: {error}", "look at its settings where it runs")
+        text = f"INFO is refused, so persistence, eviction and memory were not checked: {error}"
+        yield Finding.note("redis", text, "check them on the Redis server, or allow this user +info")
     yield from _check_writes(redis)
     yield from _check_audit(redis)
     yield from _check_latency_and_clock(redis)
@@ -95,8 +80,8 @@ def _check_writes(redis: Any) -> Iterator[Finding]:
     except ResponseError as error:
         yield Finding.error(
             "redis writes",
-            f"it takes none: {error}",
-            "free memory or disk where it runs, or point TARSY_REDIS_URL to the primary, with a user that may write",
+            f"Redis refuses writes: {error}",
+            "free memory or disk of the server, or set TARSY_REDIS_URL to the primary and to a user that may write",
         )
 
 
@@ -105,12 +90,12 @@ def _check_audit(redis: Any) -> Iterator[Finding]:
         try:
             kind = redis.type(key).decode()
         except ResponseError:
-            continue  # a user with few rights cannot say
+            continue  # not allowed for this user
         if kind not in ("stream", "none"):
             yield Finding.error(
                 "audit",
-                f"{key} is a {kind} and no stream: calls leave no trace",
-                "find out who wrote it, then delete the key; workers and agents make it anew",
+                f"{key} is a {kind}, not a stream: calls are not audited",
+                "find out what wrote it, then delete the key; workers and agents create it again",
             )
 
 
@@ -125,14 +110,14 @@ def _check_latency_and_clock(redis: Any) -> Iterator[Finding]:
     if took_s > _SLOW_S:
         yield Finding.warning(
             "redis latency",
-            f"an answer takes {took_s * 1000:.0f} ms, and a call needs several",
+            f"a round trip takes {took_s * 1000:.0f} ms, and a call needs several",
             "run the workers near Redis",
         )
     if abs(skew_s) > _SKEW_S:
-        text = f"this machine's is {abs(skew_s):.0f} s {'behind' if skew_s > 0 else 'ahead of'} that of Redis"
-        yield Finding.warning("clock", text, "let NTP set both")
+        text = f"this machine's clock is {abs(skew_s):.0f} s {'behind' if skew_s > 0 else 'ahead of'} that of Redis"
+        yield Finding.warning("clock", text, "set both clocks by NTP")
     else:
-        yield Finding.ok("clock", f"{abs(skew_s) * 1000:.0f} ms from that of Redis")
+        yield Finding.ok("clock", f"{abs(skew_s) * 1000:.0f} ms apart from the clock of Redis")
 
 
 def _check_kind(info: dict[str, Any]) -> Iterator[Finding]:
@@ -141,46 +126,41 @@ def _check_kind(info: dict[str, Any]) -> Iterator[Finding]:
     text = str(info.get("valkey_version" if is_valkey else "redis_version", "?"))
     parts = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if parts < _OLDEST:
-        yield Finding.error(
-            "redis",
-            f"{name} {text} is too old",
-            "use Redis 7.0, Valkey 7.2 or newer: the scripts that keep the books need it",
-        )
+        remedy = "use Redis 7.0, Valkey 7.2 or newer: the scripts of the in-flight table need it"
+        yield Finding.error("redis", f"{name} {text} is too old", remedy)
     else:
         yield Finding.ok("redis", f"{name} {text}")
     if info.get("role") == "slave":
-        yield Finding.error("redis", "this is a replica, which takes no writes", "set TARSY_REDIS_URL to the primary")
+        yield Finding.error("redis", "it is a replica, which refuses writes", "set TARSY_REDIS_URL to the primary")
     if info.get("cluster_enabled"):
-        yield Finding.error(
-            "redis", "it is a cluster, which Celery's Redis transport cannot use", "use a single primary, with replicas"
-        )
+        text = "it is a cluster, which Celery's Redis transport cannot use"
+        yield Finding.error("redis", text, "use a single primary with replicas")
 
 
 def _check_persistence(info: dict[str, Any]) -> Iterator[Finding]:
     failing = [name for name in ("rdb_last_bgsave_status", "aof_last_write_status") if info.get(name, "ok") != "ok"]
     if failing:
-        yield Finding.error(
-            "redis persistence", f"it fails: {', '.join(failing)}", "look at its log; mostly the disk is full"
-        )
+        text = f"writing to disk fails: {', '.join(failing)}"
+        yield Finding.error("redis persistence", text, "check the log of Redis; most often the disk is full")
     if info.get("aof_enabled"):
         yield Finding.ok("redis persistence", "appendonly yes")
     else:
         yield Finding.warning(
             "redis persistence",
-            "appendonly is off: calls that wait or run are lost when Redis is restarted",
-            "appendonly yes",
+            "appendonly is off: waiting and running calls are lost when Redis restarts",
+            "set appendonly yes",
         )
 
 
 def _check_memory(info: dict[str, Any]) -> Iterator[Finding]:
     policy, limit, used = info.get("maxmemory_policy"), info.get("maxmemory", 0), info.get("used_memory", 0)
     if policy not in (None, "noeviction"):
-        text = f"maxmemory-policy is {policy}: calls and results are thrown away when memory is short"
-        remedy = "maxmemory-policy noeviction"
+        text = f"maxmemory-policy is {policy}: calls and results are deleted when memory runs short"
+        remedy = "set maxmemory-policy noeviction"
         yield (
             Finding.error("redis eviction", text, remedy)
             if limit
-            else Finding.warning("redis eviction", f"{text}; no maxmemory is set yet", remedy)
+            else Finding.warning("redis eviction", f"{text}; maxmemory is not set yet", remedy)
         )
     elif policy:
         yield Finding.ok("redis eviction", "noeviction")
@@ -188,7 +168,7 @@ def _check_memory(info: dict[str, Any]) -> Iterator[Finding]:
     if limit and used > _FULL * limit:
         yield Finding.warning(
             "redis memory",
-            f"{size} of {limit / 2**20:.0f} MB are used; when it is full, calls are refused",
+            f"{size} of {limit / 2**20:.0f} MB are used; when all is used, calls are refused",
             "raise maxmemory, or lower result_expires in celeryconfig.py",
         )
     else:

@@ -1,4 +1,4 @@
-"""The configuration of the MCP servers: is it the one that is meant, and does it keep its secrets?"""
+"""The configuration of the MCP servers: is it the intended one, and does it expose secrets?"""
 
 import stat
 from collections.abc import Iterator
@@ -25,12 +25,14 @@ _FILES = ("mcp.json", "mcp.yaml")
 
 
 def check_configuration() -> tuple[Config | None, list[Finding]]:
-    """Look at the configuration that a worker would read here; None when it would read none."""
+    """Check the configuration that a worker would read here; None if it cannot be read."""
     try:
         path = find_config_path()
         config = load_config(path)
     except ConfigError as error:
-        return None, [Finding.error("configuration", str(error), "mend it; `tarsy-tasks config schema` helps editors")]
+        return None, [
+            Finding.error("configuration", str(error), "correct it; editors can use `tarsy-tasks config schema`")
+        ]
     return config, list(_check(path, config))
 
 
@@ -39,15 +41,13 @@ def _check(path: Path, config: Config) -> Iterator[Finding]:
     if enabled:
         yield Finding.ok("configuration", f"{path}: {', '.join(enabled)}")
     else:
-        yield Finding.warning(
-            "configuration", f"{path}: no server is enabled, so there is nothing to call", "add one to `mcpServers`"
-        )
+        yield Finding.warning("configuration", f"{path}: no server is enabled", "add or enable one in `mcpServers`")
     others = [name for name in _FILES if Path(name).exists() and not Path(name).samefile(path)]
     if others:
         yield Finding.warning(
             "configuration",
-            f"there are several here: {path} is read, {', '.join(others)} not",
-            "remove what is not read, or name the right one in TARSY_MCP_CONFIG",
+            f"there are several files: {path} is read, {', '.join(others)} not",
+            "remove the others, or name the right one in TARSY_MCP_CONFIG",
         )
     yield from _check_permissions(path)
     yield from _check_secrets(path)
@@ -57,15 +57,14 @@ def _check(path: Path, config: Config) -> Iterator[Finding]:
 
 def _check_permissions(path: Path) -> Iterator[Finding]:
     if path.stat().st_mode & stat.S_IWOTH:
-        yield Finding.error(
-            "configuration", f"{path}: everybody may write it, and so have workers run any command", f"chmod o-w {path}"
-        )
+        text = f"{path}: every user of this machine can write it, and so make workers run any command"
+        yield Finding.error("configuration", text, f"chmod o-w {path}")
 
 
 def _check_secrets(path: Path) -> Iterator[Finding]:
     readable = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
     for exposure in check_secrets(path):
-        text = f"{exposure.text}; others on this machine may read that file" if readable else exposure.text
+        text = f"{exposure.text}; other users of this machine can read that file" if readable else exposure.text
         yield Finding.warning("secrets", text, exposure.remedy)
 
 
@@ -74,20 +73,19 @@ def _check_address(server: ServerConfig) -> Iterator[Finding]:
         return
     sends_secret = server.auth is not None or next(find_secrets(server), None) is not None
     if sends_secret and _is_unencrypted(server.url):
-        yield Finding.warning(
-            f"server {server.name}", "its credentials travel unencrypted, over http", "use its https address"
-        )
+        text = "its credentials are sent unencrypted, over http"
+        yield Finding.warning(f"server {server.name}", text, "use its https address")
     for address in (
         (server.auth.token_url, server.auth.issuer) if isinstance(server.auth, OAuthClientCredentials) else ()
     ):
         if address is not None and _is_unencrypted(address):
-            text = "the secret of its OAuth client travels unencrypted, over http"
+            text = "the secret of its OAuth client is sent unencrypted, over http"
             yield Finding.warning(f"server {server.name}", text, "use the https address of the authorization server")
     if not server.verify_ssl:
         yield Finding.warning(
             f"server {server.name}",
-            "verify_ssl is off: anybody on the way may answer in its place, and read its credentials",
-            "name its authority in ca_file instead",
+            "verify_ssl is off: anyone on the network path can impersonate it and read its credentials",
+            "set ca_file to its certificate authority instead",
         )
 
 
@@ -99,7 +97,7 @@ def _is_unencrypted(address: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine for certain."""
+    """Whether a host name or address certainly is this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The deployment as Redis shows it: are there workers for every server, does beat run, does anything wait in vain?"""
+"""The deployment as Redis shows it: does each server have workers, does beat run, are all queues served?"""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -15,7 +15,7 @@ _MOST_KEYS = 100_000
 
 
 def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[Finding]:
-    """Look at queues, workers and health records.
+    """Check queues, workers and health records.
 
     Args:
         servers: Those that are enabled.
@@ -27,7 +27,7 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
     for name in names:
         check, record = f"server {name}", health[name]
         calls = waiting[keys.queue(name)]
-        start = f"start one: celery -A tarsy_tasks worker -Q {keys.queue(name)}"
+        start = f"start a worker: celery -A tarsy_tasks worker -Q {keys.queue(name)}"
         if not serving[name] and calls:
             yield Finding.error(check, f"{calls} calls wait in {keys.queue(name)}, which no worker serves", start)
         elif not serving[name]:
@@ -35,16 +35,18 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
         elif record.status is HealthStatus.UNKNOWN:
             yield Finding.warning(check, record.reason, "start beat: celery -A tarsy_tasks beat")
         elif record.status is HealthStatus.DEGRADED:
-            yield Finding.warning(check, record.reason, "see `tarsy-tasks health`, and the logs of those workers")
+            yield Finding.warning(check, record.reason, "see `tarsy-tasks health` and the logs of those workers")
         elif not record.healthy:
-            yield Finding.error(check, f"unhealthy: {record.reason}", "see what it says, and start it anew")
+            yield Finding.error(
+                check, f"unhealthy: {record.reason}", "see `tarsy-tasks health` and its log, then restart it"
+            )
         else:
             yield Finding.ok(check, f"healthy, served by {len(serving[name])} worker(s), {calls} calls wait")
-    yield from _check_strays(redis, names)
+    yield from _check_other_queues(redis, names)
 
 
-def _check_strays(redis: Any, names: list[str]) -> Iterator[Finding]:
-    """Queues with calls of servers that are not in the configuration."""
+def _check_other_queues(redis: Any, names: list[str]) -> Iterator[Finding]:
+    """Queues with messages for servers that are not enabled here."""
     found: list[str] = []
     for seen, key in enumerate(redis.scan_iter(match=f"{keys.queue('')}*", count=1000, _type="list")):
         if seen > _MOST_KEYS:

@@ -1,6 +1,6 @@
-"""One thing that was looked at, and how it is.
+"""The result of one check.
 
-Owns the shape and the four severities. It looks at nothing itself.
+Owns its shape and the four severities. It checks nothing itself.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Finding", "Severity"]
 
 
 class Severity(StrEnum):
-    """How bad it is. Only an error makes `doctor` say no."""
+    """How bad it is. Only errors change the exit code of `doctor`."""
 
     OK = "ok"
     NOTE = "note"
@@ -20,12 +20,12 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found.
+    """What was found, where, and the remedy.
 
     Attributes:
-        check: What was looked at: a stable word or two, with the server's id where there is one.
-        text: How it is.
-        remedy: What to do about it; None when there is nothing to do.
+        check: What was checked: one or two stable words, with the server's id if it is about a server.
+        text: What was found.
+        remedy: What to do about it; None if there is nothing to do.
     """
 
     check: str

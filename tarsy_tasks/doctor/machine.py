@@ -1,4 +1,4 @@
-"""This machine: the versions of what the package stands on, and the programs that its servers need."""
+"""This machine: the versions of the dependencies, and the programs that MCP servers need."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -20,12 +20,12 @@ _LAUNCHERS = {
     "node": "install Node.js",
     "uvx": "install uv",
     "uv": "install uv",
-    "docker": "install Docker, and let this user use it",
+    "docker": "install Docker and allow this user to use it",
 }
 
 
 def check_machine(servers: Iterable[ServerConfig]) -> Iterator[Finding]:
-    """Look at this machine.
+    """Check this machine.
 
     Args:
         servers: Those that are enabled.
@@ -33,9 +33,9 @@ def check_machine(servers: Iterable[ServerConfig]) -> Iterator[Finding]:
     yield from _check_versions()
     yield from _check_launchers([server for server in servers if server.command is not None])
     try:
-        yield Finding.ok("probes", f"workers keep the files of the probes in {open_run_dir()}")
+        yield Finding.ok("probes", f"workers keep their probe files in {open_run_dir()}")
     except ConfigError as error:
-        yield Finding.warning("probes", str(error), "set TARSY_RUN_DIR to a directory that workers may write")
+        yield Finding.warning("probes", str(error), "set TARSY_RUN_DIR to a directory that workers can write to")
 
 
 def _check_versions() -> Iterator[Finding]:
@@ -47,12 +47,12 @@ def _check_versions() -> Iterator[Finding]:
         try:
             found = version(requirement.name)
         except PackageNotFoundError:
-            wrong.append(f"{requirement.name} is not installed, {requirement.specifier} is needed")
+            wrong.append(f"{requirement.name} is not installed; required: {requirement.specifier}")
             continue
         if not requirement.specifier.contains(found, prereleases=True):
-            wrong.append(f"{requirement.name} is {found}, {requirement.specifier} is needed")
+            wrong.append(f"{requirement.name} is {found}; required: {requirement.specifier}")
     if wrong:
-        remedy = "install what the package asks for: pip install --upgrade tarsy-tasks, with its constraints.txt"
+        remedy = "install the required versions: pip install --upgrade tarsy-tasks, with its constraints.txt"
         yield Finding.error("versions", "; ".join(wrong), remedy)
     else:
         yield Finding.ok("versions", ", ".join(f"{name} {version(name)}" for name in ("tarsy-tasks", *_SHOWN)))
@@ -68,24 +68,24 @@ def _check_launchers(servers: list[ServerConfig]) -> Iterator[Finding]:
         if found:
             yield Finding.ok(program, found)
         elif program not in needed:
-            use = "servers cannot be put into a sandbox" if program == "bwrap" else "no configured server needs it"
+            use = "needed only to run servers in a sandbox" if program == "bwrap" else "no configured server needs it"
             yield Finding.note(program, f"not found; {use}")
     for program, names in needed.items():
         if program in _LAUNCHERS and not shutil.which(program):
-            text = f"not found, but {', '.join(names)} are started with it"
-            yield Finding.error(program, text, f"{_LAUNCHERS[program]}, or mend the PATH of the workers")
+            text = f"not found, but needed to start {', '.join(names)}"
+            yield Finding.error(program, text, f"{_LAUNCHERS[program]}, or correct the PATH of the workers")
     for server in servers:
         yield from _check_arguments(server)
 
 
 def _check_arguments(server: ServerConfig) -> Iterator[Finding]:
-    """Arguments without which a program waits for somebody at a terminal."""
+    """Arguments without which a program waits for input that never comes."""
     program = PurePath(server.command or "").name
     if program == "npx" and not {"-y", "--yes"} & set(server.args):
         yield Finding.warning(
             f"server {server.name}",
-            "npx without -y asks before it installs anything, and nobody answers",
-            "put -y first into its args",
+            "npx without -y waits for a confirmation that nobody gives",
+            "put -y first in its args",
         )
     flags = [each for each in server.args if each.startswith("-")]
     if program == "docker" and "run" in server.args:
@@ -94,5 +94,5 @@ def _check_arguments(server: ServerConfig) -> Iterator[Finding]:
             yield Finding.warning(
                 f"server {server.name}",
                 "docker run without -i gives the server no standard input",
-                "put -i (and --rm) behind run in its args",
+                "put -i (and --rm) after run in its args",
             )

@@ -1,6 +1,6 @@
-"""Each MCP server's start, tried from here: connect, list the tools, and how long that takes.
+"""The start of each MCP server, tried from here: connect, list the tools, measure the time.
 
-It starts what a worker of this machine and user would start, with this environment, and ends it again.
+It starts what a worker of this user and environment would start, and stops it again.
 """
 
 import asyncio
@@ -15,78 +15,79 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
-from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["check_starts"]
 
 _CLOSE_S = 15.0
 _SLOW = 0.5
-"""Of the time that it is given."""
+"""Share of `timeouts.connect_s`."""
 _NO_CALL = " The tool did not run."
 
 
 def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) -> Iterator[Finding]:
-    """Start all of them, as many at a time as a worker would, and tell how each start went.
+    """Start all servers, as many at a time as a worker would.
 
     Args:
-        inheritance: What of this environment their processes get.
+        inheritance: The part of this environment that their processes get.
     """
     masker = build_common_masker(servers)
-    connections = build_connections(servers, inheritance)
-    loop, places = SessionLoop(), StartLimiter()
+    context = SessionContext(inheritance)
+    connections = build_connections(servers, context)
+    loop, limiter = SessionLoop(), StartLimiter()
     loop.start()
     try:
-        trying = [loop.submit(_try_in_turn(connection, places)) for connection in connections.values()]
-        for attempt in trying:
-            finding = attempt.result()
+        starts = [loop.submit(_start_in_turn(connection, limiter)) for connection in connections.values()]
+        for start in starts:
+            finding = start.result()
             yield Finding(finding.check, finding.severity, masker.mask(finding.text), finding.remedy)
     finally:
         wait_for([loop.submit(connection.close()) for connection in connections.values()], _CLOSE_S)
         loop.stop()
-        child_watch.close()
+        context.child_watch.close()
 
 
-async def _try_in_turn(connection: ServerConnection, places: StartLimiter) -> Finding:
+async def _start_in_turn(connection: ServerConnection, limiter: StartLimiter) -> Finding:
     if connection.server.transport != "stdio":
-        return await _try(connection)
-    # The wait is no part of the time that is told, nor of the time that the server is given.
-    async with places.taken():
-        return await _try(connection)
+        return await _start(connection)
+    # The wait for a turn counts neither in the reported time nor in the server's timeout.
+    async with limiter.slot():
+        return await _start(connection)
 
 
-async def _try(connection: ServerConnection) -> Finding:
+async def _start(connection: ServerConnection) -> Finding:
     server = connection.server
     check, limit_s = f"start of {server.name}", server.timeouts.connect_s
     started = time.monotonic()
     try:
-        # A server is given a second attempt, in the handshake era, within the time of both.
+        # Two attempts: the second one speaks the protocol of the handshake era.
         async with asyncio.timeout(2 * limit_s):
             session = await connection.connected()
     except CallError as error:
         text, _, _ = error.text.partition(_NO_CALL)
         return Finding.error(check, text, _remedy(server, error))
     except TimeoutError:
-        text = connection.not_connected_within(2 * limit_s).text.partition(_NO_CALL)[0]
-        return Finding.error(check, text, "see whether it starts by hand; timeouts.connect_s gives it more time")
+        text = connection.errors.not_connected_within(2 * limit_s).text.partition(_NO_CALL)[0]
+        return Finding.error(check, text, "start it by hand to see why; timeouts.connect_s allows more time")
     took_s = time.monotonic() - started
     text = (
         f"{took_s * 1000:.0f} ms: {server.transport}, protocol {session.protocol}, "
         f"{session.server_info}, {len(session.tools)} tools"
     )
     if not session.tools:
-        return Finding.warning(check, text, "a server without tools is of no use to agents; look at its arguments")
+        return Finding.warning(check, text, "check its arguments: agents cannot use a server without tools")
     if took_s > _SLOW * limit_s:
-        return Finding.warning(check, f"slow: {text}", f"it is given {limit_s:g} s: raise timeouts.connect_s")
+        return Finding.warning(check, f"slow: {text}", f"raise timeouts.connect_s, which is {limit_s:g} s")
     return Finding.ok(check, text)
 
 
 def _remedy(server: ServerConfig, error: CallError) -> str:
     if error.code is ErrorCode.SERVER_MISCONFIGURED:
-        return "set it where the workers run; run doctor there, too"
+        return "set it where the workers run, and run doctor there"
     if error.code is ErrorCode.SERVER_REFUSED:
-        return "see whether its credentials and its address are right"
+        return "check its credentials and its address"
     if server.command is not None:
-        return f"run it by hand: {server.command} and its args; is it installed, for this user, on this PATH?"
-    return "see whether it runs, and whether this machine reaches its url"
+        return f"run it by hand ({server.command} with its args): is it installed for this user, on this PATH?"
+    return "check that it runs, and that this machine can reach its url"

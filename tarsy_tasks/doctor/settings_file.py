@@ -1,4 +1,4 @@
-"""`celeryconfig.py`: does it change what must not be changed?"""
+"""`celeryconfig.py`: does it change a setting that must stay?"""
 
 import ast
 from collections.abc import Iterator
@@ -19,41 +19,41 @@ __all__ = ["check_settings_file"]
 
 _CELERY_DEFAULTS: dict[str, Any] = celery_defaults.DEFAULTS
 _FILE = "celeryconfig.py"
-_CODE = "only JSON is data for certain: with anything else, a message can run code in the workers"
-_MUST_STAY: dict[str, str] = {
-    "worker_pool": "any other pool is refused: only ours holds MCP sessions",
+_CODE = "only JSON is safe: in another format, a message can run code in the workers"
+_REQUIRED: dict[str, str] = {
+    "worker_pool": "other pools are refused: only this one runs MCP sessions",
     "include": "workers would not know the tasks; name further modules in `imports`",
     "task_routes": "calls would not reach the queues of their servers",
-    "broker_transport": "it mends defects of the stock one that lose calls",
-    "beat_scheduler": "nobody would have the servers checked",
+    "broker_transport": "the stock transport has defects that lose calls",
+    "beat_scheduler": "no health checks would be sent",
     "task_serializer": _CODE,
     "result_serializer": _CODE,
     "accept_content": _CODE,
     "result_accept_content": _CODE,
-    "task_acks_late": "calls of a worker that dies would be lost",
-    "worker_cancel_long_running_tasks_on_connection_loss": "calls would end whenever Redis is away for a moment",
+    "task_acks_late": "calls of a lost worker would be lost too",
+    "worker_cancel_long_running_tasks_on_connection_loss": "calls would end at each short outage of Redis",
     "task_always_eager": "calls would run in the agent, which has no sessions",
-    "task_ignore_result": "no call would ever get an answer",
+    "task_ignore_result": "no call would return an answer",
 }
-_BETTER_STAYS: dict[str, str] = {
+_RECOMMENDED: dict[str, str] = {
     "worker_disable_prefetch": "calls would wait behind others while workers are idle",
     "worker_prefetch_multiplier": "calls would wait behind others while workers are idle",
-    "result_backend_thread_safe": "every thread would open connections of its own",
-    "worker_enable_remote_control": "neither `inspect` nor `control` nor Flower would reach the workers",
+    "result_backend_thread_safe": "each thread would open its own connections",
+    "worker_enable_remote_control": "`inspect`, `control` and Flower would not reach the workers",
 }
 _SHORTEST_EXPIRY_S = 60
 
 
 def check_settings_file(directory: Path) -> Iterator[Finding]:
-    """Look at the file of a directory."""
+    """Check the file in a directory."""
     path = directory / _FILE
     try:
         settings = load_celeryconfig(directory)
     except ConfigError as error:
-        yield Finding.error(_FILE, str(error), "mend or remove it")
+        yield Finding.error(_FILE, str(error), "fix or remove it")
         return
     if not path.is_file():
-        yield Finding.ok(_FILE, "there is none, so the package's defaults hold")
+        yield Finding.ok(_FILE, "there is none, so the package's defaults apply")
         return
     findings = [*_check_overrides(settings), *_check_redis(settings), *_check_names(path, settings)]
     yield from findings or [Finding.ok(_FILE, f"{path}: {len(settings)} settings")]
@@ -64,10 +64,10 @@ def _check_overrides(settings: dict[str, Any]) -> Iterator[Finding]:
         default = DEFAULTS.get(name, _CELERY_DEFAULTS.get(name))
         if value == default:
             continue
-        if name in _MUST_STAY:
-            yield Finding.error(_FILE, f"{name} is changed: {_MUST_STAY[name]}", f"remove {name}")
-        elif name in _BETTER_STAYS:
-            yield Finding.warning(_FILE, f"{name} is changed: {_BETTER_STAYS[name]}", f"remove {name}")
+        if name in _REQUIRED:
+            yield Finding.error(_FILE, f"{name} is changed: {_REQUIRED[name]}", f"remove {name}")
+        elif name in _RECOMMENDED:
+            yield Finding.warning(_FILE, f"{name} is changed: {_RECOMMENDED[name]}", f"remove {name}")
     expires = settings.get("result_expires")
     if isinstance(expires, int | float) and 0 < expires < _SHORTEST_EXPIRY_S:
         yield Finding.warning(
@@ -82,18 +82,17 @@ def _check_redis(settings: dict[str, Any]) -> Iterator[Finding]:
         if name in settings and settings[name] != load_settings().redis_url.get_secret_value():
             yield Finding.error(
                 _FILE,
-                f"{name} is not what TARSY_REDIS_URL says; agents do not read this file and would send their calls "
-                "elsewhere",
+                f"{name} differs from TARSY_REDIS_URL: agents do not read this file and would send calls elsewhere",
                 f"remove {name}, and set TARSY_REDIS_URL everywhere",
             )
 
 
 def _check_names(path: Path, settings: dict[str, Any]) -> Iterator[Finding]:
     for name in settings:
-        # Whatever is like no setting may be a variable of the file's own.
+        # A name that resembles no setting may be a variable of the file.
         close = get_close_matches(name, _CELERY_DEFAULTS, n=1, cutoff=0.8) if name not in _CELERY_DEFAULTS else []
         if close:
-            yield Finding.warning(_FILE, f"{name} is no setting of Celery", f"did you mean {close[0]}?")
+            yield Finding.warning(_FILE, f"{name} is not a Celery setting", f"did you mean {close[0]}?")
     old: list[str] = []
     with suppress(SyntaxError, OSError):
         for node in ast.parse(path.read_bytes()).body:
@@ -101,6 +100,5 @@ def _check_names(path: Path, settings: dict[str, Any]) -> Iterator[Finding]:
             old += [each.id for each in targets if isinstance(each, ast.Name) and each.id.isupper()]
     old = [name for name in old if name.startswith(("CELERY", "BROKER"))]
     if old:
-        yield Finding.warning(
-            _FILE, f"{', '.join(old)}: settings in capitals are ignored", "write them in Celery's lower-case names"
-        )
+        text = f"{', '.join(old)}: settings in capitals are ignored"
+        yield Finding.warning(_FILE, text, "use Celery's lower-case names")

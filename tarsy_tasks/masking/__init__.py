@@ -1,25 +1,39 @@
-"""Masking: no secret in what a worker lets out, nor in what an agent passes through here.
+"""Masking: `build_masker(groups=None).mask(text)` replaces every secret in a text by `__MASKED__`.
 
-A text goes through `masker`, which asks in this order, whatever knows more of the structure first:
+`masker` runs these searches, in this order; what knows more of the structure of a text runs first:
 
-    known         values that are secret wherever they stand: those of the configuration
-    json_text     JSON, also in strings, in lines, cut off; `json_reader` has the grammar, `json_frames` what is open,
-                  `json_values` the rules, `answers` what well-known programs answer in it
-    kubernetes    Secrets in YAML, which have no names to go by
-    private_keys  what lies between BEGIN and END
-    tables        columns and cells; `html_tables` those of HTML
-    languages     names in other alphabets
-    printed       what the line above announces
-    sql           columns named in one place, with their values in another
-    commands      arguments of programs
-    forms         what shows by its form that it is a secret; `tokens` has the providers', `lines` what stands at
-                  a fixed place of a line
-    assignments   what a name says is one (`named`): `value_spans` and `value_lists` know where it ends, `markup` and
-                  `headers` those with a syntax of their own
-    encoded       base64 of a text
-    custom        patterns that a configuration adds; `groups` has their names
+    known_secrets     values that are secret wherever they appear: those of the configuration
+    json_text         JSON, also in strings, in lines, cut off; `json_reader` has the grammar, `json_frames` what is
+                      open, `json_values` the rules, `answers` the JSON output of well-known programs
+    kubernetes        Secrets in YAML, whose keys need not be names of secrets
+    private_keys      everything between BEGIN and END
+    tables            columns and cells; `html_tables` those of HTML
+    languages         names in other alphabets
+    announced_lines   a line whose content the line above announces
+    sql               columns named in one place, with their values in another
+    commands          arguments of programs
+    forms             values whose form shows that they are secret; `tokens` has those of providers, `lines` those at a
+                      fixed position in a line
+    assignments       values behind a name (`name_match`); `following_values`, `value_spans` and `value_lists` find
+                      where they begin and end, `markup` and `headers` those with a syntax of their own
+    encoded           base64 of a text
+    custom            patterns that a configuration adds; `groups` has their names
 
-`names` and `values` go by the words of `vocabulary`: which names promise a secret, and which values are none all
-the same. Nothing here finds a secret that has neither a name nor a form. Importing this package imports nothing:
-whoever needs no more than the words does without the search.
+`names` and `values` use the word lists of `vocabulary`: which names belong to a secret, and which values are not
+secret in spite of their name. A secret without such a name or form is not found. Importing this package loads nothing;
+`build_masker`, `mask_text` and `Masker` load the searches when they are first used.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tarsy_tasks.masking.masker import Masker, build_masker, mask_text
+
+__all__ = ["Masker", "build_masker", "mask_text"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.masker"), name)

@@ -1,19 +1,27 @@
-"""Secrets that stand behind a name: `password: x`, `API_KEY=x`, `"token": "x"`, `--token x`, `<secret>x</secret>`.
+"""Secrets behind a name: `password: x`, `API_KEY=x`, `"token": "x"`, `--token x`, `<secret>x</secret>`.
 
-Owns how a name and its value are written in whatever is no JSON: settings, code, logs, command lines, markup, prose.
-Which names count is `names`' to say, whether a value is a secret `values`', and where it ends `value_spans`'.
+Owns how a name and its value are written outside JSON: settings, code, logs, command lines, markup, prose. `names`
+decides which names count, `values` whether a value is a secret, `value_spans` where it ends.
 """
 
 import re
 from collections.abc import Callable, Iterator
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.followed import ARGUMENT, ATTRIBUTE_VALUE, FIELD, FOLLOWED, UNDER, read_followed, read_under
+from tarsy_tasks.masking.following_values import (
+    ARGUMENT,
+    ATTRIBUTE_VALUE,
+    FIELD,
+    FOLLOWING_VALUE,
+    VALUE_BELOW,
+    read_following_value,
+    read_value_below,
+)
 from tarsy_tasks.masking.markup import COUPLED, TAGGED, read_coupled, read_tagged
-from tarsy_tasks.masking.named import NAME_LIMIT, Named
+from tarsy_tasks.masking.name_match import NAME_LIMIT, NameMatch
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
 from tarsy_tasks.masking.rules.headers import find_in_header, is_header
-from tarsy_tasks.masking.rules.vocabulary import PROSE
+from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_lists import is_enumeration, read_list
 from tarsy_tasks.masking.value_spans import Value, indent_of, is_quoted_at, read_value
@@ -54,15 +62,15 @@ _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login
 ASSIGNED = (
     rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)"
     rf"|{_CALLED}|{_OPENED}|{TAGGED}"
-    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{FOLLOWED})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{ARGUMENT}|{UNDER})|{_KEYED}"
+    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{FOLLOWING_VALUE})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{ARGUMENT}|{VALUE_BELOW})|{_KEYED}"
 )
-"""A name with whatever may stand between it and its value."""
+"""A name and everything that may be between it and its value."""
 
 _search = Places([ASSIGNED])
 _NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
 _TAIL = re.compile(
     rf"(?P<paired>{_PAIRED})|(?P<coupled>{COUPLED})|(?P<headed>{_HEADED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
-    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{FOLLOWED}|{ARGUMENT})|(?P<under>{UNDER})"
+    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{FOLLOWING_VALUE}|{ARGUMENT})|(?P<under>{VALUE_BELOW})"
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
@@ -73,14 +81,14 @@ _BELOW = re.compile(
     r"(?P<word>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)(?P=quote)[ \t]*(?:\r?\n|\Z)"
 )
 _TYPED = re.compile(r"[ \t]+::")
-"""In LDIF no space stands before it."""
+"""In LDIF there is no space before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
 _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"(?<![A-Za-z])([A-Za-z]++) $")
 _PROCESS = re.compile(r"\]?\[\d{3,}\]:")
-"""`passwd[1811]: `, in a log of the system."""
+"""`passwd[1811]: `, in a system log."""
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
 _FALLBACK = re.compile(
     r"[ \t]*(?:<%=?[ \t]*)?[A-Za-z_$][\w.:>\-]*(?:[(\[][^\n()\[\]]{0,100}[)\]])?"
@@ -106,12 +114,7 @@ _READING = re.compile(
 
 
 def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         name = _NAME.search(text, found)
@@ -139,7 +142,7 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
         strength = Strength.WEAK  # a path, perhaps to a file that holds it
     elif text[max(0, start - 1) : start] in _PARAMETER_MARKS and tail[0] == "=":
         strength = Strength.STRONG if strength >= Strength.WEAK else strength  # of an address
-    named = Named(text, start, end, strength, tail)
+    named = NameMatch(text, start, end, strength, tail)
     is_heading = tail.lastgroup != "headed" or _HEADING_BEFORE.search(named.before) is not None
     if tail.lastgroup in _LISTING and is_heading and (values := list(read_list(named))):
         yield from (Edit(value.start, value.end) for value in values)
@@ -152,10 +155,10 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
 
 
 def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
-    """Whether it is but the end of a name, such as `public key`, or the middle of an identifier: `arn:…:secret:x`."""
+    """Whether it is only the end of a name, such as `public key`, or the middle of an identifier: `arn:…:secret:x`."""
     if name.lower() in ("key", "keys"):
         owner = _OWNER.search(text, max(0, start - NAME_LIMIT), start)
-        return owner is not None and (owner[1].lower() in PROSE or rate_name(f"{owner[1]} key") is None)
+        return owner is not None and (owner[1].lower() in PROSE_WORDS or rate_name(f"{owner[1]} key") is None)
     if (
         tail.lastgroup == "assigned"
         and tail[0][:1] in _QUOTES
@@ -173,7 +176,7 @@ def _start_of_name(text: str, start: int) -> int:
     return start + text.startswith("</", start - 1)
 
 
-def _read_assigned(named: Named) -> Value | None:
+def _read_assigned(named: NameMatch) -> Value | None:
     text, position = named.text, named.tail.end()
     if _TYPED.match(named.tail[0]):
         return None
@@ -194,8 +197,8 @@ def _read_assigned(named: Named) -> Value | None:
     return None if value is None else _secret_part(named, value)
 
 
-def _read_below(named: Named, line_start: int) -> Value | None:
-    """The line below a name, if it is one word and no plain one; in YAML only if it is indented, or an item."""
+def _read_below(named: NameMatch, line_start: int) -> Value | None:
+    """The line below a name, if it is one word and not a plain one; in YAML only if it is indented, or an item."""
     below = _BELOW.match(named.text, named.tail.end())
     if below is None or below["word"].isalpha():
         return None
@@ -203,8 +206,8 @@ def _read_below(named: Named, line_start: int) -> Value | None:
     return Value(*below.span("word"), is_quoted=True) if is_deeper or named.tail[0].endswith("=") else None
 
 
-def _is_reference(named: Named, value: Value, content: str) -> bool:
-    """Whether code passes on what is a secret, under a name much like it: `password=new_password,`."""
+def _is_reference(named: NameMatch, value: Value, content: str) -> bool:
+    """Whether code passes on a secret under a similar name: `password=new_password,`."""
     if value.is_quoted and named.before.endswith(":") and content.isidentifier():
         return content == named.name  # of a component in Vue
     if value.is_quoted or named.name.isupper():
@@ -225,7 +228,7 @@ def _is_reference(named: Named, value: Value, content: str) -> bool:
     return is_argument or (is_statement and named.start != named.line_start)
 
 
-def _secret_part(named: Named, value: Value) -> Value | None:
+def _secret_part(named: NameMatch, value: Value) -> Value | None:
     text, strength = named.text, named.strength
     content = text[value.start : value.end]
     if _PARTLY_MASKED.search(content) and "://" not in content and " " not in content:
@@ -262,9 +265,9 @@ def _secret_part(named: Named, value: Value) -> Value | None:
     return None
 
 
-def _read_paired(named: Named) -> Value | None:
-    """`name: X` and beside it `value: Y`."""
-    if not named.is_told:
+def _read_paired(named: NameMatch) -> Value | None:
+    """`name: X` and next to it `value: Y`."""
+    if not named.is_labelled:
         return _read_assigned(named) if _LABELLED.fullmatch(named.tail[0]) else None
     text, tail = named.text, named.tail
     line_start = text.rfind("\n", tail.start(), tail.end()) + 1
@@ -272,17 +275,17 @@ def _read_paired(named: Named) -> Value | None:
     return None if value is None else _secret_part(named, value)
 
 
-def _read_opened(named: Named) -> Value | None:
+def _read_opened(named: NameMatch) -> Value | None:
     """`variable "password" {`, and in the block its value."""
-    if not named.is_told:
+    if not named.is_labelled:
         return None
     default = _DEFAULT.match(named.text, named.tail.end(), named.tail.end() + _BLOCK_LIMIT)
     value = read_value(named.text, default.end()) if default else None
     return None if value is None else _secret_part(named, value)
 
 
-def _read_listed(named: Named) -> Value | None:
-    """`("password", "x")`, and no list of words such as `["secret", "token"]`."""
+def _read_listed(named: NameMatch) -> Value | None:
+    """`("password", "x")`, but not a list of words such as `["secret", "token"]`."""
     if named.text[named.start - 1 : named.start] not in ("'", '"'):
         return None
     value = read_value(named.text, named.tail.end() - _length_of_quote(named.tail[0]))
@@ -295,7 +298,7 @@ def _read_listed(named: Named) -> Value | None:
     return None if is_word or not is_secret(content, named.strength, is_quoted=True) else value
 
 
-def _read_called(named: Named) -> Value | None:
+def _read_called(named: NameMatch) -> Value | None:
     """`setPassword("x")`, but not `get_secret("name")`."""
     if _READING.match(re.split(r"[.\->:]", named.name)[-1]):
         return None
@@ -306,7 +309,7 @@ def _read_called(named: Named) -> Value | None:
     return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
 
 
-def _read_posted(named: Named) -> Value | None:
+def _read_posted(named: NameMatch) -> Value | None:
     """A field of a form, as `multipart/form-data` has it."""
     run = _LINE.match(named.text, named.tail.end())
     if run is None or not named.before.endswith(('name="', "name='")):
@@ -315,11 +318,11 @@ def _read_posted(named: Named) -> Value | None:
 
 
 def _length_of_quote(tail: str) -> int:
-    """How much of the tail is the value's opening quote, which `read_value` wants to see."""
+    """The length of the opening quote of the value in the tail, which `read_value` needs."""
     return len(tail) - len(tail[:-1].rstrip("\\")) if tail.endswith(_OPENING) else 0
 
 
-_READERS: dict[str, Callable[[Named], Value | None]] = {
+_READERS: dict[str, Callable[[NameMatch], Value | None]] = {
     "assigned": _read_assigned,
     "paired": _read_paired,
     "opened": _read_opened,
@@ -327,8 +330,8 @@ _READERS: dict[str, Callable[[Named], Value | None]] = {
     "called": _read_called,
     "tagged": read_tagged,
     "coupled": read_coupled,
-    "headed": read_under,
-    "under": read_under,
+    "headed": read_value_below,
+    "under": read_value_below,
     "posted": _read_posted,
-    "followed": read_followed,
+    "followed": read_following_value,
 }

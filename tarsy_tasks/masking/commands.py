@@ -1,4 +1,4 @@
-"""Secrets in the arguments of programs whose options do not say it by name: `mysql -pX`, `curl -u bob:X`.
+"""Secrets in arguments of programs whose options have no telling name: `mysql -pX`, `curl -u bob:X`.
 
 Owns the table of programs. Options such as `--password X` need no table: `assignments` reads them.
 """
@@ -55,14 +55,14 @@ PROGRAMS: dict[str, str] = {
     r"mc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)": r"[ \t]\S+[ \t]+https?://\S+[ \t]+(\S+[ \t]+\S+)",
     r"rclone[ \t]+obscure": rf"(?<=obscure)[ \t]+{_VALUE}",
 }
-"""Programs → the option that takes a secret. Of two for the same program, the first counts."""
+"""Program → the option with a secret. Of two for the same program, the first applies."""
 
 _options = [re.compile(option) for option in PROGRAMS.values()]
 COMMANDS = tuple(rf"\b{program}[ \t]" for program in PROGRAMS)
-"""The programs, as they stand in a command line."""
+"""The programs as in a command line."""
 _SINGLE = "|".join(program for program in PROGRAMS if "[ " not in program)
 ARRAYS = rf"\"(?:[^\"\s]*/)?(?:{_SINGLE})\\*\"\s*,"
-"""The same, as the first of a list of arguments in JSON."""
+"""The same, as the first item of a list of arguments in JSON."""
 
 _search = Search(COMMANDS)
 _PROGRAM = re.compile(rf"(?:\S*/)?(?:{_SINGLE})")
@@ -75,12 +75,7 @@ def is_program(word: str) -> bool:
 
 
 def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         index, _, position = found
@@ -95,7 +90,7 @@ def find_in_commands(text: str, projection: bytes) -> Iterator[Edit]:
 
 
 def _end_of_command(text: str, position: int) -> int:
-    """The end of its line, and of those that it goes on in."""
+    """The end of its line, and of its continuation lines."""
     limit = position + _LINE_LIMIT
     line_end = text.find("\n", position, limit)
     while line_end > 0 and text[line_end - 1] in _CONTINUED:

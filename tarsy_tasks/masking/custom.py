@@ -1,7 +1,7 @@
-"""Patterns that somebody wrote into a configuration.
+"""Patterns that a configuration adds.
 
-Owns what may be written: RE2's syntax, which has no look-around and no back references, and in return always ends. One
-search takes time linear in the text; what many of them take together is limited here.
+Owns their limits. The syntax is RE2's: it has no look-around and no back references, and one search takes time linear
+in the text; the time of all searches together is limited here.
 """
 
 import time
@@ -16,7 +16,7 @@ __all__ = ["CustomPatterns", "check_pattern"]
 
 _MEMORY_BYTES = 8 * 1024 * 1024
 # At worst RE2 takes some 4 ns for each character and each step of a pattern.
-_MOST_STEPS = 2000
+_MAX_STEPS = 2000
 # Many times what a search takes. A pattern such as `a.*z|a` looks through the rest of the text for each `a`.
 _CPU_S, _CPU_S_PER_CHARACTER = 1.0, 2e-6
 _SAMPLES, _SAMPLE_CHARS = 16, 4096
@@ -58,7 +58,7 @@ class CustomPatterns:
             _check_time(pattern, searched, last_s)
             for match in pattern.finditer(searched):
                 if time.thread_time() > last_s:
-                    raise TimeoutError("custom patterns take too long")
+                    raise TimeoutError("custom patterns took too long")
                 found = match.span(1 if pattern.groups and match.start(1) >= 0 else 0)
                 start, end = _between_masks(text, *found)
                 if start < end and text[start:end] != MASK:
@@ -92,13 +92,13 @@ def _compile(pattern: str) -> "re2.Pattern":
     try:
         compiled = re2.compile(pattern, options)
     except re2.error as error:
-        raise ValueError(f"is no pattern of RE2's syntax: {_reason(error)}") from None
+        raise ValueError(f"not a valid RE2 pattern: {_reason(error)}") from None
     except UnicodeEncodeError:
-        raise ValueError("is no pattern: it holds half of a surrogate pair") from None
-    if compiled.programsize > _MOST_STEPS:
-        raise ValueError("is too large a pattern; are there repetitions such as `{1000}` within others?")
+        raise ValueError("not a valid pattern: it contains half of a surrogate pair") from None
+    if compiled.programsize > _MAX_STEPS:
+        raise ValueError("the pattern is too large; check for nested repetitions such as `{1000}`")
     if compiled.search("") is not None:
-        raise ValueError("is a pattern that matches empty text, so everywhere")
+        raise ValueError("the pattern matches the empty string, so it matches everywhere")
     return compiled
 
 
@@ -106,10 +106,8 @@ def _reason(error: "re2.error") -> str:
     """What RE2 says, without the part of the pattern that it quotes."""
     reason = error.args[0] if error.args else b"unknown"
     text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-    absent = (
-        " (there is no look-around)" if "(?" in text else " (there are no back references)" if "escape" in text else ""
-    )
-    return text.partition(":")[0] + absent
+    missing = "look-around is" if "(?" in text else "back references are" if "escape" in text else ""
+    return text.partition(":")[0] + (f" ({missing} not supported)" if missing else "")
 
 
 def _is_encodable(text: str) -> bool:

@@ -1,6 +1,6 @@
-"""What is put in place of a secret, and where.
+"""Replacements in a text, and the mask.
 
-Owns the mask and the applying of edits to a text. It knows no secrets.
+Owns the mask and the application of edits to a text. It knows no secrets.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import NamedTuple
 __all__ = ["MASK", "Edit", "apply_edits"]
 
 MASK = "__MASKED__"
-"""Plain letters, so that JSON, YAML, URLs, XML, shell and .env stay what they are."""
+"""Only letters and underscores, so that JSON, YAML, URLs, XML, shell and .env stay valid."""
 
 
 class Edit(NamedTuple):
@@ -21,7 +21,7 @@ class Edit(NamedTuple):
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """The text with the edits made; of two that overlap, the second takes the part that is left."""
+    """The text with the edits applied; of two that overlap, the second replaces the rest."""
     parts: list[str] = []
     copied = 0
     for start, end, replacement in sorted(edits):

@@ -1,6 +1,6 @@
-"""Secrets in base64 of a text.
+"""Secrets in base64-encoded text.
 
-Owns the finding and decoding. What is found is masked in the text and encoded again, so that the rest of it stays.
+Owns finding and decoding. The decoded text is masked and encoded again, so that the rest of it is kept.
 """
 
 import base64
@@ -21,21 +21,14 @@ _TEXT_BYTES = bytes((*range(32, 127), 9, 10, 13, *range(128, 248)))
 _LATIN_BYTES = bytes((*_TEXT_BYTES, *range(248, 256)))
 _WIDTHS = range(60, 80, 4)
 _WRAPPED = re.compile(r"(\r?\n[ \t]*)[A-Za-z0-9+/]+={0,2}(?![^\s\"'`<])(?:\1[A-Za-z0-9+/]+={0,2}(?![^\s\"'`<]))*")
-"""The lines below one of base64, as in mail."""
+"""The continuation lines of base64, as in mail."""
 ENCODED = r"(?:^|[^A-Za-z0-9+/])((?:[CDI-Za-f][A-Za-z0-9+/]{3}){5}[A-Za-z0-9+/]*={0,2})"
-"""Each four characters of it are three letters, of which the first shows in the first; of a checksum that is rarely so.
-"""
+"""Every four characters encode three letters, the first of which determines the first character; rare in a checksum."""
 _search = Search([ENCODED])
 
 
 def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]) -> Iterator[Edit]:
-    """What is base64 of a text with secrets, from left to right, to be replaced by base64 of the masked text.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-        mask_string: Masks the decoded text.
-    """
+    """Base64 of text with secrets, from left to right, as edits that replace it by base64 of the masked text."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         _, start, position = found
@@ -49,13 +42,13 @@ def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]
 
 
 def mask_encoded(data: str, mask_string: Callable[[str], str], is_secret_in: Callable[[str], bool]) -> str:
-    """Base64 of a text, such as an attachment, with what is secret in it masked; of anything else what was given, or
-    nothing when there is a secret in it.
+    """Base64 of a text, such as an attachment, with its secrets masked; other data unchanged, or "" if it contains a
+    secret.
 
     Args:
         data: Base64 of either alphabet, also with line breaks.
         mask_string: Masks a text.
-        is_secret_in: Whether there is a secret in bytes, each of which is a character.
+        is_secret_in: Whether there is a secret in bytes, given as one character each.
     """
     try:
         bare = "".join(data.split()).rstrip("=").translate(_STANDARD_ALPHABET)
@@ -78,7 +71,7 @@ def mask_encoded(data: str, mask_string: Callable[[str], str], is_secret_in: Cal
 
 
 def _encodings(content: bytes) -> tuple[str, ...]:
-    """In which of them the bytes may be a text."""
+    """The encodings in which the bytes may be text."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return ("utf-16",)
     sample = content[:_SAMPLE]
@@ -105,7 +98,7 @@ def _wrap(encoded: str, line_break: str, width: int) -> str:
 
 
 def _is_text(encoded: str) -> bool:
-    """Whether it begins like one; it costs little to know of the many that do not."""
+    """Whether it begins like text; a cheap test that excludes most data."""
     try:
         decoded = base64.b64decode(encoded[: len(encoded) // 4 * 4])
     except (binascii.Error, ValueError):

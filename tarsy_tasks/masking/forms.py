@@ -1,7 +1,7 @@
-"""Secrets that show what they are by their form, or by what stands right around them.
+"""Secrets that are recognized by their form, or by the text directly around them.
 
-Owns the table of forms beside the providers' (`tokens`): credentials in headers and addresses, hashes of passwords, ssh
-keys. One search finds them all. What is told by a name, or takes more than one line, is found elsewhere.
+Owns the table of forms besides those of providers (`tokens`): credentials in headers and URLs, password hashes, ssh
+keys. One search finds them all. Secrets with a name, or on several lines, are found elsewhere.
 """
 
 import base64
@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.rules.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_told
+from tarsy_tasks.masking.rules.lines import ANNOUNCED, JUDGES, VALUE_BEFORE_NAME, is_announced_secret
 from tarsy_tasks.masking.rules.tokens import TOKENS
-from tarsy_tasks.masking.rules.vocabulary import OWNERS
+from tarsy_tasks.masking.rules.vocabulary import OTHER_SUBJECTS
 from tarsy_tasks.masking.search import Search
 from tarsy_tasks.masking.values import is_made_up, is_metavariable, is_placeholder, is_secret, is_uuid, looks_random
 
@@ -28,7 +28,7 @@ _ACCOUNT_LIMIT = 160
 _ACCOUNT = re.compile(r"[\w.\-]:([^\s:@/\"'<>]+)$")
 _NAME_BELOW = re.compile(r"\\*[\"']?[ \t]*\r?\n[ \t]+[\"']?(?:name|key)[\"']?:[ \t]*[\"']?([\w.\-]+)")
 _CHANGED = re.compile(r"(?:\\*\"[ \t]*->[ \t]*\\*\"|[\"'`]?[ \t]+to[ \t]+[\"'`]?)([^\s\"'`\\]+)")
-"""`value = "x" -> "y"`, in a plan of Terraform; `from x to y`."""
+"""`value = "x" -> "y"`, in a Terraform plan; `from x to y`."""
 _FIELD = re.compile(r"[a-z][a-z_.]*=[^=]")
 _END_OF_ADDRESS = re.compile(r"[\s\"'<>`\\]")
 
@@ -60,7 +60,7 @@ def _quoted(text: str, start: int, end: int) -> Span | None:
 
 
 def _value_before_name(text: str, start: int, end: int) -> Span | None:
-    """Of an entry whose name stands in the line below."""
+    """Of an entry whose name is in the line below."""
     name = _NAME_BELOW.match(text, end)
     strength = rate_name(name[1]) if name else None
     value = text[start:end].strip("\"'")
@@ -70,9 +70,9 @@ def _value_before_name(text: str, start: int, end: int) -> Span | None:
 
 
 def _announced(text: str, start: int, end: int) -> Span | None:
-    """At the end of a sentence about it, and not of one about whose it is."""
+    """At the end of a sentence about the secret, but not about its owner."""
     before = text[max(0, start - 60) : start].rstrip(" \t:\"'`").rpartition(" ")[2].lower()
-    is_owner = before.strip("()") in OWNERS
+    is_owner = before.strip("()") in OTHER_SUBJECTS
     return (
         None if is_owner or not looks_random(text[start:end]) or is_uuid(text[start:end]) else _quoted(text, start, end)
     )
@@ -91,7 +91,7 @@ def _random(text: str, start: int, end: int) -> Span | None:
 
 
 def _password_of_address(text: str, start: int, _: int) -> Span | None:
-    """Up to the @ before the host; a password may hold an @, too, though it should not."""
+    """Up to the @ before the host; a password may also contain an @, though it should not."""
     if _PORT.match(text, start):
         return None
     stop = _END_OF_ADDRESS.search(text, start, start + _ADDRESS_LIMIT)
@@ -107,7 +107,7 @@ def _password_before(text: str, start: int, _: int) -> Span | None:
 
 
 def _is_masked(found: str) -> bool:
-    """Whether it holds a mask, and beside that nothing that looks like a secret."""
+    """Whether it contains a mask, and otherwise nothing that looks like a secret."""
     return MASK in found and not is_secret(found, Strength.WEAK)
 
 
@@ -117,7 +117,7 @@ class Form(NamedTuple):
     Attributes:
         name: For people.
         pattern: In the syntax that RE2 and `re` share. With a group, only that is the secret.
-        measure: Where the secret really begins and ends; None: it is none.
+        measure: The exact span of the secret; None: it is not one.
     """
 
     name: str
@@ -177,19 +177,14 @@ LINE_FORMS = (
     Form("value before its name", VALUE_BEFORE_NAME, _value_before_name),
     Form("announced in its line", ANNOUNCED, _announced),
 )
-"""What tells by the rest of its line: there may be others in front of the secret."""
+"""Signs in the rest of a line: the secret may be behind other values."""
 
 _search = Search([form.pattern for form in FORMS])
 _line_search = Search([form.pattern for form in LINE_FORMS])
 
 
 def find_forms(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         index, start, position = found
@@ -208,10 +203,10 @@ def find_in_lines(text: str, projection: bytes) -> Iterator[Edit]:
         index, start, end = found
         span = LINE_FORMS[index].measure(text, start, end)
         if span is None or _is_masked(text[slice(*span)]):
-            position = max(start, position + 1)  # what is none may begin another
+            position = max(start, position + 1)  # after a text that is not a secret, search from the next character
         else:
             yield Edit(*span)
             position = max(start + 1, span[1])
-            if (changed := _CHANGED.match(text, span[1])) is not None and is_told(changed[1]):
+            if (changed := _CHANGED.match(text, span[1])) is not None and is_announced_secret(changed[1]):
                 yield Edit(*changed.span(1))
                 position = changed.end()

@@ -1,6 +1,6 @@
-"""Secrets in the columns of tables in HTML: below `<th>Password</th>`.
+"""Secrets in columns of HTML tables: below `<th>Password</th>`.
 
-Owns what a table is there. Tables of plain text are in `tables`.
+Owns the syntax of these tables. Plain-text tables are in `tables`.
 """
 
 import re
@@ -12,7 +12,7 @@ from tarsy_tasks.masking.values import is_label, is_prose, is_secret
 
 __all__ = ["find_in_html_tables"]
 
-_MOST_ROWS = 200
+_MAX_ROWS = 200
 _CELL = re.compile(
     r"<(?P<tag>th|td)\b[^<>]{0,200}>(?P<text>[^<]*(?:<(?!/?t[hdr]\b)[^<]*)*)|(?P<row></?tr\b)|(?P<end></table\b)", re.I
 )
@@ -37,7 +37,7 @@ def find_in_html_tables(text: str) -> Iterator[Edit]:
             if cell["tag"].lower() == "th":
                 names = [said] if column == 0 else [*names, said]
                 rows = 0
-            elif content is not None and column < len(names) and rows <= _MOST_ROWS:
+            elif content is not None and column < len(names) and rows <= _MAX_ROWS:
                 strength = rate_name(names[column])
                 is_none = is_prose(said, is_quoted=True) or is_label(names[column], said)
                 if strength is not None and not is_none and is_secret(said, strength, is_quoted=True):

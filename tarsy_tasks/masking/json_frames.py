@@ -1,6 +1,6 @@
-"""What is open at a place of JSON: the objects and arrays around it, and what of their keys counts for it.
+"""The open objects and arrays at a position in JSON, and which of their keys matter there.
 
-Owns that. Which values are secret by it is for `json_values`, and `json_text` reads them.
+Owns this state. `json_values` decides which values are secret, `json_text` reads them.
 """
 
 from functools import lru_cache
@@ -10,9 +10,9 @@ from tarsy_tasks.masking.json_reader import Token
 from tarsy_tasks.masking.kubernetes import DATA_KEYS
 from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.rules.headers import is_header
-from tarsy_tasks.masking.rules.vocabulary import COLLECTIONS, VALUES_LISTED
+from tarsy_tasks.masking.rules.vocabulary import COLLECTION_KEYS, SCHEMA_VALUE_KEYS
 
-__all__ = ["Frame", "Rating", "rate", "says_something"]
+__all__ = ["Frame", "Rating", "is_relevant_name", "rate"]
 
 Rating: TypeAlias = Strength | Literal["header"] | None
 
@@ -23,9 +23,9 @@ def rate(name: str) -> Rating:
 
 
 @lru_cache(maxsize=4096)
-def says_something(name: str) -> bool:
-    """Whether a name counts for values below it."""
-    return rate(name) is not None or name.lower() in COLLECTIONS
+def is_relevant_name(name: str) -> bool:
+    """Whether a name matters for the values below it."""
+    return rate(name) is not None or name.lower() in COLLECTION_KEYS
 
 
 class Frame:
@@ -33,32 +33,32 @@ class Frame:
 
     Attributes:
         is_object: Whether it is an object.
-        is_item: Whether it stands in an array.
-        name: The key that it stands under; of an array in an array, that of the outer one.
-        name_says_something: Whether that counts for its values.
-        key: The key of its own that was read last.
-        rating: What that says of its value.
+        is_item: Whether it is in an array.
+        name: Its key; for an array in an array, the key of the outer one.
+        is_name_relevant: Whether the name matters for its values.
+        key: Its key that was read last.
+        rating: The strength of that key.
         previous: The string that was read last, in an array.
-        arguments: The strings of an array, if the first is that of a program that takes a secret.
-        scalars: Its values that are no object and no array, by their keys.
-        is_telling: Whether one of these keys is that of a value of which something beside it tells what it is.
-        owner: The object under whose `data` or `stringData` it stands.
-        data: What stands under its own.
+        arguments: The strings of an array, if the first is a program that takes a secret.
+        scalars: Its scalar values, by key.
+        has_value_key: Whether one of the keys is for a value that another key describes.
+        owner: The object under whose `data` or `stringData` it is.
+        data: The values under its own.
         is_secret: Whether it is a Secret whatever its `kind`: nothing else has a `stringData`.
-        undecided: The same of objects in it that have no `kind`.
+        undecided: The same of objects in it without a `kind`.
     """
 
     def __init__(self, *, is_object: bool, outer: "Frame | None", name: str) -> None:
         self.is_object = is_object
         self.is_item = outer is not None and not outer.is_object
         self.name = name if outer is None else outer.name_below
-        self.name_says_something = says_something(self.name)
+        self.is_name_relevant = is_relevant_name(self.name)
         self.key = ""
         self.rating: Rating = None
         self.previous = ""
         self.arguments: list[Token] = []
         self.scalars: dict[str, Token] = {}
-        self.is_telling = False
+        self.has_value_key = False
         self.owner: Frame | None = None
         if outer is not None:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
@@ -68,5 +68,5 @@ class Frame:
 
     @property
     def name_below(self) -> str:
-        """The name that an object or array has which begins now."""
-        return self.name if not self.is_object or (self.name and self.key in VALUES_LISTED) else self.key
+        """The name of an object or array that begins now."""
+        return self.name if not self.is_object or (self.name and self.key in SCHEMA_VALUE_KEYS) else self.key

@@ -1,7 +1,7 @@
-"""JSON as it stands in a text: what opens, what closes, and where each key and value is.
+"""JSON inside a text: what opens, what closes, and where each key and value is.
 
-Owns the grammar. It reads one value from its beginning to its end, or to where the text was cut off, in a single pass
-and without recursion; nobody has to know beforehand whether it is JSON at all.
+Owns the grammar. It reads one value to its end, or to where the text was cut off, in one pass and without recursion;
+the text need not be valid JSON.
 """
 
 import re
@@ -19,13 +19,13 @@ _TOKEN = re.compile(
 _UNCLOSED, _NAME, _STRING_AND_COMMA, _STRING, _WORD, _WORD_AND_COMMA, _CLOSE, _CLOSE_AND_COMMA, _OPEN, _COMMA, _END = (
     range(1, 12)
 )
-"""The groups, of which the last tells what was found: a match takes in what separates it from the next."""
+"""The last matched group is the kind of token: a match includes the separator before the next one."""
 _STRINGS = frozenset({_UNCLOSED, _NAME, _STRING_AND_COMMA, _STRING})
 _COMMAS = frozenset({_STRING_AND_COMMA, _WORD_AND_COMMA, _CLOSE_AND_COMMA})
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     OBJECT = auto()
     ARRAY = auto()
@@ -38,13 +38,14 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """A token and its place.
+    """A token and its position.
 
     Attributes:
-        kind: What it is. OBJECT and ARRAY open one, CLOSE closes the innermost; CUT: the text ends before the value
-            does; ERROR: it is no JSON, or no more.
+        kind: OBJECT and ARRAY open one, CLOSE closes the innermost; CUT: the text ends before the value does; ERROR: it
+        is
+            not JSON, or no longer.
         start: Offset of its first character; of a key or a string, of the first between the quotes.
-        end: Offset behind its last character; likewise.
+        end: Offset after its last character; likewise.
     """
 
     kind: Kind
@@ -71,12 +72,12 @@ _CLOSING = {"}": (_FOR_COMMA_OR_CLOSE, _FOR_KEY_OR_CLOSE), "]": (_FOR_COMMA_OR_C
 
 
 def read_tokens(text: str, position: int, skip: Callable[[int], int] = lambda start: start) -> Iterator[Token]:
-    """The tokens of the value that begins at a position, up to its end, a CUT or an ERROR.
+    """The tokens of the value at a position, up to its end, a CUT or an ERROR.
 
     Args:
-        text: What it stands in.
-        position: Where.
-        skip: Asked of each object and array where it begins; says where to read on, behind it or there.
+        text: The whole text.
+        position: Where the value begins.
+        skip: Called at the beginning of each object and array; returns where to continue, behind it or inside.
     """
     closers: list[str] = []
     expected = _FOR_VALUE

@@ -1,7 +1,7 @@
-"""Secrets in JSON, wherever in a text it stands: a whole document, lines of it, in a log line, in a string, cut off.
+"""Secrets in JSON anywhere in a text: a whole document, lines of it, in a log line, in a string, cut off.
 
-Owns where it begins and ends, and what of it is read. Only values change, so that JSON stays JSON with its numbers and
-its layout. What a string says is for the masker to search, as a text of its own.
+Owns where it begins and ends, and which parts are read. Only values change, so JSON stays JSON with its numbers and its
+layout. The masker searches the content of strings, as texts of their own.
 """
 
 import json
@@ -12,11 +12,11 @@ from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
 from tarsy_tasks.masking.edits import MASK, Edit
-from tarsy_tasks.masking.json_frames import Frame, rate, says_something
+from tarsy_tasks.masking.json_frames import Frame, is_relevant_name, rate
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.json_values import JsonValues
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
-from tarsy_tasks.masking.rules.answers import is_resource, is_telling
+from tarsy_tasks.masking.rules.answers import is_resource, is_value_key
 from tarsy_tasks.masking.search import Search
 
 __all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
@@ -37,15 +37,15 @@ _NAME_BEFORE = re.compile(r"\"([^\"\\\n]*)\"[ \t]*:\s*$")
 _STRING_ALONE = re.compile(r"[ \t\r\n]*+\".*\"[ \t\r\n]*+\Z", re.DOTALL)
 _scan_json = cast("Any", json.JSONDecoder()).scan_once
 _SKIP_LIMIT = 2 * 1024 * 1024
-"""In a text of up to so many characters, stretches without a hit are skipped at the speed of C, which holds the
-interpreter; in a longer one they are read, too."""
+"""In a text up to this length, stretches without a hit are skipped in C, which holds the GIL; in a longer one they are
+read."""
 _FAILURES_LIMIT = 50
-"""What is no JSON costs more at that speed, for its error counts all lines before it."""
+"""Text that is not JSON costs more there, because its error message counts all lines before it."""
 _SHORTEST_SKIP, _LONGEST_SKIP = 128, 64 * 1024
-"""Shorter ones cost as much as they save."""
+"""Skipping shorter ones saves nothing."""
 _RESOURCE_DEPTH = 5
 _ATTEMPTS = 2
-"""Before each hit; what it lies in cannot be skipped."""
+"""Before each hit; the value around it cannot be skipped."""
 
 
 class JsonText(NamedTuple):
@@ -54,7 +54,7 @@ class JsonText(NamedTuple):
     Attributes:
         start: Where it begins.
         end: Where it ends.
-        edits: What is secret in it.
+        edits: The secrets in it.
     """
 
     start: int
@@ -63,7 +63,7 @@ class JsonText(NamedTuple):
 
 
 def may_hold_json(text: str, projection: bytes) -> bool:
-    """Whether it is worth while to look for any."""
+    """Whether a search for JSON is worthwhile."""
     has_bracket = b"{" in projection or b"[" in projection
     return (has_bracket and _starts.next(projection) is not None) or _STRING_ALONE.match(text) is not None
 
@@ -71,13 +71,13 @@ def may_hold_json(text: str, projection: bytes) -> bool:
 def find_json(
     text: str, projection: bytes, hits: Sequence[int], mask_string: Callable[[str], str]
 ) -> Iterator[JsonText]:
-    """The stretches of JSON in which there may be a secret, from left to right.
+    """The stretches of JSON that may contain a secret, from left to right.
 
     Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-        hits: Offsets at which there may be one, in order.
-        mask_string: Masks what a string says.
+        text: The text to search.
+        projection: `search.project(text)`.
+        hits: Offsets at which there may be a secret, in order.
+        mask_string: Masks the content of a string.
     """
     if _STRING_ALONE.match(text):
         reader = _Reader(text, hits, 0, mask_string)
@@ -107,7 +107,7 @@ def find_json(
 
 
 def _skip_lines(text: str, end: int, hit: int) -> int:
-    """Where the last of the lines of JSON ends that follow a value and come before a hit."""
+    """The end of the last JSON line that follows a value and comes before a hit."""
     while text.startswith("\n{", end):
         try:
             _, next_end = _scan_json(text, end + 1)
@@ -140,7 +140,7 @@ class _Reader:
 
     @property
     def edits(self) -> list[Edit]:
-        """What is secret in it, from left to right."""
+        """The secrets in it, from left to right."""
         return sorted(self._values.edits.values())
 
     @property
@@ -149,7 +149,7 @@ class _Reader:
         return self._is_json and (self._has_object or bool(self._values.edits))
 
     def read(self, position: int) -> int:
-        """Read the value that begins there; returns where it ends, or where it stops to be JSON."""
+        """Read the value that begins there; returns where it ends, or where it stops being JSON."""
         token = Token(Kind.ERROR, position, position)
         for token in read_tokens(self._text, position, self._skip):
             kind = token.kind
@@ -168,7 +168,7 @@ class _Reader:
         return token.end + (token.kind is _STRING)
 
     def _skip(self, start: int) -> int:
-        """Where an object or array ends, if nothing in it can be a secret; else where it begins."""
+        """The end of an object or array, if nothing in it can be a secret; else its beginning."""
         if self._hit < start:
             self._pass_hits(start)
         hit = self._hit
@@ -184,15 +184,15 @@ class _Reader:
         return start + length
 
     def _is_of_use(self) -> bool:
-        """Whether what begins now belongs to the data of a Secret, or stands under a name that says something."""
+        """Whether the next value belongs to the data of a Secret, or is under a name that matters."""
         outer = self._frames[-1]
         name = outer.name_below
         if name == "keys" or self._resource() is not None:
             return True
-        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or says_something(name)
+        return outer.owner is not None or (outer.is_object and name in DATA_KEYS) or is_relevant_name(name)
 
     def _pass_hits(self, position: int) -> None:
-        """Leave behind the hits before a position."""
+        """Skip the hits before a position."""
         self._next = bisect_left(self._hits, position, self._next)
         self._hit = self._hits[self._next] if self._next < len(self._hits) else len(self._text)
         self._attempts = _ATTEMPTS
@@ -216,17 +216,17 @@ class _Reader:
             outer.undecided += frame.data + frame.undecided
 
     def _mask_by_others(self, frame: Frame) -> None:
-        """Mask what is secret by what stands beside it."""
-        if frame.is_telling:
+        """Mask values that other keys of the object mark as secret."""
+        if frame.has_value_key:
             self._values.mask_pair(frame)
         if frame.arguments:
             self._values.mask_arguments(frame.arguments)
-        if frame.is_telling or self._has_resource:
+        if frame.has_value_key or self._has_resource:
             self._values.mask_answer(frame, self._resource())
 
     def _give_up(self, *, is_json: bool) -> bool:
-        """The text ends, or is no JSON any more: Secrets may be open whose `kind` did not come. Whether to take
-        it for JSON."""
+        """The text ends, or is no longer JSON: there may be open Secrets whose `kind` did not come. Returns whether to
+        treat it as JSON."""
         while self._frames:
             frame = self._frames.pop()
             if is_json:
@@ -258,14 +258,14 @@ class _Reader:
             if frame.is_object:
                 name = frame.key
                 frame.scalars[name] = token
-                if is_telling(name):
-                    frame.is_telling = True
+                if is_value_key(name):
+                    frame.has_value_key = True
                 if name == "type" and is_resource(self._text[token.start : token.end]):
                     self._has_resource = True
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
                 is_masked = frame.rating is not None and self._values.mask_as(token, frame.rating, name)
-                if not is_masked and frame.name_says_something:
+                if not is_masked and frame.is_name_relevant:
                     is_masked = self._values.mask_below(token, frame)
             elif token.kind is _STRING:
                 is_masked = self._values.mask_item(token, frame)
@@ -273,7 +273,7 @@ class _Reader:
             self._search(token)
 
     def _resource(self) -> str | None:
-        """The type of Terraform's resource that is being read, if it may hold secrets."""
+        """The type of the current Terraform resource, if it may contain secrets."""
         for outer in reversed(self._frames[-_RESOURCE_DEPTH:] if self._has_resource else ()):
             kind = outer.scalars.get("type")
             if kind is not None and is_resource(said := self._text[kind.start : kind.end]):
@@ -281,7 +281,7 @@ class _Reader:
         return None
 
     def _search(self, token: Token) -> None:
-        """Have the masker look at what a string says, if there may be something."""
+        """Mask the content of a string, if there may be a secret in it."""
         if self._hit < token.start - 1:
             self._pass_hits(token.start - 1)  # what begins a line may begin with its quote
         if self._hit < token.end:
@@ -291,13 +291,13 @@ class _Reader:
 
 
 def confine(text: str, stretch: JsonText, edits: Sequence[Edit]) -> Iterator[Edit]:
-    """Edits that are wanted in a stretch of JSON, so that it stays JSON: within one string as they are, else the values
-    that they touch are masked whole.
+    """Edits in a stretch of JSON that keep it valid: within one string as they are, else the values that they touch are
+    masked whole.
 
     Args:
-        text: What the stretch lies in.
-        stretch: Where.
-        edits: What is wanted, from left to right.
+        text: The text around the stretch.
+        stretch: The stretch.
+        edits: The edits, from left to right.
     """
     first = 0
     for token in read_tokens(text, stretch.start):

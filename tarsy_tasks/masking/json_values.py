@@ -1,6 +1,6 @@
-"""Which values of JSON are secret: by their key, by what stands beside them, as items of a list, in a command line.
+"""Which values in JSON are secret: by their key, by other keys of the object, as items of a list, in a command line.
 
-Owns these rules and the edits. Where the values are is known to `json_text`, which reads them.
+Owns these rules and the edits. `json_text` reads the values.
 """
 
 import json
@@ -17,7 +17,7 @@ from tarsy_tasks.masking.json_reader import Kind, Token
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.rules.answers import find_secret_keys
 from tarsy_tasks.masking.rules.headers import find_in_header, is_header
-from tarsy_tasks.masking.rules.vocabulary import COLLECTIONS, PAIR_NAMES, PAIR_VALUES, VALUES_BELOW
+from tarsy_tasks.masking.rules.vocabulary import COLLECTION_KEYS, NESTED_VALUE_KEYS, PAIR_NAME_KEYS, PAIR_VALUE_KEYS
 from tarsy_tasks.masking.search import project
 from tarsy_tasks.masking.values import is_item, is_label, is_made_up, is_prose, is_secret, looks_random
 
@@ -29,10 +29,10 @@ _KEYS_OF_VAULT = re.compile(r"[^\[\]]{0,1000}\]\s*,\s*\"keys_base64\"")
 
 
 class JsonValues:
-    """The values of a text of JSON.
+    """The values of a JSON text.
 
     Attributes:
-        edits: What is secret of them, by where it begins.
+        edits: The secrets, by where they begin.
     """
 
     def __init__(self, text: str) -> None:
@@ -41,9 +41,9 @@ class JsonValues:
 
     def mask_below(self, token: Token, frame: Frame) -> bool:
         """Mask a value of an object under a name: of `"password": {"value": …}`, or of `"passwords": {"root": …}`."""
-        if frame.key.lower() in VALUES_BELOW:
+        if frame.key.lower() in NESTED_VALUE_KEYS:
             return self._mask_named(token, frame.name)
-        if frame.is_item or frame.name.lower() not in COLLECTIONS or frame.key.lower() in PAIR_NAMES:
+        if frame.is_item or frame.name.lower() not in COLLECTION_KEYS or frame.key.lower() in PAIR_NAME_KEYS:
             return False
         said = self.said(token)
         return token.kind is _STRING and (looks_random(said) or is_made_up(said)) and self.replace(token, MASK)
@@ -53,7 +53,7 @@ class JsonValues:
         return rating is not None and self.mask_as(token, rating, name)
 
     def mask_as(self, token: Token, rating: Strength | Literal["header"], name: str) -> bool:
-        """Mask the value of a name, if that says that it is a secret."""
+        """Mask the value of a name, if the name belongs to a secret."""
         if token.kind is _STRING:
             said = self.said(token)
             if rating == "header":
@@ -88,22 +88,22 @@ class JsonValues:
         return is_some and self.replace(token, MASK)
 
     def mask_pair(self, frame: Frame) -> None:
-        """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or beside the
-        address of a vault."""
+        """Mask `{"name": "DB_PASSWORD", "value": …}`, also in JSON Patch, in a collection of secrets, or next to the
+        URL of a vault."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
-        values = scalars.keys() & PAIR_VALUES
-        naming = PAIR_NAMES | {"path"} if "op" in scalars else PAIR_NAMES
+        values = scalars.keys() & PAIR_VALUE_KEYS
+        naming = PAIR_NAME_KEYS | {"path"} if "op" in scalars else PAIR_NAME_KEYS
         names = [self.said(scalars[key]) for key in scalars.keys() & naming] if values else []
         for value in values:
             if any(self._mask_named(scalars[value], name) for name in names):
                 continue
-            if frame.name.lower() in COLLECTIONS:
+            if frame.name.lower() in COLLECTION_KEYS:
                 self.mask_as(scalars[value], Strength.WEAK if frame.name == "cookies" else Strength.LIKELY, "")
             elif _VAULT.search(self.said(scalars.get("id"))):
                 self.mask_as(scalars[value], Strength.STRONG, "")
 
     def mask_arguments(self, tokens: Sequence[Token]) -> None:
-        """Mask what is secret of a command line whose words are strings."""
+        """Mask the secrets of a command line whose words are strings."""
         words = [self.said(token) for token in tokens]
         line = " ".join(words)
         starts = list(accumulate((len(word) + 1 for word in words), initial=0))
@@ -112,7 +112,7 @@ class JsonValues:
             self.replace(tokens[index], words[index][: edit.start - starts[index]] + MASK)
 
     def mask_answer(self, frame: Frame, resource: str | None) -> None:
-        """Mask what is secret by what stands beside it."""
+        """Mask values that other keys of the object mark as secret."""
         scalars = {key.lower(): token for key, token in frame.scalars.items()}
         said = {key: self._text[token.start : token.end] for key, token in scalars.items()}
         for key, strength in find_secret_keys(said, frame.name, resource):
@@ -127,7 +127,7 @@ class JsonValues:
                 self.edits[token.start] = Edit(token.start, token.end, f'"{MASK}"')
 
     def replace(self, token: Token, said: str) -> bool:
-        """Let a string say something else; whether it does."""
+        """Replace the content of a string; returns whether it changed."""
         if said == self.said(token):
             return False
         raw = self._text[token.start : token.end]
@@ -136,7 +136,7 @@ class JsonValues:
         return True
 
     def said(self, token: Token | None) -> str:
-        """What a string says, without its escapes."""
+        """The content of a string, without escapes."""
         if token is None:
             return ""
         raw = self._text[token.start : token.end]
@@ -145,4 +145,4 @@ class JsonValues:
         try:
             return json.loads(f'"{raw}"', strict=False)
         except ValueError:
-            return raw  # cut off in an escape, or none that JSON knows
+            return raw  # cut off in an escape, or an invalid escape

@@ -1,8 +1,8 @@
-"""Kubernetes Secrets: everything under `data` and `stringData` is one, whatever its name.
+"""Kubernetes Secrets: every value under `data` and `stringData` is secret, whatever its name.
 
-Owns the rule, and how it is found in YAML: line by line, so that it holds for a document that was cut off, too. `kind`
-may come last, stand in quotes or before a comment, or be missing, as in the items of a SecretList. `json_text` asks
-here, too.
+Owns the rule, and finding it in YAML: line by line, so that it also works for a document that was cut off. `kind` may
+come last, be quoted or followed by a comment, or be missing, as in the items of a SecretList. `json_text` uses the
+rule, too.
 """
 
 import base64
@@ -44,7 +44,7 @@ _BLOCK = re.compile(r"[|>][+\-]?\d?[+\-]?[ \t]*(?:#.*)?")
 _EMPTY = frozenset({"", "null", "~", "{}", '""', "''", "[]"})
 _REFERENCE = re.compile(r"\$\{[\w:\-]+\}|\{\{[^{}\n]*\}\}")
 _WORD = re.compile(r"[^\s/:@?&=\"']+")
-"""To be filled in, in a template."""
+"""Placeholders of a template."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
 
 
@@ -53,9 +53,9 @@ class _Line(NamedTuple):
 
     Attributes:
         start: Offset of its first character.
-        end: Offset behind its last.
-        indent: Blanks that it begins with.
-        column: Where its key stands, behind the dashes of list items.
+        end: Offset after its last.
+        indent: Number of blanks at its beginning.
+        column: The column of its key, after the dashes of list items.
     """
 
     start: int
@@ -73,7 +73,7 @@ class _Document:
 
     Attributes:
         lines: Its lines.
-        last_key: The last of them that has a key; what follows is no YAML any more.
+        last_key: The last line with a key; the text after it is not YAML.
     """
 
     def __init__(self, text: str, start: int, end: int) -> None:
@@ -86,7 +86,7 @@ class _Document:
         self.last_key = max(keys, default=-1)
 
     def mapping(self, match: re.Match[str]) -> range:
-        """The lines of the mapping that a key belongs to."""
+        """The lines of the mapping that contains a key."""
         index, column = self._index[match.start()], len(match["lead"])
         known = self._mappings.get(column)
         if known is None or index not in known:
@@ -112,7 +112,7 @@ class _Document:
         return line.is_blank or line.indent >= column or self._begins_item(index, column)
 
     def below(self, match: re.Match[str]) -> Iterator[_Line]:
-        """The lines that belong to a key's value."""
+        """The lines of a key's value."""
         column = len(match["lead"])
         for index in range(self._index[match.start()] + 1, len(self.lines)):
             line = self.lines[index]
@@ -124,8 +124,7 @@ class _Document:
 
 
 def are_encoded(values: Sequence[str]) -> bool:
-    """Whether all of them are base64 of text or of something random, as the data of a Secret is. The last may be
-    cut."""
+    """Whether all of them are base64 of text or of random data, as the data of a Secret is. The last may be cut off."""
     if not values:
         return False
     *whole, last = values
@@ -143,12 +142,7 @@ def _is_encoded(value: str) -> bool:
 
 
 def find_in_yaml(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text that is YAML, or holds some. Not from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text that is or contains YAML, in no order; `projection` is `search.project(text)`."""
     if _datas.are_in(projection):
         borders = [0, *_documents.find(projection), len(text)]
         for start, end in pairwise(borders):
@@ -156,12 +150,7 @@ def find_in_yaml(text: str, projection: bytes) -> Iterator[Edit]:
 
 
 def find_inline(text: str, projection: bytes) -> Iterator[Edit]:
-    """The same for a Secret in one line of YAML, and as programs print their structures.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The same for a Secret in one line of YAML, and for printed data structures of programs."""
     position = 0
     for place in _inline_secrets.find(projection):
         start, end = max(position, place - _INLINE_LIMIT), min(len(text), place + _INLINE_LIMIT)
@@ -173,7 +162,7 @@ def find_inline(text: str, projection: bytes) -> Iterator[Edit]:
 
 
 def _end_of_brackets(text: str, position: int, limit: int) -> int:
-    """Behind the bracket that closes the one at a position, or at the end of its line."""
+    """The end of the bracket at a position, or the end of its line."""
     depth = 0
     for bracket in _BRACKETS.finditer(text, position, limit):
         if bracket[0] == "\n":
@@ -208,7 +197,7 @@ def _find_in_document(text: str, projection: bytes, start: int, end: int) -> Ite
 
 
 def _find_values(document: _Document, data: re.Match[str]) -> Iterator[Edit]:
-    """Everything behind the key and below it."""
+    """The value of a key, in its line and below it."""
     text = document.text
     rest = data["rest"].partition(" #")[0].strip()
     if rest not in _EMPTY and not rest.startswith("#"):
@@ -236,7 +225,7 @@ def _mask(text: str, start: int, end: int) -> Iterator[Edit]:
 
 
 def _is_template(value: str) -> bool:
-    """Whether a value is yet to be filled in, and nothing else in it is secret."""
+    """Whether a value is a template placeholder, and nothing else in it is secret."""
     rest, filled = _REFERENCE.subn(" ", value)
     return filled > 0 and not any(looks_random(word) or is_made_up(word) for word in _WORD.findall(rest))
 

@@ -1,6 +1,6 @@
 """Secrets behind names in other alphabets, or with accents: `пароль = x`, `密码: x`.
 
-Owns these words. The searches for the others see only ASCII.
+Owns these words. The other searches see only ASCII.
 """
 
 import re

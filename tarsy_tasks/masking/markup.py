@@ -5,7 +5,7 @@ Owns how elements and attributes name a value. Which names count is for `assignm
 
 import re
 
-from tarsy_tasks.masking.named import NAME_LIMIT, Named
+from tarsy_tasks.masking.name_match import NAME_LIMIT, NameMatch
 from tarsy_tasks.masking.value_spans import Value
 from tarsy_tasks.masking.values import is_label, is_made_up, is_prose, is_secret, looks_random
 
@@ -30,18 +30,18 @@ _NAME_TAG = re.compile(
 )
 
 
-def read_tagged(named: Named) -> Value | None:
+def read_tagged(named: NameMatch) -> Value | None:
     """`<password>x</password>`, `<password type="y">x</password>`, `<entry key="password">x</entry>`."""
     text = named.text
     tag = _CLOSING_TAG.search(text, max(0, named.start - NAME_LIMIT), named.start)
     if tag is None:
-        is_named = named.before.endswith("<") or named.is_told
+        is_named = named.before.endswith("<") or named.is_labelled
         return _read_element(named, named.tail.end()) if is_named else None
     opened = text.rfind(">", max(0, tag.start() - _ELEMENT_LIMIT), _start_of_cdata(text, tag.start()))
     return None if opened < 0 else _read_element(named, opened + 1)
 
 
-def read_coupled(named: Named) -> Value | None:
+def read_coupled(named: NameMatch) -> Value | None:
     """`<key>password</key><string>x</string>`."""
     return _read_element(named, named.tail.end()) if _NAME_TAG.search(named.before) else None
 
@@ -52,7 +52,7 @@ def _start_of_cdata(text: str, end: int) -> int:
     return max(end - _ELEMENT_LIMIT, text.rfind("<![CDATA[", max(0, end - _ELEMENT_LIMIT), end), 0)
 
 
-def _read_element(named: Named, position: int) -> Value | None:
+def _read_element(named: NameMatch, position: int) -> Value | None:
     text = named.text
     opening = _OPENING.match(text, position, position + _ELEMENT_LIMIT)
     assert opening is not None

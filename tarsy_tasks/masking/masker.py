@@ -1,7 +1,7 @@
-"""The masker: what every text passes before it leaves a worker, or before an agent hands it on.
+"""The masker, which every text passes before it leaves a worker.
 
-Owns the order of the searches, and what becomes of a text that cannot be searched. The searches are the other modules
-of this package: whatever knows more of the structure goes first.
+Owns the order of the searches, and the handling of a text that cannot be searched. The searches are the other modules
+of this package; those that know more of the structure of a text run first.
 """
 
 import json
@@ -12,21 +12,21 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tarsy_tasks.masking.announced_lines import ANNOUNCEMENTS, find_announced_lines
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
 from tarsy_tasks.masking.commands import ARRAYS, COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.encoded import ENCODED, find_encoded, mask_encoded
 from tarsy_tasks.masking.forms import FORMS, LINE_FORMS, find_forms, find_in_lines
+from tarsy_tasks.masking.harmless import hide_harmless
 from tarsy_tasks.masking.html_tables import find_in_html_tables
 from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold_json
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.languages import find_in_other_languages, may_hold_words
 from tarsy_tasks.masking.names import STEMS
-from tarsy_tasks.masking.ordinary import hide_ordinary
 from tarsy_tasks.masking.prefixes import blank_prefixes
-from tarsy_tasks.masking.printed import ANNOUNCEMENTS, find_printed
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
 from tarsy_tasks.masking.rules.answers import CLUES
 from tarsy_tasks.masking.rules.groups import DEFAULT_GROUPS, find_patterns
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["Masker", "build_masker", "mask_text"]
 
 _NOTICE = "[masked whole: this text could not be searched for secrets]"
-_LEAST_SLACK, _MOST_SLACK = 4 * 1024, 64 * 1024
-"""So much more than is kept is searched; a secret that the end of it halves is shorter than an eighth."""
+_LEAST_SLACK, _MAX_SLACK = 4 * 1024, 64 * 1024
+"""The number of characters that are searched in addition to those that are kept; a secret that is cut off at their end
+is shorter than an eighth of it."""
 _MAX_DEPTH = 8
-"""So many texts in texts are searched; what lies deeper is masked whole."""
+"""The depth to which texts in texts are searched; deeper ones are masked whole."""
 _KINDS = (
     r"(?:^|[\s{,\"'\-\[])(?:data|stringData)\\*[\"']?[ \t]*:",
     r"\\+u00[0-7]",  # a letter that is written as an escape, in JSON
@@ -70,15 +71,14 @@ _SIGNS = (
 )
 _anything = Places(_SIGNS)
 _anything_at_all = Places([*_SIGNS, ENCODED])
-"""Asked first, and of most texts nothing else is: each search lets other threads go on, and then has to wait for them.
-"""
+"""The first search, and the only one for most texts: each search releases the GIL, and then has to wait for it."""
 
 
 class _Draft:
-    """A text on its way.
+    """A text while it is masked.
 
     Attributes:
-        text: As it is by now.
+        text: Its current state.
     """
 
     def __init__(self, text: str) -> None:
@@ -89,7 +89,7 @@ class _Draft:
 
     @property
     def projection(self) -> bytes:
-        """What the searches look at: nothing of what is done."""
+        """The projection for the searches, with finished stretches blanked out."""
         if self._projection is None:
             projection = project(self.text)
             if self._done:
@@ -102,14 +102,14 @@ class _Draft:
 
     @property
     def suspicious(self) -> bytes:
-        """The same without what is in every log."""
+        """The same without harmless text that is common in logs."""
         projection = self.projection
         if self._suspicious is None or self._suspicious[0] is not projection:
-            self._suspicious = (projection, hide_ordinary(projection))
+            self._suspicious = (projection, hide_harmless(projection))
         return self._suspicious[1]
 
     def apply(self, edits: Iterable[Edit]) -> None:
-        """Make the edits that touch nothing that is done, or take it in whole."""
+        """Apply the edits that overlap no finished stretch, or cover it completely."""
         wanted = sorted(edits)
         if not wanted:
             return
@@ -128,19 +128,19 @@ class _Draft:
         self._rewrite(made, [stretch for stretch in self._done if stretch[0] not in covered])
 
     def apply_last(self, edits: Iterable[Edit]) -> None:
-        """Make edits that know what is masked already, also in what is done."""
+        """Apply edits that take masks into account, also in finished stretches."""
         self._rewrite(sorted(edits), [])
 
     def apply_json(self, stretches: Sequence[JsonText]) -> None:
-        """Make the edits of stretches of JSON, which are done then."""
+        """Apply the edits of stretches of JSON, which are then finished."""
         self._rewrite(
             [edit for stretch in stretches for edit in stretch.edits],
             [(stretch.start, stretch.end) for stretch in stretches],
         )
 
     def _rewrite(self, edits: Sequence[Edit], done: Sequence[tuple[int, int]]) -> None:
-        """Make the edits, and keep track of where the stretches are then. Of two edits that overlap, the second takes
-        what the first left."""
+        """Apply the edits, and update the positions of the finished stretches. Of two edits that overlap, the second
+        replaces the rest."""
         if not edits and not done:
             return
         self._projection = None
@@ -172,9 +172,9 @@ class Masker:
     """Masks texts and JSON values. Safe to share between threads.
 
     Attributes:
-        patterns: What is searched for beside that which is always.
+        patterns: Patterns in addition to what is always masked.
         known: Values that are secrets.
-        is_enabled: Whether anything but the known values is masked.
+        is_enabled: Whether more than the known values is masked.
     """
 
     patterns: CustomPatterns = field(default_factory=lambda: CustomPatterns(()))
@@ -182,15 +182,15 @@ class Masker:
     is_enabled: bool = True
 
     def mask(self, text: str) -> str:
-        """The text with every secret replaced; JSON stays JSON. It takes time linear in the text, and a long text holds
-        no other thread up. A text that cannot be searched is replaced by a notice."""
+        """The text with every secret replaced; JSON stays JSON. It takes linear time, and a long text does not block
+        other threads. A text that cannot be searched is replaced by a notice."""
         try:
             return self._mask(text, 0)
-        except Exception:  # nothing is logged: the log is masked, too
+        except Exception:  # not logged, because the log is masked, too
             return _NOTICE
 
     def mask_json(self, value: "JsonValue") -> "JsonValue":
-        """A JSON value with its texts masked, and whole values under names of secrets."""
+        """A JSON value with its strings masked, and whole values under names of secrets."""
         if isinstance(value, str):
             return self.mask(value)
         try:
@@ -201,24 +201,24 @@ class Masker:
             return _NOTICE
 
     def mask_base64(self, data: str) -> str:
-        """Base64, masked if it is that of a text. Of anything else that holds a secret nothing is left."""
+        """Base64 data, masked if it is text; "" for other data that contains a secret."""
         try:
             return mask_encoded(data, self._mask_inner(0), self._is_secret_in)
         except Exception:
             return ""
 
     def mask_start(self, text: str, length: int) -> str:
-        """The first so many characters of the masked text. Whoever cuts first may halve a secret, and half a secret is
-        not known for one."""
-        slack = min(max(length, _LEAST_SLACK), _MOST_SLACK)
+        """The first `length` characters of the masked text. Cutting before masking could halve a secret, which would
+        then not be recognized."""
+        slack = min(max(length, _LEAST_SLACK), _MAX_SLACK)
         searched = text[: length + slack]
         masked = self.mask(searched)
         if len(searched) < len(text):
-            masked = masked[: -slack // 8]  # masks may be so short that this cut is in sight
+            masked = masked[: -slack // 8]  # masks may be so short that the end of the searched text is visible
         return masked[:length]
 
     def find_known(self, text: str) -> list[Edit]:
-        """Where values appear that are known to be secrets, from left to right."""
+        """The places of known secrets, from left to right."""
         return sorted(self.known.find(text, project(text)))
 
     def _is_secret_in(self, text: str) -> bool:
@@ -259,7 +259,7 @@ class Masker:
                 *find_in_tables(draft.text, draft.projection),
                 *find_in_other_languages(draft.text),
                 *find_in_html_tables(draft.text),
-                *find_printed(draft.text, draft.projection),
+                *find_announced_lines(draft.text, draft.projection),
                 *find_in_sql(draft.text, draft.projection),
                 *find_in_commands(draft.text, draft.projection),
                 *chain.from_iterable(find_forms(draft.text, each) for each in projections),
@@ -271,7 +271,7 @@ class Masker:
             self._mask_behind_prefixes(draft, mask_string)
 
     def _mask_behind_prefixes(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
-        """The Secrets of a diff, of quoted lines, and of the like."""
+        """The Secrets in a diff, in quoted lines and so on."""
         view = blank_prefixes(draft.text)
         if view != draft.text:
             projection = project(view)
@@ -280,8 +280,8 @@ class Masker:
             draft.apply(find_in_yaml(view, projection))
 
     def _hits(self, projection: bytes) -> list[int]:
-        """Where there may be something to mask. To a pattern of the configuration a string of JSON has to be read out
-        if it has escapes, so all of these count.
+        """The offsets at which there may be something to mask. For patterns of the configuration, strings with escapes
+        must be decoded, so all escapes count.
         """
         hits = set(_anything.find(projection))
         if (unescaped := unescape(projection)) is not projection:
@@ -307,33 +307,33 @@ def build_masker(
     """The masker for groups of patterns.
 
     Args:
-        groups: Names of groups or of single patterns, beside what is always masked; None: the default.
-        patterns: More patterns, in RE2's syntax; the first group of one that has groups is masked, else all it matches.
-        known: Values that are masked wherever they appear.
-        is_enabled: False: nothing but the known values is masked.
+        groups: Names of groups or of single patterns, in addition to what is always masked; None: `basic`.
+        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match without
+        groups. known: Values that are masked wherever they appear.
+        is_enabled: False: only the known values are masked.
 
     Raises:
-        ValueError: There is no such group, or one of the patterns is none; the text says which.
+        ValueError: There is no such group, or a pattern is invalid; the text says which.
     """
     optional = find_patterns(DEFAULT_GROUPS if groups is None else groups)
     return Masker(CustomPatterns((*optional.values(), *patterns)), known or KnownSecrets(), is_enabled)
 
 
 def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Iterable[str] = ()) -> str:
-    """The text with every secret replaced by `__MASKED__`, as workers do it with what MCP servers say. For payloads of
-    your own: prompts, logs, reports.
+    """The text with every secret replaced by `__MASKED__`, as in results of MCP servers. For your own texts: prompts,
+    logs, reports.
 
     Args:
         text: Of any length and format; JSON stays JSON.
-        groups: Groups of patterns, or single ones, beside what is always masked, such as `security` or `email`; None:
-            `basic`.
-        patterns: More patterns, in RE2's syntax; the first group of one that has groups is masked, else all it matches.
+        groups: As for `build_masker`, such as `security` or `email`.
+        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match without
+        groups.
 
     Returns:
-        The text; in place of one that could not be searched, a notice.
+        The masked text; a notice if the text could not be searched.
 
     Raises:
-        ValueError: There is no such group, or one of the patterns is none; the text says which.
+        ValueError: There is no such group, or a pattern is invalid; the text says which.
     """
     return _cached_masker(None if groups is None else tuple(groups), tuple(patterns)).mask(text)
 
@@ -348,7 +348,7 @@ def _is_anything_in(projection: bytes) -> bool:
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:
-    """Edits that know nothing of JSON, so that JSON stays JSON."""
+    """Edits that ignore the syntax of JSON, adapted so that JSON stays JSON."""
     edits = sorted(found)
     if not edits:
         return edits

@@ -1,7 +1,7 @@
-"""Which names say that their value is a secret: `DB_PASSWORD`, `apiKey`, `x-auth-token`, `auth.password`.
+"""Which names belong to a secret: `DB_PASSWORD`, `apiKey`, `x-auth-token`, `auth.password`.
 
-Owns what makes a name one, from the words of `vocabulary`. What the value itself looks like is decided in `values`: a
-weak name alone is no proof, as `token` in `token: expired`.
+Owns the rating of names by the words of `vocabulary`. `values` judges the value itself: a weak name alone proves
+nothing, as `token` in `token: expired`.
 """
 
 import re
@@ -16,8 +16,8 @@ _LONGEST = 120
 
 
 class Strength(IntEnum):
-    """How sure a name is of its value: when that looks long and random, random, when it stands in quotes, when it is no
-    plain word, always.
+    """When the value of a name is a secret: if it looks long and random, if it looks random, if it is quoted, if it is
+    not a plain word, always.
     """
 
     FAINT = 0
@@ -31,9 +31,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _HEADER_KEY = ("x-auth-key", "x_auth_key")
 _OF_A_SECRET = re.compile(r"(?i)checksum/|secret-hash$")
-"""What charts write onto pods, so that these restart when a Secret changes."""
+"""Annotations that charts write onto pods, so that they restart when a Secret changes."""
 
-_KEYS = "|".join(sorted(vocabulary.KEYS_TO_VAULTS | vocabulary.KEYS_TO_ROOMS))
+_KEYS = "|".join(sorted(vocabulary.SECRET_KEY_QUALIFIERS | vocabulary.POSSIBLE_SECRET_KEY_QUALIFIERS))
 STEMS = (
     rf"(?i:(?:{_KEYS})[ _.-]?key|secret[ _-]id|pass phrase|pass|pwd|pw|psk|secret"
     rf"|token|credential|creds|auth|cookie|jwt|otp|mnemonic|seed|phrase|bearer|csrf|xsrf|_pat"
@@ -41,13 +41,12 @@ STEMS = (
     r"|sessid|sessionid|dockerc|kennwort|senha"
     r"|contrase.a|mdp|wachtw|haslo)"
 )
-"""Every name but those ending in just any `key` holds one of these; for the search, which costs less than the rating.
-"""
+"""Every name contains one of these, except those that end in an arbitrary `key`; searching is cheaper than rating."""
 
 
 @lru_cache(maxsize=4096)
 def rate_name(name: str) -> Strength | None:
-    """How sure a name is of its value being a secret; None: not at all.
+    """How strongly a name suggests that its value is a secret; None: not at all.
 
     Args:
         name: A key, variable, header, column, tag or option, in any spelling, also as a path (`db.password`).
@@ -56,57 +55,65 @@ def rate_name(name: str) -> Strength | None:
         return None
     ascii_name = name[-_LONGEST:].replace("ñ", "n").replace("Ñ", "N")
     words = [word.lower() for word in _WORD.findall(ascii_name)]
-    if "".join(words) in vocabulary.WEAK:
+    if "".join(words) in vocabulary.WEAK_NAMES:
         return Strength.WEAK
-    while words and (words[-1].isdigit() or (len(words) > 1 and words[-1] in vocabulary.ALLOWED_SUFFIXES)):
+    while words and (words[-1].isdigit() or (len(words) > 1 and words[-1] in vocabulary.IGNORED_SUFFIXES)):
         words.pop()
     if not words:
         return None
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last.endswith("s") and (one := _rate_one(name, last.removesuffix("s"), before)):
-        return Strength.QUOTED if one is Strength.STRONG else Strength.WEAK  # several may be counted, or told by name
+        return (
+            Strength.QUOTED if one is Strength.STRONG else Strength.WEAK
+        )  # a plural may be a count or a list of names
     return _rate_one(name, last, before)
 
 
 def _rate_one(name: str, last: str, before: str) -> Strength | None:
-    """How sure a name is that ends in these words."""
-    if last in vocabulary.STRONG or last.endswith(vocabulary.ENDINGS):
-        return Strength.LIKELY if before in vocabulary.VERBS else Strength.STRONG
+    """The strength of a name that ends in these words."""
+    if last in vocabulary.STRONG_NAMES or last.endswith(vocabulary.STRONG_NAME_ENDINGS):
+        return Strength.LIKELY if before in vocabulary.ACTION_VERBS else Strength.STRONG
     if last == "key":
         return Strength.STRONG if name.lower().endswith(_HEADER_KEY) else _rate_key(before)
     if last.endswith("secretkey"):
         return Strength.LIKELY
     if last == "pass":
         return Strength.STRONG if before else Strength.QUOTED
-    if last.endswith("pass") and last.removesuffix("pass").endswith(vocabulary.PASS_OWNERS):
+    if last.endswith("pass") and last.removesuffix("pass").endswith(vocabulary.PASS_QUALIFIERS):
         return Strength.STRONG
     if last == "pat":
-        return Strength.WEAK if before in vocabulary.PATS_OF else None
-    if last == "code" and before in vocabulary.CODES:
+        return Strength.WEAK if before in vocabulary.PAT_QUALIFIERS else None
+    if last == "code" and before in vocabulary.CODE_QUALIFIERS:
         return Strength.STRONG
-    if (last == "seed" and before in vocabulary.SEEDS) or (last == "phrase" and before in vocabulary.PHRASES):
+    if (last == "seed" and before in vocabulary.SEED_QUALIFIERS) or (
+        last == "phrase" and before in vocabulary.PHRASE_QUALIFIERS
+    ):
         return Strength.STRONG
-    if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.TOKENS_OF_TEXTS:
+    if last.endswith("token") and (last.removesuffix("token") or before) in vocabulary.NON_SECRET_TOKEN_QUALIFIERS:
         return None
     if last == "token" and before == "client":
         return Strength.FAINT  # of AWS, which is there to make a call only once
-    if last == "secret" and before in vocabulary.SECRETS_NAMED:
+    if last == "secret" and before in vocabulary.SECRET_REFERENCE_QUALIFIERS:
         return None
-    if last == "secret" and before in vocabulary.SECRETS_OF:
+    if last == "secret" and before in vocabulary.STRONG_SECRET_QUALIFIERS:
         return Strength.STRONG
     if last == "seed":
         return Strength.FAINT
     if name.isupper() and before and last in ("token", "secret"):
         return Strength.LIKELY  # of an environment
-    is_weak = last in vocabulary.WEAK or before + last in vocabulary.WEAK or last.endswith(vocabulary.WEAK_ENDINGS)
+    is_weak = (
+        last in vocabulary.WEAK_NAMES
+        or before + last in vocabulary.WEAK_NAMES
+        or last.endswith(vocabulary.WEAK_NAME_ENDINGS)
+    )
     return Strength.WEAK if is_weak else None
 
 
 def _rate_key(owner: str) -> Strength | None:
     if owner == "secret":
         return Strength.LIKELY  # in Kubernetes also the key of a Secret: `secretKey: password`
-    if owner in vocabulary.KEYS_TO_VAULTS:
+    if owner in vocabulary.SECRET_KEY_QUALIFIERS:
         return Strength.STRONG
-    if owner in vocabulary.KEYS_TO_ROOMS:
+    if owner in vocabulary.POSSIBLE_SECRET_KEY_QUALIFIERS:
         return Strength.WEAK
-    return None if owner in vocabulary.KEYS_TO_THINGS else Strength.FAINT
+    return None if owner in vocabulary.NON_SECRET_KEY_QUALIFIERS else Strength.FAINT

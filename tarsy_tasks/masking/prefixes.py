@@ -1,6 +1,6 @@
-"""Texts of which every line begins alike: diffs, quotes, comments, line numbers, the output of grep or of several pods.
+"""Texts in which every line begins alike: diffs, quotes, comments, line numbers, the output of grep or of several pods.
 
-Owns what such a beginning is. Structures that go by indentation are not seen behind it; without it, they are.
+Owns the recognition of such prefixes. Structures that depend on indentation are only found without them.
 """
 
 import re
@@ -16,8 +16,8 @@ _LONGEST = 120
 
 
 def blank_prefixes(text: str) -> str:
-    """The text with blanks in place of what its lines begin with, so that offsets stay; the text itself when they have
-    nothing in common."""
+    """The text with blanks in place of the common prefix of its lines, so that offsets stay; the text itself without
+    one."""
     lines = text.split("\n")
     some = [line for line in lines[:_LINES_LOOKED_AT] if line.strip()]
     if len(some) < 2:
@@ -32,7 +32,7 @@ def blank_prefixes(text: str) -> str:
 
 
 def _common_shape(lines: list[str]) -> str:
-    """What all of the lines begin with, whatever its digits are, up to a sign that ends it."""
+    """The common prefix of all lines, apart from its digits, up to a sign that ends it."""
     shapes = [_shape(line[:_LONGEST]) for line in lines]
     common = "".join(each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*shapes, strict=False)))
     end = max(map(common.rfind, _BORDERS)) + 1

@@ -1,6 +1,6 @@
-"""Private keys in PEM and PuTTY's form, also cut off at either end, and with `\\n` written out.
+"""Private keys in PEM and PuTTY's form, also cut off at either end, and with escaped line breaks.
 
-Owns what belongs to a key. The lines that say where one begins and ends stay.
+Owns the extent of a key. Its first and last line stay readable.
 """
 
 import re
@@ -11,7 +11,7 @@ from tarsy_tasks.masking.edits import MASK, Edit
 __all__ = ["BORDERS", "find_private_keys"]
 
 BORDERS = r"---- ?-?(?:BEGIN|END) (?:[A-Z0-9 ]*PRIVATE KEY|OpenVPN )|Private-Lines:"
-"""How a key, or its end, can be told from afar."""
+"""Signs of a key, or of its end."""
 
 _LIMIT = 64 * 1024
 _BORDER = re.compile(
@@ -28,7 +28,7 @@ _BASE64_LINE = re.compile(r"[ \t>|*#]*[A-Za-z0-9+/=]*[ \t]*")
 _BLANK = re.compile(r"(?:\s|\\+[rn])*")
 _BLANK_END = re.compile(r"(?:\s|\\+[rn])*$")
 _KEY_MATERIAL = re.compile(r"[A-Za-z0-9+/=\-]{12,}")
-"""Code that looks for such lines has no more between them than their names."""
+"""In code that looks for such lines, only names are between them."""
 _PUTTY = re.compile(r"Private-Lines: (\d{1,4})\r?\n")
 _PUTTY_LINE = re.compile(r"[ \t]*([A-Za-z0-9+/=]+)[ \t]*(?:\r?\n|\Z)")
 _PUTTY_MAC = re.compile(r"Private-MAC: ([0-9a-f]{32,})")
@@ -61,7 +61,7 @@ def _find_pem(text: str) -> Iterator[Edit]:
 
 
 def _start_of_rest(text: str, floor: int, end: int) -> int:
-    """Where the lines of base64 begin that end there."""
+    """The beginning of the lines of base64 that end there."""
     floor = max(floor, end - _LIMIT)
     start = end
     for part in reversed(_SPLIT.split(text[floor:end])):
@@ -72,7 +72,7 @@ def _start_of_rest(text: str, floor: int, end: int) -> int:
 
 
 def _body(text: str, start: int, end: int) -> Iterator[Edit]:
-    """What lies between, without the line breaks at its ends, so that the text stays as it is laid out."""
+    """The text between them, without the line breaks at its ends, so that the layout stays."""
     blank = _BLANK.match(text, start, end)
     start = blank.end() if blank else start
     tail = _BLANK_END.search(text, max(start, end - 64), end)

@@ -1,7 +1,7 @@
-"""Searches for many patterns at once, in linear time and without the interpreter's lock.
+"""Searches for many patterns at once, in linear time and without the GIL.
 
-Owns the use of RE2. It searches bytes: a text's ASCII projection, in which every other character is a `?`, has the same
-offsets as the text.
+Owns the use of RE2. It searches bytes: the ASCII projection of a text, in which every other character is a `?`, has the
+same offsets as the text.
 """
 
 import re
@@ -13,21 +13,21 @@ import re2
 __all__ = ["Places", "Search", "project", "unescape"]
 
 _MEMORY_BYTES = 64 * 1024 * 1024
-"""The most that the states of one search may take; with less, RE2 would give up its fast way."""
+"""The limit for the states of one search; with less, RE2 would fall back to a slower algorithm."""
 _ESCAPES = ((b"\\n", b" \n"), (b"\\r", b" \r"), (b"\\t", b" \t"), (b'\\"', b' "'))
 _WINDOW = 16 * 1024
 _OVERLAP = 4 * 1024
-"""No match needs more to show that it is one."""
+"""The longest text that a match needs to be recognized."""
 
 
 def project(text: str) -> bytes:
-    """A character a byte, so that offsets are the same."""
+    """One byte per character, so that offsets are the same."""
     return text.encode("ascii", "replace")
 
 
 def unescape(projection: bytes) -> bytes:
-    """The same with white space in place of its escapes, and bare quotes: in a JSON string, or a log line, the word
-    behind one is a word of its own."""
+    """The same with white space and quotes in place of their escapes: a word behind an escape in JSON or a log line is
+    then a separate word."""
     if b"\\" not in projection:
         return projection
     for escape, meant in _ESCAPES:
@@ -36,13 +36,13 @@ def unescape(projection: bytes) -> bytes:
 
 
 class Search:
-    """Finds the leftmost match of any of some patterns, and tells of which.
+    """Finds the leftmost match of any of several patterns, and which one it is.
 
     Args:
         patterns: In the syntax that RE2 and `re` share, each with at most one group.
 
     Raises:
-        re2.error: One of them is none.
+        re2.error: One of them is invalid.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -50,7 +50,7 @@ class Search:
         self._pattern = _compile("|".join(grouped))
 
     def next(self, projection: bytes, position: int = 0) -> tuple[int, int, int] | None:
-        """Index of the pattern that matches first, and where its group, or the whole of it, begins and ends."""
+        """The index of the pattern that matches first, and the span of its group, or of the whole match."""
         found = _search(self._pattern, projection, position)
         if found is None:
             return None
@@ -61,25 +61,25 @@ class Search:
 
 
 class Places:
-    """Finds where any of some patterns match.
+    """Finds where any of several patterns match.
 
     Args:
         patterns: As for `Search`; groups have no meaning.
 
     Raises:
-        re2.error: One of them is none.
+        re2.error: One of them is invalid.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._pattern = _compile("|".join(patterns), never_capture=True)
 
     def next(self, projection: bytes, position: int = 0) -> int | None:
-        """Where the next match begins."""
+        """The beginning of the next match."""
         found = _search(self._pattern, projection, position)
         return None if found is None else found.start
 
     def find(self, projection: bytes, start: int = 0, end: int | None = None) -> Iterator[int]:
-        """Where each match begins, from left to right."""
+        """The beginning of each match, from left to right."""
         stop = len(projection) if end is None else end
         while start < stop:
             window_end = min(stop, start + _WINDOW)
@@ -98,12 +98,12 @@ class Places:
                 start = max(start, window_end - _OVERLAP)
 
     def are_in(self, projection: bytes) -> bool:
-        """Whether there is any."""
+        """Whether there is a match."""
         return self.next(projection) is not None
 
 
 class _Found(NamedTuple):
-    """A match. Each question to it would cost as much as this one."""
+    """A match. Each call to it would cost as much as this one."""
 
     match: "re2.Match[bytes]"
     start: int
@@ -111,8 +111,8 @@ class _Found(NamedTuple):
 
 
 def _search(pattern: "re2.Pattern", projection: bytes, start: int, stop: int | None = None) -> _Found | None:
-    """The first match. It is looked for in windows: an earlier match that only may be has to be followed until it is
-    none, and that anew for each match behind it."""
+    """The first match. The search runs in windows: otherwise a possible earlier match would be followed to its end
+    again for every match behind it."""
     stop = len(projection) if stop is None else stop
     while start < stop:
         end = min(stop, start + _WINDOW)

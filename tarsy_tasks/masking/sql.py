@@ -1,6 +1,6 @@
-"""Secrets in statements of SQL whose columns are named in one place and whose values stand in another.
+"""Secrets in SQL statements with the columns in one place and the values in another.
 
-Owns these statements: INSERT, REPLACE and COPY. `PASSWORD 'x'` and the like are for `assignments` and `forms`.
+Owns these statements: INSERT, REPLACE and COPY. `assignments` and `forms` find `PASSWORD 'x'` and similar ones.
 """
 
 import re
@@ -13,17 +13,17 @@ from tarsy_tasks.masking.values import is_prose, is_secret
 
 __all__ = ["STATEMENTS", "find_in_sql"]
 
-_PATIENCE_ROWS = 50
+_SEARCHED_ROWS = 50
 _VALUE_LIMIT = 64 * 1024
 _TOKENS_A_VALUE = 20
-"""A row that has more has no end."""
+"""A row with more values is treated as unclosed."""
 _TABLE = r"[\w.\"`\[\]\\]+"
 _COLUMNS = r"\([\w\s,.\"`\[\]\\]+\)"
 STATEMENTS = (
     rf"(?i:\b(?:insert|replace|copy)\b[\w \t]*[ \t]{_TABLE}\s*{_COLUMNS}\s*(?:overriding \w+ value\s+)?"
     r"(?:values?\b|from stdin))"
 )
-"""What says which columns there are."""
+"""The list of columns."""
 
 _search = Places([STATEMENTS])
 _STATEMENT = re.compile(STATEMENTS)
@@ -37,12 +37,7 @@ _PAIR_COLUMNS = re.compile(r"(?:.*_)?(?:name|key)")
 
 
 def find_in_sql(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         statement = _STATEMENT.match(text, found)
@@ -56,12 +51,12 @@ def find_in_sql(text: str, projection: bytes) -> Iterator[Edit]:
         strengths = {index: strength for index, name in enumerate(names) if (strength := rate_name(name)) is not None}
         is_copy = statement[0][-1] in "nN"
         rows = _rows_of_copy(text, position) if is_copy else _rows(text, position, len(names))
-        patience = _PATIENCE_ROWS
+        patience = _SEARCHED_ROWS
         for cells in rows if strengths or len(names) > 1 else ():
             edits = list(_find_in_row(text, names, strengths, cells))
             yield from edits
             position = max(position, cells[-1][1])
-            patience = _PATIENCE_ROWS if edits else patience - 1
+            patience = _SEARCHED_ROWS if edits else patience - 1
             if not patience:
                 break
 
@@ -83,7 +78,7 @@ def _find_in_row(
 
 
 def _rows(text: str, position: int, width: int) -> Iterator[list[tuple[int, int]]]:
-    """The values of each pair of brackets; what is no literal is empty."""
+    """The values in each pair of brackets; a value that is not a literal is empty."""
     cells: list[tuple[int, int]] = []
     depth = 0
     is_new = True

@@ -1,6 +1,6 @@
 """Secrets in the columns and rows of tables: aligned as by kubectl, with `|` as in Markdown and SQL, or as CSV.
 
-Owns what a table looks like. A column is secret by its heading, a cell by the one before it.
+Owns the syntax of tables. A column is secret because of its heading, a cell because of the one before it.
 """
 
 import re
@@ -10,20 +10,21 @@ from typing import NamedTuple
 
 from tarsy_tasks.masking.edits import Edit
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
-from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUES, PROSE, VALUES_BELOW
+from tarsy_tasks.masking.rules.vocabulary import NESTED_VALUE_KEYS, PAIR_VALUE_KEYS, PROSE_WORDS
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.values import is_code, is_made_up, is_prose, is_secret, looks_random
 
 __all__ = ["HEADINGS", "find_in_tables"]
 
 _LINE_LIMIT = 4096
-_PATIENCE_ROWS = 50
-"""So many rows without a secret are looked at; else a text of nothing but headings would take for ever."""
+_SEARCHED_ROWS = 50
+"""The number of rows without a secret after which a table is abandoned: a text of nothing but headings must not take
+long."""
 HEADINGS = (
     rf"(?:{STEMS}|_key\b)[\w.\-]*(?:[ \t]?\\*[\"'`*])*(?:[ \t]*[|,;?]|[ \t]{{2,}}\S|\t|[ \t\r\\]*(?:\n|$))"
     r"|\bPermissions[\s|?\"']+Value\b"
 )
-"""A name in a cell; of signs that are not ASCII, such as those of boxes, a projection has `?`."""
+"""A name in a cell; a projection has `?` for characters that are not ASCII, such as those of boxes."""
 _HEADINGS_OF_KEYS = ["KeyName", "Permissions", "Value"]
 """`az storage account keys list`: the last is one."""
 
@@ -42,11 +43,11 @@ _ROWS_ABOVE = 20
 _TYPES = frozenset(
     {"string", "str", "int", "integer", "bool", "boolean", "duration", "none", "null", "required", "optional"}
 )
-"""What a row of a reference says of a name, and no heading."""
+"""Words in a reference table about a name, which is then not a heading."""
 _FILE = re.compile(r"[\w@.\-]+/[\w@./\-]+\.[a-z]{1,4}")
 _NAME_LIKE = re.compile(r"[a-z]+(?:[-_.][a-z]+)+|[A-Z]+\d?(?:[ _][A-Z]+\d?)*")
 _ASSIGNMENTS = ("=", ":=", ":")
-"""What stands in the second column of settings that are aligned."""
+"""The second column of aligned settings."""
 _CAPITALS = re.compile(r"[A-Z_]{2,}(?: [A-Z_]{2,})+[ \r]*")
 """A heading with one blank between its words."""
 _RULE = re.compile(r"[\s|+:=\-\u2500-\u257f]*")
@@ -63,12 +64,7 @@ _EMPHASIS = _BLANKS + "*#"
 
 
 def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right.
-
-    Args:
-        text: What is searched.
-        projection: The same, as `search.project` has it.
-    """
+    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
     position = rows_end = 0
     while (found := _search.next(projection, position)) is not None:
         line_start = text.rfind("\n", max(0, found - _LINE_LIMIT), found) + 1
@@ -81,7 +77,7 @@ def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
         edits: list[Edit] = []
         above = table.above(text, line_start)
         is_row = above is not None or table.is_aligned(text, line_start)
-        if line_start >= rows_end and not is_row and not table.is_list(text, line_end + 1):  # a row is no heading
+        if line_start >= rows_end and not is_row and not table.is_list(text, line_end + 1):  # a row is not a heading
             edits, rows_end = table.find_in_columns(text, line_end + 1)
         edits = edits or list(
             table.find_in_row(
@@ -100,11 +96,11 @@ class _Table(NamedTuple):
 
     Attributes:
         start: Where the line begins.
-        separator: What is between the cells.
-        cells: Where they are.
-        starts: Where they begin in their line.
-        strengths: What those that are names say.
-        is_heading: Whether all of them could be.
+        separator: The text between the cells.
+        cells: Their spans.
+        starts: Their columns in the line.
+        strengths: Of those that are names.
+        is_heading: Whether all of them could be headings.
     """
 
     start: int
@@ -116,7 +112,7 @@ class _Table(NamedTuple):
 
     @classmethod
     def read(cls, text: str, start: int, end: int) -> "_Table | None":
-        """The line as a part of a table; None: it is none, or has no name of a secret."""
+        """The line as a part of a table; None when it is not one, or has no name of a secret."""
         separator = _separator(text[start:end])
         if separator is None:
             return None
@@ -135,12 +131,12 @@ class _Table(NamedTuple):
         starts = {cell[0] - start: index for index, cell in enumerate(cells)}
         is_heading = all(are_names) and _TYPES.isdisjoint(map(str.lower, names))
         if separator in ",;":
-            is_heading = is_heading and PROSE.isdisjoint(word.lower() for name in names for word in name.split())
+            is_heading = is_heading and PROSE_WORDS.isdisjoint(word.lower() for name in names for word in name.split())
         return cls(start, separator, cells, starts, strengths, is_heading)
 
     def above(self, text: str, start: int) -> list[str] | None:
-        """What the cells of the first row of the table say that this line is a row of; None: of none, or of CSV, whose
-        commas are in prose, too."""
+        """The cells of the first row of the table to which this line belongs; None when there is no table, or for CSV,
+        because prose has commas, too."""
         first: list[str] | None = None
         if self.separator not in ("|", "  "):
             return None
@@ -154,7 +150,7 @@ class _Table(NamedTuple):
         return first
 
     def is_aligned(self, text: str, start: int) -> bool:
-        """Whether it stands in the columns of the line above, which may have others, too."""
+        """Whether it has the columns of the line above, which may have more."""
         above = next(_lines_before(text, start), None)
         if above is None or self.separator != "  " or text[self.start : self.cells[-1][1]].isupper():
             return False
@@ -162,7 +158,7 @@ class _Table(NamedTuple):
         return len(starts & self.starts.keys()) > 1
 
     def is_list(self, text: str, position: int) -> bool:
-        """Whether names stand below a name, and beside each its value."""
+        """Whether there are names below a name, each next to its value."""
         if self.separator != "  " or len(self.cells) != 2 or list(self.strengths) != [0]:
             return False
         start, end = next(_lines(text, position), (position, position))
@@ -175,21 +171,21 @@ class _Table(NamedTuple):
         )
 
     def is_pair(self, text: str, above: list[str] | None, position: int) -> bool:
-        """Whether the line is a name and its value, as its table says, or those around it."""
+        """Whether the line is a name and its value, according to its table or the lines around it."""
         return len(self.cells) == 2 and (
-            (above is not None and above[1].lower() in PAIR_VALUES) or self.is_list(text, position)
+            (above is not None and above[1].lower() in PAIR_VALUE_KEYS) or self.is_list(text, position)
         )
 
     def _is_like(self, line_start: int, cells: list[tuple[int, int]]) -> bool:
-        """Whether another line has its cells where this one has them."""
+        """Whether another line has the same columns."""
         if len(cells) != len(self.cells) or len(cells) < 2:
             return False
         return self.separator == "|" or {start - line_start for start, _ in cells} == self.starts.keys()
 
     def find_in_columns(self, text: str, position: int) -> tuple[list[Edit], int]:
-        """The secrets below the headings, and where the rows end that were looked at."""
+        """The secrets below the headings, and the end of the rows that were examined."""
         edits: list[Edit] = []
-        patience = _PATIENCE_ROWS
+        patience = _SEARCHED_ROWS
         for start, end in _lines(text, position) if self.is_heading else ():
             is_rule = end > start and _RULE.fullmatch(text, start, end) is not None
             placed = {} if is_rule else self._place(text, start, end)
@@ -203,12 +199,12 @@ class _Table(NamedTuple):
                 for edit in _secret_cell(text, *placed[index], strength)
             ]
             edits += found
-            patience = _PATIENCE_ROWS if found else patience - 1
+            patience = _SEARCHED_ROWS if found else patience - 1
             position = end + 1
         return edits, position
 
     def _place(self, text: str, start: int, end: int) -> dict[int, tuple[int, int]]:
-        """The cells of a row under their headings; empty when it is no row of this table."""
+        """The cells of a row under their headings; empty when it is not a row of this table."""
         cells = list(_cells(text, start, end, self.separator))
         if self.separator != "  ":
             return dict(enumerate(cells)) if len(cells) == len(self.cells) else {}
@@ -221,7 +217,7 @@ class _Table(NamedTuple):
         return placed if len(placed) > 1 else {}
 
     def _column(self, start: int, end: int) -> int | None:
-        """Which heading a cell begins with, or ends with, or else the only one that it lies under."""
+        """The heading that a cell is aligned with at either end, or else the only one above it."""
         if (start - self.start) in self.starts:
             return self.starts[start - self.start]
         under = [index for index, heading in enumerate(self.cells) if heading[0] < end and start < heading[1]]
@@ -229,7 +225,7 @@ class _Table(NamedTuple):
         return (aligned or under)[0] if len(aligned or under) == 1 else None
 
     def _may_be_secret(self, text: str, index: int, cell: tuple[int, int]) -> bool:
-        """Whether a cell is no part of a sentence, below a sentence with as many commas."""
+        """Whether a cell is not part of a sentence, below a sentence with as many commas."""
         content = text[slice(*cell)]
         heading = text[slice(*self.cells[index])]
         is_plain = self.separator in ",;" and " " in heading.strip() and heading[:1] not in ("'", '"')
@@ -240,8 +236,8 @@ class _Table(NamedTuple):
         """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value.
 
         Args:
-            text: What the line stands in.
-            above: What stands in the first row of the table.
+            text: The whole text.
+            above: The cells of the first row of the table.
             is_pair: Whether the lines around are names and values, too.
         """
         if self.separator in ",; ":
@@ -256,7 +252,7 @@ class _Table(NamedTuple):
             if above is None:
                 is_value_column = index == 0 or self.separator != "  "
             else:
-                is_value_column = len(above) < 3 or above[index + 1].lower() in VALUES_BELOW
+                is_value_column = len(above) < 3 or above[index + 1].lower() in NESTED_VALUE_KEYS
             if (
                 index in self.strengths
                 and is_some
@@ -291,7 +287,7 @@ def _secret_cell(text: str, start: int, end: int, strength: Strength) -> Iterato
 
 
 def _is_name(content: str) -> bool:
-    """Whether a cell is the name of a secret, or whether there is one."""
+    """Whether a cell is, or contains, the name of a secret."""
     first = content.split()[0] if content else ""
     is_some = rate_name(content) is not None and _NAME_LIKE.fullmatch(content) is not None
     return is_some or first in ("True", "False")
@@ -306,7 +302,7 @@ def _trim(text: str, start: int, end: int, blanks: str = _BLANKS) -> tuple[int, 
 
 
 def _lines_before(text: str, position: int) -> Iterator[tuple[int, int]]:
-    """The lines above one that begins at a position, from below."""
+    """The lines above a position, from bottom to top."""
     while position > 0:
         end = position - 1
         start = text.rfind("\n", max(0, end - _LINE_LIMIT), end) + 1

@@ -1,27 +1,27 @@
-"""Several values under one name: in brackets, one in each line below, or in one text with signs between them.
+"""Several values under one name: in brackets, one per line, or in one text with separators.
 
-Owns how such lists are written. Each value is judged for itself, for there may be words among them.
+Owns the syntax of such lists. Each value is judged on its own, because there may be ordinary words among them.
 """
 
 import re
 from collections.abc import Iterator
 
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.masking.named import Named
+from tarsy_tasks.masking.name_match import NameMatch
 from tarsy_tasks.masking.names import rate_name
 from tarsy_tasks.masking.value_spans import Value, indent_of
 from tarsy_tasks.masking.values import is_code, is_item, looks_random
 
 __all__ = ["is_enumeration", "read_list"]
 
-_PATIENCE = 1024
-"""So far is looked for one that is a secret."""
-_PATIENCE_LINES = 20
-_PATIENCE_MASKED = 100
-_PATIENCE_UNCLOSED = 16 * 1024
-"""So many characters are looked through for quotes that never come."""
+_SEARCHED_CHARS = 1024
+"""The length after which the search for a secret in a list ends."""
+_SEARCHED_LINES = 20
+_SEARCHED_MASKED = 100
+_SEARCHED_UNCLOSED = 16 * 1024
+"""The length after which the search for a closing quote ends."""
 _LONGEST_ITEM = 4096
-_MOST_VALUES = 100
+_MAX_VALUES = 100
 _BRACKET = re.compile(
     r"\s{0,40}(?:!!\w+[ \t]+|new[ \t]+)?(?:(?:Arrays\.asList|(?:Immutable)?(?:List|Set)(?:\.of)?"
     r"|frozenset|set|list|tuple|array"
@@ -45,7 +45,7 @@ _WORD = re.compile(r"\S+")
 _SIGNS = re.compile(r"[\s,;|]+")
 
 
-def read_list(named: Named) -> Iterator[Value]:
+def read_list(named: NameMatch) -> Iterator[Value]:
     """The secrets of the list that follows a name, from left to right."""
     text, position = named.text, named.end if named.tail.lastgroup == "headed" else named.tail.end()
     if bracket := _BRACKET.match(text, position):
@@ -54,20 +54,20 @@ def read_list(named: Named) -> Iterator[Value]:
         yield from _read_lines(named, line_end.end())
 
 
-def is_enumeration(named: Named, content: str) -> bool:
-    """Whether a value is several of them."""
+def is_enumeration(named: NameMatch, content: str) -> bool:
+    """Whether a value is a list of values."""
     values = _SIGNS.split(content.strip())
-    return 1 < len(values) <= _MOST_VALUES and all(is_item(value, named.strength) for value in values)
+    return 1 < len(values) <= _MAX_VALUES and all(is_item(value, named.strength) for value in values)
 
 
-def _read_brackets(named: Named, position: int) -> Iterator[Value]:
-    """What is quoted, or random; of a mapping nothing."""
+def _read_brackets(named: NameMatch, position: int) -> Iterator[Value]:
+    """Values that are quoted, or random; none of a mapping."""
     text = named.text
     closers: list[str] = []
     found: list[Value] = []
-    patience = _PATIENCE_UNCLOSED
+    patience = _SEARCHED_UNCLOSED
     for item in _IN_BRACKETS.finditer(text, position):
-        if item.start() > (found[-1].end if found else position) + _PATIENCE:
+        if item.start() > (found[-1].end if found else position) + _SEARCHED_CHARS:
             break
         if bracket := item["bracket"]:
             if bracket in _CLOSING:
@@ -91,18 +91,18 @@ def _read_brackets(named: Named, position: int) -> Iterator[Value]:
     yield from found
 
 
-def _is_bare_item(named: Named, word: str) -> bool:
+def _is_bare_item(named: NameMatch, word: str) -> bool:
     is_name = rate_name(word) is not None or is_code(word) or word.startswith("-")
     return not is_name and looks_random(word) and is_item(word, named.strength)
 
 
-def _read_lines(named: Named, position: int) -> Iterator[Value]:
-    """One in each line: with a bullet, or indented, or looking like what the name says."""
+def _read_lines(named: NameMatch, position: int) -> Iterator[Value]:
+    """One per line: with a bullet, or indented, or similar to what the name promises."""
     text = named.text
     line_start = text.rfind("\n", max(0, named.start - 200), named.start) + 1
     indent = indent_of(text, line_start)
     layout: tuple[str, bool] | None = None
-    patience, masked = _PATIENCE_LINES, 0
+    patience, masked = _SEARCHED_LINES, 0
     for row in _rows_of_words(text, position):
         yield from (
             Value(*word.span(), is_quoted=True)
@@ -122,16 +122,16 @@ def _read_lines(named: Named, position: int) -> Iterator[Value]:
         ):
             return
         masked += MASK in word
-        patience = _PATIENCE_LINES if MASK in word and masked < _PATIENCE_MASKED else patience - 1
+        patience = _SEARCHED_LINES if MASK in word and masked < _SEARCHED_MASKED else patience - 1
         if is_item(word, named.strength):
-            patience = _PATIENCE_LINES
+            patience = _SEARCHED_LINES
             yield Value(*line.span(group), is_quoted=True)
         if not patience:
             return
 
 
 def _rows_of_words(text: str, position: int) -> Iterator[tuple[int, int]]:
-    """Lines with several of them."""
+    """Lines with several values."""
     while (row := _ROW.match(text, position)) is not None:
         yield row.span(1)
         position = row.end()

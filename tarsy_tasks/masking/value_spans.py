@@ -1,6 +1,6 @@
-"""Where a value begins and ends in a text that is no JSON: quoted, in a block, up to the next field, or the whole line.
+"""Where a value begins and ends in text that is not JSON: quoted, in a block, up to the next field, or the whole line.
 
-Owns the syntaxes. Whether the value is a secret is not its business.
+Owns the syntaxes. It does not decide whether the value is a secret.
 """
 
 import re
@@ -36,12 +36,12 @@ _STOP = re.compile(
     r"|(?<![)\]}>])[)\]}>]++(?=\s|$|[,;.:|](?:\s|$)|[\"'`])"
     rf"|%(?:22|26|27|7D|2C)|\\[nrt](?={_FIELD_AHEAD}|$|\\)"
 )
-"""What ends a value among others."""
+"""The end of a value among others."""
 _LINE_STOP = re.compile(
     rf"&(?:amp;|[\w.%\-]{{1,64}}=)|[,;](?=[A-Za-z_][\w.\-]{{0,63}}[:=])|{_TAG}|\\[nrt](?={_FIELD_AHEAD})|[\x00\n]|{_ANSI}"
     r"|(?<![ \t])[ \t]++(?:[\w.\-]{1,64}(?:=|:(?:[ \t]|$))|(?:#|//)[ \t]|(?:=>|->)[ \t])"
 )
-"""What ends a value that has its line for itself: a comment, or that it has not."""
+"""The end of a value that has its line for itself: a comment, or a sign that it has not."""
 _NO_VALUE = re.compile(
     r"[{\[(](?=[\s\"'{\[]|$)|\[[^\]\s]*\](?:\s|$|,)|\([^)\s]*\)(?:\s|$|,)|\{[^}\s]*\}|(?:#|//)(?=[\s#!]|$)"
     r"|\([A-Z][a-z]+-[A-Z]"  # a call, in PowerShell
@@ -49,12 +49,12 @@ _NO_VALUE = re.compile(
 
 
 class Value(NamedTuple):
-    """A value's place.
+    """The position of a value.
 
     Attributes:
-        start: Behind its opening quote.
+        start: After its opening quote.
         end: Before its closing quote.
-        is_quoted: Whether it stands in quotes.
+        is_quoted: Whether it is quoted.
         is_block: Whether it is the lines below its name.
     """
 
@@ -65,13 +65,14 @@ class Value(NamedTuple):
 
 
 def read_value(text: str, position: int, *, line_start: int | None = None, opened: str = "") -> Value | None:
-    """The value that begins at a position, behind the separator; None when there is none.
+    """The value that begins at a position, after the separator; None when there is none.
 
     Args:
-        text: What it stands in.
-        position: Behind the `:` or `=`.
-        line_start: Where the line of the name begins, when nothing but the name stands before the separator: then the
-            value may be a block below, or hold spaces.
+        text: The whole text.
+        position: After the `:` or `=`.
+        line_start: Where the line of the name begins, if there is only the name before the separator: then the value
+        may be
+            a block below, or contain spaces.
         opened: The quote that was opened right before the name, as in `"PASSWORD=x"`.
     """
     if block := _BLOCK.match(text, position):
@@ -100,13 +101,14 @@ def read_value(text: str, position: int, *, line_start: int | None = None, opene
 
 
 def is_quoted_at(text: str, position: int) -> bool:
-    """Whether the value behind a separator begins with a quote."""
+    """Whether the value after a separator begins with a quote."""
     lead = _LEAD.match(text, position)
     return _QUOTE.match(text, lead.end() if lead else position) is not None
 
 
 def _end_of_run(text: str, start: int, run_end: int) -> int:
-    """Where a value among others ends. All of a text without blanks is looked at only for a value that is that long."""
+    """The end of a value among others. The rest of a text without blanks is only examined for a value of that
+    length."""
     stop = _STOP.search(text, start, run_end)
     if run_end - start == _TEXT_LIMIT and (stop is None or stop.end() > run_end - _LOOK_AHEAD):
         run_end = _end_of_long_run(text, start, run_end)
@@ -115,21 +117,21 @@ def _end_of_run(text: str, start: int, run_end: int) -> int:
 
 
 def _end_of_long_run(text: str, start: int, run_end: int) -> int:
-    """The same for one that goes on and on; but not for what is masked already, and may be left as it is, for then the
-    next value would be looked at up to the same end, too."""
+    """The same for a very long value; not for one that is masked already and may stay as it is, because the next value
+    would then be examined up to the same end, too."""
     run = _RUN.match(text, start) if MASK not in text[start:run_end] else None
     return run.end() if run else run_end
 
 
 def indent_of(text: str, line_start: int) -> int:
-    """How many blanks a line begins with."""
+    """The number of blanks at the beginning of a line."""
     blanks = _INDENT.match(text, line_start)
     assert blanks is not None
     return blanks.end() - line_start
 
 
 def _read_quoted(text: str, quote: re.Match[str]) -> Value:
-    """Up to the same quote, escaped as often."""
+    """Up to the same quote, with the same escaping."""
     start = quote.end()
     limit = start + (_TEXT_LIMIT if len(quote[2] or "") == 3 else _QUOTED_LIMIT)
     if quote[3]:
@@ -152,7 +154,7 @@ def _read_quoted(text: str, quote: re.Match[str]) -> Value:
 
 
 def _end_of_unclosed(text: str, start: int) -> int:
-    """The end of the line, for a text that was cut; the end of the word in a line that goes on and on."""
+    """The end of the line, for a text that was cut off; the end of the word in a very long line."""
     line_end = text.find("\n", start, start + _UNCLOSED_LIMIT)
     if line_end < 0 and len(text) - start > _UNCLOSED_LIMIT:
         run = _RUN.match(text, start, start + _TEXT_LIMIT)

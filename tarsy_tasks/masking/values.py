@@ -1,13 +1,13 @@
-"""Whether what stands behind a name is a secret: not a placeholder, a type, a word about one, or code that fetches it.
+"""Whether the value of a name is a secret: not a placeholder, a type, a word about one, or code that fetches it.
 
-Owns these words and forms. Which name it was, and where the value begins and ends, is known to who asks.
+Owns these words and forms. It does not know the name, nor where the value begins and ends.
 """
 
 import re
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.names import Strength, rate_name
-from tarsy_tasks.masking.rules.vocabulary import LITERALS, NAMES, PROSE
+from tarsy_tasks.masking.rules.vocabulary import NON_SECRET_VALUES, PROSE_WORDS, SECRET_NAMES
 
 __all__ = [
     "is_code",
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _LOOKED_AT = 512
-"""So many characters of a value are enough to judge it."""
+"""The number of characters of a value that are enough to judge it."""
 _MIN_LENGTH = 2
 """In HTML, the value of `accesskey` is a letter."""
 _MIN_RANDOM = 8
@@ -77,7 +77,7 @@ _PUBLIC = re.compile(
     """,
     re.DOTALL,
 )
-"""Keys that are there to be shown, and fingerprints."""
+"""Public keys and fingerprints."""
 _SHELL_VARIABLES = re.compile(r"\$(\w+)(?:[/:@]\$(\w+))*")
 _CODE = re.compile(
     r"""(?xs)
@@ -116,7 +116,7 @@ _SEPARATOR = re.compile(r"[-./_:]")
 _LETTERS = re.compile(r"[^A-Za-z]+")
 _PHRASE = re.compile(r"[^\W\d_]+(?:[ \-][^\W\d_]+)*[.?!]?")
 _CODE_OF_GROUPS = re.compile(r"(?=[^0-9]*[0-9])(?:[A-Za-z0-9]{6,12}|[A-Za-z0-9]{3,12}(?:[- ][A-Za-z0-9]{3,12})+)")
-"""A code for recovery: `a1b2c-d3e4f`."""
+"""A recovery code: `a1b2c-d3e4f`."""
 
 
 def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> bool:
@@ -124,18 +124,18 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
 
     Args:
         value: Without its quotes.
-        strength: How sure the name is.
-        is_quoted: It stood in quotes, so it is no code.
+        strength: Of the name.
+        is_quoted: It was quoted, so it is not code.
     """
     said = value.strip()
     value = _without_masks(said) if MASK in said else said
     if len(value) > _LOOKED_AT:
         return True
     folded = value.lower().rstrip(_PUNCTUATION + ")]}")
-    if not folded or folded in LITERALS:
+    if not folded or folded in NON_SECRET_VALUES:
         return False
     if value.isalnum():
-        if not folded.strip("x") or (value.isupper() and folded in NAMES):
+        if not folded.strip("x") or (value.isupper() and folded in SECRET_NAMES):
             return False  # xxxxxxxx, --password PASSWORD
     elif is_placeholder(value) or (not is_quoted and is_code(value)):
         return False
@@ -151,7 +151,7 @@ def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> boo
 
 
 def _without_masks(value: str) -> str:
-    """What is left to be judged where a part of a value is masked already, and not only to tell a user or a host."""
+    """The part still to be judged if a part of a value is masked already, apart from a user or a host."""
     words = (word.replace(MASK, "") for word in value.split() if not _is_masked_account(word))
     return " ".join(filter(_ALNUM.search, words))
 
@@ -166,7 +166,7 @@ def _is_public(value: str, strength: Strength) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value only says where the secret would stand, or is to be found."""
+    """Whether a value only says where the secret goes, or where to find it."""
     if len(value) > _LOOKED_AT:
         return False
     if _PLACEHOLDER.fullmatch(value):
@@ -177,11 +177,11 @@ def is_placeholder(value: str) -> bool:
             name.isupper() or name.isdigit() or rate_name(name) is not None for name in variables.groups() if name
         )
     first, _, rest = value.partition(" (")  # enabled (bcrypt)
-    return bool(rest) and first.lower() in LITERALS
+    return bool(rest) and first.lower() in NON_SECRET_VALUES
 
 
 def is_metavariable(value: str) -> bool:
-    """Whether a value only says what would stand there, in a grammar: `PASSWORD 'new_password'`."""
+    """Whether a value is a variable of a grammar: `PASSWORD 'new_password'`."""
     return _LOWER_NAME.fullmatch(value) is not None and rate_name(value) is not None
 
 
@@ -196,7 +196,7 @@ def is_code(value: str) -> bool:
 
 
 def is_label(name: str, value: str) -> bool:
-    """Whether the value only says again what the name says: `"password": "Password"`, `login.password=Passwort`."""
+    """Whether the value only repeats the name: `"password": "Password"`, `login.password=Passwort`."""
     if value.islower():
         return False
     words = _LETTERS.sub(" ", value).lower().split()
@@ -211,7 +211,7 @@ def _fold(text: str) -> str:
 
 
 def looks_random(value: str) -> bool:
-    """Whether somebody made the text up to be hard to guess; words, numbers and names of things are not."""
+    """Whether a text was made to be hard to guess; words, numbers and names of things were not."""
     value = value.replace(MASK, "")[:_LOOKED_AT]
     if value.isdigit():
         return len(value) >= _LONG_NUMBER
@@ -231,7 +231,7 @@ def looks_random(value: str) -> bool:
 
 
 def _is_jumbled(letters: str) -> bool:
-    """Whether upper and lower case change more often than in names that are written in one."""
+    """Whether upper and lower case change more often than in names written as one word."""
     return len(letters) >= _MIN_RANDOM and len(_CAMEL.findall(letters)) * _LETTERS_A_WORD > len(letters)
 
 
@@ -240,12 +240,12 @@ def _is_random_segment(segment: str) -> bool:
 
 
 def is_uuid(value: str) -> bool:
-    """Whether a value is, or holds, an identifier that programs give to things."""
+    """Whether a value is, or contains, a UUID."""
     return _UUID.search(value) is not None
 
 
 def is_made_up(value: str) -> bool:
-    """Whether a word of a sentence is none of its language: letters and digits in one."""
+    """Whether a word in a sentence is not of its language: it has letters and digits."""
     value = value.replace(MASK, "").rstrip(_PUNCTUATION)
     return (
         len(value) >= _MIN_MADE_UP
@@ -268,11 +268,11 @@ def is_item(value: str, strength: Strength) -> bool:
 
 
 def is_prose(text: str, *, is_quoted: bool = False) -> bool:
-    """Whether several words are a sentence, rather than a passphrase."""
+    """Whether several words are a sentence, and not a passphrase."""
     words = [word.strip(_AROUND_WORDS).lower() for word in text[: _LOOKED_AT * 8].split()]
     return len(words) > 1 and sum(map(_weigh, words)) > is_quoted
 
 
 def _weigh(word: str) -> int:
-    """How much a word speaks for a sentence."""
-    return 2 if rate_name(word) is Strength.STRONG else word in PROSE or word in NAMES
+    """How strongly a word indicates a sentence."""
+    return 2 if rate_name(word) is Strength.STRONG else word in PROSE_WORDS or word in SECRET_NAMES

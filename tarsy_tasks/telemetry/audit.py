@@ -1,9 +1,9 @@
-"""The audit: one entry for each call that has ended, whatever became of it, as it lies in Redis.
+"""The audit: one entry in Redis for each call that has ended.
 
-Owns the shape of an entry and reading them: newest or oldest first, filtered, page by page, or as they come. There are
-two streams, so that agents, which may write to one of them, cannot forge what workers say: workers write an entry for
-every call that reached one, in the step that ends it (`broker.deliveries`), agents for calls that never did. Anything
-may lie there: what cannot be read is shown as damaged.
+Owns the shape of an entry and reading them: newest or oldest first, filtered, page by page, or live. There are two
+streams, so that agents, which may write to one of them, cannot forge the entries of workers: a worker writes the entry
+of every call that a worker took, in the step that ends it (`broker.deliveries`); agents write those of all other calls.
+An entry that cannot be read is shown as damaged.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Source = Literal["worker", "agent"]
-"""Who wrote an entry, told by the stream that it lies in."""
+"""Who wrote an entry; each has a stream."""
 
 _STREAMS: dict[Source, str] = {"agent": keys.AGENT_AUDIT, "worker": keys.AUDIT}
 _RANKS: dict[Source, int] = {source: rank for rank, source in enumerate(_STREAMS)}
@@ -46,22 +46,22 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 50, 1000
 
 
 class StepName(StrEnum):
-    """What can happen to a call on its way, in this order; the middle ones may be missing or come again."""
+    """The steps of a call, in this order; those in the middle may be missing or repeated."""
 
     QUEUED = "queued"
-    """Published; as its sender says."""
+    """Published, by the time in the message."""
     PICKED_UP = "picked_up"
-    """Taken up by a thread of a worker's pool."""
+    """Started by a thread of a worker's pool."""
     SENT = "sent"
     """Sent to the MCP server; once for each attempt."""
     RECOVERED = "recovered"
-    """There is a new session in place of the one that was lost."""
+    """A new session has replaced the one that was lost."""
     ANSWERED = "answered"
     """It has ended."""
 
 
 class Step(BaseModel):
-    """One step of a call on its way.
+    """One step of a call.
 
     Attributes:
         at: Seconds since the epoch, by the clock of Redis.
@@ -74,28 +74,28 @@ class Step(BaseModel):
 
 
 class AuditEntry(BaseModel):
-    """What became of one call.
+    """How one call ended.
 
     Attributes:
         id: Of the entry in its stream: milliseconds since the epoch, when Redis took it, and a number.
-        source: Who wrote it. What an agent writes is its own word.
+        source: Who wrote it. Entries of agents are not verified.
         damage: Why it cannot be read; then only `id`, `source` and `at` are known. None if it can.
         at: When the call ended, in seconds since the epoch by the clock of Redis.
-        call_id: The model's id of the call; like `agent_id` and `run_id` as the caller gave it.
+        call_id: The model's id of the call. The caller gives it, and `agent_id` and `run_id`, too.
         task_id: Celery's id of the task, empty for a call that was rejected before it was sent.
-        tool: Name of the tool as it was asked for, or as the server lists it; without the server's id.
+        tool: Name of the tool as it was requested, or as the server lists it; without the server's id.
         arguments: Masked and cut: JSON with sorted keys, or the text that could not be read as JSON.
         arguments_digest: SHA-256, in hexadecimal, of the arguments as `build_canonical` writes them, before masking:
-            as they were sent to the MCP server, or as they came if they never were.
+            as they were sent to the MCP server, or as they came if they were not sent.
         repairs: As in `ToolResult`.
         outcome: None only of a damaged entry.
         error_code: An `ErrorCode`, perhaps of a later version; None if the outcome is `ok`.
-        error: What the agent was told, masked and cut.
+        error: The text that the agent got, masked and cut.
         attempts: How often the call was sent to the MCP server by the worker that answered it.
         duration_s: As in `ToolResult`.
         worker: Node name of the worker that wrote it; empty for an agent.
-        bytes: Size of the answer as it lies in Redis; None if none was stored.
-        steps: Its way in time.
+        bytes: Size of the stored answer; None if none was stored.
+        steps: When it took its steps.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -130,16 +130,16 @@ class AuditEntry(BaseModel):
 
     @property
     def cursor(self) -> str:
-        """The place of the entry among all, for the next page of `read_audit`."""
+        """Position of the entry, for the next page of `read_audit`."""
         return f"{self.id} {self.source}"
 
     def encode(self) -> str:
-        """The text that lies in Redis. Where it lies there says the rest."""
+        """The text that Redis stores. Stream and id are known from where it is stored."""
         return self.model_dump_json(exclude={"id", "source", "damage"}, exclude_none=True)
 
 
 class AuditFilter(BaseModel):
-    """Which entries are wanted; damaged ones only where nothing but a time is asked for.
+    """Which entries are wanted. A filter on anything but the time leaves out damaged entries.
 
     Attributes:
         tool: A glob (`get_*`, `k8s.*`) that matches the name of a tool, with or without its server.
@@ -161,7 +161,7 @@ class AuditFilter(BaseModel):
     until: float | None = Field(default=None, ge=0, le=LATEST_S, allow_inf_nan=False)
 
     def matches(self, entry: AuditEntry) -> bool:
-        """Whether an entry is wanted, its time aside."""
+        """Whether an entry is wanted; its time is not compared."""
         return (
             (self.server is None or self.server == entry.server)
             and (self.tool is None or fnmatchcase(entry.tool, self.tool) or fnmatchcase(entry.name, self.tool))
@@ -170,21 +170,21 @@ class AuditFilter(BaseModel):
             and (self.run_id is None or self.run_id == entry.run_id)
             and (self.call_id is None or self.call_id == entry.call_id)
             and (self.task_id is None or self.task_id == entry.task_id)
-            and (entry.damage is None or self._asks_only_for_a_time)
+            and (entry.damage is None or self._is_only_a_time)
         )
 
     @property
-    def _asks_only_for_a_time(self) -> bool:
+    def _is_only_a_time(self) -> bool:
         return not self.model_dump(exclude={"since", "until"}, exclude_defaults=True)
 
 
 @dataclass(frozen=True)
 class AuditPage:
-    """Some entries, in the order that was asked for.
+    """Some entries, in the requested order.
 
     Attributes:
         entries: Those that match.
-        cursor: Where the next page begins; None when all have been looked at.
+        cursor: Where the next page begins; None when there are no more.
     """
 
     entries: list[AuditEntry]
@@ -208,32 +208,32 @@ def read_audit(
     Args:
         redis: A redis-py client of the broker's database, one that decodes nothing.
         limit: How many at most.
-        after: The `cursor` of a page or an entry; it begins behind that.
-        scan_limit: How many entries to look at, where few match; None for all.
+        after: The `cursor` of a page or an entry; the page begins after it.
+        scan_limit: How many entries to read, where few match; None for all.
 
     Raises:
-        RedisError: Redis cannot be reached, or one of the keys holds something else.
-        ValueError: `after` is no cursor.
+        RedisError: Redis cannot be reached, or one of the keys has another type.
+        ValueError: `after` is not a cursor.
     """
     return _read_page(redis, wanted, {}, limit=limit, newest_first=newest_first, after=after, scan_limit=scan_limit)
 
 
 class Follower:
-    """Reads entries as they come; it survives the client that it reads with, and then misses nothing."""
+    """Reads new entries. It goes on with another client after the first one failed, and misses nothing."""
 
     def __init__(self, wanted: AuditFilter = _EVERYTHING) -> None:
         self._wanted = wanted
         self._read: dict[Source, str] = {}
 
     def begin(self, redis: Any, limit: int) -> list[AuditEntry]:
-        """The latest entries up to now, oldest first; `poll` goes on where they end. Raises as `read_audit`."""
+        """The latest entries, oldest first; `poll` continues after them. Raises as `read_audit`."""
         for source, key in _STREAMS.items():
             last = redis.xrevrange(key, count=1)
             self._read[source] = last[0][0].decode() if last else "0-0"
         return _read_page(redis, self._wanted, self._read, limit=limit, newest_first=True).entries[::-1]
 
     def poll(self, redis: Any, timeout_s: float) -> list[AuditEntry]:
-        """What has come since the last time; waits for something, at most so long. Raises as `read_audit`.
+        """The entries since the last call; waits for one if there are none. Raises as `read_audit`.
 
         Args:
             redis: Its socket timeout must be longer.
@@ -255,8 +255,7 @@ def build_canonical(arguments: Any) -> str:
     """Arguments as one text, the same for the same arguments: JSON with sorted keys and no spaces.
 
     Args:
-        arguments: A JSON value; a text that is JSON counts as what it says, any other as itself, and nothing as an
-            empty object.
+        arguments: A JSON value. A text that is JSON is decoded, any other text stays, and None is an empty object.
     """
     if isinstance(arguments, str):
         try:
@@ -296,7 +295,7 @@ def _read_page(
         last = ends.get(source) or ("+" if wanted.until is None else str(int(wanted.until * 1000)))
         if begun is not None:
             place, beside = begun
-            # Where two streams have the same id, the agents' comes first.
+            # If two streams have the same id, the agents' entry comes first.
             is_behind = _RANKS[source] < _RANKS[beside] if newest_first else _RANKS[source] > _RANKS[beside]
             bound = place if is_behind else f"({place}"
             first, last = (first, bound) if newest_first else (bound, last)
@@ -335,8 +334,8 @@ def _parse(source: Source, raw_id: bytes, fields: Mapping[bytes, bytes] | None) 
         first = error.errors(include_url=False, include_input=False)[0]
         damage = f"{'.'.join(map(str, first['loc']))[:40]}: {first['msg']}"
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        # Its text may quote what lies there.
-        damage = f"it is no entry of the audit ({type(error).__name__})"
+        # The text of the error may quote the entry.
+        damage = f"it is not an audit entry ({type(error).__name__})"
     written_at = min(int(entry_id.partition("-")[0]) / 1000, LATEST_S)
     return AuditEntry(id=entry_id, source=source, at=written_at, damage=damage)
 
@@ -356,5 +355,5 @@ def _parse_cursor(cursor: str) -> tuple[str, Source]:
     place, _, source = cursor.partition(" ")
     milliseconds, _, number = place.partition("-")
     if not (milliseconds.isdecimal() and number.isdecimal()) or source not in ("worker", "agent"):
-        raise ValueError(f"{cursor!r:.60} is no place in the audit; take the `cursor` of a page or of an entry")
+        raise ValueError(f"{cursor!r:.60} is not a cursor of the audit; use the `cursor` of a page or of an entry")
     return place, source

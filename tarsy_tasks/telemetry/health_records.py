@@ -1,8 +1,8 @@
-"""Records of health in Redis, and what all the fresh records of a server mean together.
+"""Health records in Redis, and the health of a server according to all its fresh records.
 
 Owns the shape of a record and the verdict. Workers write them (`worker.reporting.health_checks`): each worker records
-how it finds its servers, and one records how the check went that beat sent through the server's queue. Nothing older
-than `RECORD_TTL_S` counts, by the clock of Redis.
+the health of its servers as it finds it, and one records the result of the check that beat sent through the server's
+queue. A record older than `RECORD_TTL_S`, by the clock of Redis, does not count.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,41 +33,40 @@ _LONG_WAIT_S = 5.0
 _FEWEST_CALLS = 5
 
 _FAILING_SHARE = 0.9
-"""A tool may say no now and then, and a model may ask in vain; a server that fails nearly all calls is not well."""
+"""Tools may refuse some calls, and models may make wrong ones; a server that fails nearly all calls is not healthy."""
 
 
 class HealthStatus(StrEnum):
-    """What is known of a server."""
+    """Whether a server can be used."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     """Some of its workers cannot use it, it is busy, or its checks pass and its calls fail."""
     UNHEALTHY = "unhealthy"
     UNKNOWN = "unknown"
-    """Nothing fresh says that it can be used: no worker serves it, or beat sends no checks."""
+    """There is no fresh record: no worker serves it, or beat sends no checks."""
 
 
 class HealthRecord(BaseModel):
     """How one worker found one server.
 
     Attributes:
-        error: Why it is not healthy, with the server's last words; None when it is.
-        is_busy: It ran calls and did not list its tools meanwhile, as does a server that does one thing at a time.
-        is_restarting: Its process was lost and is being started again, for which it is given time: it is not healthy,
-            but that is no reason for an alert yet.
-        latency_s: Seconds that the check took in the worker; None when a call that was answered made it needless.
+        error: Why it is not healthy, with the end of the server's output; None when it is.
+        is_busy: It ran calls and did not list its tools meanwhile, like a server that does one thing at a time.
+        is_restarting: Its process was lost and is being started again: it is not healthy, but there is no alert yet.
+        latency_s: Seconds that the check took in the worker; None when a recent answer to a call made it unnecessary.
         queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
             the clock of Redis; None for a worker's own checks.
         tool_count: How many tools the server lists; None when it did not answer.
         checked_at: When the server last answered, or last failed to: seconds since the epoch, by the clock of Redis.
-        since: Since when it is as healthy, or as ill, for this worker; by the same clock.
+        since: Since when it is healthy, or not healthy, for this worker; by the same clock.
         recent_calls: Calls of the last minutes that this worker sent to it, at most 20.
-        failed_calls: How many of them brought no result, or an error.
+        failed_calls: How many of them had no result, or an error.
         worker: Name of the worker.
         transport: `stdio`, `http` or `sse`.
         protocol: Version of MCP that the session speaks; None without a session.
         era: `handshake` for versions before 2026-07-28, `2026` for later ones; None without a session.
-        server_info: Name and version that the server gives itself; None without a session.
+        server_info: Name and version that the server reports; None without a session.
         sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
         is_held: An operator has disconnected the server.
         max_concurrency: How many of the server's calls this worker runs at once.
@@ -99,18 +98,18 @@ class HealthRecord(BaseModel):
 
 
 class ServerHealth(BaseModel):
-    """What all fresh records of a server say together.
+    """The health of a server, according to all its fresh records.
 
     Attributes:
         reason: Why it is not healthy, for people and for models; empty when it is.
         checked_at: When the newest of the records was made, by the clock of Redis; None when there is none.
         age_s: How long ago that was.
-        since: Since when the newest change of a worker's verdict holds, by the same clock.
+        since: When a worker's verdict last changed, by the same clock.
         recent_calls: Calls of the last minutes, over all workers, at most 20 each.
-        failed_calls: How many of them brought no result, or an error.
-        check: How the last check that came through the queue went.
-        workers: How each worker finds the server, by name of the worker.
-        skipped: What was found in Redis and could not be read, a phrase each.
+        failed_calls: How many of them had no result, or an error.
+        check: The record of the last check that came through the queue.
+        workers: The record of each worker, by its name.
+        skipped: What could not be read in Redis, a phrase each.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -136,21 +135,23 @@ class ServerHealth(BaseModel):
 
     @property
     def warning(self) -> str:
-        """For a prompt or a page, a sentence or two; empty when there is nothing to say."""
+        """For a prompt or a page, one or two sentences; empty for a healthy server."""
         name = f"MCP server `{self.server}`"
-        said: list[str] = []
+        sentences: list[str] = []
         if self.reason:
-            said.append(self.reason if self.reason.startswith(name) else f"{name} is {self.status}: {self.reason}")
+            sentences.append(self.reason if self.reason.startswith(name) else f"{name} is {self.status}: {self.reason}")
         if self.queue_wait_s is not None and self.queue_wait_s > _LONG_WAIT_S:
-            said.append(f"Checks of {name} wait {self.queue_wait_s:.0f} s in their queue; workers may be overloaded.")
+            sentences.append(
+                f"Checks of {name} wait {self.queue_wait_s:.0f} s in their queue; workers may be overloaded."
+            )
         if self.skipped:
-            said.append(f"Of {name}, {'; '.join(self.skipped)}.")
-        return " ".join(said)
+            sentences.append(f"About {name}: {'; '.join(self.skipped)}.")
+        return " ".join(sentences)
 
 
 def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     """The health of each server, from a redis-py client of the database that workers write to."""
-    from tarsy_tasks.broker.pipelines import execute_reading
+    from tarsy_tasks.broker.key_types import execute_reading
 
     names = list(servers)
     if not names:
@@ -160,7 +161,7 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     pipeline.zrange(keys.HEALTH_WORKERS, 0, -1)
     pipeline.mget([keys.health_key(name) for name in names])
     (seconds, microseconds), members, checks = execute_reading(pipeline)
-    unlisted = ["the list of workers cannot be read: the key is of another type"] if members is None else []
+    unlisted = ["the list of workers cannot be read, because its key has another type"] if members is None else []
     workers = [
         member.decode("utf-8", "replace") if isinstance(member, bytes) else str(member) for member in members or ()
     ]
@@ -187,25 +188,25 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
 
 
 def fails_its_calls(recent: int, failed: int) -> bool:
-    """Whether so many failed ones of the recent calls mean that a server is not well, though its checks pass."""
+    """Whether a server is not healthy, although its checks pass, because so many of its recent calls failed."""
     return recent >= _FEWEST_CALLS and failed >= _FAILING_SHARE * recent
 
 
 def judge_health(
     server: str, check: HealthRecord | None, reports: Sequence[HealthRecord], now: float, skipped: Sequence[str] = ()
 ) -> ServerHealth:
-    """What records mean together.
+    """The health of a server.
 
     Args:
-        check: How the last check that came through the queue went.
-        reports: How each worker finds the server.
+        check: The record of the last check that came through the queue.
+        reports: The records of the workers.
         now: The time of Redis, in seconds since the epoch; what is older than `RECORD_TTL_S` does not count.
     """
     if check is not None and not _is_fresh(check, now):
         check = None
     workers = {report.worker: report for report in sorted(reports, key=lambda each: each.worker)}
     workers = {name: report for name, report in workers.items() if _is_fresh(report, now)}
-    # A worker that took a check and reports no more is gone.
+    # A worker that took a check but does not report any more is gone.
     if check is not None and check.worker in workers and check.checked_at > workers[check.worker].checked_at:
         workers[check.worker] = check
     newest = max(workers.values(), key=lambda each: each.checked_at, default=None)
@@ -233,19 +234,19 @@ def judge_health(
 def _verdict(
     check: HealthRecord | None, reports: list[HealthRecord], recent: int, failed: int
 ) -> tuple[HealthStatus, str]:
-    ill = [report for report in reports if not report.healthy]
-    last = max(ill, key=lambda each: each.checked_at, default=None)
+    failing = [report for report in reports if not report.healthy]
+    last = max(failing, key=lambda each: each.checked_at, default=None)
     why = (last.error or "it failed its check") if last else ""
     if not reports:
         return HealthStatus.UNKNOWN, f"no worker has reported on it for {RECORD_TTL_S:g} s; is one running?"
-    if len(ill) == len(reports):
+    if len(failing) == len(reports):
         return HealthStatus.UNHEALTHY, why
-    if ill:
-        return HealthStatus.DEGRADED, f"{len(ill)} of {len(reports)} workers cannot use it: {why}"
+    if failing:
+        return HealthStatus.DEGRADED, f"{len(failing)} of {len(reports)} workers cannot use it: {why}"
     if check is None:
         return HealthStatus.UNKNOWN, f"no check has come through its queue for {RECORD_TTL_S:g} s; is beat running?"
     if any(report.is_busy for report in reports):
-        return HealthStatus.DEGRADED, "it is busy with calls, and did not list its tools meanwhile."
+        return HealthStatus.DEGRADED, "it is busy with calls and did not list its tools meanwhile."
     if fails_its_calls(recent, failed):
         return HealthStatus.DEGRADED, f"its checks pass, but {failed} of its last {recent} calls failed."
     return HealthStatus.HEALTHY, ""

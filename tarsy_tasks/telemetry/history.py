@@ -1,23 +1,24 @@
-"""The last hour of every MCP server, minute by minute: how it was found, how its calls fared.
+"""The last hour of every MCP server, minute by minute: its health and its calls.
 
-Owns the numbers of a minute, in Redis and read back. All workers count into one hash a minute, which expires after the
-hour; a field is one of these names and the server's id:
+Owns the numbers of a minute, in Redis and read back. All workers count into one hash per minute, which expires after
+the hour; a field is one of these names and the server's id:
 
-    up  failing  down     records of health: well; it answers, but is busy or fails its calls; ill
+    up  failing  down     health records: healthy; busy, or failing its calls; not healthy
     checked               checks that came through the queue
-    calls:OUTCOME         calls that ended so
-    took:BUCKET           calls that were sent: how many took up to so many seconds
+    calls:OUTCOME         calls with this outcome
+    took:BUCKET           calls that were sent, by their duration in seconds
 
-Whoever reads them again and again keeps a `History`: a minute that is over is read once.
+A `History` reads each minute once after it is over.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.pipelines import execute_reading
+from tarsy_tasks.broker.key_types import execute_reading
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.counting import add_numbers, add_up
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, fails_its_calls
 from tarsy_tasks.telemetry.metrics import BUCKET_NAMES, FAILURES, Distribution
 
@@ -26,23 +27,11 @@ __all__ = ["MINUTES", "History", "Minute", "build_count", "health_numbers", "is_
 MINUTES = 60
 _TTL_S = (MINUTES + 5) * 60
 _SETTLED_S = 20
-"""Workers write what they counted every 5 s, by the clock of Redis; so long after its end a minute changes no more."""
+"""Workers write every 5 s what they counted; after that long, a minute that is over does not change any more."""
 _CALLS, _TOOK = "calls:", "took:"
 _CALL_NAMES = {f"{_CALLS}{outcome}": outcome for outcome in Outcome}
 _TOOK_NAMES = {f"{_TOOK}{bucket}": position for position, bucket in enumerate(BUCKET_NAMES)}
 _NAMES = frozenset({"up", "failing", "down", "checked", *_CALL_NAMES, *_TOOK_NAMES})
-
-_COUNT = """
--- Adds numbers to a hash. What is no number there, or no hash, gives way.
--- KEYS hash; ARGV its seconds to live, then names and numbers
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
-for i = 2, #ARGV, 2 do
-    local reply = redis.pcall('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1])
-    if type(reply) == 'table' and reply.err then redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
-end
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-"""
 
 
 def build_count(now: float, numbers: Mapping[str, Mapping[str, int]]) -> tuple[Any, ...]:
@@ -52,22 +41,17 @@ def build_count(now: float, numbers: Mapping[str, Mapping[str, int]]) -> tuple[A
         now: Seconds since the epoch, by the clock of Redis.
         numbers: By server and name; at least one.
     """
-    fields = [
-        word
-        for server, found in numbers.items()
-        for name, number in found.items()
-        for word in (f"{name} {server}", number)
-    ]
-    return ("EVAL", _COUNT, 1, keys.minute_key(int(now) // 60), _TTL_S, *fields)
+    fields = {f"{name} {server}": number for server, found in numbers.items() for name, number in found.items()}
+    return add_numbers.command(keys.minute_key(int(now) // 60), numbers=fields, texts={}, ttls_s=[_TTL_S])
 
 
 def is_kept(name: str) -> bool:
-    """Whether a number that workers count of a tool is also kept by the minute."""
+    """Whether a number that workers count for a tool is also kept by the minute."""
     return name in _CALL_NAMES or name in _TOOK_NAMES
 
 
 def health_numbers(record: HealthRecord, *, came_through_queue: bool) -> dict[str, int]:
-    """What a record of health counts as."""
+    """What a health record counts as."""
     if not record.healthy:
         name = "down"
     else:
@@ -82,13 +66,13 @@ class Minute:
 
     Attributes:
         at: Its beginning, in seconds since the epoch.
-        status: As `tarsy_tasks.health` judges; `unknown` where nobody checked.
-        calls: How many calls ended how.
+        status: As in `tarsy_tasks.health`; `unknown` without a check.
+        calls: How many calls had which outcome.
         call_count: All of them.
-        failure_count: Those that failed through no fault of their callers.
+        failure_count: Those with an outcome in `FAILURES`.
         duration: Of the calls that were sent; its sum is not known.
         p50_s: Its median.
-        p95_s: What 95 % of them did not exceed.
+        p95_s: The 95th percentile.
     """
 
     at: int
@@ -101,7 +85,7 @@ class Minute:
     p95_s: float | None = None
 
     def with_status(self, status: HealthStatus) -> "Minute":
-        """The same minute, judged otherwise."""
+        """The same minute with another status."""
         return self if status is self.status else replace(self, status=status)
 
 
@@ -110,7 +94,7 @@ class History:
 
     Attributes:
         skipped: How many numbers of the hour could not be read, by server: they are damaged, or of another version.
-        skipped_minutes: How many whole minutes could not be read: their keys are of another type.
+        skipped_minutes: How many minutes could not be read, because their keys have another type.
     """
 
     def __init__(self) -> None:
@@ -149,11 +133,11 @@ class History:
         self._unread.intersection_update(hour)
         self.skipped_minutes = len(self._unread)
         self._hour = [(self._minutes[minute], Minute(minute * 60)) for minute in hour]
-        self.skipped = _sum(self._skipped.values())
+        self.skipped = add_up(self._skipped.values())
 
     @property
     def servers(self) -> Collection[str]:
-        """The ids of the servers that the hour tells of."""
+        """The ids of the servers that have numbers in this hour."""
         return {server for found in self._minutes.values() for server in found}
 
     def minutes(self, server: str) -> tuple[Minute, ...]:
@@ -201,11 +185,3 @@ def _judge(numbers: Mapping[str, int]) -> HealthStatus:
     if down or failing > up:
         return HealthStatus.DEGRADED
     return HealthStatus.HEALTHY if numbers.get("checked") else HealthStatus.UNKNOWN
-
-
-def _sum(all_numbers: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for numbers in all_numbers:
-        for name, number in numbers.items():
-            total[name] = total.get(name, 0) + number
-    return total

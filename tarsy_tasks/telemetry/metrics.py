@@ -1,15 +1,15 @@
-"""How tool calls fare: the numbers of each server and tool, and how those of all workers are read from Redis.
+"""The metrics of each server and tool, and reading those of all workers from Redis.
 
-Owns the names of the numbers, in memory and in Redis alike, and what they mean. Workers count
-(`worker.reporting.call_metrics`), `prometheus` shows them to Prometheus. A number has an integer value and one of
-these names; times are sums of microseconds, so that adding them up anywhere is exact:
+Owns the names of the numbers, which are the same in memory and in Redis, and what they mean. Workers count
+(`worker.reporting.call_metrics`), `prometheus` exports them. A number is an integer with one of these names; times are
+sums of microseconds, so that they can be added up exactly:
 
-    calls:OUTCOME                 calls that ended so
+    calls:OUTCOME                 calls with this outcome
     retries                       how often calls were sent again
-    took:BUCKET  took:us          calls that were sent: how many took up to so many seconds; the sum
-    waited:BUCKET  waited:us      the same of the time in the queue
-    recreations                   sessions that replaced a lost one; of a server, not of a tool
-    unaudited                     calls whose entry the audit did not take; of a server, not of a tool
+    took:BUCKET  took:us          calls that were sent, by their duration in seconds; the sum
+    waited:BUCKET  waited:us      the same for the time in the queue
+    recreations                   sessions that replaced a lost one; per server, not per tool
+    unaudited                     calls whose entry the audit did not take; per server, not per tool
 """
 
 import json
@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.counting import add_up
 
 __all__ = [
     "BUCKETS_S",
@@ -43,13 +44,13 @@ __all__ = [
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, math.inf)
 NO_TOOL = ""
-"""In place of a tool: what concerns the server, and calls of tools that it does not list."""
+"""In place of a tool: numbers of the server, and calls of tools that it does not list."""
 RECENT_MINUTES = 5
 """What the moving averages and the failure rate cover."""
 IN_FLIGHT_TTL_S = 20.0
 
 FAILURES = frozenset(outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED))
-"""How calls end that failed through no fault of their callers."""
+"""The outcomes of calls that failed without a fault of their callers."""
 BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
 
 
@@ -65,12 +66,12 @@ _NAMES = frozenset(
 
 
 def is_known(name: str) -> bool:
-    """Whether a number is one of those above, and not one of another version."""
+    """Whether a number has one of the names above; another version may have more."""
     return name in _NAMES
 
 
 def bucket_of(seconds: float) -> str:
-    """The name of the bucket that a time falls into."""
+    """The name of the bucket of a time."""
     return BUCKET_NAMES[bisect_left(BUCKETS_S, seconds)]
 
 
@@ -80,8 +81,8 @@ class LastError(BaseModel):
     Attributes:
         at: Seconds since the epoch, by the clock of Redis.
         code: An `ErrorCode`.
-        text: What the agent was told, masked and shortened.
-        tool: Name of the tool, where the error stands for all of a server; else empty.
+        text: The text that the agent got, masked and shortened.
+        tool: Name of the tool, if this is the last error of a server; else empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -93,15 +94,15 @@ class LastError(BaseModel):
 
 
 InFlight = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Calls that are running, by instance of a worker, server and tool."""
+"""Running calls, by instance of a worker, server and tool."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a time is distributed.
+    """A histogram of times.
 
     Attributes:
-        counts: How many fell into each of `BUCKETS_S`; not cumulated.
+        counts: How many are in each of `BUCKETS_S`; not cumulative.
     """
 
     counts: tuple[int, ...] = (0,) * len(BUCKETS_S)
@@ -120,8 +121,8 @@ class Distribution:
         return self.sum_s / self.count if self.count else None
 
     def quantile_s(self, share: float) -> float | None:
-        """The time below which this share of them lies, as if they were spread evenly within each bucket; of what is
-        longer than the last bound, that bound. None when there are none.
+        """The time that this share of them does not exceed, as if they were spread evenly within each bucket; at most
+        the last finite bound. None when there are none.
         """
         rank = share * self.count
         below = 0
@@ -136,10 +137,10 @@ class Distribution:
 
 @dataclass
 class ToolMetrics:
-    """The numbers of one tool, or with `NO_TOOL` of a server beside its tools.
+    """The numbers of one tool, or with `NO_TOOL` those of the server.
 
     Attributes:
-        numbers: By name, since the counting began.
+        numbers: By name, since counting began.
         recent: By name, of the last `RECENT_MINUTES` minutes.
         in_flight: Calls that are running.
     """
@@ -153,7 +154,7 @@ class ToolMetrics:
 
     @property
     def calls(self) -> dict[Outcome, int]:
-        """How many calls ended how."""
+        """How many calls had which outcome."""
         return {outcome: count for outcome in Outcome if (count := self.numbers.get(f"calls:{outcome}", 0))}
 
     @property
@@ -170,12 +171,12 @@ class ToolMetrics:
 
     @property
     def duration(self) -> Distribution:
-        """Of the calls that were sent, from the worker's taking one up until its answer was ready."""
+        """Of the calls that were sent: from the start in the worker until the answer was ready."""
         return _distribution(self.numbers, "took")
 
     @property
     def queue_wait(self) -> Distribution:
-        """Of the calls that say when they were sent."""
+        """Of the calls whose message has the time when it was sent."""
         return _distribution(self.numbers, "waited")
 
     @property
@@ -185,9 +186,9 @@ class ToolMetrics:
 
     @property
     def failure_rate(self) -> float | None:
-        """Which part of the last minutes' calls failed through no fault of their callers; None when there was no call.
+        """The share of failures among the calls of the last minutes; None when there was no call.
 
-        What was rejected or cancelled says nothing about a server, so it does not count.
+        Calls that were rejected or cancelled do not count: they say nothing about a server.
         """
         ended = {outcome: self.recent.get(f"calls:{outcome}", 0) for outcome in (Outcome.OK, *FAILURES)}
         total = sum(ended.values())
@@ -200,7 +201,7 @@ def _distribution(numbers: Mapping[str, int], name: str) -> Distribution:
 
 
 def known_servers(redis: Any, since: float = 0.0) -> list[str]:
-    """The ids of the servers that workers have counted calls of.
+    """The ids of the servers that have metrics.
 
     Args:
         since: Only those with a call after this time, in seconds since the epoch by the clock of Redis.
@@ -212,7 +213,7 @@ def known_servers(redis: Any, since: float = 0.0) -> list[str]:
 def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetrics]]:
     """The numbers of all workers together: a `ToolMetrics` for each tool that has any, `NO_TOOL` included.
 
-    What cannot be read, because another version or somebody else wrote it, is left out.
+    What cannot be read, because another version or another application wrote it, is left out.
 
     Args:
         redis: A client of the database that workers write to, such as `app.backend.client`.
@@ -228,17 +229,18 @@ def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetri
                 pipeline.hgetall(keys.recent_metrics_key(name, minute))
         workers, *hashes = pipeline.execute(raise_on_error=False)
     running = _read_in_flight(redis, cast("list[bytes]", workers) if isinstance(workers, list) else [], [])
-    each = iter(hashes)
+    each, loads = iter(hashes), running.values()
     return {
-        name: _build(name, next(each), [next(each) for _ in minutes], _sum_in_flight(running, name)) for name in names
+        name: _build(name, next(each), [next(each) for _ in minutes], add_up(load.get(name, {}) for load in loads))
+        for name in names
     }
 
 
 def read_in_flight(redis: Any, skipped: list[str]) -> InFlight:
-    """The calls that are running; blocks for three round trips.
+    """The running calls; blocks for three round trips.
 
     Args:
-        skipped: Here is added what cannot be read, a phrase each.
+        skipped: Gets what cannot be read, a phrase each.
     """
     now, _ = redis.time()
     workers = redis.zrangebyscore(keys.MEASURING_WORKERS, now - IN_FLIGHT_TTL_S, "+inf")
@@ -260,23 +262,10 @@ def _read_in_flight(redis: Any, workers: list[bytes], skipped: list[str]) -> InF
     return found
 
 
-def _sum_in_flight(running: InFlight, server: str) -> dict[str, int]:
-    """By tool."""
-    total: dict[str, int] = {}
-    for servers in running.values():
-        for tool, count in servers.get(server, {}).items():
-            total[tool] = total.get(tool, 0) + count
-    return total
-
-
 def _build(server: str, total: Any, recent: list[Any], running: dict[str, int]) -> list[ToolMetrics]:
     numbers, errors = _parse_fields(total)
-    lately: dict[str, dict[str, int]] = {}
-    for each in recent:
-        for tool, found in _parse_fields(each)[0].items():
-            sums = lately.setdefault(tool, {})
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0) + value
+    minutes = [_parse_fields(each)[0] for each in recent]
+    lately = {tool: add_up(minute.get(tool, {}) for minute in minutes) for tool in set[str]().union(*minutes)}
     tools = sorted({*numbers, *errors, *running})
     return [
         ToolMetrics(server, tool, numbers.get(tool, {}), lately.get(tool, {}), running.get(tool, 0), errors.get(tool))

@@ -1,7 +1,7 @@
-"""Characters that a person does not see, in texts that others wrote.
+"""Characters that people do not see, in texts of servers, agents and models.
 
-A terminal obeys some of them, so that the name of a tool could wipe out the line that warns of it; others hide words,
-or change their order. Owns which they are, and how they are shown. It knows nothing of secrets; `worker.masking` does.
+A terminal executes some of them, so that the name of a tool could delete the line that warns of it; others hide words
+or change their order. Owns which they are, and how they are shown. Masking is not done here.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Whether a worker on this machine is ready, and whether it is alive: three small files in a directory.
 
-Owns their names and their meaning. A worker writes them (`worker.reporting.liveness_files`): NAME.ready from the moment
-it takes calls until it is told to stop; NAME.consumer and NAME.sessions, whose modification time is touched every two
-seconds by the thread that takes messages from Redis and by the event loop of the MCP sessions. NAME is the worker's
-node name and eight digits that stand for its Redis, for workers of two deployments may have one name. Each file holds
-the worker's process id, by which the files that a killed worker left are known.
+Owns their names and their meaning. A worker writes them (`worker.reporting.liveness_files`): NAME.ready exists from the
+moment when it takes calls until it has to stop; NAME.consumer and NAME.sessions are touched every two seconds, by the
+thread that takes messages from Redis and by the event loop of the MCP sessions. NAME is the worker's node name and
+eight digits for its Redis, because workers of two deployments may have the same name. Each file holds the worker's
+process id, which shows whether a killed worker left it.
 """
 
 import hashlib
@@ -24,27 +24,27 @@ __all__ = ["BEAT_S", "STALE_S", "ProbeFiles", "find_workers", "open_run_dir", "r
 
 BEAT_S = 2.0
 STALE_S = 30.0
-"""A worker is busy now and then; this is longer than any of that takes."""
+"""Longer than a busy worker ever delays a touch."""
 
 
 def run_dir() -> Path:
-    """`TARSY_RUN_DIR`, or a directory of this user's own among the temporary ones."""
+    """`TARSY_RUN_DIR`, or a temporary directory of this user."""
     return load_settings().run_dir or Path(tempfile.gettempdir()) / f"tarsy-tasks-{os.getuid()}"
 
 
 def open_run_dir() -> Path:
-    """The same, made if need be.
+    """The same directory, created if it does not exist.
 
     Raises:
-        ConfigError: It cannot be made or written, or belongs to another user, who could put anything there.
+        ConfigError: It cannot be created or written, or belongs to another user, who could write anything there.
     """
     directory = run_dir()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if load_settings().run_dir is None and directory.lstat().st_uid != os.getuid():
-            raise ConfigError(f"{directory} belongs to another user; set TARSY_RUN_DIR to a directory of your own")
+            raise ConfigError(f"{directory} belongs to another user; set TARSY_RUN_DIR to a directory of this user")
         if not os.access(directory, os.W_OK | os.X_OK):
-            raise PermissionError(13, "may not be written")
+            raise PermissionError(13, "permission denied")
     except OSError as error:
         raise ConfigError(
             f"{directory}: {error.strerror or error}; the probes need it. "
@@ -54,7 +54,7 @@ def open_run_dir() -> Path:
 
 
 def _deployment() -> str:
-    """What tells the workers on this Redis from others; the same whatever user and password they log in with."""
+    """Digits for the Redis of these workers; user and password make no difference."""
     parts = urlsplit(load_settings().redis_url.get_secret_value())
     where = f"{parts.hostname}:{parts.port or 6379}/{parts.path.strip('/') or 0}"
     return hashlib.sha256(where.encode()).hexdigest()[:8]
@@ -66,7 +66,7 @@ class ProbeFiles:
 
     Attributes:
         worker: Its node name.
-        deployment: Stands for its Redis: by default that of `TARSY_REDIS_URL`.
+        deployment: Digits for its Redis, by default that of `TARSY_REDIS_URL`.
     """
 
     directory: Path
@@ -97,7 +97,7 @@ class ProbeFiles:
         return False
 
     def seconds_since(self, file: Path) -> float | None:
-        """Seconds since the last beat; None when there was none."""
+        """Seconds since the file was touched; None if it does not exist."""
         try:
             return max(0.0, time.time() - file.stat().st_mtime)
         except OSError:
@@ -105,7 +105,7 @@ class ProbeFiles:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether their process is gone. That of another container is not seen from here, but its files are fresh."""
+        """Whether their process is gone. That of another container cannot be seen, but its files are fresh."""
         silent_s = self.seconds_since(self.sessions)
         return not self.is_running and (silent_s is None or silent_s > STALE_S)
 
@@ -125,7 +125,7 @@ def _is_running(pid: int) -> bool:
 
 
 def find_workers(name: str | None = None) -> list[ProbeFiles]:
-    """The workers of this deployment that run here, or the one of this node name."""
+    """The workers of this deployment that run on this machine, or the one with this node name."""
     own = _deployment()
     return [
         files
@@ -135,10 +135,9 @@ def find_workers(name: str | None = None) -> list[ProbeFiles]:
 
 
 def remove_leftovers(worker: str) -> None:
-    """Remove what a worker of this name left that was killed, and what others did whose processes are gone.
+    """Remove the files that a killed worker of this name left, and those of other processes that are gone.
 
-    A worker does this before anything else: in a container that is started anew, the process id of the killed one is
-    its own.
+    A worker does this first: in a restarted container it may have the process id of the killed worker.
     """
     directory = run_dir()
     own = ProbeFiles(directory, worker)

@@ -1,7 +1,6 @@
-"""Metrics and health in the terms of Prometheus.
+"""Metrics and health for Prometheus.
 
-Owns the names of the series, which a worker (its own numbers) and Flower (those of all workers) share. Where the
-numbers come from, it does not know.
+Owns the names of the series. A worker exports its own numbers, Flower those of all workers.
 """
 
 import math
@@ -30,17 +29,17 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     """The series of all tools."""
     calls = CounterMetricFamily(
         "tarsy_calls",
-        "Tool calls by how they ended; without a tool: the server lists none of that name.",
+        "Tool calls by outcome; without a tool name if the server does not list the tool.",
         labels=(*_LABELS, "outcome"),
     )
     retries = CounterMetricFamily("tarsy_call_retries", "How often calls were sent again.", labels=_LABELS)
     duration = HistogramMetricFamily(
         "tarsy_call_duration_seconds",
-        "From taking up a call that was sent to the MCP server until its answer was ready.",
+        "From the start of a call in the worker until its answer was ready; only calls that were sent.",
         labels=_LABELS,
     )
     wait = HistogramMetricFamily(
-        "tarsy_call_queue_wait_seconds", "From sending a call to a worker's taking it up.", labels=_LABELS
+        "tarsy_call_queue_wait_seconds", "From publishing a call until a worker started it.", labels=_LABELS
     )
     running = GaugeMetricFamily("tarsy_calls_in_flight", "Calls that are running.", labels=_LABELS)
     average = GaugeMetricFamily(

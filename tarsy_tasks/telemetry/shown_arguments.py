@@ -1,6 +1,6 @@
-"""A call's arguments as they may be shown: masked, and short.
+"""A call's arguments as they are shown: masked and shortened.
 
-Owns the cutting. Nothing is cut within a value before it was masked: half a secret would not be known for one.
+Owns the shortening. No value is cut before it is masked: half a secret would not be recognized.
 """
 
 import json
@@ -17,18 +17,18 @@ _BRACKETS = 2
 
 
 def build_shown(canonical: str, mask: Callable[[str], str]) -> str:
-    """Arguments for an entry of the audit.
+    """Arguments for an audit entry.
 
     Args:
         canonical: What `build_canonical` gave.
-        mask: Gives a text without its secrets.
+        mask: Masks a text.
     """
     masked = mask(shorten(canonical))
     return masked if len(masked) <= _SHOWN_CHARS else f"{masked[:_SHOWN_CHARS]}…"
 
 
 def shorten(canonical: str) -> str:
-    """The same arguments, without what is too long to be masked for a line."""
+    """The same arguments, without the values that are too long to be masked for a line."""
     if len(canonical) <= _MASKED_CHARS:
         return canonical
     try:
@@ -38,7 +38,7 @@ def shorten(canonical: str) -> str:
 
 
 class _Space:
-    """Room for so many characters; what does not fit as a whole is named by its length."""
+    """Space for a number of characters; a text that does not fit is replaced by its length."""
 
     def __init__(self) -> None:
         self._left = _MASKED_CHARS

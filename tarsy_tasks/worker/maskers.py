@@ -1,8 +1,7 @@
-"""The maskers of a worker: one for each server, by its configuration, and one for whatever is of no server.
+"""The maskers of a worker: one per server, by its configuration, and one for texts that belong to no server.
 
-Owns the secrets that the worker itself knows: what its configuration resolves to, and the credentials of the broker.
-They are masked by value in everything, also where a server has masking switched off. How masking is done is the
-package's (`tarsy_tasks.masking`).
+Owns the secrets that the worker knows: the resolved values of its configuration, and the broker's passwords. They are
+masked by value in all texts, also where a server has masking switched off. Masking itself is in `tarsy_tasks.masking`.
 """
 
 from collections.abc import Iterable
@@ -11,37 +10,37 @@ from urllib.parse import unquote, urlsplit
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.masking import masker
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import Masker
 
 __all__ = [
     "Masker",
+    "add_broker_secrets",
     "build_common_masker",
     "build_masker",
     "build_record_masker",
     "build_server_masker",
-    "know_broker",
     "known_secrets",
 ]
 
 known_secrets = KnownSecrets()
-"""Of this process. What is added is masked by every masker that was built here, from then on."""
+"""Those of this process. A secret that is added is masked from then on by every masker that was built here."""
 
 
 def build_masker(groups: Iterable[str] | None = None) -> Masker:
-    """The masker for what is of no server.
+    """The masker for texts that belong to no server.
 
     Args:
-        groups: Names of groups of patterns, or of single ones, beside what is always masked; None: `basic`.
+        groups: Names of pattern groups or of single patterns, beside what is always masked; None: `basic`.
 
     Raises:
-        ValueError: There is no such group; the text lists what there is.
+        ValueError: There is no such group; the text lists the known ones.
     """
     return masker.build_masker(groups, known=known_secrets)
 
 
 def build_server_masker(server: ServerConfig) -> Masker:
-    """The masker for what a server says, or is said about it."""
+    """The masker for texts from a server or about it."""
     settings = server.masking
     return masker.build_masker(
         settings.groups, patterns=settings.patterns, known=known_secrets, is_enabled=settings.enabled
@@ -49,21 +48,21 @@ def build_server_masker(server: ServerConfig) -> Masker:
 
 
 def build_record_masker(server: ServerConfig) -> Masker:
-    """The masker for what is kept of a server's calls, also where its masking is switched off."""
+    """The masker for stored records of a server's calls, also where its masking is switched off."""
     settings = server.masking
     return masker.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
 
 
 def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:
-    """The masker for what may be of any of these servers, such as a line of the log: what one of them has masked is."""
+    """The masker for texts of any of these servers, such as log lines: it masks what any of them masks."""
     settings = [server.masking for server in servers]
     groups = {"basic", *(group for each in settings for group in each.groups)}
     patterns = dict.fromkeys(pattern for each in settings for pattern in each.patterns)
     return masker.build_masker(sorted(groups), patterns=list(patterns), known=known_secrets)
 
 
-def know_broker(conf: Any) -> None:
-    """Mask the passwords of the broker and the result backend, too.
+def add_broker_secrets(conf: Any) -> None:
+    """Mask the passwords of the broker and of the result backend.
 
     Args:
         conf: Celery's settings.
@@ -75,7 +74,7 @@ def know_broker(conf: Any) -> None:
 
 
 def _password_of(url: str) -> str | None:
-    """The password of an address, None when it has none, or is no address."""
+    """The password in a URL, None if there is none, or it is not a valid URL."""
     try:
         password = urlsplit(url).password
     except ValueError:

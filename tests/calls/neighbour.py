@@ -43,7 +43,7 @@ def wait_beside_neighbour(tools: ToolExecutor, pending: PendingCall) -> ToolResu
     while True:
         neighbour_s.append(call_neighbour(tools))
         try:
-            result = pending.result(timeout=0.1)
+            result = pending.result(timeout_s=0.1)
             break
         except ResultTimeout:
             continue

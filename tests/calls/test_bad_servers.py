@@ -89,7 +89,7 @@ FAULTS = [
     Fault("connect", "status-401", WEB, REFUSED, ("401", "who are you?")),
     Fault("connect", "status-403", WEB, REFUSED, ("403", "not for you")),
     Fault("connect", "status-404", WEB, REFUSED, ("404", "no such page")),
-    Fault("connect", "status-405", SSE, REFUSED, ("405", "perhaps another path, or the transport http")),
+    Fault("connect", "status-405", SSE, REFUSED, ("405", "check the path, or use the transport http")),
     Fault("connect", "status-500", HTTP, UNAVAILABLE, ("500", "the database is down")),
     Fault("connect", "status-503", WEB, UNAVAILABLE, ("503", "too busy")),
     Fault("connect", "accepts", HTTP, UNAVAILABLE, ("202",)),
@@ -110,7 +110,7 @@ FAULTS = [
     Fault("connect", "redirects", SSE, REFUSED, ("127.0.0.2", "not followed")),
     Fault("connect", "redirects-within", HTTP, OK),
     Fault("connect", "names-another-origin", SSE, REFUSED, ("another origin", "127.0.0.2")),
-    Fault("connect", "names-nonsense", SSE, REFUSED, ("no address",)),
+    Fault("connect", "names-nonsense", SSE, REFUSED, ("not a valid address",)),
     Fault("call", "redirects", HTTP, SERVER_ERROR, ("127.0.0.2",)),
     Fault("call", "redirects", SSE, REFUSED, ("307", "127.0.0.2")),
     Fault("call", "redirects-within", WEB, OK),
@@ -303,8 +303,9 @@ class TestStdio(BadServers):
 
     def test_tools_are_listed_beside_the_failures_of_bad_servers(self, tools: ToolExecutor) -> None:
         some = ToolExecutor(["neighbour", "connect-exits-at-once", "connect-pages-in-circles"], timeout_s=20)
-        assert {tool.server for tool in some.list_tools()} == {"neighbour"}
-        failed = some.failed_servers()
+        listed = some.list_tools()
+        assert {tool.server for tool in listed} == {"neighbour"}
+        failed = listed.failed_servers
         assert failed.keys() == {"connect-exits-at-once", "connect-pages-in-circles"}
         assert "the licence has expired" in failed["connect-exits-at-once"]
 
@@ -324,7 +325,7 @@ def test_a_worker_ends_in_time_and_leaves_no_process_behind(start_worker: StartW
     }
     worker = start_worker(servers)
     with environment_of(worker), ToolExecutor(timeout_s=20) as tools:
-        assert tools.failed_servers() == {}
+        assert tools.list_tools().failed_servers == {}
         # One of them is replaced just now.
         tools.execute(ToolCall(id="c", name="own-closes-stdin.act", arguments={}))
         worker.wait_for_log("I have heard enough")

@@ -117,7 +117,7 @@ def test_a_queue_that_nobody_serves_is_answered_at_the_deadline(worker: Worker, 
         assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.NO_WORKER)
         assert "no worker serves MCP server `unserved`" in result.content
         assert "did not run" in result.content
-        assert "unserved" in tools.failed_servers()
+        assert "unserved" in tools.list_tools().failed_servers
     with redis.Redis.from_url(redis_url) as client:
         # Nothing piles up where nobody serves.
         wait_until(
@@ -129,7 +129,7 @@ def test_a_queue_that_nobody_serves_is_answered_at_the_deadline(worker: Worker, 
 def test_a_short_wait_leaves_the_call_running(tools: ToolExecutor) -> None:
     pending = tools.submit(wait_call(0.5))
     with pytest.raises(ResultTimeout):
-        pending.result(timeout=0.05)
+        pending.result(timeout_s=0.05)
     assert pending.result().outcome is Outcome.OK
     assert pending.done()
 
@@ -150,7 +150,7 @@ def test_an_asyncio_agent_gets_the_same_answers(worker: Worker) -> None:
             assert [result.content for result in results] == [str(number) for number in range(50)]
             pending = await tools.submit(wait_call(15))
             with pytest.raises(ResultTimeout):
-                await pending.result(timeout=0.05)
+                await pending.result(timeout_s=0.05)
             await pending.cancel()
             assert (await pending.result()).outcome is Outcome.CANCELLED
 
@@ -184,6 +184,7 @@ def test_wrong_executors_are_the_callers_error(worker: Worker) -> None:
 
 def test_the_prompt_names_tools_and_failed_servers(worker: Worker) -> None:
     with ToolExecutor(["desk"], tool_filter={"desk": ["echo", "missing"]}, timeout_s=20) as tools:
+        tools.list_tools()
         section = tools.prompt_section()
         assert "`desk.echo(text)`: Give a text back." in section
         assert "missing" in section

@@ -84,7 +84,7 @@ def test_an_argument_that_there_is_none_of_is_refused(foreign: Celery) -> None:
     sent = foreign.send_task("tarsy.call_tool", ["desk", "echo"], {"argument": {"text": "x"}}, queue="mcp.desk")
     result = sent.get(timeout=20)
     assert (result["outcome"], result["error_code"]) == ("rejected", ErrorCode.INVALID_MESSAGE)
-    assert "beside `server`, `tool`, `arguments` and `call`. The tool did not run." in result["content"]
+    assert "besides `server`, `tool`, `arguments` and `call`. The tool did not run." in result["content"]
 
 
 def test_foreign_producers_cannot_put_arguments_into_the_log(

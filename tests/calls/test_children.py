@@ -65,7 +65,7 @@ def worker(start_worker: StartWorker) -> Worker:
 
 def _list_tools(worker: Worker) -> None:
     with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
-        assert tools.failed_servers() == {}
+        assert tools.list_tools().failed_servers == {}
 
 
 def _kill_and_see_all_gone(worker: Worker, *others: psutil.Process) -> None:

@@ -173,7 +173,7 @@ def test_an_access_token_is_shared_and_replaced_when_withdrawn(
     ("name", "said"),
     [
         ("no-client", "refused client_id me (HTTP 401, invalid_client"),
-        ("lost-token", "where credentials are not sent; write the right `token_url`"),
+        ("lost-token", "where credentials are not sent; correct `token_url`"),
     ],
 )
 def test_without_an_access_token_the_server_is_unavailable(
@@ -209,9 +209,9 @@ def test_a_stdio_server_gets_its_own_secrets_and_nobody_else_s(tools: ToolExecut
 
 def test_a_worker_warns_of_what_its_configuration_gives_away(worker: Worker) -> None:
     worker.wait_for_log(f"{worker.config_path}:1:")
-    assert "stands in the file itself (mcpServers.child.env.KEY); write `${NAME}` there" in worker.log
+    assert "what looks like a secret (mcpServers.child.env.KEY); replace it by `${NAME}`" in worker.log
     assert "every user can read it (`ps`) (mcpServers.child.args[1])" in worker.log
-    assert worker.log.count("stands in the file itself") == 1
+    assert worker.log.count("what looks like a secret") == 1
 
 
 def test_config_check_shows_two_characters_of_a_secret(worker: Worker) -> None:

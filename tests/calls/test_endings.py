@@ -130,7 +130,7 @@ def test_a_soft_shutdown_ends_what_outlasts_its_grace(
     tools = ToolExecutor(timeout_s=60)
     pending = hold(tools, tmp_path, "outlasting", seconds=50)
     limited_worker.stop(signal.SIGQUIT)
-    result = pending.result(timeout=5)
+    result = pending.result(timeout_s=5)
     assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.WORKER_STOPPED)
     ended_as(redis_url, pending.id, ErrorCode.WORKER_STOPPED)
     was_cancelled(tmp_path, "outlasting")

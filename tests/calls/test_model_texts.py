@@ -48,7 +48,7 @@ def test_arguments_are_repaired_and_the_result_lists_the_repairs(text: str, repa
 
 def test_the_log_shows_repairs_and_nothing_of_the_arguments(worker: Worker) -> None:
     call("desk.echo", "{'text': 'stands-nowhere-else'}")
-    wait_until(lambda: "arguments mended: almost_json single_quotes" in worker.log, "the repairs in the log")
+    wait_until(lambda: "arguments repaired: almost_json single_quotes" in worker.log, "the repairs in the log")
     assert "stands-nowhere-else" not in worker.log
 
 

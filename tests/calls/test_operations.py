@@ -321,7 +321,7 @@ def test_a_port_that_is_taken_costs_the_numbers_and_no_calls(
 ) -> None:
     environment = {"TARSY_METRICS_PORT": str(metrics_port), "TARSY_RUN_DIR": worker.environment["TARSY_RUN_DIR"]}
     other = start_worker({"desk2": DEMO_SERVER}, environment=environment)
-    other.wait_for_log(f"no metrics are served at 127.0.0.1:{metrics_port}: Address already in use")
+    other.wait_for_log(f"metrics cannot be served at 127.0.0.1:{metrics_port}: Address already in use")
     assert other.stop() == 0
     assert "Traceback" not in other.log
 

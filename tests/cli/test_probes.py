@@ -18,13 +18,12 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.telemetry.probes import BEAT_S, STALE_S, ProbeFiles
 from tests.cli import blocking_command
+from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
 from tests.redis_users import url_of
 from tests.servers import misbehaving_stdio
 from tests.valkey import Valkey
-
-TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 
 def probe(worker: Worker, *words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**worker.environment, **environment}
-    return subprocess.run([TARSY_TASKS, *words], capture_output=True, text=True, env=env, cwd=cwd, timeout=30)
+    return run_command(*words, environment={**worker.environment, **environment}, cwd=cwd)
 
 
 def make_old(*files: Path) -> None:
@@ -66,14 +64,14 @@ def test_a_worker_that_takes_calls_is_ready_and_alive(worker: Worker) -> None:
         assert probe(worker, command, "-n", "nobody@here").returncode == 1
 
 
-def test_where_no_worker_runs_nothing_is_ready_or_alive(worker: Worker, tmp_path: Path) -> None:
+def test_without_a_worker_nothing_is_ready_or_alive(worker: Worker, tmp_path: Path) -> None:
     for command in ("ready", "alive"):
         done = probe(worker, command, TARSY_RUN_DIR=str(tmp_path / "absent"))
         assert done.returncode == 1
         assert "no worker runs here" in done.stderr
 
 
-def test_what_a_killed_worker_left_behind_is_not_taken_for_one(worker: Worker, tmp_path: Path) -> None:
+def test_probe_files_of_a_killed_worker_do_not_count(worker: Worker, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     with pytest.MonkeyPatch.context() as patch:
@@ -85,8 +83,8 @@ def test_what_a_killed_worker_left_behind_is_not_taken_for_one(worker: Worker, t
     assert probe(worker, "alive", TARSY_RUN_DIR=str(tmp_path)).returncode == 1
 
 
-def test_a_worker_that_starts_where_one_was_killed_is_not_ready_before_it_is(redis_url: str, tmp_path: Path) -> None:
-    """As in a container that is started anew: same name, same process id, same directory."""
+def test_a_restarted_worker_is_not_ready_before_its_start_ends(redis_url: str, tmp_path: Path) -> None:
+    """As in a restarted container: same name, same process id, same directory."""
     strict = {"TARSY_STARTUP": "strict", "TARSY_RUN_DIR": str(tmp_path / "run")}
     killed = Worker(tmp_path, {}, redis_url, environment=strict)
     try:
@@ -102,15 +100,13 @@ def test_a_worker_that_starts_where_one_was_killed_is_not_ready_before_it_is(red
     worker = Worker(tmp_path, {"mute": hanging}, redis_url, environment=strict)
     try:
         worker.wait_for_log("waiting for MCP servers")
-        assert not list((tmp_path / "run").iterdir()), "neither its own, nor what another one left that was killed"
+        assert not list((tmp_path / "run").iterdir()), "neither its own files nor those of another killed worker"
         assert probe(worker, "ready").returncode == 1
     finally:
         worker.stop()
 
 
-def test_of_two_deployments_on_one_machine_each_has_probes_of_its_own(
-    worker: Worker, run_dir: Path, tmp_path: Path
-) -> None:
+def test_two_deployments_on_one_machine_have_separate_probes(worker: Worker, run_dir: Path, tmp_path: Path) -> None:
     with Valkey() as elsewhere:
         environment = {"TARSY_RUN_DIR": str(run_dir)}
         other = Worker(tmp_path, {}, url_of(elsewhere.port), environment=environment, name="w0")
@@ -126,28 +122,26 @@ def test_of_two_deployments_on_one_machine_each_has_probes_of_its_own(
         assert probe(worker, command).returncode == 0
 
 
-def test_a_thread_that_hangs_makes_a_worker_dead(worker: Worker, run_dir: Path, tmp_path: Path) -> None:
+def test_a_worker_with_a_hanging_thread_is_not_alive(worker: Worker, run_dir: Path, tmp_path: Path) -> None:
     (consumer,), (sessions,) = run_dir.glob("*.consumer"), run_dir.glob("*.sessions")
-    worker.process.send_signal(signal.SIGSTOP)  # so that nothing is touched anew while the probe looks
+    worker.process.send_signal(signal.SIGSTOP)  # so that no file is touched while the probe runs
     try:
         make_old(consumer)
         done = probe(worker, "alive")
         assert (done.returncode, "has not taken messages" in done.stdout) == (1, True), done
         (tmp_path / "celeryconfig.py").write_text(f"result_backend = 'redis://127.0.0.1:{free_port()}/0'")
         done = probe(worker, "alive", cwd=tmp_path)
-        assert done.returncode == 0, "without Redis the consumer is excused"
+        assert done.returncode == 0, "without Redis the consumer is not checked"
         make_old(sessions)
         done = probe(worker, "alive")
-        assert (done.returncode, "its session loop has not turned" in done.stdout) == (1, True), done
+        assert (done.returncode, "its session loop has not responded" in done.stdout) == (1, True), done
     finally:
         worker.process.send_signal(signal.SIGCONT)
     wait_until(lambda: time.time() - min(consumer.stat().st_mtime, sessions.stat().st_mtime) < 30, "both beat again")
     assert probe(worker, "alive").returncode == 0
 
 
-def test_a_session_loop_that_turns_no_more_makes_a_worker_dead_though_it_takes_messages(
-    worker: Worker, run_dir: Path, tmp_path: Path
-) -> None:
+def test_a_worker_with_a_blocked_session_loop_is_not_alive(worker: Worker, run_dir: Path, tmp_path: Path) -> None:
     (consumer,), (sessions,) = run_dir.glob("*.consumer"), run_dir.glob("*.sessions")
     (tmp_path / "blocked").touch()
     app = build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]})
@@ -156,15 +150,15 @@ def test_a_session_loop_that_turns_no_more_makes_a_worker_dead_though_it_takes_m
     make_old(sessions)
     done = probe(worker, "alive", "--json")
     assert done.returncode == 1, done
-    assert "its session loop has not turned" in done.stdout
+    assert "its session loop has not responded" in done.stdout
     assert "has not taken messages" not in done.stdout
     assert app.control.ping(timeout=5, limit=1)
     app.close()
     (tmp_path / "blocked").unlink()
-    wait_until(lambda: probe(worker, "alive").returncode == 0, "it turns again")
+    wait_until(lambda: probe(worker, "alive").returncode == 0, "it responds again")
 
 
-def test_the_fleet_is_ready_when_every_required_server_has_a_worker_and_is_healthy(worker: Worker, client: Any) -> None:
+def test_the_fleet_is_ready_when_required_servers_are_healthy(worker: Worker, client: Any) -> None:
     def fleet() -> tuple[int, str]:
         done = probe(worker, "ready", "--fleet", "--json")
         problems = json.loads(done.stdout)["problems"]
@@ -189,13 +183,13 @@ def test_the_fleet_is_ready_when_every_required_server_has_a_worker_and_is_healt
     wait_until(lambda: fleet_without_worker() == (1, "no worker serves it"), "it has no worker")
 
 
-def test_without_redis_nothing_is_known_of_the_fleet(worker: Worker) -> None:
+def test_without_redis_the_fleet_is_unknown(worker: Worker) -> None:
     done = probe(worker, "ready", "--fleet", TARSY_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
     assert done.returncode == 3
     assert "Redis could not be reached" in done.stderr
 
 
-def test_a_worker_that_is_told_to_stop_is_not_ready_any_more_but_alive(worker: Worker, run_dir: Path) -> None:
+def test_a_stopping_worker_is_alive_but_not_ready(worker: Worker, run_dir: Path) -> None:
     with ToolExecutor(timeout_s=30) as tools:
         pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 4}))
         worker.wait_for_log("stdio")
@@ -216,11 +210,9 @@ def _active(worker: Worker) -> str:
         return json.dumps(app.control.inspect(limit=1, timeout=5).active() or {})
 
 
-def test_a_directory_that_cannot_be_written_costs_the_probes_and_no_calls(
-    start_worker: StartWorker, tmp_path: Path
-) -> None:
+def test_without_a_writable_directory_only_the_probes_fail(start_worker: StartWorker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     other = start_worker({"other": DEMO_SERVER}, environment={"TARSY_RUN_DIR": str(tmp_path / "file" / "run")})
-    other.wait_for_log("nothing for the probes to look at")
+    other.wait_for_log("the files for the probes cannot be written")
     assert other.stop() == 0
     assert "Traceback" not in other.log

@@ -19,7 +19,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.transport.child_watch import child_watch
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, read_command, turns, wait_until
@@ -80,12 +80,13 @@ def test_memory_descriptors_threads_and_processes_stay_flat(worker: Worker, dire
 async def connection_to(entry: dict[str, Any]) -> AsyncGenerator[ServerConnection]:
     """A connection in this process, without a worker."""
     config = ServerConfig.model_validate({"name": "stdio", "retry": QUICKLY, **entry})
-    connection = ServerConnection(config, build_masker())
+    context = SessionContext()
+    connection = ServerConnection(config, build_masker(), context)
     try:
         yield connection
     finally:
         await connection.close()
-        child_watch.close()
+        context.child_watch.close()
 
 
 async def until(found: Callable[[], object]) -> None:

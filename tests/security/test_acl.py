@@ -226,7 +226,7 @@ def test_a_script_gives_an_agent_no_right_that_it_has_not(as_user: Any, user: st
         as_user(user).eval(script, 1, keys.UNACKED)
 
 
-def test_a_result_is_for_whoever_knows_its_id(as_user: Any, valkey: Valkey, worker: Worker) -> None:
+def test_a_result_can_be_read_by_who_has_its_id(as_user: Any, valkey: Valkey, worker: Worker) -> None:
     with closing(app_of(valkey, "dev")) as app:
         pending = ToolExecutor(timeout_s=20, app=app).submit(echo())
         assert pending.result().outcome is Outcome.OK
@@ -240,9 +240,17 @@ def test_an_agent_calls_the_servers_of_its_user(sre: TarsyApp) -> None:
         assert tools.execute(echo()).content == "hello"
 
 
+def test_a_server_that_an_agent_may_not_use_is_a_failed_server(sre: TarsyApp) -> None:
+    with ToolExecutor(["vault", "desk"], timeout_s=20, app=sre) as tools:
+        listed = tools.list_tools()
+    assert {tool.server for tool in listed} == {"desk"}
+    assert listed.failed_servers.keys() == {"vault"}
+    assert "does not let this user" in listed.failed_servers["vault"]
+
+
 def test_an_agent_hears_at_once_that_it_may_not_call_a_server(sre: TarsyApp, as_user: Any) -> None:
     started = time.monotonic()
-    with ToolExecutor(["vault"], app=sre) as tools, pytest.raises(BrokerUnavailable, match=r"nothing to .*`vault`"):
+    with ToolExecutor(["vault"], app=sre) as tools, pytest.raises(BrokerUnavailable, match=r"not let .*`vault`"):
         tools.execute(echo("vault.echo"))
     assert time.monotonic() - started < SOON_S
     assert as_user("admin").llen("mcp.vault") == 0
@@ -323,7 +331,7 @@ def test_idempotency_keys_are_those_of_the_user(sre: TarsyApp) -> None:
         assert first.result().outcome is Outcome.OK
         assert tools.submit(echo(idempotency_key="k")).id == first.id
     tools = ToolExecutor(["desk"], timeout_s=20, agent_id="dev", app=sre)
-    with pytest.raises(BrokerUnavailable, match="no idempotency keys of the agent `dev`"):
+    with pytest.raises(BrokerUnavailable, match="not let this user use idempotency keys of the agent `dev`"):
         tools.execute(echo(idempotency_key="k"))
 
 
@@ -333,7 +341,7 @@ def test_an_agent_cancels_its_call_without_remote_control(sre: TarsyApp, worker:
         marker = keys.call_marker(pending.id)
         wait_until(lambda: as_user("admin").hget(marker, "mark") == b"begun", "the call has begun")
         pending.cancel()
-        assert pending.result(timeout=SOON_S).outcome is Outcome.CANCELLED
+        assert pending.result(timeout_s=SOON_S).outcome is Outcome.CANCELLED
 
 
 @pytest.mark.parametrize("said", [b"no message", b'{"body": "e30=", "headers": {}, "properties": {}}'])
@@ -406,7 +414,7 @@ def acl(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_passwords_are_printed_as_digests_and_who_has_none_is_off(tmp_path: Path) -> None:
+def test_passwords_are_digests_and_a_user_without_one_is_off(tmp_path: Path) -> None:
     password = tmp_path / "beat"
     password.write_text("the-password-of-beat\n")
     done = acl("--agent", "sre=desk,vault", TARSY_ACL_SRE="the-password-of-sre", TARSY_ACL_BEAT_FILE=str(password))
@@ -427,9 +435,9 @@ def test_passwords_are_printed_as_digests_and_who_has_none_is_off(tmp_path: Path
         ((), {"TARSY_ACL_WORKER_FILE": "/nowhere"}, "TARSY_ACL_WORKER_FILE"),
         (("--agent", "sre"), {}, "not of the form"),
         (("--agent", "sre=desk,"), {}, "not of the form"),
-        (("--agent", "worker=desk"), {}, "no name for a Redis user"),
-        (("--agent", "sre=desk ~*"), {}, "no id of an MCP server"),
-        (("--agent", "sre=desk\n"), {}, "no id of an MCP server"),
+        (("--agent", "worker=desk"), {}, "cannot be the name of a Redis user"),
+        (("--agent", "sre=desk ~*"), {}, "is not the id of an MCP server"),
+        (("--agent", "sre=desk\n"), {}, "is not the id of an MCP server"),
     ],
 )
 def test_what_can_be_no_rule_is_refused(words: tuple[str, ...], environment: dict[str, str], said: str) -> None:

@@ -150,7 +150,7 @@ def test_what_was_changed_on_its_way_is_refused(worker: Worker, agent: Pair, app
     assert b'"echo"' in signed
     send(redis_url, "tampered", base64.b64encode(signed.replace(b'"echo"', b'"wait"')), "application/data")
     assert answer_to(redis_url, "tampered")["result"]["exc_type"] == "DecodeError"
-    worker.wait_for_log("it is not that of authority")
+    worker.wait_for_log("it was not made by authority")
     assert is_well(worker, agent, app_with)
 
 
@@ -173,12 +173,12 @@ def test_what_is_signed_and_no_json_is_never_read(
     send(redis_url, task_id, signed, "application/data")
     assert answer_to(redis_url, task_id)["status"] == "FAILURE"
     assert not trace.exists()
-    worker.wait_for_log("what is signed is no JSON")
+    worker.wait_for_log("the signed body is not JSON")
     assert is_well(worker, agent, app_with)
 
 
 @pytest.mark.parametrize("body", [b"no base64!", base64.b64encode(b"a\x00\x01b")])
-def test_what_is_no_signed_message_at_all_is_refused(
+def test_what_is_not_a_signed_message_is_refused(
     worker: Worker, agent: Pair, app_with: Any, redis_url: str, body: bytes
 ) -> None:
     task_id = f"garbage {len(body)}"
@@ -215,7 +215,7 @@ def test_workers_answer_operators_who_sign(
     assert worker.process.poll() is None
 
 
-def test_a_signed_message_that_was_set_aside_is_signed_again_by_the_operator(
+def test_a_retried_dead_letter_is_signed_by_the_operator(
     worker: Worker, pairs: dict[str, Pair], agent: Pair, trusted: Path, redis_url: str
 ) -> None:
     body = base64.b64encode(serializer_of(agent).serialize(MESSAGE).encode()).decode()
@@ -253,7 +253,7 @@ def unsigned(environment: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"TARSY_SIGNING_KEY": ""}, "belong together"),
+        ({"TARSY_SIGNING_KEY": ""}, "together"),
         ({"TARSY_SIGNING_KEY": "/nowhere/key"}, "/nowhere/key"),
         ({"TARSY_SIGNING_CERTIFICATE": "expired.pem"}, "has expired"),
         ({"TARSY_SIGNING_CERTIFICATE": "agent.key"}, "cannot be signed"),

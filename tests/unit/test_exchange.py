@@ -33,7 +33,7 @@ def test_an_error_reply_leaves_the_connection_in_step(client: redis.Redis) -> No
     assert exchange.execute(("GET", "text")) == [b"x"]
 
 
-def test_a_lost_connection_is_made_anew(client: redis.Redis) -> None:
+def test_a_lost_connection_is_replaced(client: redis.Redis) -> None:
     exchange = RedisExchange(client.connection_pool)
     (own_id,) = exchange.execute(("CLIENT", "ID"))
     assert client.execute_command("CLIENT KILL", "ID", own_id) == 1

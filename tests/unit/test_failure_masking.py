@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from celery.exceptions import Ignore, Reject
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.config import load_config
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.worker.calls.failure_masking import masked_failures
+from tarsy_tasks.worker.calls.tasks import ServerTask
 
 SECRET = "hunter2hunter2"
 LOGS = f"""
@@ -42,52 +41,63 @@ logging.error("task failed", extra={{"data": {{"exc": "password: {SECRET}", "run
 """
 
 
-def fail(error: Exception) -> None:
-    """With a context that tells it."""
-    try:
-        {}[f"password: {SECRET}"]
-    except KeyError:
-        raise error  # noqa: B904
+def failing_task(config: Path, error: Exception) -> Exception:
+    """What leaves a task that fails with this error, and with a context that contains a secret."""
+
+    class Failing(ServerTask):
+        def run(self) -> None:
+            try:
+                {}[f"password: {SECRET}"]
+            except KeyError:
+                raise error  # noqa: B904
+
+    with closing(build_app()) as app:
+        app.mcp_config = load_config(config)
+        task = Failing()
+        task.bind(app)
+        with pytest.raises(RuntimeError) as found:
+            task()
+    return found.value
 
 
-def test_a_failure_that_tells_a_secret_is_replaced() -> None:
-    with pytest.raises(RuntimeError) as found:
-        masked_failures(fail)(ValueError(f"cannot log in, password: {SECRET}"))
-    assert str(found.value) == f"ValueError: cannot log in, password: {MASK}"
-    assert SECRET not in "".join(traceback.format_exception(found.value))
-    assert (found.value.__cause__, found.value.__context__) == (None, None)
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["door-code \\S+"]}}}}))
+    return path
 
 
-def test_a_failure_whose_cause_tells_a_secret_is_replaced_too() -> None:
-    with pytest.raises(RuntimeError, match=r"^ValueError: innocent$") as found:
-        masked_failures(fail)(ValueError("innocent"))
-    assert SECRET not in "".join(traceback.format_exception(found.value))
+def test_a_failure_with_a_secret_is_replaced(config: Path) -> None:
+    found = failing_task(config, ValueError(f"cannot log in, password: {SECRET}"))
+    assert repr(found) == repr(RuntimeError(f"ValueError: cannot log in, password: {MASK}"))
+    assert SECRET not in "".join(traceback.format_exception(found))
+    assert (found.__cause__, found.__context__) == (None, None)
 
 
-def test_the_patterns_of_a_server_are_masked_in_failures_too(tmp_path: Path) -> None:
-    config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"a": {"command": "x", "masking": {"patterns": ["door-code \\S+"]}}}}))
-
-    def fail_in_worker() -> str:
-        with closing(build_app()) as app:
-            app.mcp_config = load_config(config)
-            app.set_current()
-            with pytest.raises(RuntimeError) as found:
-                masked_failures(fail)(ValueError("the door-code 4711 is wrong"))
-        return str(found.value)
-
-    with ThreadPoolExecutor(1) as thread:  # which has a current application of its own
-        assert thread.submit(fail_in_worker).result() == f"ValueError: the {MASK} is wrong"
+def test_a_failure_whose_cause_has_a_secret_is_replaced_too(config: Path) -> None:
+    found = failing_task(config, ValueError("innocent"))
+    assert repr(found) == repr(RuntimeError("ValueError: innocent"))
+    assert SECRET not in "".join(traceback.format_exception(found))
 
 
-def test_other_failures_and_what_is_said_to_celery_pass() -> None:
-    def raising(error: Exception) -> None:
-        raise error
+def test_the_patterns_of_a_server_are_masked_in_failures(config: Path) -> None:
+    found = failing_task(config, ValueError("the door-code 4711 is wrong"))
+    assert repr(found) == repr(RuntimeError(f"ValueError: the {MASK} is wrong"))
 
-    for error in (LookupError("no such thing"), Ignore(), Reject(f"password: {SECRET}", requeue=True)):
-        with pytest.raises(type(error)) as found:
-            masked_failures(raising)(error)
-        assert found.value is error
+
+def test_other_failures_and_signals_to_celery_pass(config: Path) -> None:
+    class Raising(ServerTask):
+        def run(self, error: Exception) -> None:
+            raise error
+
+    with closing(build_app()) as app:
+        app.mcp_config = load_config(config)
+        task = Raising()
+        task.bind(app)
+        for error in (LookupError("no such thing"), Ignore(), Reject(f"password: {SECRET}", requeue=True)):
+            with pytest.raises(type(error)) as found:
+                task(error)
+            assert found.value is error
 
 
 def test_the_log_of_a_worker_has_no_secret_whoever_writes_it() -> None:

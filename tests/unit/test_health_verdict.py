@@ -56,7 +56,7 @@ def test_fresh_records_give_one_verdict(
     assert bool(found.reason) is not found.healthy
 
 
-def test_a_worker_is_told_by_its_newest_record() -> None:
+def test_the_newest_record_of_a_worker_counts() -> None:
     found = judge(record("w1", queue_wait_s=0.5, latency_s=0.2), record("w1", age_s=9, healthy=False))
     assert (found.healthy, found.age_s, found.queue_wait_s, found.latency_s) == (True, 1.0, 0.5, 0.2)
     assert [*found.workers] == ["w1"]

@@ -93,7 +93,7 @@ def test_a_record_of_health_counts_once(record: dict[str, Any], is_answer: bool,
     assert health_numbers(found, came_through_queue=is_answer) == numbers
 
 
-def test_a_minute_that_is_over_is_read_once_and_the_current_one_again(client: Any) -> None:
+def test_a_past_minute_is_read_once_and_the_current_one_again(client: Any) -> None:
     for minutes_ago in (0, 30):
         count(client, minutes_ago, {"calls:ok": 1})
     history = read(client)
@@ -112,7 +112,7 @@ def test_nobody_counts_for_longer_than_the_hour(client: Any) -> None:
     assert 3600 < client.ttl(key) <= 2 * 3600
 
 
-def test_what_is_damaged_or_of_another_version_is_left_out_and_told(client: Any) -> None:
+def test_damaged_and_unknown_numbers_are_skipped_and_counted(client: Any) -> None:
     minute = client.time()[0] // 60 - 1
     client.hset(
         keys.minute_key(minute),
@@ -125,7 +125,7 @@ def test_what_is_damaged_or_of_another_version_is_left_out_and_told(client: Any)
     client.flushall()
 
 
-def test_what_is_no_number_gives_way_to_one(client: Any) -> None:
+def test_what_is_not_a_number_is_replaced_by_one(client: Any) -> None:
     minute = client.time()[0] // 60
     client.hset(keys.minute_key(minute - 1), "up k8s", "many")
     client.set(keys.minute_key(minute - 2), "a text")

@@ -1,4 +1,4 @@
-"""What the process of a stdio server gets of the worker's environment."""
+"""The environment variables of the worker that the process of a stdio server inherits."""
 
 from typing import Any
 
@@ -49,11 +49,11 @@ def inherited(**keys: Any) -> set[str]:
     return set(environ)
 
 
-def test_a_server_gets_neither_the_broker_s_credentials_nor_what_only_others_refer_to() -> None:
+def test_broker_credentials_and_others_secrets_are_kept_back() -> None:
     assert inherited() == ENVIRON.keys() - {"OTHER_TOKEN", "OTHER_TOKEN_FILE"}
 
 
-def test_a_server_may_get_little_or_what_is_named() -> None:
+def test_a_server_may_inherit_little_or_named_variables() -> None:
     basic = {"PATH", "HOME", "LC_ALL"}
     assert inherited(inherit_env="minimal") == basic
     assert inherited(inherit_env=["AWS_*", "SHARED_TOKEN"]) == {*basic, "AWS_REGION", "AWS_PROFILE", "SHARED_TOKEN"}
@@ -64,13 +64,13 @@ def test_a_server_may_get_little_or_what_is_named() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("some", "found text, expected `all`, `minimal` or a list of names"),
+        ("some", "found a string, expected `all`, `minimal` or a list of names"),
         (5, "found a number, expected `all`"),
-        (["PATH", "TARSY_REDIS_URL"], "what the server needs of it goes into its `env`"),
-        (["redis_url"], "which is the worker's own"),
+        (["PATH", "TARSY_REDIS_URL"], "set it in `env` if the server needs it"),
+        (["redis_url"], "belongs to the worker and is not inherited"),
     ],
 )
-def test_what_cannot_be_inherited_is_refused_with_the_remedy(value: Any, text: str) -> None:
+def test_an_invalid_inherit_env_is_an_error_with_the_remedy(value: Any, text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         server("own", inherit_env=value)
     assert text in str(caught.value)

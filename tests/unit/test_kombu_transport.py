@@ -32,7 +32,7 @@ def test_a_call_that_one_worker_took_twice_is_ended_once(redis_url: str) -> None
         channel.qos.append(other, other.delivery_tag)
         second.ack()
         other.reject()
-        assert not kombu_transport.held.keys() & {"one", "other"}
+        assert not kombu_transport.leased.keys() & {"one", "other"}
         assert channel.deliveries.exchange.execute(("HLEN", "tarsy:unacked")) == [0]
 
 
@@ -49,7 +49,7 @@ def test_a_channel_that_was_never_closed_leaves_nothing_behind(redis_url: str) -
     assert gone() is None
 
 
-def test_of_a_connection_that_is_gone_nothing_stays_in_the_event_loop(redis_url: str) -> None:
+def test_a_lost_connection_leaves_nothing_in_the_event_loop(redis_url: str) -> None:
     app = build_app({"broker_url": redis_url, "result_backend": redis_url})
     hub = Hub()
     try:

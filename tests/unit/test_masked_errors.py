@@ -5,7 +5,7 @@ import pytest
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.transport.transport_errors import http_status
@@ -25,7 +25,7 @@ def test_no_half_of_a_secret_is_left_in_an_error_text(place: int) -> None:
 
 
 @pytest.mark.parametrize("place", range(100, 301, 9))
-def test_no_half_of_a_secret_is_left_of_the_body_of_an_http_error(place: int) -> None:
+def test_no_half_of_a_secret_is_left_in_an_http_error_body(place: int) -> None:
     body = f"{'x' * place}{KNOWN}{'y' * 9000}".encode()
     error = MCPError.from_error_data(http_status(httpx2.Response(502), body))
     described = describe_error(error, masker)

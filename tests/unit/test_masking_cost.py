@@ -151,7 +151,7 @@ def test_the_cost_of_long_logs_is_linear(line: str, length: int) -> None:
         '{"level": "info", "msg": "handled", "token_count": 17, "auth_method": "oidc", "secret_name": "db"}\n',
     ],
 )
-def test_words_of_secrets_that_are_in_each_line_of_a_log_cost_little(line: str) -> None:
+def test_names_of_secrets_in_every_line_of_a_log_cost_little(line: str) -> None:
     plain = '{"level": "info", "msg": "handled", "items_count": 17, "http_method": "post", "item_name": "db"}\n'
     # With a secret, for where there is none at all the first search is the last.
     few_s = max(min(cost_s(f"password: hunter2\n{plain * 8000}") for _ in range(3)), LEAST_S)

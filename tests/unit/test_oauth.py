@@ -125,21 +125,21 @@ def test_the_issuer_s_metadata_name_the_token_endpoint(server: Guarded) -> None:
     assert "has the metadata of another issuer" in error.text
     assert not error.is_transient
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/nothing"))
-    assert "write its address as `token_url`" in error.text
+    assert "set `token_url` instead" in error.text
     assert server.tokens == 1
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "is_transient"),
     [
-        ("html", "answered with text/html that holds no access token; is its address right?", False),
-        ("endless", "that holds no access token", False),
+        ("html", "answered with text/html that contains no access token; check its address", False),
+        ("endless", "that contains no access token", False),
         ("refuses", "refused client_id me:1 (HTTP 401, invalid_client: no client has", False),
-        ("404", "answered HTTP 404; is its address right?", False),
+        ("404", "answered HTTP 404; check its address", False),
         ("500", "answered HTTP 500", True),
         ("429", "answered HTTP 429", True),
-        ("mac", "gives tokens of the type 'mac', expected Bearer", False),
-        ("broken", "gives a token that fits in no header", False),
+        ("mac", "returns tokens of type 'mac', expected Bearer", False),
+        ("broken", "returns a token that is not valid in a header", False),
     ],
 )
 def test_a_token_endpoint_that_gives_no_token_is_named_with_a_remedy(

@@ -1,4 +1,4 @@
-"""Storing results while Redis is away: calls wait for it, whoever holds up others does not."""
+"""Storing results while Redis is away: calls wait for it, the consumer thread does not."""
 
 import threading
 from collections.abc import Iterator
@@ -49,28 +49,28 @@ def store(backend: ResultBackend, *, patiently: bool) -> tuple[threading.Thread,
     return thread, raised
 
 
-def test_the_thread_that_consumes_messages_does_not_wait_for_redis(backend: ResultBackend) -> None:
+def test_the_consumer_thread_does_not_wait_for_redis(backend: ResultBackend) -> None:
     thread, raised = store(backend, patiently=False)
     wait_until(lambda: not thread.is_alive(), "it gives up", 30)
     assert raised
 
 
-def test_to_the_thread_that_consumes_messages_a_full_redis_is_one_that_is_away(valkey: ValkeyServer) -> None:
+def test_the_consumer_thread_treats_a_full_redis_as_one_away(valkey: ValkeyServer) -> None:
     url = f"{valkey.connection_url}/0"
     backend = build_app({"broker_url": url, "result_backend": url}).backend
     backend.stopping = threading.Event()
     with redis.Redis.from_url(url) as client:
         client.config_set("maxmemory", 1)
-    with pytest.raises(RedisConnectionError, match="takes no result"):
+    with pytest.raises(RedisConnectionError, match="refuses the result"):
         backend.mark_as_failure("a task", ValueError("no call"))
-    with pytest.raises(RedisConnectionError, match="takes no result"):
+    with pytest.raises(RedisConnectionError, match="refuses the result"):
         backend.mark_as_revoked("a task", "cancelled")
 
 
 def test_a_call_waits_for_redis_until_the_worker_stops(backend: ResultBackend) -> None:
     impatient, _ = store(backend, patiently=False)
     thread, raised = store(backend, patiently=True)
-    wait_until(lambda: not impatient.is_alive(), "whoever does not wait has given up", 30)
+    wait_until(lambda: not impatient.is_alive(), "the one that does not wait has given up", 30)
     assert thread.is_alive()
     assert backend.stopping is not None
     backend.stopping.set()

@@ -49,14 +49,12 @@ def resolve_text(text: str, environ: dict[str, str] | None = None) -> str:
         (b"${HOME}\n", "${HOME}"),
     ],
 )
-def test_a_file_stands_for_its_text_without_the_line_breaks_at_its_end(
-    tmp_path: Path, content: bytes, value: str
-) -> None:
+def test_a_file_is_read_without_the_line_breaks_at_its_end(tmp_path: Path, content: bytes, value: str) -> None:
     (tmp_path / "s").write_bytes(content)
     assert resolve_text(f"<${{file:{tmp_path}/s}}>") == f"<{value}>"
 
 
-def test_a_variable_that_is_unset_or_empty_is_read_from_the_file_that_its_twin_names(secret: Path) -> None:
+def test_an_empty_variable_is_read_from_its_file_variable(secret: Path) -> None:
     twin = {"TOKEN_FILE": str(secret)}
     assert resolve_text("${TOKEN}", twin) == SECRET
     assert resolve_text("${TOKEN:-default}", {**twin, "TOKEN": ""}) == SECRET
@@ -73,7 +71,7 @@ def test_variables_may_stand_in_the_path_and_files_may_not(secret: Path) -> None
             resolve_text(text)
 
 
-def test_every_key_that_may_hold_a_secret_has_a_twin_that_names_files(tmp_path: Path, secret: Path) -> None:
+def test_every_key_for_secrets_has_a_key_for_files(tmp_path: Path, secret: Path) -> None:
     child = resolve({"command": "x", "env": {"B": "b"}, "env_file": {"A": str(secret)}}, {}, tmp_path)
     assert child.env == {"B": SecretStr("b"), "A": SecretStr(SECRET)}
     remote = resolve({"url": "http://h", "headers_file": {"X-Key": "${DIR}/token"}}, {"DIR": str(tmp_path)}, tmp_path)
@@ -101,27 +99,30 @@ def test_every_key_that_may_hold_a_secret_has_a_twin_that_names_files(tmp_path: 
         assert SECRET in resolved.secrets
 
 
-def test_a_value_and_a_file_for_it_contradict_each_other(tmp_path: Path) -> None:
+def test_a_value_and_a_file_for_it_conflict(tmp_path: Path) -> None:
     for entry, place in (
         (
             {"command": "x", "env": {"A": "1"}, "env_file": {"A": "/f"}},
-            "env_file.A: contradicts `mcpServers.one.env.A`",
+            "env_file.A: conflicts with `mcpServers.one.env.A`",
         ),
-        ({"url": "http://h", "url_file": "/f"}, "url_file: contradicts `mcpServers.one.url`"),
+        ({"url": "http://h", "url_file": "/f"}, "url_file: conflicts with `mcpServers.one.url`"),
         (
             {"url": "http://h", "auth": {"type": "bearer", "token": "t", "token_file": "/f"}},
-            "auth.token_file: contradicts `mcpServers.one.auth.token`",
+            "auth.token_file: conflicts with `mcpServers.one.auth.token`",
         ),
-        ({"command": "x", "env_file": "/.env"}, "env_file: found text, expected a mapping of names to files"),
-        ({"url": "http://h", "bearer_token_file": 5}, "bearer_token_file: found a number, expected text"),
-        ({"url": "http://h", "bearer_token_file": ""}, "bearer_token_file: found empty text, expected some"),
+        ({"command": "x", "env_file": "/.env"}, "env_file: found a string, expected a mapping of names to files"),
+        ({"url": "http://h", "bearer_token_file": 5}, "bearer_token_file: found a number, expected a string"),
+        (
+            {"url": "http://h", "bearer_token_file": ""},
+            "bearer_token_file: found an empty value, expected at least one character",
+        ),
     ):
         with pytest.raises(ConfigError) as caught:
             resolve(entry, {}, tmp_path)
         assert f"mcpServers.one.{place}" in str(caught.value)
 
 
-def test_a_file_that_cannot_be_used_is_named_with_its_place_and_the_remedy(tmp_path: Path) -> None:
+def test_an_unusable_file_is_named_with_place_and_remedy(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "huge").write_bytes(b"x" * (64 * 1024 + 1))
     (tmp_path / "latin").write_bytes(b"\xe4")
@@ -133,7 +134,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_place_and_the_remedy(tmp_p
         "huge": "is larger than 65536 bytes",
         "latin": "is not UTF-8",
         "directory": "is a directory",
-        "pipe": "is no regular file",
+        "pipe": "is not a regular file",
         "empty/x": "cannot be read: Not a directory",
     }.items():
         for entry, place in (
@@ -160,18 +161,21 @@ def without_rights() -> Iterator[None]:
 
 def test_a_file_that_may_not_be_read_is_named(secret: Path) -> None:
     secret.chmod(0)
-    with without_rights(), pytest.raises(ConfigError, match="may not be read by the user of the worker; give it that"):
+    with (
+        without_rights(),
+        pytest.raises(ConfigError, match="is not readable for the user of the worker; grant that permission"),
+    ):
         resolve_text(f"${{file:{secret}}}")
 
 
-def test_a_secret_in_the_place_of_a_path_is_not_shown(tmp_path: Path) -> None:
+def test_a_secret_instead_of_a_path_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve({"url": "http://h", "bearer_token_file": SECRET}, {}, tmp_path)
     assert SECRET not in str(caught.value)
-    assert "the file (no absolute path) does not exist" in str(caught.value)
+    assert "the file (not an absolute path) does not exist" in str(caught.value)
 
 
-def test_what_was_resolved_shows_nothing_when_it_is_printed(tmp_path: Path, secret: Path) -> None:
+def test_the_repr_of_a_resolved_server_shows_no_secret(tmp_path: Path, secret: Path) -> None:
     entry = {
         "url": f"https://u:{SECRET}@h/?key={SECRET}",
         "headers": {"X": SECRET},
@@ -197,6 +201,6 @@ def test_the_worker_s_own_secrets_may_come_from_files(tmp_path: Path, monkeypatc
     with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK_FILE: .*none does not exist; mount the secret there"):
         load_settings()
     monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "redis"))
-    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK: not understood") as caught:
+    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK: not valid") as caught:
         load_settings()
     assert SECRET not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a configuration gives away: secrets that stand in the file itself, or on a command line."""
+"""Secrets that a configuration exposes: in the file itself, or on a command line."""
 
 import json
 from pathlib import Path
@@ -105,12 +105,10 @@ def check(directory: Path, entry: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("place", "entry"), WRITTEN)
-def test_a_secret_in_the_file_itself_is_named_by_line_and_place_and_not_shown(
-    tmp_path: Path, place: str, entry: dict[str, Any]
-) -> None:
-    found = [line for line in check(tmp_path, entry) if "stands in the file itself" in line]
+def test_a_secret_in_the_file_is_located_and_not_shown(tmp_path: Path, place: str, entry: dict[str, Any]) -> None:
+    found = [line for line in check(tmp_path, entry) if "the file itself contains" in line]
     assert len(found) == 1
-    assert f"(mcpServers.one.{place}); write `${{NAME}}` there" in found[0]
+    assert f"(mcpServers.one.{place}); replace it by `${{NAME}}`" in found[0]
     line = int(found[0].removeprefix(f"{tmp_path}/mcp.json:").partition(":")[0])
     text = (tmp_path / "mcp.json").read_text().splitlines()[line - 1]
     assert place.rpartition(".")[2].partition("[")[0] in text or place.startswith("args")
@@ -119,7 +117,7 @@ def test_a_secret_in_the_file_itself_is_named_by_line_and_place_and_not_shown(
 
 
 @pytest.mark.parametrize("entry", INNOCENT)
-def test_references_and_harmless_values_raise_no_alarm(tmp_path: Path, entry: dict[str, Any]) -> None:
+def test_references_and_harmless_values_are_not_reported(tmp_path: Path, entry: dict[str, Any]) -> None:
     assert check(tmp_path, entry) == []
 
 
@@ -127,13 +125,13 @@ def test_references_and_harmless_values_raise_no_alarm(tmp_path: Path, entry: di
     "args",
     [["--token", "${A}"], ["--token=${A}"], ["-e", "X_TOKEN=${A}"], ["${GITHUB_TOKEN}"], ["--x", "${file:/run/s}"]],
 )
-def test_a_secret_on_a_command_line_is_told_also_when_it_is_a_reference(tmp_path: Path, args: list[str]) -> None:
+def test_a_secret_on_a_command_line_is_reported(tmp_path: Path, args: list[str]) -> None:
     (line,) = check(tmp_path, {"command": "x", "args": args})
-    assert f"(mcpServers.one.args[{len(args) - 1}]); hand it over in `env`" in line
+    assert f"(mcpServers.one.args[{len(args) - 1}]); pass it in `env`" in line
     assert "(`ps`)" in line
 
 
-def test_secrets_are_found_in_yaml_and_in_servers_that_are_not_enabled(tmp_path: Path) -> None:
+def test_secrets_are_found_in_yaml_and_in_disabled_servers(tmp_path: Path) -> None:
     path = tmp_path / "mcp.yaml"
     path.write_text("mcp:\n  servers:\n  - name: a\n    command: x\n    disabled: true\n    env:\n      API_KEY: abc\n")
     (exposure,) = check_secrets(path)
@@ -147,14 +145,14 @@ def test_a_large_value_takes_little_time(tmp_path: Path, piece: str) -> None:
     check(tmp_path, {"command": "x", "args": [text], "env": {"TOKEN_A": text}})
 
 
-def test_names_tell_secrets_from_what_is_about_secrets() -> None:
+def test_names_of_secrets_differ_from_names_about_secrets() -> None:
     for name in ("token", "X-Auth-Token", "clientSecret", "AWS_SECRET_ACCESS_KEY", "SSH_PRIVATE_KEY", "--api-key"):
         assert is_secret_name(name)
     for name in ("tokens", "TOKEN_LIMIT", "secret_name", "author", "keyboard", "monkey", "compat", "AUTH_URL"):
         assert not is_secret_name(name)
 
 
-def test_a_secret_is_shown_by_its_last_two_characters_where_they_say_nothing() -> None:
+def test_a_long_secret_is_shown_by_its_last_two_characters() -> None:
     assert show_secret("sk-live-0123456789ab59") == "••••59"
     assert show_secret("hunter2") == "••••"
     assert show_secret("") == "(empty)"

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tarsy_tasks.masking.edits import MASK
-from tarsy_tasks.masking.known import KnownSecrets
+from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import build_masker as build_known_masker
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.transport.server_output import ServerOutput
@@ -20,7 +20,7 @@ def output(caplog: pytest.LogCaptureFixture) -> ServerOutput:
 def test_lines_and_last_words_are_masked(output: ServerOutput, caplog: pytest.LogCaptureFixture) -> None:
     output.record_line(b"connecting with password: hunter2hunter2")
     assert caplog.messages == [f"stderr: connecting with password: {MASK}"]
-    assert output.last_words() == f"connecting with password: {MASK}"
+    assert output.last_lines() == f"connecting with password: {MASK}"
 
 
 def test_of_a_private_key_only_its_borders_are_seen(output: ServerOutput, caplog: pytest.LogCaptureFixture) -> None:
@@ -41,7 +41,7 @@ def test_no_half_of_a_token_is_left_where_a_long_line_is_cut(
     output: ServerOutput, caplog: pytest.LogCaptureFixture, place: int
 ) -> None:
     output.record_line(f"{'word ' * (place // 5)}ghp_0123456789abcdefghijklmnopqrstuvwxyz {'word ' * 100}".encode())
-    for told in (caplog.text, output.last_words()):
+    for told in (caplog.text, output.last_lines()):
         assert "word word" in told
         assert "ghp_" not in told
 
@@ -68,7 +68,7 @@ def test_a_line_is_masked_with_those_above_in_view(
     for line in lines:
         output.record_line(line.encode())
         for secret in secrets:
-            assert secret not in output.last_words()
+            assert secret not in output.last_lines()
     assert len(caplog.messages) == len([*filter(None, lines)])
     assert caplog.messages[-1] == f"stderr: {lines[-1]}"
     for secret in secrets:
@@ -90,7 +90,7 @@ def test_half_a_secret_is_not_left_in_the_last_words_either(secret: str) -> None
     for place in range(7960, 8001, 3):
         output = ServerOutput("db", masker)
         output.record_line(f"{'x' * place} {secret} {'y' * 9000}".encode())
-        assert secret[:5] not in output.last_words()
+        assert secret[:5] not in output.last_lines()
 
 
 def test_of_a_known_secret_of_many_lines_none_is_left(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from tarsy_tasks.telemetry.audit import AuditEntry, build_canonical
 from tarsy_tasks.telemetry.shown_arguments import build_shown
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.reporting.audit_writer import Audit
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
 SECRET = "hunter2hunter2"
@@ -28,32 +29,26 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
 
 
 def opened(**settings: Any) -> Audit:
-    audit = Audit()
-    audit.open("w@host", {}, Settings(**settings), RedisClock())
-    return audit
+    return Audit("w@host", {}, Settings(**settings), RedisClock(), CallMetrics())
 
 
-def trail_of(*args: Any, **kwargs: Any) -> CallRecord:
-    trail = opened().trail("t", CallMessage(list(args), kwargs), "mcp.desk")
-    assert trail is not None
-    return trail
+def record_of(*args: Any, **kwargs: Any) -> CallRecord:
+    return opened().open_record("t", CallMessage(list(args), kwargs), "mcp.desk")
 
 
-def entry_of(trail: CallRecord, *ending: Any) -> AuditEntry:
-    return AuditEntry.model_validate_json(trail.entry(*ending).text)
+def entry_of(record: CallRecord, *ending: Any) -> AuditEntry:
+    return AuditEntry.model_validate_json(record.write(*ending).text)
 
 
 @given(args=st.lists(ANYTHING) | ANYTHING, kwargs=st.dictionaries(st.text(), ANYTHING) | ANYTHING)
 def test_no_message_is_too_strange_for_an_entry(args: Any, kwargs: Any) -> None:
-    trail = opened().trail("t", CallMessage(args, kwargs), "mcp.desk")
-    assert trail is not None
-    entry = entry_of(trail)
+    entry = entry_of(opened().open_record("t", CallMessage(args, kwargs), "mcp.desk"))
     assert (entry.outcome, entry.task_id) == (Outcome.CANCELLED, "t"), "and not incomplete"
 
 
 @given(info=st.fixed_dictionaries({}, optional=dict.fromkeys(("call_id", "agent_id", "sent_at", "deadline"), ANYTHING)))
 def test_no_caller_is_too_strange_for_an_entry(info: dict[str, Any]) -> None:
-    entry = entry_of(trail_of("desk", "echo", {}, info))
+    entry = entry_of(record_of("desk", "echo", {}, info))
     assert entry.name == "desk.echo"
     assert entry.damage is None
 
@@ -61,8 +56,8 @@ def test_no_caller_is_too_strange_for_an_entry(info: dict[str, Any]) -> None:
 @pytest.mark.parametrize("ids", ["half \ud800", f"password={SECRET}", "x" * 10_000])
 def test_what_a_caller_says_of_itself_is_masked_and_cut(ids: str) -> None:
     info = dict.fromkeys(("call_id", "agent_id", "run_id"), ids)
-    trail = trail_of(ids, ids, {}, info)
-    entry = entry_of(trail)
+    record = record_of(ids, ids, {}, info)
+    entry = entry_of(record)
     for text in (entry.call_id, entry.agent_id, entry.run_id, entry.server, entry.tool, entry.error):
         assert text is not None
         assert SECRET not in text
@@ -70,10 +65,10 @@ def test_what_a_caller_says_of_itself_is_masked_and_cut(ids: str) -> None:
 
 
 def test_an_answer_that_is_stored_says_how_it_ended() -> None:
-    trail = trail_of("desk", "echo", {"text": "x"})
-    trail.picked_up_at = time.monotonic()
+    record = record_of("desk", "echo", {"text": "x"})
+    record.picked_up_at = time.monotonic()
     result = ToolResult(call_id="c", name="desk.echo", content="words", repairs=("json",), duration_s=0.5)
-    entry = entry_of(trail, "SUCCESS", result, 77)
+    entry = entry_of(record, "SUCCESS", result, 77)
     assert (entry.outcome, entry.error, entry.repairs, entry.duration_s, entry.bytes) == (
         Outcome.OK,
         None,
@@ -95,34 +90,33 @@ def test_an_answer_that_is_stored_says_how_it_ended() -> None:
     ],
 )
 def test_a_call_without_an_answer_says_why(ending: tuple[Any, ...], code: ErrorCode) -> None:
-    entry = entry_of(trail_of("desk", "echo", {}), *ending)
+    entry = entry_of(record_of("desk", "echo", {}), *ending)
     assert (entry.outcome, entry.error_code) == (code.outcome, code)
     assert "desk.echo" in (entry.error or "")
 
 
-def test_a_call_that_was_taken_back_after_its_deadline_was_not_started() -> None:
-    trail = trail_of("desk", "echo", {}, {"deadline": 1.0})
-    assert entry_of(trail).error_code == ErrorCode.NOT_STARTED
-    trail = trail_of("desk", "echo", {}, {"deadline": 1e11})
-    assert entry_of(trail).error_code == ErrorCode.CANCELLED
+def test_a_call_that_was_withdrawn_after_its_deadline_was_not_started() -> None:
+    record = record_of("desk", "echo", {}, {"deadline": 1.0})
+    assert entry_of(record).error_code == ErrorCode.NOT_STARTED
+    record = record_of("desk", "echo", {}, {"deadline": 1e11})
+    assert entry_of(record).error_code == ErrorCode.CANCELLED
 
 
 def test_a_task_that_failed_and_stores_nothing_says_so() -> None:
-    trail = trail_of("desk", "echo", {})
-    trail.fail(KeyError("password"))
-    entry = entry_of(trail)
+    record = record_of("desk", "echo", {})
+    record.fail(KeyError("password"))
+    entry = entry_of(record)
     assert (entry.error_code, "KeyError" in (entry.error or "")) == (ErrorCode.INTERNAL_ERROR, True)
 
 
-def test_an_audit_that_is_off_costs_nothing(tmp_path: Path) -> None:
-    assert opened(audit_entries=0).trail("t", CallMessage([], {})) is None
-    assert Audit().trail("t", CallMessage([], {})) is None
+def test_an_audit_that_is_off_writes_nothing(tmp_path: Path) -> None:
+    off = opened(audit_entries=0).open_record("t", CallMessage([], {})).write()
+    assert off.text == ""
+    off.ended("")
     only_file = opened(audit_entries=0, audit_file=tmp_path / "audit")
-    trail = only_file.trail("t", CallMessage(["desk", "echo"], {}))
-    assert trail is not None
-    entry = trail.entry()
-    assert entry.text == ""
-    entry.told("")
+    write = only_file.open_record("t", CallMessage(["desk", "echo"], {})).write()
+    assert write.text == ""
+    write.ended("")
     assert json.loads((tmp_path / "audit").read_text())["task_id"] == "t"
     only_file.close()
 
@@ -160,3 +154,17 @@ def test_what_is_not_shown_is_named() -> None:
     assert build_shown("x" * 100_000, build_masker().mask) == "[100000 characters]"
     many = build_shown(build_canonical({"list": list(range(100_000))}), build_masker().mask)
     assert many.startswith('{"list":[0,1,2')
+
+
+def test_observers_see_each_ending_once() -> None:
+    seen: list[tuple[str, ToolResult]] = []
+
+    class Watcher:
+        def ended(self, record: CallRecord, result: ToolResult) -> None:
+            seen.append((record.title, result))
+
+    audit = Audit("w@host", {}, Settings(audit_entries=0), RedisClock(), CallMetrics(), [Watcher()])
+    write = audit.open_record("t", CallMessage(["desk", "echo"], {})).write()
+    assert not seen, "the call has not ended before Redis took the answer"
+    write.ended("")
+    assert [(title, result.error_code) for title, result in seen] == [("`desk.echo`", ErrorCode.CANCELLED)]

@@ -47,19 +47,19 @@ def resolve_argument(text, environ=ENVIRON):
         ("${GONE:-{{.A}}}", "{{.A}}"),
     ],
 )
-def test_a_reference_becomes_its_value_and_values_are_not_read_again(text, expected):
+def test_a_reference_is_replaced_once_by_its_value(text, expected):
     assert resolve_argument(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["${", "${}", "${A", "${1}", "${A-b}", "${input:token}", "${A:-${B}}", "${ A }", "x ${#a}"]
 )
-def test_what_begins_like_a_reference_and_is_none_is_refused_with_the_remedy(text):
+def test_a_malformed_reference_is_an_error_with_the_remedy(text):
     with pytest.raises(ValueError, match=r"write `\$\$\{` for a literal"):
         ServerConfig(name="s", command="x", args=[text])
 
 
-def test_references_are_resolved_wherever_text_goes_to_the_server():
+def test_references_are_resolved_in_all_strings_of_a_server():
     child = ServerConfig(name="s", command="${A}", args=["${A}", "-"], env={"${A}": "${A}"}, cwd="/${A}")
     resolved = resolve_variables(child, ENVIRON)
     assert (resolved.command, resolved.cwd) == ("one", "/one")
@@ -87,7 +87,7 @@ def test_the_configuration_itself_stays_unresolved():
     assert server.command == "${A}"
 
 
-def test_the_variables_of_a_server_are_all_that_it_names_also_those_with_a_default():
+def test_the_variables_of_a_server_include_those_with_a_default():
     server = ServerConfig.model_validate(
         {
             "name": "s",
@@ -101,7 +101,7 @@ def test_the_variables_of_a_server_are_all_that_it_names_also_those_with_a_defau
     assert variables_of(ServerConfig(name="s", command="x", args=["${A}${env:B}"], env={"C": "${A}"})) == {"A", "B"}
 
 
-def test_every_unset_variable_is_named_with_its_place_and_the_remedy():
+def test_every_unset_variable_has_its_place_and_the_remedy():
     server = ServerConfig.model_validate(
         {
             "name": "k8s",
@@ -123,22 +123,22 @@ def test_every_unset_variable_is_named_with_its_place_and_the_remedy():
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"url": "${V}"}, "servers.s.url: holds a control character"),
-        ({"url": "${A}"}, "servers.s.url: expected an address such as"),
-        ({"url": "http://h", "headers": {"A": "x${V}"}}, "servers.s.headers.A: holds a control character"),
+        ({"url": "${V}"}, "servers.s.url: contains a control character"),
+        ({"url": "${A}"}, "servers.s.url: not a valid URL; expected one such as"),
+        ({"url": "http://h", "headers": {"A": "x${V}"}}, "servers.s.headers.A: contains a control character"),
         (
             {"url": "http://h", "auth": {"type": "bearer", "token": "${V}"}},
-            "servers.s.auth.token: holds a control char",
+            "servers.s.auth.token: contains a control char",
         ),
-        ({"command": "${V}"}, "servers.s.command: holds a control character"),
-        ({"command": "${EMPTY}"}, "servers.s.command: found empty text"),
-        ({"command": "x", "cwd": "${EMPTY}"}, "servers.s.cwd: found empty text"),
-        ({"command": "x", "args": ["${NUL}"]}, "servers.s.args[0]: holds a NUL"),
-        ({"command": "x", "env": {"A": "${NUL}"}}, "servers.s.env.A: holds a NUL"),
-        ({"url": "${NESTED}"}, "servers.s.url: expected an address such as"),
+        ({"command": "${V}"}, "servers.s.command: contains a control character"),
+        ({"command": "${EMPTY}"}, "servers.s.command: found an empty value"),
+        ({"command": "x", "cwd": "${EMPTY}"}, "servers.s.cwd: found an empty value"),
+        ({"command": "x", "args": ["${NUL}"]}, "servers.s.args[0]: contains a NUL"),
+        ({"command": "x", "env": {"A": "${NUL}"}}, "servers.s.env.A: contains a NUL"),
+        ({"url": "${NESTED}"}, "servers.s.url: not a valid URL; expected one such as"),
     ],
 )
-def test_what_came_of_a_text_is_checked_and_not_shown(keys, text):
+def test_resolved_values_are_checked_and_not_shown(keys, text):
     environ = {**ENVIRON, "V": "hunter2\n", "NUL": "hunter2\0"}
     with pytest.raises(ConfigError) as caught:
         resolve_variables(ServerConfig.model_validate({"name": "s", **keys}), environ)

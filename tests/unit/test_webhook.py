@@ -29,7 +29,7 @@ def webhook(url: str, secret: str | None = SECRET) -> Iterator[Webhook]:
 
 def test_what_fails_twice_is_delivered_the_third_time_with_a_signature() -> None:
     with receiver(503, 429, 204) as server, webhook(server.url) as hook:
-        hook.tell(ALERT)
+        hook.send(ALERT)
         wait_until(lambda: len(server.received) == 3, "three attempts")
     bodies = {body for _, body in server.received}
     assert len(bodies) == 1
@@ -61,7 +61,7 @@ def test_a_secret_may_be_any_text() -> None:
 
 def test_without_a_secret_nothing_is_signed() -> None:
     with receiver(200) as server, webhook(server.url, None) as hook:
-        hook.tell(ALERT)
+        hook.send(ALERT)
         wait_until(lambda: server.received, "it arrives")
     assert "webhook-signature" not in server.received[0][0]
 
@@ -69,8 +69,8 @@ def test_without_a_secret_nothing_is_signed() -> None:
 @pytest.mark.parametrize("status", [400, 401, 302])
 def test_a_refusal_is_final_and_the_log_shows_no_token(status: int, caplog: pytest.LogCaptureFixture) -> None:
     with receiver(status) as server, webhook(server.url) as hook:
-        hook.tell(ALERT)
-        wait_until(lambda: "did not take an alert" in caplog.text, "it is logged")
+        hook.send(ALERT)
+        wait_until(lambda: "did not accept an alert" in caplog.text, "it is logged")
         assert f"status {status}" in caplog.text
         assert "t0psecret" not in caplog.text
     assert len(server.received) == 1
@@ -78,23 +78,23 @@ def test_a_refusal_is_final_and_the_log_shows_no_token(status: int, caplog: pyte
 
 def test_one_that_hangs_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with receiver(0) as server, webhook(server.url) as hook:
-        hook.tell(ALERT)
+        hook.send(ALERT)
         wait_until(lambda: server.received, "it hangs")
         for _ in range(1049):
-            hook.tell(ALERT)  # returns, or the test's own timeout ends it
-        wait_until(lambda: caplog.text.count("it does not keep up") == 50, "what is too much is dropped")
+            hook.send(ALERT)  # returns, or the test's own timeout ends it
+        wait_until(lambda: caplog.text.count("too many alerts wait") == 50, "what is too much is dropped")
     assert len(server.received) == 1
     assert caplog.text.count("the worker ended first") == 1000
 
 
 def test_alerts_of_other_servers_do_not_wait_for_one_that_is_not_taken() -> None:
     with receiver(0, 0, 204) as server, webhook(server.url) as hook:
-        hook.tell(ALERT)
-        hook.tell(ALERT.model_copy(update={"server": "github"}))
+        hook.send(ALERT)
+        hook.send(ALERT.model_copy(update={"server": "github"}))
         wait_until(lambda: len(server.received) == 2, "both hang")
         for number in range(20):
-            hook.tell(ALERT.model_copy(update={"id": f"{number}", "server": f"s{number}"}))
-        hook.tell(ALERT.model_copy(update={"id": "later"}))
+            hook.send(ALERT.model_copy(update={"id": f"{number}", "server": f"s{number}"}))
+        hook.send(ALERT.model_copy(update={"id": "later"}))
         wait_until(lambda: len(server.received) == 22, "the others arrive", timeout_s=8)
         assert "later" not in {headers["webhook-id"] for headers, _ in server.received}, "one server's come in order"
 
@@ -103,6 +103,6 @@ def test_nobody_there_is_a_failure_like_any_other(caplog: pytest.LogCaptureFixtu
     with receiver(200) as server:
         url = server.url
     hook = Webhook(url, None)
-    hook.tell(ALERT)
+    hook.send(ALERT)
     hook.close()
-    wait_until(lambda: "did not take an alert (ConnectError)" in caplog.text, "it is logged")
+    wait_until(lambda: "did not accept an alert (ConnectError)" in caplog.text, "it is logged")

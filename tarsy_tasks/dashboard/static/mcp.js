@@ -1,11 +1,11 @@
-/* Keeps an MCP page current without loading it anew: asks for the part that changes, and changes only what differs.
-   It sets no markup of its own, so what servers and models say stays text. */
+/* Keeps an MCP page current without reloading it: requests the part that changes, and updates only what differs.
+   It sets no markup of its own, so texts of servers and models stay texts. */
 (function () {
   "use strict";
 
   var intervalMs = 5000;
-  var PATIENCE_MS = 15000;
-  /* Attributes that only this page knows. */
+  var TIMEOUT_MS = 15000;
+  /* Attributes that only the browser's page has. */
   var KEPT = ["open", "hidden", "disabled"];
   var live = document.getElementById("mcp-live");
   var dot = document.getElementById("mcp-live-dot");
@@ -21,13 +21,13 @@
     return address;
   }
 
-  function tell(kind, text) {
+  function showStatus(kind, text) {
     dot.className = "status-dot" + (kind ? " status-dot-" + kind : "");
     status.textContent = text;
   }
 
-  /* What differs between the page and its new version, element by element. What the reader did stays: what is open,
-     what is written into a field, where the focus is. */
+  /* Update the page to its new version, element by element. What the reader did stays: open details, texts in fields,
+     the focus. */
   function merge(old, now) {
     Array.from(now.attributes).forEach(function (attribute) {
       if (old.getAttribute(attribute.name) !== attribute.value) {
@@ -86,9 +86,9 @@
       credentials: "same-origin",
       redirect: "manual",
       headers: etag ? {"If-None-Match": etag} : {},
-      signal: AbortSignal.timeout(PATIENCE_MS)
+      signal: AbortSignal.timeout(TIMEOUT_MS)
     }).then(function (response) {
-      var seconds = parseFloat(response.headers.get("Look-Again"));
+      var seconds = parseFloat(response.headers.get("Refresh-After"));
       if (seconds > 0) {
         intervalMs = 1000 * seconds;
       }
@@ -96,10 +96,10 @@
         return null;
       }
       if (response.type === "opaqueredirect" || response.status === 401) {
-        throw new Error("Signed out: load the page again");
+        throw new Error("Signed out: reload the page");
       }
       if (!response.ok) {
-        throw new Error("Flower answers with an error (" + response.status + ")");
+        throw new Error("Flower returned an error (" + response.status + ")");
       }
       etag = response.headers.get("Etag");
       return response.text();
@@ -112,19 +112,19 @@
         showTimes();
         filterRows();
       }
-      tell("live", "Live");
+      showStatus("live", "Live");
     }).catch(function (error) {
-      tell("error", error.name === "TypeError" || error.name === "TimeoutError"
+      showStatus("error", error.name === "TypeError" || error.name === "TimeoutError"
         ? "Flower does not answer" : error.message);
     }).then(function () {
       busy = false;
     });
   }
 
-  /* A notice that comes alone says that nothing is known now: the rest stays as it was last known. */
+  /* A notice alone means an outage: the rest of the page stays as it was. */
   function update(now) {
     var notice = now.children.length === 1 && now.firstElementChild;
-    if (notice && notice.id === "mcp-trouble") {
+    if (notice && notice.id === "mcp-outage") {
       var former = document.getElementById(notice.id);
       if (former) {
         merge(former, notice);
@@ -137,7 +137,7 @@
     merge(live, now);
   }
 
-  /* An element that is moved loses the focus, and whoever works by keyboard would begin anew. */
+  /* A moved element loses the focus, which matters to those who use the keyboard. */
   function keepFocus(change) {
     var focused = document.activeElement;
     change();
@@ -205,7 +205,7 @@
     }).then(function (response) {
       return response.text().then(function (text) {
         if (!response.ok) {
-          throw new Error(text || "Flower refuses (" + response.status + ")");
+          throw new Error(text || "Flower refused the request (" + response.status + ")");
         }
         return JSON.parse(text);
       });
@@ -236,13 +236,13 @@
   document.addEventListener("visibilitychange", function () {
     if (document.hidden) {
       window.clearTimeout(timer);
-      tell("", "Paused");
+      showStatus("", "Paused");
     } else {
       refresh().then(schedule);
     }
   });
   window.setInterval(showTimes, 1000);
   showTimes();
-  tell("live", "Live");
+  showStatus("live", "Live");
   schedule();
 }());

@@ -1,15 +1,15 @@
-"""Objects of JSON whose value is secret by what stands beside it: `{"sensitive": true, "value": "x"}`.
+"""Objects in JSON whose value is secret because of their other keys: `{"sensitive": true, "value": "x"}`.
 
-Owns the tables of what says so, and of whose answers have no sign but their shape. `json_text` asks for each object.
+Owns the tables of such keys, and of programs whose output is recognized by its shape. `json_text` asks for each object.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from tarsy_tasks.masking.names import Strength
-from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUES
+from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUE_KEYS
 
-__all__ = ["CLUES", "find_secret_keys", "is_resource", "is_telling"]
+__all__ = ["CLUES", "find_secret_keys", "is_resource", "is_value_key"]
 
 _FLAGS = (
     "sensitive",
@@ -23,10 +23,9 @@ _FLAGS = (
     "encrypted",
     "noecho",
 )
-"""With one of these that is true beside it, a value is a secret: Terraform, GitLab, Azure DevOps, Octopus, Vercel,
-CloudFormation."""
+"""If one of these is true, the value is a secret: Terraform, GitLab, Azure DevOps, Octopus, Vercel, CloudFormation."""
 _TYPES = ("secret", "securestring", "sensitive", "encrypted", "secure", "secret_text", "password", "credential")
-"""The same of a `type`: Parameter Store, Postman, Vercel, Cloudflare."""
+"""The same for `type`: Parameter Store, Postman, Vercel, Cloudflare."""
 
 SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "az storage account keys list": (("keyname", "permissions", "value"), ("value",)),
@@ -41,7 +40,7 @@ SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Elasticsearch, _security/api_key": (("id", "api_key", "encoded"), ("encoded",)),
     "consul acl, nomad acl": (("accessorid", "secretid"), ("secretid",)),
 }
-"""Who answers so → the keys of an object, and which of them are secret."""
+"""Program → the keys of an object in its output, and which of them are secret."""
 
 RESOURCES: dict[str, tuple[str, ...]] = {
     "random_password": ("result",),
@@ -62,7 +61,7 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "kubernetes_secret_v1": (),
     "vault_kv_secret": (),
 }
-"""Terraform's resources → which of their attributes are secret; beside these, all under `data`."""
+"""Terraform resource → its secret attributes, in addition to everything under `data`."""
 
 CLUES = (
     rf"\\*\"(?i:{'|'.join(_FLAGS)})\\*\"\s*:\s*\\*\"?true",
@@ -71,16 +70,16 @@ CLUES = (
     r"\\*\"(?i:permissions)\\*\"\s*:\s*\\*\"(?i:full|read)\\*\"",
     r"\\*\"(?i:primary_?(?:master_?)?key|secondary|plaintext|datacrc32c|accessorid|kty|encoded)\\*\"\s*:",
 )
-"""How such an object can be told from afar."""
+"""Signs of such an object."""
 
 _FLAGS_SET = frozenset(_FLAGS)
 _TYPES_SET = frozenset(_TYPES)
-_TELLING = PAIR_VALUES.union(*(secrets for _, secrets in SHAPES.values()))
+_TELLING = PAIR_VALUE_KEYS.union(*(secrets for _, secrets in SHAPES.values()))
 
 
 @lru_cache(maxsize=4096)
-def is_telling(key: str) -> bool:
-    """Whether an object that has such a key may be one of these."""
+def is_value_key(key: str) -> bool:
+    """Whether an object with such a key may be one of these."""
     return key.lower() in _TELLING
 
 
@@ -90,14 +89,14 @@ def is_resource(kind: str) -> bool:
 
 
 def find_secret_keys(scalars: Mapping[str, str], name: str, resource: str | None) -> Iterator[tuple[str, Strength]]:
-    """Which keys of an object hold a secret, and how sure that is.
+    """The keys of an object that contain a secret, each with its strength.
 
     Args:
-        scalars: What it says under each key that has a scalar value, in lower case.
-        name: The key that it stands under.
-        resource: The type of Terraform's that it belongs to.
+        scalars: Its scalar values, in lower case, by key.
+        name: The key of the object.
+        resource: The type of the Terraform resource that contains it.
     """
-    values = scalars.keys() & PAIR_VALUES
+    values = scalars.keys() & PAIR_VALUE_KEYS
     if values and any(scalars.get(flag) == "true" for flag in _FLAGS_SET & scalars.keys()):
         yield from ((key, Strength.STRONG) for key in values)
     elif values and scalars.get("type", "").lower() in _TYPES_SET:

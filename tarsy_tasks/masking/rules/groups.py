@@ -63,7 +63,7 @@ def find_patterns(names: Iterable[str]) -> dict[str, str]:
     """The optional patterns that groups, or single members, ask for, by name.
 
     Raises:
-        ValueError: There is no such group or pattern; the text lists what there is.
+        ValueError: There is no such group or pattern; the text lists the valid ones.
     """
     members: dict[str, None] = {}
     for name in names:
@@ -72,6 +72,6 @@ def find_patterns(names: Iterable[str]) -> dict[str, str]:
         elif name in ALWAYS or name in OPTIONAL:
             members[name] = None
         else:
-            known = f"{', '.join(GROUPS)}; or one pattern of {', '.join(sorted((*ALWAYS, *OPTIONAL)))}"
-            raise ValueError(f"there is no masking group {name!r}; there are: {known}")
+            known = f"{', '.join(GROUPS)}, or one of the patterns {', '.join(sorted((*ALWAYS, *OPTIONAL)))}"
+            raise ValueError(f"unknown masking group {name!r}; use one of the groups {known}")
     return {name: OPTIONAL[name] for name in members if name in OPTIONAL}

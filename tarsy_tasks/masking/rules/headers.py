@@ -34,7 +34,7 @@ def is_header(name: str) -> bool:
 
 
 def find_in_header(text: str, name: str, position: int) -> Iterator[Edit]:
-    """What is secret of the value that begins at a position, of a name that `is_header`."""
+    """The secrets in the value that begins at a position, of a name that `is_header`."""
     start, end = _span(text, position)
     return (_find_cookies if name.lower() in _COOKIES else _find_credentials)(text, start, end)
 

@@ -1,19 +1,19 @@
-"""Secrets that stand at a fixed place of a line, or a statement, without a name of their own: `AUTH bob x`.
+"""Secrets at a fixed position in a line or statement, without a name: `AUTH bob x`.
 
-Owns the table of who writes such lines. What an option or a setting calls by its name needs none: `assignments` reads
-it; the arguments of programs are in `commands`.
+Owns the table of such lines. `assignments` reads options and settings with a name; `commands` has the arguments of
+programs.
 """
 
 from collections.abc import Callable
 
 from tarsy_tasks.masking.names import STEMS, Strength
-from tarsy_tasks.masking.rules.vocabulary import PROSE
+from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
 
-__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME", "is_told"]
+__all__ = ["ANNOUNCED", "JUDGES", "VALUE_BEFORE_NAME", "is_announced_secret"]
 
 _BEGIN = r"(?m:^|[\"'`>]|[:\]][ \t])[ \t]*"
-"""Of a line, of a text in quotes, behind a prompt, or behind what a log puts first."""
+"""Of a line, of a quoted text, after a prompt, or after the prefix of a log line."""
 _LINE = r"(?m:^|[\"'`])[ \t]*"
 _END = r"[ \t\r]*(?m:[\"'`\\]|$)"
 _W = r"[ \t]+"
@@ -127,7 +127,7 @@ LINES: dict[str, tuple[str, ...]] = {
     ),
     "a here string": (r"\b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)",),
 }
-"""Who writes it → what stands around its secret, which is the group."""
+"""Source → the text around its secret, which is the group."""
 
 CLUES: dict[str, tuple[str, ...]] = {
     "CloudFormation": (
@@ -193,7 +193,7 @@ CLUES: dict[str, tuple[str, ...]] = {
         r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
     ),
 }
-"""The same of what is no sure sign: the group has to look like a secret."""
+"""The same for weak signs: the group must look like a secret."""
 
 VALUE_BEFORE_NAME = (
     rf"(?m:^)[ \t]*(?:-{_W})?[\"']?value[\"']?:{_W}([^\n]+)\n[ \t]+[\"']?(?:name|key)[\"']?:{_W}[\"']?[\w.\-]*{STEMS}"
@@ -244,27 +244,27 @@ CALLS = (
 
 
 def is_some_secret(value: str) -> bool:
-    """Whether what stands in such a place is none of the words that say that nothing does."""
+    """Whether a value at such a position is not one of the words that mean "none"."""
     return (
         is_secret(value, Strength.STRONG, is_quoted=True) and value != "public" and not is_prose(value, is_quoted=True)
     )
 
 
-def is_told(value: str) -> bool:
-    """Whether it looks like a secret, too."""
+def is_announced_secret(value: str) -> bool:
+    """Whether it also looks like a secret."""
     value = value.rstrip(".,;")
     is_some = looks_random(value) or is_made_up(value) or (" " in value and any(map(str.isdigit, value)))
     return is_some and is_some_secret(value)
 
 
 def is_phrase(value: str) -> bool:
-    """Whether it is some words that are no sentence."""
-    return PROSE.isdisjoint(value.split()) and is_some_secret(value)
+    """Whether it is several words, but not a sentence."""
+    return PROSE_WORDS.isdisjoint(value.split()) and is_some_secret(value)
 
 
 JUDGES: tuple[tuple[dict[str, tuple[str, ...]], Callable[[str], bool]], ...] = (
     (LINES, is_some_secret),
-    (CLUES, is_told),
-    ({"calls": CALLS}, is_told),
+    (CLUES, is_announced_secret),
+    ({"calls": CALLS}, is_announced_secret),
     ({"a phrase": (PHRASE,)}, is_phrase),
 )

@@ -1,7 +1,7 @@
-"""Tokens that show by their form whose they are, such as `ghp_…` or `AKIA…`.
+"""Tokens whose form shows their provider, such as `ghp_…` or `AKIA…`.
 
-Owns the table. Unlike a scanner of repositories it asks for no checksum and no entropy: to mask the token of an example
-costs nothing. The patterns are in the syntax that RE2 and `re` share; no letter or digit stands before a match.
+Owns the table. Unlike a scanner of repositories it requires no checksum and no entropy: masking an example token does
+no harm. The patterns are in the syntax that RE2 and `re` share; no letter or digit precedes a match.
 """
 
 __all__ = ["TOKENS"]
@@ -112,4 +112,4 @@ TOKENS: dict[str, tuple[str, ...]] = {
     "Tencent": (rf"AKID{_A}{{13,40}}",),
     "Twilio": (rf"SK{_H}{{32}}",),
 }
-"""Whose token it is → how it looks."""
+"""Provider → the form of its tokens."""

@@ -1,35 +1,36 @@
-"""The words that masking goes by: what names of secrets are made of, and what stands behind them without being one.
+"""The word lists of masking: the words that make a name the name of a secret, and values that are not secret.
 
-Owns the lists, nothing else: `names` and `values` say what they mean.
+Owns the lists only: `names` and `values` apply them. A *qualifier* is the word before the last one of a name: `api` in
+`api_key`.
 """
 
 __all__ = [
-    "ALLOWED_SUFFIXES",
-    "CODES",
-    "COLLECTIONS",
-    "ENDINGS",
-    "KEYS_TO_ROOMS",
-    "KEYS_TO_THINGS",
-    "KEYS_TO_VAULTS",
-    "LITERALS",
-    "NAMES",
-    "OWNERS",
-    "PAIR_NAMES",
-    "PAIR_VALUES",
-    "PASS_OWNERS",
-    "PATS_OF",
-    "PHRASES",
-    "PROSE",
-    "SECRETS_NAMED",
-    "SECRETS_OF",
-    "SEEDS",
-    "STRONG",
-    "TOKENS_OF_TEXTS",
-    "VALUES_BELOW",
-    "VALUES_LISTED",
-    "VERBS",
-    "WEAK",
-    "WEAK_ENDINGS",
+    "ACTION_VERBS",
+    "CODE_QUALIFIERS",
+    "COLLECTION_KEYS",
+    "IGNORED_SUFFIXES",
+    "NESTED_VALUE_KEYS",
+    "NON_SECRET_KEY_QUALIFIERS",
+    "NON_SECRET_TOKEN_QUALIFIERS",
+    "NON_SECRET_VALUES",
+    "OTHER_SUBJECTS",
+    "PAIR_NAME_KEYS",
+    "PAIR_VALUE_KEYS",
+    "PASS_QUALIFIERS",
+    "PAT_QUALIFIERS",
+    "PHRASE_QUALIFIERS",
+    "POSSIBLE_SECRET_KEY_QUALIFIERS",
+    "PROSE_WORDS",
+    "SCHEMA_VALUE_KEYS",
+    "SECRET_KEY_QUALIFIERS",
+    "SECRET_NAMES",
+    "SECRET_REFERENCE_QUALIFIERS",
+    "SEED_QUALIFIERS",
+    "STRONG_NAMES",
+    "STRONG_NAME_ENDINGS",
+    "STRONG_SECRET_QUALIFIERS",
+    "WEAK_NAMES",
+    "WEAK_NAME_ENDINGS",
 ]
 
 
@@ -37,7 +38,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-STRONG = _words(
+STRONG_NAMES = _words(
     """
     password passwd passphrase passcode passwrd pswd pwd pw psk preshared apikey privatekey accesskey
     clientsecret masterkey signingkey encryptionkey accountkey sharedkey mnemonic
@@ -45,39 +46,49 @@ STRONG = _words(
     passwort kennwort passe senha contrasena mdp wachtwoord haslo
     """
 )
-"""What stands behind one of these is a secret, unless it is clearly none."""
+"""The value of such a name is a secret, unless it clearly is not."""
 
-WEAK = _words(
+WEAK_NAMES = _words(
     """
     secret token auth jwt bearer credential credentials creds otp totp csrf xsrf passkey authkey sessionkey
     sessionid sessid jsessionid phpsessid dockerconfigjson dockercfg identitytoken secretid authenticationstring
     keysbase64
     """
 )
-"""What stands behind one of these is a secret if it looks like one."""
+"""The value of such a name is a secret if it looks like one."""
 
-NAMES = STRONG | WEAK | {"key"}
+SECRET_NAMES = STRONG_NAMES | WEAK_NAMES | {"key"}
 
-ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "bindpw", "apikey", "accesskey", "privatekey")
-"""Ends of strong names that are written in one: `dbpassword`."""
-WEAK_ENDINGS = ("token", "secret")
-PASS_OWNERS = tuple(
+STRONG_NAME_ENDINGS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "pwd",
+    "bindpw",
+    "apikey",
+    "accesskey",
+    "privatekey",
+)
+"""Endings of strong names that are written as one word: `dbpassword`."""
+WEAK_NAME_ENDINGS = ("token", "secret")
+PASS_QUALIFIERS = tuple(
     _words("db ssh user root admin smtp mail ldap my mysql sql ftp http pg redis require store key default")
 )
 """`dbpass` is a password, `compass` is not."""
 
-KEYS_TO_VAULTS = _words(
+SECRET_KEY_QUALIFIERS = _words(
     "api secret private access signing encryption master account preshared shared client subscription"
 )
-"""`api_key`: as strong as a password."""
-KEYS_TO_ROOMS = _words(
+"""`api_key`: the value is a secret, as that of `password`."""
+POSSIBLE_SECRET_KEY_QUALIFIERS = _words(
     """
     auth app application session license deploy service storage hmac jwt aes rsa webhook admin root ssh unseal
     recovery consumer ingest integration write read server user project bot function functions
     """
 )
-"""`deploy_key`: weak."""
-KEYS_TO_THINGS = _words(
+"""`deploy_key`: the value is a secret if it looks like one."""
+NON_SECRET_KEY_QUALIFIERS = _words(
     """
     public primary foreign partition sort cache row object routing hash group order index range composite unique natural
     surrogate candidate idempotency dedup dedupe deduplication shard message event map dict json label host registry
@@ -85,49 +96,49 @@ KEYS_TO_THINGS = _words(
     trusted authorized known kernel module
     """
 )
-"""`cache_key`: no secret. Any other `…_key` is one if its value is long and random."""
+"""`cache_key`: never a secret. With any other qualifier, the value of `…_key` is one if it is long and random."""
 
-SECRETS_OF = _words(
+STRONG_SECRET_QUALIFIERS = _words(
     """
     client app application consumer shared webhook jwt api session cookie signing user oauth totp otp mfa bot hmac auth
     token refresh access callback encryption master admin root db database
     """
 )
-"""`client_secret` is strong; `tls_secret` may be the name of an object in Kubernetes."""
-SECRETS_NAMED = _words("pull existing")
+"""`client_secret` is a strong name; `tls_secret` may be the name of an object in Kubernetes."""
+SECRET_REFERENCE_QUALIFIERS = _words("pull existing")
 """`existingSecret` is the name of an object in Kubernetes."""
-TOKENS_OF_TEXTS = _words(
+NON_SECRET_TOKEN_QUALIFIERS = _words(
     """
     next page continuation continue cursor pagination sync skip start resume prev previous
     key eos bos pad unk sep cls mask special added stop vocab
     """
 )
-"""`nextToken`: the caller has to send it back to read on, so it is no secret, and of no use when masked. `eos_token`:
-of a tokenizer. `PublicKeyToken`: of .NET."""
-VERBS = _words(
+"""`nextToken`: the caller must send it back to get the next page, so it is not a secret, and useless when masked.
+`eos_token`: of a tokenizer. `PublicKeyToken`: of .NET."""
+ACTION_VERBS = _words(
     """
     update reset change require requires use uses has is show allow enable disable force verify validate check send
     generate create rotate remember save store forgot skip hide revoke expire
     """
 )
 """`update_password: on_create` says when."""
-PATS_OF = _words("github gh gitlab ado azure devops asana docker bitbucket personal")
+PAT_QUALIFIERS = _words("github gh gitlab ado azure devops asana docker bitbucket personal")
 """`GITHUB_PAT` is a personal access token, `URL_PAT` a pattern."""
-SEEDS = _words("otp totp mfa wallet hd")
-PHRASES = _words("seed recovery backup mnemonic secret pass")
-CODES = _words("recovery backup scratch emergency rescue")
+SEED_QUALIFIERS = _words("otp totp mfa wallet hd")
+PHRASE_QUALIFIERS = _words("seed recovery backup mnemonic secret pass")
+CODE_QUALIFIERS = _words("recovery backup scratch emergency rescue")
 """`recovery_codes`: each is as good as a password."""
 
-ALLOWED_SUFFIXES = _words(
+IGNORED_SUFFIXES = _words(
     """
     value string text plain plaintext raw data base b b64 base64 hex hash hashed md5 sha1 sha256 sha512 encrypted enc
     prod production dev staging stage test new old current previous confirm confirmation default initial temp temporary
     json pem v x
     """
 )
-"""They say which one or in what form, and leave it a secret: `SECRET_KEY_BASE`, `password_confirmation`, `token2`."""
+"""They say which secret or in which form, and do not change that it is one: `SECRET_KEY_BASE`, `token2`."""
 
-LITERALS = _words(
+NON_SECRET_VALUES = _words(
     """
     true false null none nil undefined nan yes no on off enabled disabled empty unset default auto manual any all basic
     sha1 sha224 sha256 sha384 sha512 md5 hs256 hs384 hs512 rs256 rs384 rs512 es256 es384 ps256 eddsa bcrypt scrypt
@@ -149,38 +160,38 @@ LITERALS = _words(
     if when where which what who how please enter type provide use using
     """
 )
-"""Values that are no secrets: of settings, about secrets, types, and words with which a sentence goes on."""
+"""Values that are not secrets: of settings, about secrets, types, and words that continue a sentence."""
 
-PAIR_NAMES = _words(
+PAIR_NAME_KEYS = _words(
     """
     name key id label field parameter variable header setting property parameterkey parametername optionname
     variablename settingname propertyname headername fieldname attributename envname
     """
 )
-PAIR_VALUES = _words(
+PAIR_VALUE_KEYS = _words(
     """
     value val default content stringvalue string_value defaultvalue default_value parametervalue optionvalue
     variablevalue settingvalue propertyvalue
     """
 )
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
-COLLECTIONS = _words("passwords passphrases secrets credentials tokens apikeys api_keys cookies")
+COLLECTION_KEYS = _words("passwords passphrases secrets credentials tokens apikeys api_keys cookies")
 """`{"passwords": {"root": "x"}}`."""
-VALUES_BELOW = PAIR_VALUES | _words("plaintext text current const example")
+NESTED_VALUE_KEYS = PAIR_VALUE_KEYS | _words("plaintext text current const example")
 """`{"password": {"value": "x"}}`."""
 
-VALUES_LISTED = _words("enum examples values anyOf oneOf allOf items")
+SCHEMA_VALUE_KEYS = _words("enum examples values anyOf oneOf allOf items")
 """`{"password": {"anyOf": [{"examples": ["x"]}]}}`, as a JSON Schema has it."""
 
-OWNERS = _words(
+OTHER_SUBJECTS = _words(
     """
     user users account login host server pod node file path name id ids key role namespace version revision hash digest
     checksum fingerprint commit image url address arn object bucket session trace request job build type in for at from
     """
 )
-"""`secret not found, request id: x`: what a sentence about a secret ends with, when it tells of something else."""
+"""`secret not found, request id: x`: words at the end of a sentence about a secret whose value is something else."""
 
-PROSE = _words(
+PROSE_WORDS = _words(
     """
     the a an is are was were be been being must should shall may might can cannot could will would has have had does do
     did not for to of in on at by with from and or but that this these those it its your you my our we they if when
@@ -190,4 +201,4 @@ PROSE = _words(
     de la el los las para con su tu le les des du votre der die das den ein eine ihr dein mit und oder pour
     """
 )
-"""Several words with one of these among them are a sentence rather than a passphrase."""
+"""Several words that include one of these are a sentence, not a passphrase."""

@@ -1,8 +1,8 @@
-"""The word of an agent that its call, which runs, shall be cancelled.
+"""An agent cancels its running call.
 
-Owns the channel on which a worker hears it. Celery's own remote control would do, but whoever may speak there can also
-stop all workers and ask them for the calls of others: that is for operators. Here one can only name a call, and its id
-is known to its agent.
+Owns the channel on which workers receive this. Celery's remote control would do, but its users can also stop all
+workers and read the calls of others, so it is for operators. Here one can only name a call, and only the agent of a
+call knows its id.
 """
 
 import logging
@@ -21,7 +21,7 @@ __all__ = ["CancellationStep"]
 logger = logging.getLogger(__name__)
 
 _QUEUE_EXPIRES_S = 10.0
-"""How long the queue of a worker that died stays known."""
+"""How long the queue of a lost worker stays known."""
 
 
 class CancellationStep(bootsteps.StartStopStep):
@@ -67,5 +67,5 @@ class CancellationStep(bootsteps.StartStopStep):
 
 def _refuse(message: Any, error: Exception | None) -> None:
     logger.error(
-        "refused a cancellation, it names no call (%s): %d bytes", type(error).__name__, len(message.body or "")
+        "refused a cancellation that names no call (%s): %d bytes", type(error).__name__, len(message.body or "")
     )

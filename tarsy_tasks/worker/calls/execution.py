@@ -1,137 +1,193 @@
-"""One task in the pool: how it waits for the session loop, and how it is ended from outside.
+"""The body of a call: interceptors, operation, ending; one coroutine on the session loop.
 
-Owns the bridge between a pool thread and the session loop. Time limits, revoke and shutdown become a cancel of what the
-job waits for; the pool makes the jobs.
+Owns the order of the stages, what ends a call from outside (limits, revoke, shutdown, its deadline), and that it ends
+once. It stores nothing: whoever started it gets the ending.
 """
 
-import threading
-from collections.abc import Coroutine, Generator, Mapping
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
-from celery.exceptions import Ignore
+from celery.exceptions import SoftTimeLimitExceeded
+from redis.exceptions import RedisError
 
-from tarsy_tasks.worker.calls.quarantine import Quarantine
-from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import Answer, Ending, Requeued
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.telemetry.metrics import NO_TOOL
+from tarsy_tasks.worker.calls.chain import Interceptors, run_through
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.failures import build_failure
+from tarsy_tasks.worker.calls.guard import truthful
+from tarsy_tasks.worker.calls.invocation import Invocation
+from tarsy_tasks.worker.calls.operation import Operation
+from tarsy_tasks.worker.calls.running_call import RunningCall
 
-__all__ = ["TaskExecution", "WorkerContext", "WorkerStopping", "current_execution"]
+__all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
-T = TypeVar("T")
-_thread = threading.local()
+Deliver = Callable[[Ending | BaseException], None]
+_GUARD_S = 0.5
+"""The SDK's own timeout starts only after the request is written, and a server that hangs may never read it."""
 
 
 class WorkerStopping(Exception):
-    """The worker stops, and its grace is over. What may be done again elsewhere goes back to the queue."""
+    """The worker stops, and its grace is over. What may be done again elsewhere goes back to its queue."""
 
 
-@dataclass(frozen=True)
-class WorkerContext:
-    """What all jobs of a worker process share.
+class CallRunner:
+    """Starts calls.
 
-    Attributes:
-        instance: Name of the worker process.
-        lease_s: How long a worker that says nothing is taken for alive.
-        connections: The ways to the MCP servers, by server id.
-        quarantine: For calls whose workers died before; to be used on the session loop.
+    Args:
+        interceptors: What every call passes.
+        operation: What the calls ask for.
     """
 
-    instance: str
-    lease_s: float
-    loop: SessionLoop
-    connections: Mapping[str, ServerConnection]
-    quarantine: Quarantine = field(default_factory=Quarantine)
-
-
-class TaskExecution:
-    """One task in the pool; what Celery keeps of it in order to terminate it.
-
-    Attributes:
-        pid: Stands in for a process id. Celery terminates by pid, so each job needs its own.
-    """
-
-    def __init__(self, pid: int, context: WorkerContext) -> None:
-        self.pid = pid
+    def __init__(self, context: WorkerContext, interceptors: Interceptors, operation: Operation) -> None:
         self.context = context
-        self._lock = threading.Lock()
-        self._waiting: Future[Any] | None = None
-        self._ended_by: Exception | None = None
-        self.done: Future[None] | None = None
+        self.interceptors = interceptors
+        self.operation = operation
 
-    @property
-    def connections(self) -> Mapping[str, ServerConnection]:
-        """The ways to the MCP servers, by server id."""
-        return self.context.connections
+    def build(self, call: RunningCall, deliver: Deliver) -> "CallExecution":
+        """One call, not started yet."""
+        return CallExecution(self.context, self.interceptors, self.operation, call, deliver)
 
-    @contextmanager
-    def current(self) -> Generator[None]:
-        """Makes this the job of the calling thread."""
-        _thread.job = self
-        try:
-            yield
-        finally:
-            _thread.job = None
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the session loop and wait for it, in the pool thread.
+class CallExecution:
+    """One call, from its message to its ending.
 
-        Raises:
-            TimeoutError: It took longer than `timeout_s`; it is cancelled, and nobody waits until it has noticed.
-            Exception: What the coroutine raised, or what `end` was called with.
-        """
-        future = self.context.loop.submit(coroutine)
-        with self._lock:
-            self._waiting = future
-            if self._ended_by is not None:
-                future.cancel()
-        try:
-            return future.result(timeout_s)
-        except CancelledError:
-            raise self._ended_by or WorkerStopping from None
-        except TimeoutError:
-            future.cancel()
-            raise
-        finally:
-            self._waiting = None
+    Args:
+        deliver: Called once, on the loop, with the ending, or with an exception that is not a call's.
+
+    All methods run on the session loop.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        interceptors: Interceptors,
+        operation: Operation,
+        call: RunningCall,
+        deliver: Deliver,
+    ) -> None:
+        self._context = context
+        self._interceptors = interceptors
+        self._operation = operation
+        self._call = call
+        self._deliver_to = deliver
+        self._invocation: Invocation | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    def start(self) -> None:
+        if not self._is_over:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     def end(self, error: Exception) -> None:
-        """Cancel what the job waits for, and everything that it will ever wait for; `error` is raised in its thread."""
-        with self._lock:
-            self._ended_by = self._ended_by or error
-            if self._waiting is not None:
-                self._waiting.cancel()
+        """End the call now. The MCP server is told to cancel; nobody waits until it has noticed.
 
-    def stop(self) -> None:
-        """End the job because the worker stops; its call is answered or given back, not lost."""
-        self.end(WorkerStopping())
+        Args:
+            error: Why: `WorkerStopping`, `SoftTimeLimitExceeded`, a `CallError`, or what is raised as it is.
+        """
+        if self._is_over:
+            return
+        call = self._call
+        call.is_closed = True
+        if isinstance(error, WorkerStopping):
+            self._stop()
+        elif isinstance(error, SoftTimeLimitExceeded):
+            self._deliver(self._failure(truthful(self._time_limit(error), call.record, may_have_run=call.may_have_run)))
+        elif isinstance(error, CallError):
+            self._deliver(self._failure(error))
+        else:
+            self._deliver(error)
+        if self._task is not None:
+            self._task.cancel()
 
-    # What Celery calls on the result of `apply_async`.
+    async def _run(self) -> None:
+        call = self._call
+        label = call.tool if call.record.is_listed else NO_TOOL
+        try:
+            with self._context.metrics.running(call.server, label):
+                ending = await run_through(self._interceptors.message, call, self._prepared)
+            self._deliver(self._masked(ending))
+        except CallError as error:
+            self._deliver(self._failure(error))
+        except asyncio.CancelledError:
+            # By `end`, which has delivered; or because the loop stops.
+            self.end(WorkerStopping())
+            raise
+        except Exception as error:
+            self._deliver(error)
 
-    def terminate(self, signal: Any = None) -> None:  # noqa: ARG002
-        """End the job because it was revoked. Celery has stored that already, so the task must store nothing."""
-        self.end(Ignore("revoked"))
+    async def _prepared(self) -> Ending:
+        await self._operation.prepare(self._call)
+        return await run_through(self._interceptors.call, self._call, self._invoke)
 
-    def get(self, timeout: float | None = None) -> None:
-        assert self.done is not None
-        self.done.result(timeout)
-
-    def wait(self, timeout: float | None = None) -> None:
-        assert self.done is not None
-        wait_for([self.done], timeout)
-
-
-def current_execution() -> TaskExecution:
-    """The job of the calling pool thread.
-
-    Raises:
-        RuntimeError: The caller runs in no worker of ours.
-    """
-    job = getattr(_thread, "job", None)
-    if job is None:
-        raise RuntimeError(
-            "tarsy_tasks' tasks run only in a worker with the pool tarsy_tasks.worker.process.pool:TaskPool"
+    async def _invoke(self) -> Ending:
+        invocation = self._invocation = Invocation(self._call, self._operation, self._interceptors.attempt)
+        timer = asyncio.get_running_loop().call_later(
+            invocation.seconds_left + _GUARD_S, lambda: self.end(invocation.timed_out())
         )
-    return job
+        try:
+            return await invocation.run()
+        finally:
+            timer.cancel()
+
+    def _deliver(self, ending: Ending | BaseException) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._deliver_to(ending)
+
+    def _masked(self, ending: Ending) -> Ending:
+        """The ending, masked where an interceptor of a user made the result."""
+        if not isinstance(ending, Answer) or ending.result is self._call.built:
+            return ending
+        result, masker = ending.result, self._call.connection.masker
+        masked: dict[str, Any] = {"content": masker.mask(result.content)}
+        if result.structured is not None:
+            masked["structured"] = masker.mask_json(result.structured)
+        return Answer(result.model_copy(update=masked))
+
+    def _failure(self, error: CallError) -> Answer:
+        call = self._call
+        masker = call.connection.masker
+        return Answer(build_failure(self._context, error, call.info, call.record, masker, call.repairs))
+
+    def _stop(self) -> None:
+        call = self._call
+        if not (call.record.has_begun and call.may_have_run):
+            self._is_over = True
+            asyncio.get_running_loop().create_task(self._requeue())
+        elif call.may_replay:
+            self._deliver(Requeued("the worker stops"))
+        else:
+            name = f"{call.server}.{call.tool}"
+            error = CallError(
+                ErrorCode.WORKER_STOPPED,
+                f"The worker was stopped while `{name}` ran, and the MCP server was told to cancel it. It may have "
+                "run. Look at its effects before you call it again.",
+            )
+            self._deliver(self._failure(error))
+
+    async def _requeue(self) -> None:
+        """Give back a call that was not sent. Its begin marker may be on its way to Redis."""
+        call = self._call
+        if call.delivery is not None and call.owner:
+            with suppress(RedisError, OSError):
+                await self._context.in_flight.unbegin(call.delivery.tag, call.owner)
+        self._deliver_to(Requeued("the worker stops"))
+
+    def _time_limit(self, error: SoftTimeLimitExceeded) -> CallError:
+        call, limit = self._call, f"Celery's soft time limit of {error.args[0]:g} s"
+        if call.record.has_begun and call.may_have_run:
+            return CallError(
+                ErrorCode.TIME_LIMIT,
+                f"`{call.server}.{call.tool}` was cancelled at {limit}. It may have run. "
+                "Look at its effects before you call it again.",
+            )
+        return CallError(
+            ErrorCode.SERVER_UNAVAILABLE,
+            f"MCP server `{call.server}` was not connected within {limit}. The tool did not run. Try again later.",
+        )

@@ -1,214 +1,186 @@
 """Whether a delivered call may be sent: the memory that makes "at least once" safe.
 
-Owns the decision for each delivery: answered or withdrawn meanwhile, begun by another worker, lost with its workers too
-often. What the marker in Redis says is `deliveries`; which tools may be repeated is `invocation`. It runs in the pool
-thread of its call.
+Owns the decision for each delivery: answered or withdrawn elsewhere, begun by another worker, lost with its workers too
+often. What the begin marker in Redis says is `broker.deliveries`; which tools may be repeated is `invocation`.
 """
 
 import asyncio
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 
-from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
-from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries, Delivery
-from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Delivery
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.interceptors import Dropped, Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.worker.calls.execution import TaskExecution
-from tarsy_tasks.worker.calls.invocation import may_replay
-from tarsy_tasks.worker.calls.quarantine import Quarantine
-from tarsy_tasks.worker.reporting.audit_writer import audit
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["Guard", "require_queue"]
+__all__ = ["BeginMarker", "Redelivery", "truthful"]
 
 _POLL_S = 1.0
 
 
-def require_queue(request: Any, queue: str) -> None:
-    """Who may write into a queue is decided in Redis: what it holds counts only for the server that it belongs to.
+class Redelivery:
+    """A call that was answered or withdrawn elsewhere is dropped; one whose workers were lost runs in quarantine."""
 
-    Args:
-        request: Celery's context of a task.
-        queue: Where its message belongs. Queues of other names are the operator's own.
+    name = "redelivery"
+    stage: Stage = "message"
 
-    Raises:
-        CallError: It lay in the queue of another server, or among checks if it is none.
-    """
-    delivery: Delivery | None = getattr(request, "delivery", None)
-    if delivery is None or delivery.queue == queue or keys.server_of_queue(delivery.queue) is None:
-        return
-    raise CallError(
-        ErrorCode.WRONG_QUEUE,
-        f"The message belongs in the queue `{queue}`, and lay in `{delivery.queue}`. The tool did not run. "
-        "The program that sent it has to be mended (docs/protocol.md).",
-    )
+    def __init__(self, context: WorkerContext) -> None:
+        self._in_flight = context.in_flight
+        self._quarantine = context.quarantine
 
-
-class Guard:
-    """One delivery of one call.
-
-    Args:
-        job: The job that runs it.
-        request: Celery's context of the task.
-
-    Attributes:
-        tag: The delivery's name in the books; empty if there is none.
-        may_have_run: An earlier delivery began it, and nobody can say whether the tool ran.
-    """
-
-    def __init__(self, job: TaskExecution, request: Any) -> None:
-        self._job = job
-        # None for a task that is called directly, or came over another transport: then there is no memory.
-        self._delivery: Delivery | None = getattr(request, "delivery", None)
-        self._deliveries: Deliveries | None = getattr(request, "deliveries", None)
-        self._owner = ""
-        self.tag = "" if self._delivery is None else self._delivery.tag
-        self.may_have_run = self._delivery is not None and self._delivery.state is CallState.BEGUN
-
-    @contextmanager
-    def admitted(self, deadline: float) -> Generator[None]:
-        """Around all that is done for the call.
-
-        A call whose workers died twice runs alone the third time: if it is what killed them, no other is blamed.
-
-        Raises:
-            Ignore: It was answered or withdrawn meanwhile.
-            CallError: Its turn did not come before the deadline, monotonic time.
-        """
-        delivery, deliveries = self._delivery, self._deliveries
-        if delivery is None or deliveries is None:
-            yield
-            return
+    async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
+        delivery = call.delivery
+        if delivery is None:
+            return await proceed()
         if delivery.state in (CallState.ANSWERED, CallState.WITHDRAWN):
-            raise Ignore(delivery.state)
-        quarantine, loop = self._job.context.quarantine, self._job.context.loop
-        if delivery.count == 1:
-            is_in = quarantine.join(self)
+            return Dropped(delivery.state)
+        call.may_have_run = delivery.state is CallState.BEGUN
+        try:
+            if delivery.count > 1:
+                async with self._isolated(call, delivery):
+                    return await proceed()
+            is_in = self._quarantine.join(call)
             try:
                 if not is_in:
-                    self._wait_for_suspect(quarantine, deliveries, deadline)
-                yield
+                    await self._wait_for_isolated(call)
+                return await proceed()
             finally:
-                if not (is_in and quarantine.part(self)):
-                    loop.submit(quarantine.leave(self))
-            return
-        is_alone = False
-        try:
-            is_alone = self._enter_as_suspect(quarantine, delivery, deliveries, deadline)
-            yield
-        finally:
-            if is_alone:
-                # Its answer is not stored yet, and the next suspect may be what kills.
-                with suppress(RedisError):
-                    deliveries.clear_isolated(delivery.tag)
-            loop.submit(quarantine.leave(self))
+                if not (is_in and self._quarantine.part(call)):
+                    await self._quarantine.leave(call)
+        except CallError as error:
+            raise truthful(error, call.record, may_have_run=call.may_have_run) from error
 
-    def _wait_for_suspect(self, quarantine: Quarantine, deliveries: Deliveries, deadline: float) -> None:
+    async def _wait_for_isolated(self, call: RunningCall) -> None:
         try:
-            suspect = self._job.run(quarantine.wait(self, max(0.001, deadline - time.monotonic())))
+            isolated = await self._quarantine.wait(call, _seconds_left(call))
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
-                "The call had no time left when its turn came, after another one that workers were lost with. The tool "
+                "The call had no time left when its turn came, after another call whose workers were lost. The tool "
                 "did not run. Call again later, or allow more time.",
             ) from None
-        if isinstance(suspect, Guard):
-            with suppress(RedisError):
-                deliveries.clear_isolated(suspect.tag)
+        if isinstance(isolated, RunningCall):
+            with suppress(RedisError, OSError):
+                await self._in_flight.clear_isolated(isolated.id)
 
-    def _enter_as_suspect(
-        self, quarantine: Quarantine, delivery: Delivery, deliveries: Deliveries, deadline: float
-    ) -> bool:
-        alone = delivery.count >= MAX_DELIVERIES
+    @asynccontextmanager
+    async def _isolated(self, call: RunningCall, delivery: Delivery) -> AsyncGenerator[None]:
+        """A call that was lost with its workers twice runs alone the third time: if it is what killed them, no other
+        call is blamed.
+        """
+        is_alone = False
         try:
-            is_alone = self._job.run(quarantine.enter(self, max(0.001, deadline - time.monotonic()), alone=alone))
+            is_alone = await self._enter(call, alone=delivery.count >= MAX_DELIVERIES)
+            if is_alone:
+                with suppress(RedisError, OSError):
+                    await self._in_flight.mark_isolated(delivery.tag)
+            yield
+        finally:
+            if is_alone:
+                # Its answer is not stored yet, and the next isolated call may be the one that kills.
+                with suppress(RedisError, OSError):
+                    await self._in_flight.clear_isolated(delivery.tag)
+            await self._quarantine.leave(call)
+
+    async def _enter(self, call: RunningCall, *, alone: bool) -> bool:
+        try:
+            return await self._quarantine.enter(call, _seconds_left(call), alone=alone)
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
                 "The call was lost with its worker before it began, and had no time left when its turn to run "
                 "again came. The tool did not run. Call again later, or allow more time.",
             ) from None
-        if is_alone:
-            with suppress(RedisError):
-                deliveries.mark_isolated(delivery.tag)
-        return is_alone
 
-    def begin(self, tool: ToolDefinition, server: ServerConfig, deadline: float) -> None:
-        """Just before the call is sent: note that it begins.
+
+class BeginMarker:
+    """Writes, right before a call is sent, that it begins: a lost worker's call "may have run" only from then on."""
+
+    name = "begin_marker"
+    stage: Stage = "attempt"
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+
+    async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
+        if not call.record.has_begun:
+            if dropped := await self._begin(call):
+                return dropped
+            call.record.has_begun = True
+        return await proceed()
+
+    async def _begin(self, call: RunningCall) -> Dropped | None:
+        """Why it must not be sent: it was answered or withdrawn elsewhere; or Redis is away, and it comes back later.
 
         Raises:
-            Ignore: It must not: it was answered or withdrawn meanwhile; or nobody can be asked in time, and it comes
-                back later.
             CallError: Another worker began it and was lost, and it may not be repeated; or it has to be written to the
-                audit, and cannot.
+                audit, and cannot be.
         """
-        delivery, deliveries = self._delivery, self._deliveries
-        if not audit.may_begin():
-            raise _unaudited(f"`{tool.name}`")
-        if delivery is None or deliveries is None:
-            if audit.is_required:
-                raise _unaudited(f"`{tool.name}`")
-            return
-        owner = self._owner = f"{self._job.context.instance} {delivery.count}"
+        audit, delivery = self._context.audit, call.delivery
+        if not audit.may_begin() or (delivery is None and audit.is_required):
+            raise _unaudited(call)
+        if delivery is None:
+            return None
+        in_flight, lease_s = self._context.in_flight, self._context.lease_s
+        owner = call.owner = f"{self._context.instance} {delivery.count}"
         gone = ""
-        # Longer than this no owner runs it: one that lives and has not answered by then never will.
-        owner_ends_at = time.monotonic() + server.timeouts.call_timeout_s(tool.tool) + self._job.context.lease_s
+        # No owner runs it longer than this: one that is alive and has not answered by then never will.
+        owner_ends_at = time.monotonic() + call.connection.server.timeouts.call_timeout_s(call.tool) + lease_s
         while True:
             try:
-                trouble = deliveries.begin(delivery, owner, after=gone, is_audited=audit.is_stream_required)
+                trouble = await in_flight.begin(delivery, owner, after=gone, is_audited=audit.is_stream_required)
                 if trouble:
                     audit.note_refusal(trouble)
-                    raise _unaudited(f"`{tool.name}`")
+                    raise _unaudited(call)
                 if delivery.state is CallState.NONE:
-                    return
+                    return None
                 if delivery.state is not CallState.BEGUN:
-                    raise Ignore(delivery.state)
-                self.may_have_run = True
+                    return Dropped(delivery.state)
+                call.may_have_run = True
                 first = delivery.owner.rpartition(" ")[0]
-                if not fleet.is_alive(deliveries.exchange, first, self._job.context.lease_s):
-                    if not may_replay(tool, server):
-                        raise _lost(f"`{tool.name}`")
+                if not await in_flight.is_alive(first, lease_s):
+                    if not call.may_replay:
+                        raise _lost(call.record)
                     gone = delivery.owner
                     continue
             except (RedisError, OSError):
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= call.deadline:
                     delivery.kept = True
-                    raise Ignore("Redis is away") from None
-            # Its owner lives, and was only cut off for a while: it will answer. Or Redis will.
-            if delivery.state is CallState.BEGUN and time.monotonic() >= min(deadline, owner_ends_at):
-                raise _lost(f"`{tool.name}`")
-            self._job.run(asyncio.sleep(_POLL_S))
-
-    def unbegin(self) -> None:
-        """The call goes back to its queue, and was not sent."""
-        if self._delivery is not None and self._deliveries is not None and self._owner:
-            with suppress(RedisError):
-                self._deliveries.unbegin(self._delivery.tag, self._owner)
-
-    def truthful(self, error: CallError, name: str) -> CallError:
-        """What to answer to a call that ended so: never that it did not run, if an earlier delivery began it."""
-        if self.may_have_run and error.outcome in (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.CANCELLED):
-            return _lost(f"`{name}`")
-        return error
+                    return Dropped("Redis is away")
+            # Its owner is alive, and was only cut off for a while: it will answer. Or Redis will.
+            if delivery.state is CallState.BEGUN and time.monotonic() >= min(call.deadline, owner_ends_at):
+                raise _lost(call.record)
+            await asyncio.sleep(_POLL_S)
 
 
-def _unaudited(what: str) -> CallError:
+def truthful(error: CallError, record: CallRecord, *, may_have_run: bool) -> CallError:
+    """The error to answer with: never one that says that the tool did not run, if an earlier delivery was sent."""
+    if may_have_run and error.outcome in (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.CANCELLED):
+        return _lost(record)
+    return error
+
+
+def _seconds_left(call: RunningCall) -> float:
+    return max(0.001, call.deadline - time.monotonic())
+
+
+def _unaudited(call: RunningCall) -> CallError:
     return CallError(
         ErrorCode.AUDIT_UNAVAILABLE,
-        f"{what} did not run: every call has to be written to the audit here, and the audit takes no entries now. "
-        "An operator has to look; try again later.",
+        f"{call.record.title} did not run: every call has to be written to the audit here, and the audit takes "
+        "no entries now. Tell the user that an operator has to act; call again later.",
     )
 
 
-def _lost(what: str) -> CallError:
+def _lost(record: CallRecord) -> CallError:
     return CallError(
         ErrorCode.WORKER_LOST,
-        f"The worker that ran {what} was lost, and it was not run again, because that may not be safe. It may have "
-        "run. Look at its effects before you call it again.",
+        f"The worker that ran {record.title} was lost, and it was not run again, because that may not be safe. "
+        "It may have run. Look at its effects before you call it again.",
     )

@@ -1,24 +1,26 @@
-"""One tool call over one connection, sent again where that is safe.
+"""One call over one connection, sent again where that is safe.
 
-Owns the replay rule and the budgets of a call: what may have run is sent again only if the tool is harmless to repeat,
-what was never sent may be sent again in any case, and all of it happens within the call's one deadline. It runs on the
-session loop; what a failure means is decided in `recovery`.
+Owns the replay rule and the budgets of a call: what may have run is sent again only if it is harmless to repeat, what
+was never sent may be sent again in any case, and all of it happens before the call's one deadline. What a failure means
+is decided in `recovery`.
 """
 
 import time
+from collections.abc import Awaitable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
-from mcp_types import CallToolResult
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import Answer, Ending
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.telemetry.audit import StepName
+from tarsy_tasks.worker.calls.chain import Step, run_through
+from tarsy_tasks.worker.calls.operation import Operation
+from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, lost_error, timeout_error
-from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, Recovery, classify_error, retry_after_s
 from tarsy_tasks.worker.sessions.session import Session
 
@@ -49,83 +51,50 @@ class _FailedCall(FailedAttempt):
 
 
 class Invocation:
-    """One call, from the first attempt to its result.
+    """One call, from the first attempt to its ending.
 
     Args:
-        connection: The way to the server.
-        tool: What to call.
-        arguments: Fit the tool's schema.
-        deadline: Monotonic time; all attempts, waits and replacements of sessions together end before.
-        lost_attempts: How often it may have run already, in workers that were lost.
+        call: What to send; its arguments fit the tool's schema.
+        operation: How to send it.
+        steps: The interceptors of each attempt.
 
-    Attributes:
-        attempts: How often the call was sent. Safe to read from any thread.
-        may_have_run: Nobody can say that the tool did not run. Safe to read from any thread.
-        steps: When it was sent, and when there was a new session in place of one that was lost; monotonic times.
+    `call.attempts`, `call.may_have_run` and the steps of `call.record` are kept current.
     """
 
-    def __init__(
-        self,
-        connection: ServerConnection,
-        tool: ToolDefinition,
-        arguments: dict[str, Any],
-        deadline: float,
-        *,
-        lost_attempts: int = 0,
-    ) -> None:
-        self.attempts = 0
-        self.may_have_run = lost_attempts > 0
-        self.steps: list[tuple[StepName, float]] = []
-        self._connection = connection
-        self._tool = tool
-        self._arguments = arguments
-        self._deadline = min(deadline, time.monotonic() + connection.server.timeouts.call_timeout_s(tool.tool))
+    def __init__(self, call: RunningCall, operation: Operation, steps: Sequence[Step]) -> None:
+        self._call = call
+        self._operation = operation
+        self._steps = steps
+        self._connection = call.connection
+        assert call.definition is not None
+        self._tool = call.definition
+        limit_s = self._connection.server.timeouts.call_timeout_s(call.tool)
+        self._deadline = min(call.deadline, time.monotonic() + limit_s)
         self._timeout_s = self.seconds_left
-        self._lost_attempts = lost_attempts
+        self._lost_attempts = int(call.may_have_run)
         self._forgotten = 0
         self._failed_session: Session | None = None
-        self._closed = False
 
     @property
     def seconds_left(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
 
-    @property
-    def may_replay(self) -> bool:
-        """Whether the call may be sent again although it may have run."""
-        return may_replay(self._tool, self._connection.server)
-
-    def close(self) -> None:
-        """Nothing may be sent from now on; afterwards `may_have_run` says for good whether something was. Called from
-        any thread: a coroutine that was cancelled may still take one step.
-        """
-        self._closed = True
-
-    async def run(self) -> CallToolResult:
-        """Send the call until there is a result, or sending it again is not safe, or makes no sense.
+    async def run(self) -> Ending:
+        """Send the call until there is an ending, or sending it again is not safe, or makes no sense.
 
         Raises:
             CallError: There is no result; code and text say why, and whether the tool ran.
         """
         try:
-            result = await self._answer()
-        except CallError:
-            self._connection.note_call(failed=True)
-            raise
-        self._connection.note_call(failed=bool(result.is_error))
-        return result
-
-    async def _answer(self) -> CallToolResult:
-        try:
             return await self._attempt()
         except _FailedCall as failure:
             return await self._recover(failure)
 
-    async def _recover(self, first: _FailedCall) -> CallToolResult:
+    async def _recover(self, first: _FailedCall) -> Ending:
         # tenacity takes over after the first failure only: setting it up costs some percent of a call that succeeds.
         failures = [first]
 
-        async def attempt() -> CallToolResult:
+        async def attempt() -> Ending:
             if failures:
                 raise failures.pop()
             return await self._attempt()
@@ -139,18 +108,19 @@ class Invocation:
         try:
             return await retrying(attempt)
         except _FailedCall as failure:
+            self._connection.record_call(failed=True)
             if failure.recovery.executed is Executed.NO and self._lost_attempts:
                 raise lost_error(
-                    self._tool, describe_error(failure.reason, self._connection.masker), again=True
-                ) from failure.reason
-            ending = self._connection.ending(failure.ending)
+                    self._tool, describe_error(failure.error, self._connection.masker), again=True
+                ) from failure.error
+            ending = self._connection.errors.describe_end(failure.end_reason)
             raise call_error(
-                failure.reason, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
-            ) from failure.reason
+                failure.error, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
+            ) from failure.error
         except CallError as failure:
             if self._lost_attempts:
                 # Not its own text: that says that the tool did not run, which is true of the last attempt only.
-                why = f"it is not available any more.{self._connection.ending('')}"
+                why = f"it is not available any more.{self._connection.errors.describe_end('')}"
                 raise lost_error(self._tool, why, again=True) from failure
             raise
 
@@ -162,62 +132,69 @@ class Invocation:
             # A server that forgets each session as soon as it is used would be given one after the other.
             return self._forgotten < policy.attempts
         if error.recovery.executed is Executed.MAYBE:
-            return self._lost_attempts < policy.attempts and self.may_replay
-        return self._connection.is_expected_back or retry_after_s(error.reason) is not None
+            return self._lost_attempts < policy.attempts and self._call.may_replay
+        return self._connection.availability.is_expected_back or retry_after_s(error.error) is not None
 
-    async def _attempt(self) -> CallToolResult:
-        connection = self._connection
-        session = await connection.session_for_call()
-        if time.monotonic() >= self._deadline:
-            # Whoever waited was told that the call did not run.
+    def _attempt(self) -> Awaitable[Ending]:
+        return run_through(self._steps, self._call, self._send)
+
+    async def _send(self) -> Ending:
+        call, connection = self._call, self._connection
+        try:
+            session = await connection.session_for_call()
+        except CallError:
+            connection.record_call(failed=True)
+            raise
+        if call.is_closed or time.monotonic() >= self._deadline:
+            # The call was answered: it did not run.
             connection.release(session)
-            raise connection.not_connected_within(self._timeout_s)
+            raise connection.errors.not_connected_within(self._timeout_s)
         timeout_s = self.seconds_left
         began = time.monotonic()
         self._note_sending(session, began)
-        self.attempts += 1
-        self.may_have_run = True  # before the look at what `close` sets: whoever closes looks at this afterwards
-        if self._closed:
-            connection.release(session)
-            raise connection.not_connected_within(self._timeout_s)
+        call.attempts += 1
+        call.may_have_run = True
         try:
-            result = await session.call_tool(self._tool.tool, self._arguments, timeout_s)
+            found = await self._operation.send(call, session, timeout_s)
         except Exception as error:
             raise self._failed(error, session, timeout_s, began) from error
-        else:
-            connection.note_answer()
-            return result
         finally:
             connection.release(session)
+        connection.availability.record_answer()
+        connection.record_call(failed=bool(found.is_error))
+        call.built = await self._operation.build_result(call, found)
+        return Answer(call.built)
 
     def _note_sending(self, session: Session, now: float) -> None:
-        if len(self.steps) > _STEPS_NOTED:
+        record = self._call.record
+        record.attempts += 1
+        if len(record.steps) > _STEPS_NOTED:
             return
         if self._failed_session not in (None, session):
-            self.steps.append((StepName.RECOVERED, now))
-        self.steps.append((StepName.SENT, now))
+            record.steps.append((StepName.RECOVERED, now))
+        record.steps.append((StepName.SENT, now))
 
     def _failed(self, error: Exception, session: Session, timeout_s: float, began: float) -> _FailedCall:
         self._failed_session = session
         recovery = classify_error(error)
         if recovery.executed is Executed.MAYBE:
             self._lost_attempts += 1
-        self.may_have_run = self._lost_attempts > 0
+        self._call.may_have_run = self._lost_attempts > 0
         if recovery.action is Action.RETRY_NEW_SESSION:
             self._forgotten += recovery.executed is Executed.NO
-            session.lose("")
+            session.mark_lost("")
         elif session.is_stuck:
             session.probe()
         if recovery.action is not Action.NO_RETRY:
             # What was sent had reached somebody: until now.
             since = began if recovery.executed is Executed.NO else time.monotonic()
-            self._connection.note_failure(error, session.ending, since)
+            self._connection.record_failure(error, session.end_reason, since)
         elif recovery.executed is Executed.YES:
-            self._connection.note_answer()
-        return _FailedCall(error, session.ending, recovery, timeout_s)
+            self._connection.availability.record_answer()
+        return _FailedCall(error, session.end_reason, recovery, timeout_s)
 
     def timed_out(self) -> CallError:
-        """The answer when nobody waits for `run` any longer. Safe to call from any thread."""
-        if self.may_have_run:
+        """The error when nobody waits for `run` any longer."""
+        if self._call.may_have_run:
             return timeout_error(self._tool, self._timeout_s)
-        return self._connection.not_connected_within(self._timeout_s)
+        return self._connection.errors.not_connected_within(self._timeout_s)

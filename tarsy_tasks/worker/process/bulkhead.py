@@ -2,8 +2,8 @@
 
 Owns the counting and the choice of the queues. A server at its `max_concurrency` is left out of the poll: its calls
 stay in the broker for other workers, and it cannot take the slots of the others. The last slot is kept for health
-checks. What is counted is the jobs in the pool, not the messages: a connection that breaks, a message that comes twice
-or a call that fails cannot make the counts wrong.
+checks. What is counted is the tasks in the pool, not the messages: a connection that breaks, a message that is
+delivered twice or a call that fails cannot make the counts wrong.
 """
 
 import threading
@@ -16,14 +16,11 @@ from kombu.utils.scheduling import round_robin_cycle
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import ServerConfig
 
-__all__ = ["QUEUE_ORDER", "Bulkhead", "QueueOrder", "bulkhead"]
-
-QUEUE_ORDER = f"{__name__}:QueueOrder"
-"""For the broker option `queue_order_strategy`: kombu builds the order of each channel from this path."""
+__all__ = ["Bulkhead", "QueueOrder"]
 
 
 class Bulkhead:
-    """The slots of one worker process, and who has them. Safe to share between threads."""
+    """The slots of one worker process, and which queues use them. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,14 +34,14 @@ class Bulkhead:
         """Begin to limit.
 
         Args:
-            slots: How many jobs the pool runs at once.
-            servers: Those that the worker serves.
+            slots: How many tasks the pool runs at once.
+            servers: The ones that the worker serves.
         """
         self._slots = slots
         half = max(1, slots // 2)
         for server in servers:
             self._limits[keys.queue(server.name)] = server.max_concurrency or half
-            # The checks of a server that hangs must not take the slot that is kept for all checks, and then more.
+            # The checks of a server that hangs must not take all slots that are kept for checks.
             self._limits[keys.check_queue(server.name)] = 1
 
     def limit(self, server: str) -> int | None:
@@ -52,30 +49,30 @@ class Bulkhead:
         return self._limits.get(keys.queue(server))
 
     def watch(self, hub: Any) -> None:
-        """From now on wake this event loop of kombu's when a slot that it waits for is freed."""
+        """Wake this event loop of kombu's, from now on, when a slot that it waits for becomes free."""
         self._hub = hub
 
     def enter(self, queue: str) -> None:
-        """A job from a queue begins."""
+        """A task from a queue begins."""
         with self._lock:
             self._running[queue] += 1
 
     def leave(self, queue: str) -> None:
-        """A job from a queue has ended."""
+        """A task from a queue has ended."""
         with self._lock:
             self._running[queue] -= 1
         if self._is_awaited and self._hub is not None:
             self._hub.call_soon(_nothing)
 
     def select(self, queues: Sequence[str]) -> list[str]:
-        """Those queues that another message may be taken from now: checks first, else in their order.
+        """The queues from which another message may be taken now: those of checks first, the rest in their order.
 
         With one slot left these are the queues of checks. A worker with a single slot has none to keep: there a check
-        waits for the call that runs, and goes before all that wait.
+        waits for the running call, and goes before all that wait.
         """
         if self._slots is None:
             return list(queues)
-        # Before it looks, so that whoever leaves meanwhile says so.
+        # Set before it looks: a task that ends meanwhile has to wake the loop.
         self._is_awaited = True
         with self._lock:
             free = self._slots - self._running.total()
@@ -87,15 +84,19 @@ class Bulkhead:
         return checks + calls
 
 
-bulkhead = Bulkhead()
-"""That of this process: kombu gives `QueueOrder` nothing by which it could find another."""
-
-
 class QueueOrder(round_robin_cycle):
-    """kombu's order of queues, the least recently used first, without those that are full."""
+    """kombu's order of queues, the least recently used first, without those that are full.
+
+    Args:
+        bulkhead: That of the worker.
+    """
+
+    def __init__(self, bulkhead: Bulkhead) -> None:
+        super().__init__()
+        self._bulkhead = bulkhead
 
     def consume(self, n: int) -> list[str]:
-        return bulkhead.select(self.items[:n])
+        return self._bulkhead.select(self.items[:n])
 
 
 def _nothing() -> None:

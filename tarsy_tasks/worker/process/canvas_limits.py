@@ -1,7 +1,7 @@
 """What may follow a task: the chains, chords and callbacks that its message asks the worker to send when it is done.
 
-Owns the rule for deployments whose agents may not write into every queue. The worker, which may, sends what follows; so
-an agent could have it sent where the agent itself may not write.
+Owns the rule for deployments whose agents may not write into every queue (`TARSY_CANVAS=same_queue`). The worker may,
+and it sends what follows; without the rule an agent could have it sent where the agent itself may not write.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,8 @@ from typing import Any, cast
 from celery.exceptions import InvalidTaskError
 
 from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS
-from tarsy_tasks.settings import load_settings
 
-__all__ = ["forget_own_tasks_of_celery", "is_bound", "require_own_queue"]
+__all__ = ["forget_own_tasks_of_celery", "require_own_queue"]
 
 _HARMLESS_OPTIONS = frozenset(
     {
@@ -22,29 +21,24 @@ _HARMLESS_OPTIONS = frozenset(
 )
 
 
-def is_bound() -> bool:
-    """Whether only calls of the same server may follow a call (`TARSY_CANVAS`)."""
-    return load_settings().canvas == "same_queue"
-
-
 def require_own_queue(embed: Any, queue: str) -> None:
-    """Whatever shall follow a message must go into the queue that it came from.
+    """Check that everything that follows a message goes into the queue that the message came from.
 
     Args:
         embed: The third part of its body, as Celery writes it.
         queue: Where it was taken from.
 
     Raises:
-        InvalidTaskError: Something shall go elsewhere, or cannot be told where to.
+        InvalidTaskError: Something goes elsewhere, or it cannot be determined where it goes.
     """
     if not isinstance(embed, Mapping):
         if embed:
-            raise InvalidTaskError("what shall follow it cannot be read")
+            raise InvalidTaskError("what follows it cannot be read")
         return
     for following in cast("Mapping[str, Any]", embed).values():
         for signature in cast("list[Any]", following) if isinstance(following, list) else [following]:
             if signature and not _stays(signature, queue):
-                raise InvalidTaskError(f"what shall follow it does not go to {queue}")
+                raise InvalidTaskError(f"what follows it does not go to {queue}")
 
 
 def _stays(signature: Any, queue: str) -> bool:
@@ -61,6 +55,6 @@ def _stays(signature: Any, queue: str) -> bool:
 
 
 def forget_own_tasks_of_celery(app: Any) -> None:
-    """`celery.group`, `celery.map` and their like send, or run, whatever their arguments say."""
+    """Unregister Celery's own tasks: `celery.group`, `celery.map` and others send or run what their arguments say."""
     for name in [name for name in app.tasks if name.startswith("celery.")]:
         app.tasks.unregister(name)

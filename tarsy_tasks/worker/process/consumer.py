@@ -18,28 +18,18 @@ from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.signing import explain
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.reporting.audit_writer import audit
+from tarsy_tasks.worker.calls.context import WorkerContext
 
-__all__ = ["Consumer", "taking_for_s"]
+__all__ = ["Consumer"]
 
 logger = logging.getLogger(__name__)
-
-
-_taking_since = 0.0
-"""There is one consumer a process, and tasks do not see it."""
-
-
-def taking_for_s() -> float:
-    """For how many seconds this worker has been taking messages, since it was ready or Redis came back."""
-    return time.monotonic() - _taking_since
 
 
 class Consumer(consumer.Consumer):
     """Set as `worker_consumer`."""
 
     def on_ready(self) -> None:
-        global _taking_since
-        _taking_since = time.monotonic()
+        self.app.worker_context.taking_since = time.monotonic()
         super().on_ready()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
@@ -71,10 +61,10 @@ class Consumer(consumer.Consumer):
         delivery: Delivery | None = getattr(message, "delivery", None)
         if delivery is not None:
             name = task_id if isinstance(task_id, str) and task_id else delivery.tag
-            delivery.trail = audit.trail(name, CallMessage((), {}), delivery.queue)
-            if delivery.trail is not None:
-                text = f"A message was refused: {why} ({kind}). No tool ran."
-                delivery.trail.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
+            context: WorkerContext = self.app.worker_context
+            record = delivery.record = context.audit.open_record(name, CallMessage((), {}), delivery.queue)
+            text = f"A message was refused: {why} ({kind}). No tool ran."
+            record.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
             message.reject_log_error(logger, self.connection_errors)  # what came by remote control takes none
         if isinstance(task_id, str) and task_id and error is not None:
             # Its own text may quote the body.

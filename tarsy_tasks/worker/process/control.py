@@ -1,18 +1,16 @@
-"""What operators can ask of a running worker: `celery -A tarsy_tasks inspect mcp_sessions`, `control mcp_reconnect …`.
+"""Commands of operators for a running worker: `celery -A tarsy_tasks inspect mcp_sessions`, `control mcp_reconnect …`.
 
-Owns the commands and the shape of their answers. The command line must know them, too, so this module is imported there
-and imports nothing of the sessions. The consumer's thread, which takes every message of the worker, runs them: none
-waits for a server longer than half a second, and for the same command again, while that goes on, not at all. What takes
-longer goes on, and `mcp_sessions` shows what came of it.
+Owns the commands and the shape of their answers. They run in the consumer's thread, which takes every message of the
+worker: none waits for a server longer than half a second, and not at all for the same command again while that is in
+progress. What takes longer continues, and `mcp_sessions` shows the result.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.errors import NoSessionError
 
 if TYPE_CHECKING:
     from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -25,7 +23,7 @@ Reply = dict[str, Any]
 
 
 def register() -> None:
-    """Make the commands known, to a worker or to the command line."""
+    """Register the commands, in a worker or in the command line."""
     one_server: dict[str, Any] = {"type": "control", "args": [("server", str)], "signature": "SERVER"}
     Panel.register(mcp_sessions, type="inspect")
     Panel.register(mcp_reconnect, **one_server)
@@ -39,7 +37,7 @@ def mcp_sessions(state: Any, **_: Any) -> Reply:
 
 
 def mcp_reconnect(state: Any, server: str = "", **_: Any) -> Reply:
-    """Open a new session with an MCP server; the old one is closed when its calls are through."""
+    """Open a new session with an MCP server; the old one is closed when its calls have ended."""
 
     async def reconnect(connection: "ServerConnection") -> Reply:
         await connection.reconnect()
@@ -49,7 +47,7 @@ def mcp_reconnect(state: Any, server: str = "", **_: Any) -> Reply:
 
 
 def mcp_disconnect(state: Any, server: str = "", **_: Any) -> Reply:
-    """Close the session with an MCP server and stay away from it until mcp_reconnect."""
+    """Close the session with an MCP server; no new one is opened until mcp_reconnect."""
 
     async def disconnect(connection: "ServerConnection") -> Reply:
         await connection.disconnect()
@@ -59,7 +57,7 @@ def mcp_disconnect(state: Any, server: str = "", **_: Any) -> Reply:
 
 
 def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
-    """Ask an MCP server for its tools now."""
+    """List the tools of an MCP server again, now."""
 
     async def refresh(connection: "ServerConnection") -> Reply:
         before, now = await connection.refresh()
@@ -72,10 +70,6 @@ def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
     return _run(state, server, refresh)
 
 
-_latest: dict[str, tuple[str, "Future[Reply]"]] = {}
-"""The last command for each server, by name, and how it goes. There is one worker a process."""
-
-
 def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[Any, Any, Reply]]) -> Reply:
     connections = _connections(state)
     connection = connections.get(server) if isinstance(server, str) else None
@@ -83,17 +77,17 @@ def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[
         served = ", ".join(connections) or "none"
         what = f"this worker has no MCP server `{server!s:.100}`" if server else "name an MCP server"
         return {"error": f"{what}; it serves: {served}"}
-    latest = _latest.get(server)
+    latest = state.consumer.pool.commands.get(server)
     if latest is not None and latest[0] == act.__name__ and not latest[1].done():
         return {"ok": {"done": False, **_describe(connection)}}
     future = state.consumer.pool.loop.submit(act(connection))
-    _latest[server] = act.__name__, future
+    state.consumer.pool.commands[server] = act.__name__, future
     try:
         found = future.result(_WAIT_S)
     except TimeoutError:
         return {"ok": {"done": False, **_describe(connection)}}
-    except CallError as error:
-        return {"error": connection.masker.mask(error.text)}
+    except NoSessionError as error:
+        return {"error": connection.masker.mask(error.operator_text)}
     except Exception as error:
         return {"error": connection.masker.mask(f"{type(error).__name__}: {error}")}
     return {"ok": {"done": True, **found, **_describe(connection)}}
@@ -107,7 +101,7 @@ def _describe(connection: "ServerConnection") -> Reply:
     session, mask = connection.session, connection.masker.mask
     return {
         "state": str(connection.state),
-        "held": connection.is_held,
+        "held": connection.is_disconnected_by_operator,
         "transport": connection.server.transport,
         "protocol": session.protocol if session else None,
         "era": session.era if session else None,
@@ -115,5 +109,5 @@ def _describe(connection: "ServerConnection") -> Reply:
         "tools": len(session.tools) if session else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
-        "last_error": mask(connection.last_error.text) if connection.last_error else None,
+        "last_error": mask(connection.last_error.operator_text) if connection.last_error else None,
     }

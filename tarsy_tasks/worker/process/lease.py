@@ -1,7 +1,7 @@
-"""The thread that says every few seconds: this worker lives, and holds these calls.
+"""The thread that renews the leases of running calls and announces every few seconds that this worker is alive.
 
-Owns the renewing of leases, the worker's heartbeat and the search for messages that others lost. It has a connection of
-its own and does not depend on Celery's consumer, which may be reconnecting for half a minute while its calls run on.
+Owns renewing, the worker's heartbeat and the sweep for messages that others lost. It has its own connection and does
+not depend on Celery's consumer, which may be reconnecting for half a minute while its calls go on.
 """
 
 import logging
@@ -17,11 +17,11 @@ from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import fleet
 from tarsy_tasks.broker.deliveries import Deliveries
-from tarsy_tasks.broker.kombu_transport import held
+from tarsy_tasks.broker.kombu_transport import leased
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.reporting.audit_writer import audit
+from tarsy_tasks.worker.reporting.audit_writer import Audit
 
 __all__ = ["LeaseKeeper"]
 
@@ -37,19 +37,21 @@ class LeaseKeeper:
 
     Args:
         app: The worker's application.
+        audit: For the entries of calls that no worker runs any more.
         instance: Name of this worker process.
         servers: Ids of the servers that it serves.
-        lease_s: How long a lease holds that is not renewed.
+        lease_s: How long a lease lasts that is not renewed.
     """
 
-    def __init__(self, app: Any, instance: str, servers: Sequence[str], lease_s: float) -> None:
+    def __init__(self, app: Any, audit: Audit, instance: str, servers: Sequence[str], lease_s: float) -> None:
         self.instance = instance
         self._app = app
+        self._audit = audit
         self._servers = servers
         self._lease_s = lease_s
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
-        self._told: set[str] = set()
+        self._recorded: set[str] = set()
         self._is_departing = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tarsy-leases", daemon=True)
@@ -58,7 +60,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def depart(self) -> None:
-        """The worker takes no more calls; it goes on renewing the leases of those that it has."""
+        """The worker takes no more calls; the leases of those that it has are still renewed."""
         self._is_departing = True
         self._renew_at = 0.0
 
@@ -74,7 +76,7 @@ class LeaseKeeper:
             try:
                 self._tend()
             except ResponseError as error:
-                logger.warning("leases cannot be renewed, for Redis refuses it: %s", error)
+                logger.warning("leases cannot be renewed, because Redis refuses the command: %s", error)
                 self._release_lease()
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
@@ -98,33 +100,35 @@ class LeaseKeeper:
             fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
             if self._is_departing:
                 fleet.depart(deliveries.exchange, self.instance, self._servers)
-            if mine := held.copy():
+            if mine := leased.copy():
                 deliveries.renew(mine.values())
             self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
         if now >= self._sweep_at:
             swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET)
             self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
             if swept.restored:
-                logger.warning("put back %d calls whose worker was lost: %s", len(swept.restored), swept.restored)
-            for tag in set(swept.set_aside) - self._told:
-                logger.critical("set aside after it was lost with its worker too often: %s", tag)
-                self._tell_audit(deliveries, tag)
+                logger.warning(
+                    "put %d calls of lost workers back into their queues: %s", len(swept.restored), swept.restored
+                )
+            for tag in set(swept.dead_letters) - self._recorded:
+                logger.critical("dead letter: each worker that had the message was lost: %s", tag)
+                self._record_dead_letter(deliveries, tag)
                 self._app.backend.refuse(tag, PoisonMessage(tag))
-                self._told.add(tag)
-            self._told &= set(swept.set_aside)
+                self._recorded.add(tag)
+            self._recorded &= set(swept.dead_letters)
             for tag, queue in swept.unwanted:
-                entry = audit.audit_entry_of(tag, deliveries.entry_of(tag, queue), _never_started)
+                entry = self._audit.write_of(tag, deliveries.entry_of(tag, queue), _never_started)
                 deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
                     break  # the next sweep finds the rest
 
-    def _tell_audit(self, deliveries: Deliveries, tag: str) -> None:
+    def _record_dead_letter(self, deliveries: Deliveries, tag: str) -> None:
         def failure(what: str) -> CallError:
             return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
 
-        entry = audit.audit_entry_of(tag, deliveries.dead_letter_of(tag), failure)
+        entry = self._audit.write_of(tag, deliveries.dead_letter_of(tag), failure)
         if entry is not None:
-            deliveries.tell(tag, entry)
+            deliveries.record_dead_letter(tag, entry)
 
     def _release_lease(self) -> None:
         channel, self._channel = self._channel, None
@@ -137,5 +141,5 @@ class LeaseKeeper:
 
 def _never_started(what: str) -> CallError:
     return CallError(
-        ErrorCode.NOT_STARTED, f"No worker came to {what} until long after its deadline. The tool did not run."
+        ErrorCode.NOT_STARTED, f"No worker took {what} until long after its deadline. The tool did not run."
     )

@@ -1,7 +1,7 @@
 """The worker's pool: Celery's threads, one event loop for all MCP sessions, and calls that can be cancelled.
 
 Owns the loop, the sessions, the leases and the stopping. Stock threads ignore time limits, revoke and soft shutdown;
-here each of them becomes a cancel of the coroutine that the job waits for, and the SDK passes that on to the MCP
+here each of them becomes a cancel of the coroutine that the task waits for, and the SDK passes that on to the MCP
 server. The stock tracer stays.
 """
 
@@ -12,27 +12,35 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from functools import partial
 from typing import Any
 
 from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.kombu_transport import release_lease
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.worker.calls.execution import TaskExecution, WorkerContext
+from tarsy_tasks.worker.calls.chain import load_interceptors
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.execution import CallRunner
+from tarsy_tasks.worker.calls.interceptors import build_interceptors
+from tarsy_tasks.worker.calls.task_execution import TaskExecution
+from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 from tarsy_tasks.worker.maskers import build_record_masker
-from tarsy_tasks.worker.process.bulkhead import bulkhead
+from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrder
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
-from tarsy_tasks.worker.reporting.audit_writer import audit
-from tarsy_tasks.worker.reporting.call_metrics import call_metrics
+from tarsy_tasks.worker.reporting.audit_writer import Audit
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tarsy_tasks.worker.transport.child_watch import child_watch
 
 __all__ = ["TaskPool"]
 
@@ -50,9 +58,17 @@ class TaskPool(ThreadsTaskPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pids = itertools.count(_FIRST_PID)
-        self._jobs: dict[int, TaskExecution] = {}
+        self._executions: dict[int, TaskExecution] = {}
         self._loop = SessionLoop()
+        self._bulkhead = Bulkhead()
+        self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
+        """The last command of an operator for each server, by name, and its outcome."""
         self._closed = False
+
+    @property
+    def context(self) -> WorkerContext:
+        """What all calls of this worker share."""
+        return self._context
 
     @property
     def loop(self) -> SessionLoop:
@@ -64,23 +80,43 @@ class TaskPool(ThreadsTaskPool):
         """The ways to the MCP servers, by server id."""
         return self._context.connections
 
+    def limit_of(self, server: str) -> int | None:
+        """How many calls of a server run here at once; None for one that is not served."""
+        return self._bulkhead.limit(server)
+
     def on_start(self) -> None:
         from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 
         servers = served_servers(self.app)
         configured = self.app.mcp_config.servers
-        inheritance = Inheritance(configured.values(), broker_urls(self.app))
-        connections = build_connections((configured[name] for name in servers), inheritance)
-        bulkhead.open(self.limit, (connection.server for connection in connections.values()))
-        instance = self.app.worker_instance
-        lease_s = float(self.app.conf.broker_transport_options["visibility_timeout"])
-        self._context = WorkerContext(instance, lease_s, self._loop, connections)
-        self._leases = LeaseKeeper(self.app, instance, servers, lease_s)
+        session_context = SessionContext(Inheritance(configured.values(), broker_urls(self.app)))
+        connections = build_connections((configured[name] for name in servers), session_context)
+        self._bulkhead.open(self.limit, (connection.server for connection in connections.values()))
+        options = self.app.conf.broker_transport_options
+        options["queue_order_strategy"] = partial(QueueOrder, self._bulkhead)
         settings = load_settings()
+        metrics = CallMetrics()
         maskers = {name: build_record_masker(connection.server) for name, connection in connections.items()}
-        audit.open(instance.partition("#")[0], maskers, settings, call_metrics.clock)
+        instance = self.app.worker_instance
+        lease_s = float(options["visibility_timeout"])
+        context = self._context = WorkerContext(
+            instance=instance,
+            lease_s=lease_s,
+            settings=settings,
+            loop=self._loop,
+            connections=connections,
+            clock=metrics.clock,
+            metrics=metrics,
+            audit=Audit(instance.partition("#")[0], maskers, settings, metrics.clock, metrics, [metrics]),
+            child_watch=session_context.child_watch,
+            in_flight=AsyncDeliveries(AsyncRedisExchange(self.app.backend.client.connection_pool)),
+        )
+        self.app.worker_context = context
+        users = load_interceptors(self.app.mcp_config.interceptors)
+        self._runner = CallRunner(context, build_interceptors(context, users), ToolCallOperation(context))
+        self._leases = LeaseKeeper(self.app, context.audit, instance, servers, lease_s)
         self._grace_s = settings.shutdown_grace_s
-        self._shutdown = ShutdownWatch(self._grace_s, self._end_jobs)
+        self._shutdown = ShutdownWatch(self._grace_s, self._end_all)
         # From here on a result waits for a Redis that is away, until the worker stops.
         self.app.backend.stopping = threading.Event()
         self._loop.start()
@@ -94,13 +130,13 @@ class TaskPool(ThreadsTaskPool):
         self._shutdown.start()
 
     def register_with_event_loop(self, loop: Any) -> None:
-        bulkhead.watch(loop)
+        self._bulkhead.watch(loop)
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
         self._shutdown.done()
         self._leases.depart()
-        self._wait_for_jobs(self._grace_s)
+        self._wait_for_all(self._grace_s)
         self.on_terminate()
 
     def on_terminate(self) -> None:
@@ -109,24 +145,25 @@ class TaskPool(ThreadsTaskPool):
         """
         self._shutdown.done()
         self._leases.depart()
-        self._end_jobs()
-        self._wait_for_jobs(_ANSWER_S)
+        self._end_all()
+        self._wait_for_all(_ANSWER_S)
         # Whoever still waits for Redis to take an answer gives up: its lease lapses, and the call is dealt with again.
         self.app.backend.stopping.set()
-        self._wait_for_jobs(_ANSWER_S)
-        if self._jobs:
-            logger.error("%d calls could not be ended", len(self._jobs))
+        self._wait_for_all(_ANSWER_S)
+        if self._executions:
+            logger.error("%d calls could not be ended", len(self._executions))
         self.executor.shutdown(wait=False, cancel_futures=True)
         self._leases.stop()
         self._close_sessions()
-        audit.close()
+        self._context.audit.close()
+        self._context.threads.shutdown(wait=False, cancel_futures=True)
 
-    def _end_jobs(self) -> None:
-        for job in list(self._jobs.values()):
-            job.stop()
+    def _end_all(self) -> None:
+        for execution in list(self._executions.values()):
+            execution.stop()
 
-    def _wait_for_jobs(self, timeout_s: float) -> None:
-        wait_for([job.done for job in list(self._jobs.values()) if job.done is not None], timeout_s)
+    def _wait_for_all(self, timeout_s: float) -> None:
+        wait_for([each.done for each in list(self._executions.values()) if each.done is not None], timeout_s)
 
     def _close_sessions(self) -> None:
         if self._closed:
@@ -138,13 +175,14 @@ class TaskPool(ThreadsTaskPool):
 
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
         wait_for(closing, _CLOSE_S)
+        self._loop.call_soon(self._context.in_flight.exchange.close)
         self._loop.stop()
-        child_watch.close()
+        self._context.child_watch.close()
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        job = self._jobs.get(pid)
-        if job is not None:
-            job.terminate(signal)
+        execution = self._executions.get(pid)
+        if execution is not None:
+            execution.terminate(signal)
 
     def on_apply(
         self,
@@ -158,7 +196,7 @@ class TaskPool(ThreadsTaskPool):
         timeout_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> TaskExecution:
-        job = TaskExecution(next(self._pids), self._context)
+        execution = TaskExecution(next(self._pids), self._runner)
         # Celery's tracer takes the name of the task, its id and what the request says.
         request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
         delivery: Delivery | None = request.get("delivery")
@@ -167,35 +205,35 @@ class TaskPool(ThreadsTaskPool):
         hard_s = timeout or self.options.get("timeout")
 
         def run() -> None:
-            limits = self._arm_limits(job, soft_s, hard_s, timeout_callback) if soft_s or hard_s else ()
+            limits = self._arm_limits(execution, soft_s, hard_s, timeout_callback) if soft_s or hard_s else ()
             try:
                 self.app.backend.retry_until_stopped()
                 # A fresh context: stock threads leak context variables from one task into the next.
-                with job.current():
+                with execution.current():
                     contextvars.Context().run(
-                        apply_target, target, args, kwargs, callback, accept_callback, pid=job.pid
+                        apply_target, target, args, kwargs, callback, accept_callback, pid=execution.pid
                     )
             except Exception:
-                logger.exception("a job failed outside of its task")
+                logger.exception("a task failed outside of its body")
             finally:
                 for limit in limits:
                     limit.cancel()
                 if delivery is not None:
                     # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
                     release_lease(delivery)
-                del self._jobs[job.pid]
-                bulkhead.leave(queue)
+                del self._executions[execution.pid]
+                self._bulkhead.leave(queue)
 
-        self._jobs[job.pid] = job
+        self._executions[execution.pid] = execution
         if delivery is not None:
             delivery.runs = True
-        bulkhead.enter(queue)
-        job.done = self.executor.submit(run)
-        return job
+        self._bulkhead.enter(queue)
+        execution.done = self.executor.submit(run)
+        return execution
 
     def _arm_limits(
         self,
-        job: TaskExecution,
+        execution: TaskExecution,
         soft_s: float | None,
         hard_s: float | None,
         timeout_callback: Callable[..., Any] | None,
@@ -203,11 +241,11 @@ class TaskPool(ThreadsTaskPool):
         def soft_limit() -> None:
             if timeout_callback is not None:
                 timeout_callback(True, soft_s)
-            job.end(SoftTimeLimitExceeded(soft_s))
+            execution.end(SoftTimeLimitExceeded(soft_s))
 
         limits: list[Future[None]] = []
         if soft_s:
             limits.append(self._loop.call_later(soft_s, soft_limit))
         if hard_s:
-            limits.append(self._loop.call_later(hard_s, lambda: job.end(TimeLimitExceeded(hard_s))))
+            limits.append(self._loop.call_later(hard_s, lambda: execution.end(TimeLimitExceeded(hard_s))))
         return limits

@@ -12,8 +12,8 @@ from celery.worker.request import Request
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process import canvas_limits
-from tarsy_tasks.worker.reporting.audit_writer import audit
 
 __all__ = ["CallRequest"]
 
@@ -33,18 +33,21 @@ class CallRequest(Request):
         arguments: Any = self._request_dict["args"]
         found = cast("list[Any]", arguments[:2]) if isinstance(arguments, list) else []
         words = [word for word in found if isinstance(word, str)]
+        context: WorkerContext = self._app.worker_context
+        audit = context.audit
         shown = audit.mask_name(".".join(words)[:_MASKED_LIMIT], server=words[0] if words else "")[:_SHOWN_LIMIT]
         self._argsrepr = self._request_dict["argsrepr"] = shown
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
-        # What the transport knows of this delivery, for the guard and the result backend.
+        # What the transport knows of this delivery, for the call and the result backend.
         message = self._message
         delivery: Delivery | None = getattr(message, "delivery", None)
         if delivery is not None and self._type == CALL_TOOL:
-            delivery.trail = audit.trail(self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue)
+            delivery.record = audit.open_record(
+                self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue
+            )
         self._request_dict["delivery"] = delivery
-        if delivery is not None and canvas_limits.is_bound():
+        if delivery is not None and context.settings.canvas == "same_queue":
             canvas_limits.require_own_queue(self._payload[2], delivery.queue)
-        self._request_dict["deliveries"] = getattr(message.channel, "deliveries", None)
 
     def acknowledge(self) -> None:
         """Once. Stock looks first and acknowledges then: a call that ends just when it is revoked, in another thread,
@@ -69,7 +72,7 @@ class CallRequest(Request):
         return super().info(safe=True)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002
-        """Called by a shutdown for what runs. Stock stores RETRY, and so loses the answer that the job still gives."""
-        job = self._apply_result() if self._apply_result is not None else None
-        if job is not None:
-            job.stop()
+        """Called by a shutdown for what runs. Stock stores RETRY, and so loses the answer that the task still gives."""
+        execution = self._apply_result() if self._apply_result is not None else None
+        if execution is not None:
+            execution.stop()

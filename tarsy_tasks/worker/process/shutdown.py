@@ -1,8 +1,8 @@
-"""The end of a worker that was told to stop, even if its main thread cannot look up.
+"""Ends a worker that was told to stop, even if its main thread is blocked.
 
-Owns the last resort: Celery stops in its main thread, which may wait for a Redis that stands still. Then the calls are
-ended from here, and the process with them, before whoever sent the signal kills it. What was not answered has its lease
-lapse, and is dealt with by another worker.
+Owns the last resort: Celery stops in its main thread, which may wait for a Redis that does not respond. Then the calls
+are ended from here, and after them the process, before the supervisor kills it. The leases of calls that were not
+answered lapse, and another worker deals with them.
 """
 
 import logging
@@ -24,11 +24,11 @@ _EXIT_CODE = 1
 
 
 class ShutdownWatch:
-    """Waits for a shutdown to be asked for, and sees to it that it comes to its end.
+    """Waits for a shutdown request and makes sure that the worker ends.
 
     Args:
         grace_s: How long calls may go on running after the signal.
-        end_calls: Ends those that still run.
+        end_calls: Ends those that are still running.
     """
 
     def __init__(self, grace_s: float, end_calls: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class ShutdownWatch:
         self._thread.start()
 
     def done(self) -> None:
-        """The pool stops as it should."""
+        """The pool is stopping normally."""
         self._over.set()
 
     def _run(self) -> None:
@@ -50,7 +50,7 @@ class ShutdownWatch:
             if asked_at is None and (state.should_stop is not None or state.should_terminate is not None):
                 asked_at = time.monotonic()
             if asked_at is not None and time.monotonic() - asked_at > self._grace_s + _SLACK_S:
-                logger.critical("the worker does not stop, perhaps because Redis stands still: ending its calls")
+                logger.critical("the worker does not stop, perhaps because Redis does not respond: ending its calls")
                 self._end_calls()
                 if not self._over.wait(_END_S):
                     logger.critical("ending the process")

@@ -1,7 +1,6 @@
-"""What happens before a worker takes its first call: which servers it serves, and whether it can.
+"""What a worker checks before it starts: its pool, its queues, its configuration.
 
-Owns the checks of the command line, and the strict and the degraded start. How a server is connected, `connection`
-knows.
+Owns the checks of the command line. Connecting the servers is `worker.sessions.connecting`.
 """
 
 import logging
@@ -15,12 +14,12 @@ from kombu import Queue
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import check_secrets
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.calls.cancellation import CancellationStep
 from tarsy_tasks.worker.process import canvas_limits
-from tarsy_tasks.worker.process.bulkhead import QUEUE_ORDER
+from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
-from tarsy_tasks.worker.reporting.health_checks import HealthStep
 
 __all__ = ["configure", "select_queues"]
 
@@ -28,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 def configure(worker: Any) -> None:
-    """Give the worker its name among all workers that ever were, and the queues of all configured servers; `-Q` picks
-    from them afterwards. What was ready under its name is not, until this worker is.
+    """Give the worker a unique name and the queues of all configured servers; `-Q` selects from them afterwards. The
+    readiness file of an earlier worker with the same host name is removed.
     """
     remove_leftovers(worker.hostname)
     worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
@@ -40,14 +39,12 @@ def configure(worker: Any) -> None:
     worker.app.steps["worker"].add(HealthStep)
     worker.app.steps["consumer"].add(CancellationStep)
     names = [name for server in servers for name in (keys.queue(server), keys.check_queue(server))]
-    # Here and not among the defaults, for agents have channels too and import nothing of the worker.
-    worker.app.conf.broker_transport_options.setdefault("queue_order_strategy", QUEUE_ORDER)
     worker.app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
 
 
 def select_queues(worker: Any) -> None:
-    """Check the pool and the queues that were asked for, and serve the checks of each server that is served. Warns of
-    secrets that the configuration gives away.
+    """Check the pool and the queues that were asked for, and add the check queue of each server that is served. Warns
+    of secrets that the configuration exposes.
     """
     pool = get_implementation(worker.pool_cls)
     if not issubclass(pool, TaskPool):
@@ -56,7 +53,7 @@ def select_queues(worker: Any) -> None:
             "tarsy_tasks.worker.process.pool:TaskPool holds the MCP sessions and lets time limits and revoke reach the "
             "MCP server. Leave -P out; scale with -c, and with more workers."
         )
-    if canvas_limits.is_bound():
+    if load_settings().canvas == "same_queue":
         canvas_limits.forget_own_tasks_of_celery(worker.app)
     queues = worker.app.amqp.queues
     configured = worker.app.mcp_config.enabled_servers
@@ -66,7 +63,7 @@ def select_queues(worker: Any) -> None:
             continue
         if server not in configured:
             known = ", ".join(keys.queue(server) for server in configured) or "none: no server is enabled"
-            _refuse(f"-Q {name}: no such MCP server is enabled. Queues: {known}")
+            _refuse(f"-Q {name}: there is no enabled MCP server of that name. Queues: {known}")
         queues.select_add(keys.check_queue(server))
     for exposure in check_secrets():
         logger.warning("%s", exposure)

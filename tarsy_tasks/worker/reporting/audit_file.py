@@ -1,7 +1,7 @@
 """The audit as lines of a file, beside the stream in Redis.
 
-Owns appending: one line an entry, whole, by whichever thread or process; into the file that has the name now, so that
-it may be rotated; and what could not be written, which is kept and tried again. It does not know what an entry is.
+Owns appending: one whole line per entry, from any thread or process, into the file that has the name now, so that it
+may be rotated. Lines that could not be written are kept and tried again. It does not know what an entry is.
 """
 
 import os
@@ -20,7 +20,7 @@ class AuditFile:
     """One file. Safe to share between threads, and with other processes on the same machine.
 
     Args:
-        path: Its name. Missing directories are not made.
+        path: Its name. Missing directories are not created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,14 +34,14 @@ class AuditFile:
         """Write a line, and those that could not be written before.
 
         Raises:
-            OSError: It cannot be written now, but is kept, unless there are too many.
+            OSError: It cannot be written now. It is kept, with up to 10,000 others.
         """
         with self._lock:
             self._unwritten.append(line.encode("utf-8", "replace") + b"\n")
             self._write()
 
     def check(self) -> None:
-        """Find out whether the file can be written, as far as that can be known before. Raises as `append`."""
+        """Check whether the file can be opened, and write the kept lines. Raises as `append`."""
         with self._lock:
             self._open()
             self._write()
@@ -55,17 +55,17 @@ class AuditFile:
     def _write(self) -> None:
         while self._unwritten:
             file = self._open()
-            # One write a line: the kernel puts each whole at the end, whoever else appends.
+            # One write per line: the kernel appends each as a whole, also beside other processes.
             line = b"\n" + self._unwritten[0] if self._is_torn else self._unwritten[0]
             written = os.write(file, line)
             if written < len(line):
                 self._is_torn = True
-                raise OSError(f"only {written} of {len(line)} bytes of a line were taken: the disk is full")
+                raise OSError(f"only {written} of {len(line)} bytes of a line were written: the disk is full")
             self._is_torn = False
             self._unwritten.popleft()
 
     def _open(self) -> int:
-        """The file that has the name now: whoever rotates it has given the old one another."""
+        """The file that has the name now; a rotated one has another name."""
         if self._file is not None:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(self.path), os.fstat(self._file)):  # noqa: PTH116 - once a call

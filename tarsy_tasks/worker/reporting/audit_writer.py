@@ -1,76 +1,84 @@
 """The audit as this worker writes it: one entry for every call that ends here.
 
-Owns where entries go, the stream in Redis and a file, and what happens when they cannot be written: that is said once
-an outage and counted, and with `TARSY_AUDIT_REQUIRED` no call begins. The stream gets an entry in the step that ends
-its call (`broker.deliveries`), so that neither is there without the other; the file gets its line afterwards. What an
-entry says, `trail` knows.
+Owns where entries go, the stream in Redis and a file, and what happens when they cannot be written: that is logged once
+per outage and counted, and with `TARSY_AUDIT_REQUIRED` no call begins. The stream gets an entry in the script that ends
+its call (`broker.deliveries`), so that neither is there without the other; the file gets its line afterwards.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial, wraps
-from threading import Lock
-from typing import Any
-
-from celery.exceptions import Ignore, Reject
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.broker.deliveries import Delivery, Entry
+from tarsy_tasks.broker.deliveries import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_entry
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolResult
+from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.settings import Settings
-from tarsy_tasks.telemetry.audit import AuditEntry
+from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName, build_canonical, build_digest
 from tarsy_tasks.telemetry.metrics import NO_TOOL
+from tarsy_tasks.telemetry.outage_log import OutageLog
+from tarsy_tasks.telemetry.shown_arguments import build_shown
 from tarsy_tasks.worker.maskers import Masker, build_masker
 from tarsy_tasks.worker.reporting.audit_file import AuditFile
-from tarsy_tasks.worker.reporting.call_metrics import call_metrics
-from tarsy_tasks.worker.reporting.call_record import CallRecord
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
+from tarsy_tasks.worker.reporting.call_record import CallRecord, Observer
 
-__all__ = ["Audit", "audit", "audited"]
+__all__ = ["Audit"]
 
 logger = logging.getLogger(__name__)
 
 _NAMES_KEPT = 4096
 _NAME_LIMIT = 4096
+_NAME_CHARS = 200
+_ERROR_CHARS = 500
+_MASKED_CHARS = 16 * 1024
+"""Cut only after masking: half a secret would not be recognized."""
 
 
 class Audit:
-    """What one worker process tells the audit; off until it is opened. Safe to share between threads.
+    """The audit of one worker process. Safe to share between threads.
+
+    Args:
+        worker: Node name of the worker.
+        maskers: Of the servers that it serves, by id.
+        settings: Where entries go, and whether calls may begin without one.
+        clock: That of Redis; the owner keeps it right.
+        metrics: Counts the entries that could not be written.
+        observers: What else has to know how calls end.
 
     Attributes:
-        worker: Node name of this worker.
-        is_required: No call may begin that cannot be written down.
+        is_required: No call may begin whose entry cannot be written.
+        is_stream_required: No call may begin whose entry the stream would not take.
     """
 
-    def __init__(self) -> None:
-        self.worker = ""
-        self._masker = build_masker()
-        self._cached_name = lru_cache(_NAMES_KEPT)(self.mask)
-        self.is_required = False
-        self._limit = 0
-        self._file: AuditFile | None = None
-        self._clock = RedisClock()
-        self._maskers: Mapping[str, Masker] = {}
-        self._stream_outage = _Outage("entries for the audit are not taken by Redis")
-        self._file_outage = _Outage("entries for the audit cannot be written to its file")
-
-    def open(self, worker: str, maskers: Mapping[str, Masker], settings: Settings, clock: RedisClock) -> None:
-        """Begin to write.
-
-        Args:
-            worker: Node name of the worker.
-            maskers: Of the servers that it serves, by id.
-            clock: That of Redis, which somebody else keeps right.
-        """
-        self.worker, self._maskers, self._clock = worker, maskers, clock
+    def __init__(
+        self,
+        worker: str,
+        maskers: Mapping[str, Masker],
+        settings: Settings,
+        clock: RedisClock,
+        metrics: CallMetrics,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         self.is_required = settings.audit_required
         self._limit = settings.audit_entries
-        if settings.audit_file is not None:
-            self._file = AuditFile(settings.audit_file)
+        self.is_stream_required = self.is_required and bool(self._limit)
+        self._file = AuditFile(settings.audit_file) if settings.audit_file is not None else None
+        self._worker = worker
+        self._maskers = maskers
+        self._masker = build_masker()
+        self._cached_name = lru_cache(_NAMES_KEPT)(self.mask)
+        self._clock = clock
+        self._metrics = metrics
+        self._observers = observers
+        self._stream_outage = OutageLog(logger, "Redis takes no entries for the audit", logging.ERROR)
+        self._file_outage = OutageLog(logger, "entries for the audit cannot be written to its file", logging.ERROR)
+        if self._file is not None:
             self._is_done(self._file.check)
 
     def close(self) -> None:
@@ -78,79 +86,51 @@ class Audit:
         if self._file is not None:
             self._file.close()
 
-    @property
-    def is_stream_required(self) -> bool:
-        """No call may begin whose entry the stream would not take."""
-        return self.is_required and bool(self._limit)
-
     def may_begin(self) -> bool:
         """Whether the file can take the entry of a call that begins now, or need not."""
         return not self.is_required or self._file is None or self._is_done(self._file.check)
 
     def note_refusal(self, trouble: str) -> None:
         """The stream takes no entries, so a call does not begin."""
-        self._stream_outage.note(trouble)
+        self._stream_outage.failed(trouble)
 
-    def trail(self, task_id: str, message: CallMessage, queue: str = "") -> CallRecord | None:
-        """For a call that came from a queue; None while nothing is written."""
-        if not self._limit and self._file is None:
-            return None
+    def open_record(self, task_id: str, message: CallMessage, queue: str = "") -> CallRecord:
+        """The record of a call that a message brought."""
         return CallRecord(self, task_id, message, keys.server_of_queue(queue) or "")
 
-    def trail_of(self, request: Any) -> CallRecord:
-        """What is known of the call that a task is run for. Of one that no message brought, nobody will ask."""
-        delivery: Delivery | None = getattr(request, "delivery", None)
-        found = delivery.trail if delivery is not None else None
-        return found if isinstance(found, CallRecord) else CallRecord(self, "", CallMessage((), {}))
-
-    def audit_entry_of(self, tag: str, books: bytes, failure: Callable[[str], CallError]) -> Entry | None:
-        """The entry of a call that comes to no worker any more; None for what is no call.
+    def write_of(self, tag: str, entry: bytes, failure: Callable[[str], CallError]) -> AuditWrite | None:
+        """The audit entry of a call that no worker will run any more; None if it is not a call.
 
         Args:
             tag: Its id.
-            books: What lies of it in Redis.
-            failure: What it ended with, given its name in words.
+            entry: Its entry in the in-flight table, or what is kept of it as a dead letter.
+            failure: How it ended, given its name in words.
         """
-        queue, message = books.partition(b"\n")[0].decode(errors="replace"), CallMessage((), {})
+        queue, message = entry.partition(b"\n")[0].decode(errors="replace"), CallMessage((), {})
         try:
-            found = read_entry(books)
+            found = read_entry(entry)
         except DamagedMessage:
             pass  # it may have been a call
         else:
             if found.task != CALL_TOOL:
                 return None
             message = found.call
-        trail = self.trail(tag, message, queue)
-        if trail is None:
-            return None
-        trail.failure = failure(trail.what)
-        return trail.entry()
+        record = self.open_record(tag, message, queue)
+        record.failure = failure(record.title)
+        return record.write()
 
-    def build_entry(self, entry: AuditEntry) -> Entry:
-        """For the step that ends a call."""
-        text = entry.encode()
-        return Entry(text if self._limit else "", self._limit, partial(self._note_end, entry.server, text))
-
-    def _note_end(self, server: str, text: str, trouble: str) -> None:
-        """It was this step that ended the call, and the stream took the entry or did not."""
-        if trouble:
-            self._stream_outage.note(trouble)
-        elif self._limit:
-            self._stream_outage.end()
-        is_written = not trouble
-        if self._file is not None:
-            is_written &= self._is_done(partial(self._file.append, text))
-        if not is_written and server in self._maskers:
-            call_metrics.add(server, NO_TOOL, {"unaudited": 1})
-
-    def _is_done(self, write: Callable[[], None]) -> bool:
-        try:
-            write()
-        except OSError as error:
-            self._file_outage.note(str(error))
-            return False
-        self._file_outage.end()
-        return True
+    def build_write(self, record: CallRecord, result: ToolResult, size_bytes: int | None) -> AuditWrite:
+        """For the script that ends a call. It does not fail: the answer goes with it."""
+        text = ""
+        if self._limit or self._file is not None:
+            try:
+                text = self._build(record, result, size_bytes, time.monotonic()).encode()
+            except Exception:
+                logger.exception("the audit entry of the task %r is incomplete", record.task_id)
+                task_id = self.mask_name(record.task_id, server=record.server)[:_NAME_CHARS]
+                at = self.time_of(time.monotonic())
+                text = AuditEntry(at=at, task_id=task_id, outcome=Outcome.UNKNOWN, worker=self._worker).encode()
+        return AuditWrite(text if self._limit else "", self._limit, partial(self._ended, record, result, text))
 
     def time_of(self, monotonic_s: float) -> float:
         """When that was, in seconds since the epoch; by the clock of Redis once that is known."""
@@ -160,11 +140,11 @@ class Audit:
             return round(time.time() - time.monotonic() + monotonic_s, 6)
 
     def mask_name(self, text: str, server: str = "") -> str:
-        """As `mask`, for names and the like, most of which come again; whoever cuts them does so afterwards."""
+        """As `mask`, for names and the like, most of which are repeated; cut them afterwards, not before."""
         return self._cached_name(text[:_NAME_LIMIT], server)
 
     def mask(self, text: str, server: str = "") -> str:
-        """A text that somebody else has written, as it may be stored.
+        """A foreign text, as it may be stored.
 
         Args:
             server: Id of the server that it is about.
@@ -172,49 +152,69 @@ class Audit:
         # Half a character can be neither stored nor shown.
         return self._maskers.get(server, self._masker).mask(text).encode("utf-8", "replace").decode()
 
-
-class _Outage:
-    """Says once that something fails, and once that it is well again."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._lock = Lock()
-        self._count = 0
-
-    def note(self, why: str) -> None:
-        with self._lock:
-            self._count += 1
-            is_first = self._count == 1
-        if is_first:
-            logger.error("%s: %s", self._what, why)
-
-    def end(self) -> None:
-        if not self._count:
+    def _ended(self, record: CallRecord, result: ToolResult, text: str, trouble: str) -> None:
+        """This worker ended the call, and the stream took the entry or did not."""
+        for observer in self._observers:
+            observer.ended(record, result)
+        if not text:
             return
-        with self._lock:
-            count, self._count = self._count, 0
-        if count:
-            logger.warning("no more, after %d times: %s", count, self._what)
+        if trouble:
+            self._stream_outage.failed(trouble)
+        elif self._limit:
+            self._stream_outage.succeeded()
+        is_written = not trouble
+        if self._file is not None:
+            is_written &= self._is_done(partial(self._file.append, text))
+        if not is_written and record.server in self._maskers:
+            self._metrics.add(record.server, NO_TOOL, {"unaudited": 1})
 
-
-audit = Audit()
-"""What this worker process writes."""
-
-
-def audited(call_tool: Callable[..., ToolResult]) -> Callable[..., ToolResult]:
-    """Note how the task `tarsy.call_tool` goes, which this wraps."""
-
-    @wraps(call_tool)
-    def auditing(self: Any, *args: Any, **kwargs: Any) -> ToolResult:
-        trail = audit.trail_of(self.request)
-        trail.picked_up_at = time.monotonic()
+    def _is_done(self, write: Callable[[], None]) -> bool:
         try:
-            trail.result = call_tool(self, *args, **kwargs)
-        except (Ignore, Reject):
-            raise
-        except Exception as error:
-            trail.fail(error)
-            raise
-        return trail.result
+            write()
+        except OSError as error:
+            self._file_outage.failed(str(error))
+            return False
+        self._file_outage.succeeded()
+        return True
 
-    return auditing
+    def _build(self, record: CallRecord, result: ToolResult, size_bytes: int | None, now: float) -> AuditEntry:
+        server = record.server
+        mask_name = partial(self.mask_name, server=server)
+        mask = partial(self.mask, server=server)
+        canonical = build_canonical(record.arguments)
+        is_ok = result.outcome is Outcome.OK
+        duration_s = now - record.picked_up_at if record.picked_up_at is not None else 0.0
+
+        def name(key: str) -> str | None:
+            found = record.info.get(key)
+            return mask_name(found)[:_NAME_CHARS] if isinstance(found, str) else None
+
+        return AuditEntry(
+            at=self.time_of(now),
+            call_id=name("call_id") or "",
+            task_id=mask_name(record.task_id)[:_NAME_CHARS],
+            agent_id=name("agent_id"),
+            run_id=name("run_id"),
+            server=mask_name(server)[:_NAME_CHARS],
+            tool=mask_name(record.tool)[:_NAME_CHARS],
+            arguments=build_shown(canonical, mask),
+            arguments_digest=build_digest(canonical),
+            repairs=result.repairs,
+            outcome=result.outcome,
+            error_code=result.error_code,
+            error=None if is_ok else mask(result.content[:_MASKED_CHARS])[:_ERROR_CHARS],
+            attempts=record.attempts,
+            duration_s=result.duration_s or round(duration_s, 6),
+            worker=self._worker,
+            bytes=size_bytes,
+            steps=tuple(self._steps(record, now)),
+        )
+
+    def _steps(self, record: CallRecord, now: float) -> Iterator[Step]:
+        if (sent_at := record.time("sent_at")) is not None:
+            yield Step(name=StepName.QUEUED, at=sent_at)
+        if record.picked_up_at is not None:
+            yield Step(name=StepName.PICKED_UP, at=self.time_of(record.picked_up_at))
+        for name, at in record.steps:
+            yield Step(name=name, at=self.time_of(at))
+        yield Step(name=StepName.ANSWERED, at=self.time_of(now))

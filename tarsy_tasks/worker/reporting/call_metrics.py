@@ -9,18 +9,14 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from functools import wraps
-from typing import Any, cast
-
-from celery.exceptions import Ignore, TimeLimitExceeded
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.models import ToolResult
-from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.counting import add_numbers, add_up
 from tarsy_tasks.telemetry.history import build_count, is_kept
 from tarsy_tasks.telemetry.metrics import (
     FAILURES,
@@ -31,11 +27,10 @@ from tarsy_tasks.telemetry.metrics import (
     ToolMetrics,
     bucket_of,
 )
-from tarsy_tasks.tool_names import resolve_tool_name
-from tarsy_tasks.worker.calls.execution import current_execution
+from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
-__all__ = ["CallMetrics", "call_metrics", "counted"]
+__all__ = ["CallMetrics"]
 
 Label = tuple[str, str]
 """Server and tool."""
@@ -44,36 +39,11 @@ Numbers = dict[str, int]
 _TTL_S = 30 * 24 * 3600
 _MOST_TOOLS = 1000
 """Of one server; calls of any further ones are counted without their names."""
-_MOST_FIELDS = 100_000
 _LONGEST_NAME = 128
 _LONGEST_ERROR = 300
 _LONGEST_WAIT_S = 24 * 3600.0
 """A wait that is longer comes from a wrong clock."""
 _RECENT_TTL_S = (RECENT_MINUTES + 1) * 60
-_ADD = """
--- Adds numbers to two hashes, and sets texts in the first. What is no number there, or no hash, gives way.
--- KEYS total, recent; ARGV most fields, their seconds to live, how many numbers, then names and values
-for i, key in ipairs(KEYS) do
-    local kind = redis.call('TYPE', key).ok
-    if kind ~= 'none' and (kind ~= 'hash' or redis.call('HLEN', key) > tonumber(ARGV[1])) then
-        redis.call('DEL', key)
-    end
-end
-local first_text = 5 + 2 * ARGV[4]
-for i = 5, first_text - 1, 2 do
-    for _, key in ipairs(KEYS) do
-        local reply = redis.pcall('HINCRBY', key, ARGV[i], ARGV[i + 1])
-        if type(reply) == 'table' and reply.err then
-            redis.call('HSET', key, ARGV[i], ARGV[i + 1])
-        end
-    end
-end
-for i = first_text, #ARGV, 2 do
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-end
-redis.call('EXPIRE', KEYS[1], ARGV[2])
-redis.call('EXPIRE', KEYS[2], ARGV[3])
-"""
 
 
 class CallMetrics:
@@ -108,6 +78,7 @@ class CallMetrics:
             pending[name] = pending.get(name, 0) + value
 
     def has_counted(self, server: str, tool: str) -> bool:
+        """Whether a call of this tool was counted: then the server has listed it."""
         return (server, tool) in self._totals
 
     def _label(self, server: str, tool: str) -> Label:
@@ -119,7 +90,11 @@ class CallMetrics:
 
     @contextmanager
     def running(self, server: str, tool: str) -> Generator[None]:
-        """Count a call as in flight."""
+        """Count a call as in flight.
+
+        Args:
+            tool: As the server lists it, or `NO_TOOL`.
+        """
         with self._lock:
             label = self._label(server, tool)
             self._in_flight[label] = self._in_flight.get(label, 0) + 1
@@ -129,10 +104,20 @@ class CallMetrics:
             with self._lock:
                 self._in_flight[label] -= 1
 
+    def ended(self, record: CallRecord, result: ToolResult) -> None:
+        """As `Observer.ended`. Calls that no worker picked up, or of unknown servers, are not counted."""
+        if record.picked_up_at is not None and record.is_served:
+            tool = record.tool if record.is_listed else NO_TOOL
+            self.note_result(record.server, tool, result, self._waited_s(record))
+
     def note_result(self, server: str, tool: str, result: ToolResult, waited_s: float | None) -> None:
-        """Count a call that has an answer."""
+        """Count a call that has ended.
+
+        Args:
+            waited_s: Seconds that it waited in its queue; None when that is not known.
+        """
         numbers = {f"calls:{result.outcome}": 1}
-        if result.attempts:
+        if result.attempts and result.duration_s:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
             numbers["took:us"] = round(result.duration_s * 1e6)
         if result.attempts > 1:
@@ -151,10 +136,13 @@ class CallMetrics:
                     self._failures[server] = error.model_copy(update={"tool": label[1]})
                     self._pending_failures.add(server)
 
-    def waited_s(self, sent_at: float) -> float | None:
-        """Seconds since a call was sent, by the clock of Redis; None when nobody knows."""
+    def _waited_s(self, record: CallRecord) -> float | None:
+        """Seconds that a call waited in its queue, by the clock of Redis; None when that cannot be known."""
+        sent_at = record.time("sent_at")
+        if sent_at is None or record.picked_up_at is None:
+            return None
         try:
-            waited_s = self.clock.now() - sent_at
+            waited_s = self.clock.at(record.picked_up_at) - sent_at
         except RuntimeError:
             return None
         return max(0.0, waited_s) if waited_s < _LONGEST_WAIT_S else None
@@ -173,7 +161,7 @@ class CallMetrics:
                 ToolMetrics(
                     *label,
                     dict(self._totals.get(label, {})),
-                    _sum([minute.get(label, {}) for minute in recent]),
+                    add_up([minute.get(label, {}) for minute in recent]),
                     self._in_flight.get(label, 0),
                     self._errors.get(label),
                 )
@@ -208,7 +196,6 @@ class CallMetrics:
                     in_flight.setdefault(server, {})[tool] = count
         fields = _fields_by_server(pending, errors)
         refused = set(fields)
-        add = redis.register_script(_ADD)
         try:
             with redis.pipeline(transaction=False) as pipeline:
                 pipeline.set(keys.in_flight_key(worker), json.dumps(in_flight), ex=int(IN_FLIGHT_TTL_S))
@@ -223,11 +210,9 @@ class CallMetrics:
                     pipeline.execute_command(*build_count(now, counted))
                 for server in servers:
                     numbers, texts = fields[server]
-                    add(
-                        [keys.metrics_key(server), keys.recent_metrics_key(server, minute)],
-                        [_MOST_FIELDS, _TTL_S, _RECENT_TTL_S, len(numbers), *_flat(numbers), *_flat(texts)],
-                        client=pipeline,
-                    )
+                    hashes = keys.metrics_key(server), keys.recent_metrics_key(server, minute)
+                    ttls_s = [_TTL_S, _RECENT_TTL_S]
+                    pipeline.execute_command(*add_numbers.command(*hashes, numbers=numbers, texts=texts, ttls_s=ttls_s))
                 replies = pipeline.execute(raise_on_error=False)
             added = replies[len(replies) - len(servers) :]
             refused = {server for server, reply in zip(servers, added, strict=True) if isinstance(reply, Exception)}
@@ -238,7 +223,7 @@ class CallMetrics:
             with self._lock:
                 for label, numbers in pending.items():
                     if label[0] in refused:
-                        self._pending[label] = _sum([self._pending.get(label, {}), numbers])
+                        self._pending[label] = add_up([self._pending.get(label, {}), numbers])
                 self._pending_errors |= {label for label in errors if label[0] in refused}
                 self._pending_failures |= {server for server in failures if server in refused}
 
@@ -256,7 +241,7 @@ class CallMetrics:
             self._recent.popleft()
         kept = self._recent[-1][1]
         for label, found in numbers.items():
-            kept[label] = _sum([kept.get(label, {}), found])
+            kept[label] = add_up([kept.get(label, {}), found])
 
 
 def _fields_by_server(
@@ -279,7 +264,7 @@ def _numbers_of_minute(pending: Mapping[Label, Numbers]) -> dict[str, Numbers]:
     for (server, _), numbers in pending.items():
         kept = {name: value for name, value in numbers.items() if is_kept(name)}
         if kept:
-            counted[server] = _sum([counted.get(server, {}), kept])
+            counted[server] = add_up([counted.get(server, {}), kept])
     return counted
 
 
@@ -288,61 +273,3 @@ def _touch(pipeline: Any, key: str, member: str, now: float, lifetime_s: float) 
     pipeline.zadd(key, {member: now})
     pipeline.zremrangebyscore(key, "-inf", now - lifetime_s)
     pipeline.expire(key, int(lifetime_s))
-
-
-def _flat(pairs: Mapping[str, int | str]) -> list[int | str]:
-    return [each for pair in pairs.items() for each in pair]
-
-
-def _sum(all_numbers: list[Numbers]) -> Numbers:
-    total: Numbers = {}
-    for numbers in all_numbers:
-        for name, value in numbers.items():
-            total[name] = total.get(name, 0) + value
-    return total
-
-
-call_metrics = CallMetrics()
-"""What this worker process counts."""
-
-
-def counted(call_tool: Callable[..., ToolResult]) -> Callable[..., ToolResult]:
-    """Count the calls of the task `tarsy.call_tool`, which this wraps."""
-
-    @wraps(call_tool)
-    def counting(
-        self: Any, server: Any = "", tool: Any = "", arguments: Any = None, call: Any = None, *more: Any, **unknown: Any
-    ) -> ToolResult:
-        connection = current_execution().connections.get(server) if isinstance(server, str) else None
-        if connection is None:
-            return call_tool(self, server, tool, arguments, call, *more, **unknown)
-        sent_at: Any = cast("dict[str, Any]", call).get("sent_at") if isinstance(call, dict) else None
-        waited_s = call_metrics.waited_s(sent_at) if isinstance(sent_at, int | float) else None
-        label = server, _listed_name(connection, tool)
-        with call_metrics.running(*label):
-            try:
-                result = call_tool(self, server, tool, arguments, call, *more, **unknown)
-            except TimeLimitExceeded:
-                call_metrics.add(*label, {f"calls:{Outcome.TIMEOUT}": 1})
-                raise
-            except Ignore:
-                call_metrics.add(*label, {f"calls:{Outcome.CANCELLED}": 1})
-                raise
-        if label[1] == NO_TOOL:
-            # The call may have connected the server; and what was sent has a tool, perhaps by its shortened name.
-            label = server, _listed_name(connection, tool, was_sent=result.attempts > 0)
-        call_metrics.note_result(*label, result, waited_s)
-        return result
-
-    return counting
-
-
-def _listed_name(connection: ServerConnection, tool: Any, *, was_sent: bool = False) -> str:
-    """The name of a tool if the server lists it, or did so when it was last counted."""
-    server, tools = connection.server.name, connection.tools or {}
-    if isinstance(tool, str) and (tool in tools or call_metrics.has_counted(server, tool)):
-        return tool
-    if was_sent:
-        with suppress(ToolNameError):
-            return resolve_tool_name(f"{server}.{tool}", {server: tools})[1]
-    return NO_TOOL

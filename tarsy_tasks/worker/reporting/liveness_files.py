@@ -1,7 +1,7 @@
-"""The signs of life of a worker: the files that probes look at.
+"""The files that probes read to see that a worker is alive.
 
-Owns when they are written and touched. One is touched by a timer of the consumer's thread, one by the session loop, so
-that neither can hang unnoticed; what the files mean, `tarsy_tasks.telemetry.probes` says.
+Owns when they are written: one by a timer of the consumer's thread, one by the session loop, so that neither can hang
+unnoticed. What they mean is in `telemetry.probes`.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.probes import BEAT_S, ProbeFiles, open_run_dir, run_dir
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
@@ -26,24 +27,25 @@ class LivenessFiles:
 
     Args:
         worker: Its node name.
-        loop: The session loop, running.
+        loop: The session loop, already running.
     """
 
     def __init__(self, worker: str, loop: SessionLoop) -> None:
         self._files = ProbeFiles(run_dir(), worker)
-        self._is_off = self._has_complained = False
+        self._is_off = False
+        self._outage = OutageLog(logger, "the files for the probes cannot be written", logging.ERROR)
         try:
             open_run_dir()
         except ConfigError as error:
-            # Calls matter more than probes, and those will say that there is no worker.
+            # The worker runs without them, and the probes will report that there is none.
             self._is_off = True
-            logger.error("there will be nothing for the probes to look at: %s", error)  # noqa: TRY400
+            self._outage.failed(error)
         self._timer: Any = None
         self._entry: Any = None
         self._beating: Future[None] = loop.submit(self._beat())
 
-    def is_ready(self, consumer: Any) -> None:
-        """The worker takes calls; said again after each reconnect, for which the timer is armed anew."""
+    def worker_ready(self, consumer: Any) -> None:
+        """The worker takes calls. Called again after each reconnect, which needs a new timer."""
         if self._entry is not None:
             self._timer.cancel(self._entry)
         self._timer = consumer.timer
@@ -51,7 +53,7 @@ class LivenessFiles:
         self._touch(self._files.consumer)
         self._touch(self._files.ready)
 
-    def is_stopping(self) -> None:
+    def worker_stopping(self) -> None:
         """The worker takes no more calls. Safe in a signal handler."""
         with suppress(OSError):
             self._files.ready.unlink()
@@ -73,9 +75,9 @@ class LivenessFiles:
         if self._is_off:
             return
         try:
-            # Written whole: somebody may have cleaned up the directory, and a few bytes cost what a touch does.
+            # Not only touched, because the directory may have been cleaned up.
             file.write_text(str(os.getpid()))
         except OSError as error:
-            if not self._has_complained:
-                self._has_complained = True
-                logger.error("the files of the probes cannot be written: %s", error)  # noqa: TRY400
+            self._outage.failed(error)
+        else:
+            self._outage.succeeded()

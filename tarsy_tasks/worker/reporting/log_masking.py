@@ -1,8 +1,7 @@
-"""A log, of a worker, of beat or of Flower, carries no secret, nor what a terminal would obey, whoever writes to it.
+"""Keeps secrets and terminal control characters out of the logs of workers, beat and Flower.
 
 Owns the filter on the log's handlers. The SDK quotes what it could not parse, our own modules quote why a server is
-unavailable, Celery quotes the names that a caller made up, and a traceback quotes its exception. It knows no patterns;
-`masking` does.
+unavailable, Celery quotes names from messages, and a traceback quotes its exception. The patterns are in `masking`.
 """
 
 import logging
@@ -14,14 +13,15 @@ from tarsy_tasks.worker.maskers import Masker
 __all__ = ["mask_log"]
 
 _QUIET = ("httpx2", "mcp")
-"""They report every request at INFO, with URLs and session ids, which may be credentials."""
+"""They log every request at INFO, with URLs and session ids, which may be credentials."""
 _FORMATTER = logging.Formatter()
 _BREAKS = "\n\t"
 
 
 def mask_log(masker: Masker) -> None:
-    """Mask what passes any logger's handlers, for Celery's task logger has some of its own. Call it once, when logging
-    is set up."""
+    """Mask what passes the handlers of all loggers; Celery's task logger has its own. Call it once, when logging is set
+    up.
+    """
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     masking = _MaskingFilter(masker)
@@ -36,16 +36,16 @@ class _MaskingFilter(logging.Filter):
         self._masker = masker
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # Celery has one line a call, of names, numbers and our own short form of the result.
+        # Celery logs one line per call, of names, numbers and our own short form of the result.
         is_line = record.levelno <= logging.INFO and record.name.startswith("celery.")
         record.msg, record.args = self._shown(_message_of(record), keep="" if is_line else _BREAKS), ()
         if record.exc_info or record.exc_text:
-            told = record.exc_text or _FORMATTER.formatException(cast("Any", record.exc_info))
-            record.exc_text, record.exc_info = self._shown(told), None
+            text = record.exc_text or _FORMATTER.formatException(cast("Any", record.exc_info))
+            record.exc_text, record.exc_info = self._shown(text), None
         if record.stack_info:
             record.stack_info = self._shown(record.stack_info)
         if record.levelno > logging.INFO and isinstance(data := getattr(record, "data", None), dict):
-            # What Celery adds for a task that failed; formatters that write every attribute write this, too.
+            # Celery adds it for a failed task, and some formatters write every attribute.
             texts = cast("dict[str, Any]", data)
             vars(record)["data"] = {
                 key: self._shown(text) if isinstance(text, str) else text for key, text in texts.items()
@@ -57,9 +57,8 @@ class _MaskingFilter(logging.Filter):
 
 
 def _message_of(record: logging.LogRecord) -> str:
-    """What the record says. A filter that fails would fail whoever logs, where a handler tells of its failure and lets
-    them go on."""
+    """The formatted message. An error in a handler is reported and ignored, one in a filter is raised to the caller."""
     try:
         return record.getMessage()
     except Exception as error:
-        return f"{record.msg} [its arguments are left out: {type(error).__name__}]"
+        return f"{record.msg} [arguments not shown: {type(error).__name__}]"

@@ -1,7 +1,7 @@
 """A worker's own numbers for Prometheus, over HTTP.
 
-Owns the port. It is off unless `TARSY_METRICS_PORT` is set, and on loopback unless `TARSY_METRICS_HOST` says otherwise:
-the names of servers and tools are nobody else's business. The numbers of all workers together are in Flower.
+Owns the port. It is off unless `TARSY_METRICS_PORT` is set, and on loopback unless `TARSY_METRICS_HOST` is set, because
+the names of servers and tools may be confidential. Flower serves the metrics of all workers together.
 """
 
 import logging
@@ -15,8 +15,9 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.health_records import read_health
+from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
-from tarsy_tasks.worker.reporting.call_metrics import call_metrics
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, State
 
 __all__ = ["MetricsServer"]
@@ -25,27 +26,28 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsServer:
-    """Serves from its making until `close`, in threads of its own.
+    """Serves until `close`, in threads of its own.
 
     Args:
-        redis: A client of the database that health records are in.
-        connections: The servers of this worker.
+        redis: A client of the database with the health records.
+        connections: The servers of this worker, by id.
+        metrics: What this worker counts.
     """
 
-    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection]) -> None:
+    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> None:
         settings = load_settings()
         self._server: Any = None
         if not settings.metrics_port:
             return
         registry = CollectorRegistry()
-        registry.register(_WorkerCollector(redis, connections))
+        registry.register(_WorkerCollector(redis, connections, metrics))
         where = f"{settings.metrics_host}:{settings.metrics_port}"
         try:
             self._server, _ = start_http_server(settings.metrics_port, settings.metrics_host, registry)
         except OSError as error:
-            # Calls matter more than their numbers.
+            # The worker runs without them.
             logger.error(  # noqa: TRY400
-                "no metrics are served at %s: %s. Give each worker of a machine its own TARSY_METRICS_PORT, or 0.",
+                "metrics cannot be served at %s: %s. Give each worker of a machine its own TARSY_METRICS_PORT, or 0.",
                 where,
                 error.strerror or error,
             )
@@ -60,9 +62,11 @@ class MetricsServer:
 
 
 class _WorkerCollector:
-    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection]) -> None:
+    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> None:
         self._redis = redis
         self._connections = connections
+        self._metrics = metrics
+        self._outage = OutageLog(logger, "the health of the MCP servers cannot be read from Redis")
 
     def describe(self) -> list[Metric]:
         return []
@@ -74,8 +78,11 @@ class _WorkerCollector:
         for server, connection in self._connections.items():
             connected.add_metric([server], float(connection.state is State.CONNECTED))
         yield connected
-        yield from build_metric_families(call_metrics.snapshot())
+        yield from build_metric_families(self._metrics.snapshot())
         try:
-            yield from build_health_families(read_health(self._redis, self._connections))
+            health = read_health(self._redis, self._connections)
         except RedisError as error:
-            logger.warning("the health of the MCP servers cannot be read from Redis: %s", error)
+            self._outage.failed(error)
+        else:
+            self._outage.succeeded()
+            yield from build_health_families(health)

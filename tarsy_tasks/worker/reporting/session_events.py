@@ -2,8 +2,7 @@
 
 Owns the types: `worker-mcp-connected`, `worker-mcp-disconnected`, `worker-mcp-error` for each server of a worker, and
 `worker-mcp-healthy`, `worker-mcp-unhealthy` for alerts. They are of the group `worker`, which needs no `-E` to be sent.
-Connections are looked at once in a while rather than asked to report: that costs them nothing, and a server that comes
-and goes many times a second makes no more than a few events.
+Connections are polled: that costs them nothing, and a server that reconnects many times a second causes few events.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 class SessionWatch:
-    """What was last seen of each connection."""
+    """Compares each connection with its state at the last poll."""
 
     def __init__(self, connections: Mapping[str, ServerConnection]) -> None:
         self._connections = connections
@@ -32,7 +31,7 @@ class SessionWatch:
         self._errors: dict[str, BaseException | None] = dict.fromkeys(connections)
 
     def changes(self) -> Iterator[Event]:
-        """What has happened since the last look."""
+        """What has changed since the last call."""
         for server, connection in self._connections.items():
             opened, error = connection.sessions_opened, connection.error
             is_connected = connection.state is State.CONNECTED
@@ -44,7 +43,8 @@ class SessionWatch:
                 if not is_connected:
                     yield DISCONNECTED, {"server": server}
             if error is not None and error is not self._errors[server]:
-                yield ERROR, {"server": server, "code": str(error.code), "error": connection.masker.mask(error.text)}
+                text = connection.masker.mask(error.operator_text)
+                yield ERROR, {"server": server, "code": str(error.code), "error": text}
             self._opened[server], self._connected[server], self._errors[server] = opened, is_connected, error
 
 

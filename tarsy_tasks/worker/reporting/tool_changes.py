@@ -1,8 +1,7 @@
 """What a server lists, compared with what it listed before and with what was approved.
 
-Owns writing both to Redis, the line in the log about a change, and the rejection of a changed tool where the server has
-`pin: block`. Several workers may see the same change: the first to write it tells of it. The shapes are those of
-`tarsy_tasks.catalogue`.
+Owns writing both to Redis, the log line about a change, and the rejection of a changed tool where the server has
+`pin: block`. If several workers see the same change, the first to write it logs it. The shapes are in `catalogue`.
 """
 
 import json
@@ -14,6 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError, WatchError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
 from tarsy_tasks.catalogue import (
     CATALOGUE_TTL_S,
@@ -35,20 +35,20 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _LIMIT_BYTES = 16 * 1024 * 1024
-_SIGHT_LIMIT = 5000
-"""A server of which so many definitions are approved adds none that is trusted by sight: one that renames its tools for
-ever fills no Redis, and none of what was approved is dropped to make room."""
+_AUTO_APPROVED_LIMIT = 5000
+"""A server with this many approved definitions gets no more approved automatically: a server that renames its tools all
+the time must not fill Redis, and no approval is dropped to make room."""
 _NAMES_SHOWN = 20
 
 
 def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
-    """Write down what a server lists, trust what is seen for the first time, and tell of what changed.
+    """Write what a server lists, approve tools seen for the first time, and log what changed.
 
     Args:
         redis: A redis-py client.
 
     Raises:
-        RedisError: Redis could not be reached, or others wrote all the time.
+        RedisError: Redis could not be reached, or other workers wrote at the same time, five times in a row.
     """
     tools_key, approved_key = keys.tools_key(listing.server), keys.approved_tools_key(listing.server)
     for _ in range(_ATTEMPTS):
@@ -60,24 +60,24 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                 before = parse_listing(pipeline.hget(tools_key, "listing"), listing.server)
                 approved = parse_approved(pipeline.hgetall(approved_key))
                 changes = _compare(before[0], listing) if before is not None else ToolDiff()
-                trusted, distrusted = _first_seen(listing, approved)
+                approved_now, refused = _first_seen(listing, approved)
                 pipeline.multi()
                 is_new = before is None or bool(changes) or before[0].instructions != listing.instructions
                 if is_new:
                     _write_listing(pipeline, listing, changes, now, worker)
-                for tool in trusted:
+                for tool in approved_now:
                     entry = ApprovedTool(
                         fingerprint=tool.fingerprint, definition=tool, approved_at=now, new=bool(approved)
                     )
                     pipeline.hset(approved_key, tool.tool, entry.model_dump_json())
-                if is_new or trusted:
+                if is_new or approved_now:
                     pipeline.hset(keys.TOOL_REVISIONS, listing.server, f"{seconds}.{microseconds:06}")
                     pipeline.expire(keys.TOOL_REVISIONS, CATALOGUE_TTL_S)
                 pipeline.expire(tools_key, CATALOGUE_TTL_S)
                 pipeline.expire(approved_key, CATALOGUE_TTL_S)
                 pipeline.execute()
             except WatchError:
-                continue  # another worker wrote; perhaps there is nothing left to tell
+                continue  # another worker wrote; compare again
             except ResponseError as error:
                 if not is_wrong_type(error):
                     raise
@@ -86,12 +86,12 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
         if changes:
             level = logging.WARNING if changes.changed else logging.INFO
             logger.log(level, "MCP server %s changed its tools: %s", listing.server, _shorten(changes))
-        if distrusted:
+        if refused:
             logger.warning(
-                "MCP server %s has so many tools, or has renamed them so often, that %d new ones are not approved by "
-                "sight; `tarsy-tasks tools approve %s` approves what it lists now, and forgets the rest",
+                "MCP server %s has so many tools, or has renamed them so often, that %d new ones are not approved "
+                "automatically; `tarsy-tasks tools approve %s` approves what it lists now, and nothing else",
                 listing.server,
-                len(distrusted),
+                len(refused),
                 listing.server,
             )
         return
@@ -101,9 +101,9 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
 def _first_seen(
     listing: ToolListing, approved: Mapping[str, ApprovedTool | None]
 ) -> tuple[list[ToolDefinition], list[ToolDefinition]]:
-    """The tools that nobody knows yet: those to be trusted by sight, and the others. A first listing is trusted."""
+    """The unknown tools: those to be approved automatically, and the others. A first listing is approved as a whole."""
     unknown = [tool for tool in listing.tools if tool.tool not in approved]
-    room = max(0, _SIGHT_LIMIT - len(approved)) if approved else len(unknown)
+    room = max(0, _AUTO_APPROVED_LIMIT - len(approved)) if approved else len(unknown)
     return unknown[:room], unknown[room:]
 
 
@@ -122,9 +122,9 @@ def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: 
     text = json.dumps({**value, "listed_at": now, "worker": worker})
     key = keys.tools_key(listing.server)
     if len(text) > _LIMIT_BYTES:
-        logger.warning("MCP server %s lists %d bytes of tools, too much to be kept", listing.server, len(text))
+        logger.warning("MCP server %s lists %d bytes of tools, too many to be stored", listing.server, len(text))
         pipeline.hdel(key, "listing")
-        # So that the key stays, by which others know that this was dealt with.
+        # Keeps the key, which shows that this listing was processed.
         pipeline.hset(key, "left_out_bytes", len(text))
         return
     pipeline.hset(key, "listing", text)
@@ -144,61 +144,57 @@ def _shorten(changes: ToolDiff) -> str:
 
 
 class Approvals:
-    """Lets only tools through that are as they were approved. Safe to share between threads.
+    """Rejects tools whose definition is not the approved one.
 
-    What was not found approved is looked up at each call, so an approval counts from the next call on.
+    A tool that was not approved is looked up at each call, so an approval has effect on the next call.
 
     Args:
-        known_s: For how long what was found approved is not looked up again. Another definition may have been approved
-            in its place meanwhile.
+        known_s: How long an approved definition is not looked up again, even if another one has been approved.
     """
 
     def __init__(self, known_s: float = CHECK_INTERVAL_S) -> None:
         self._known_s = known_s
         self._known: dict[str, tuple[str, float]] = {}
 
-    def require(self, tool: ToolDefinition, redis: Any) -> None:
-        """Return if the tool is approved, or about to be, because it is seen for the first time.
+    async def require(self, tool: ToolDefinition, redis: AsyncRedisExchange) -> None:
+        """Return if the tool is approved, or will be because it is seen for the first time.
 
         Args:
-            redis: A redis-py client.
+            redis: On the result backend's database.
 
         Raises:
-            CallError: It is not, or Redis did not tell.
+            CallError: It is not, or Redis could not be read.
         """
         fingerprint, known_until = self._known.get(tool.name, ("", 0.0))
         if fingerprint == tool.fingerprint and time.monotonic() < known_until:
             return
         try:
-            approved, count = _look_up(tool, redis)
-        except RedisError as error:
+            approved, count = await _look_up(tool, redis)
+        except (RedisError, OSError) as error:
             raise CallError(
                 ErrorCode.SERVER_UNAVAILABLE,
-                f"Whether `{tool.name}` is approved could not be looked up in Redis ({error}). The tool did not run. "
+                f"Redis could not be asked whether `{tool.name}` is approved ({error}). The tool did not run. "
                 "Try again later.",
             ) from error
         if approved == tool.fingerprint:
             self._known[tool.name] = tool.fingerprint, time.monotonic() + self._known_s
-        elif approved is not None or count >= _SIGHT_LIMIT:
+        elif approved is not None or count >= _AUTO_APPROVED_LIMIT:
             what = (
                 f"The definition of `{tool.name}` changed since it was approved."
                 if approved is not None
-                else f"`{tool.name}` is new, and its server has had too many tools for new ones to be trusted by sight."
+                else f"`{tool.name}` is new, and its server has too many tools for automatic approval."
             )
             raise CallError(
                 ErrorCode.TOOL_CHANGED,
-                f"{what} Nothing was sent. An operator has to look at it (tarsy-tasks tools diff {tool.server}) and "
+                f"{what} The tool did not run. An operator has to review it (tarsy-tasks tools diff {tool.server}) and "
                 f"approve it (tarsy-tasks tools approve {tool.name}). Do without it until then.",
             )
 
 
-def _look_up(tool: ToolDefinition, redis: Any) -> tuple[str | None, int]:
-    """The fingerprint that is approved, empty if it cannot be read; and how many tools of its server are approved."""
+async def _look_up(tool: ToolDefinition, redis: AsyncRedisExchange) -> tuple[str | None, int]:
+    """The approved fingerprint, empty if it cannot be parsed; and how many tools of the server are approved."""
     key = keys.approved_tools_key(tool.server)
-    pipeline = redis.pipeline(transaction=False)
-    pipeline.hget(key, tool.tool)
-    pipeline.hlen(key)
-    text, count = pipeline.execute()
+    text, count = await redis.execute(("HGET", key, tool.tool), ("HLEN", key))
     if text is None:
         return None, count
     entry = parse_approved({tool.tool.encode(): text})[tool.tool]

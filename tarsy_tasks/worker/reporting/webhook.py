@@ -1,7 +1,7 @@
 """Alerts to a URL, signed.
 
-Owns the delivery: a thread with an event loop, so that no check ever waits for somebody else's web server, and no alert
-for another server's. Signatures are those of https://www.standardwebhooks.com: `webhook-id`, `webhook-timestamp`, and
+Owns the delivery: a thread with an event loop, so that no check waits for the web server, and no alert for an alert of
+another MCP server. Signatures are those of https://www.standardwebhooks.com: `webhook-id`, `webhook-timestamp`, and
 `webhook-signature: v1,` with the base64 of HMAC-SHA256 over `id.timestamp.body`.
 """
 
@@ -29,30 +29,30 @@ __all__ = ["Webhook", "open_webhook", "sign"]
 
 logger = logging.getLogger(__name__)
 
-_MOST_WAITING = 1000
-_AT_ONCE = 10
-"""In an outage there are many alerts, and a slow web server gets them nevertheless while they are news."""
+_MAX_WAITING = 1000
+_MAX_PARALLEL = 10
+"""In an outage there are many alerts, and a slow web server must get them in time."""
 _POST_S = 10.0
-"""For one attempt as a whole: a server may send its answer byte by byte."""
+"""For one whole attempt: a server may send its answer byte by byte."""
 _ATTEMPTS = 6
-_MOST_WAIT_S = 30.0
+_MAX_PAUSE_S = 30.0
 _CLOSE_S = 3.0
-_WORTH_A_RETRY = (408, 425, 429)
+_RETRYABLE = (408, 425, 429)
 
 
 class _Refused(Exception):
-    """The other side does not want it, now or ever; the text says how it said so."""
+    """The web server refuses the alert for good; the text says how."""
 
 
 class _Failed(Exception):
-    """It may go well another time."""
+    """A later attempt may succeed."""
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     """The header `webhook-signature`.
 
     Args:
-        secret: `whsec_` and base64, as the standard has it, or any other text.
+        secret: `whsec_` and base64, as in the standard, or any other text.
     """
     encoded = secret.removeprefix(WEBHOOK_SECRET_PREFIX)
     key = secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
@@ -61,10 +61,10 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 class Webhook:
-    """Delivers alerts until `close`: those of one server one after the other, those of several at once.
+    """Delivers alerts until `close`: those of one MCP server in order, those of several in parallel.
 
     Args:
-        url: Where to; it may hold a token, so it is never logged whole.
+        url: It may contain a token, so only its host is logged.
         secret: None: alerts are not signed.
     """
 
@@ -73,7 +73,7 @@ class Webhook:
         self._secret = secret
         self._where = urlsplit(url).netloc.rpartition("@")[2]
         self._closing = asyncio.Event()
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_PARALLEL)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._deliveries: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -84,15 +84,15 @@ class Webhook:
     def _client(self) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(timeout=_POST_S)
 
-    def tell(self, alert: Alert) -> None:
-        """Have an alert delivered; when too many wait already, it is only logged that it was dropped."""
+    def send(self, alert: Alert) -> None:
+        """Deliver an alert; returns at once. When too many wait, it is dropped and logged."""
         try:
             self._loop.call_soon_threadsafe(self._begin, alert)
         except RuntimeError:
             self._log_loss(alert, "the worker has ended")
 
     def close(self) -> None:
-        """Give what is not delivered yet one more attempt, and a moment for that."""
+        """Try each undelivered alert once more, for 3 s."""
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(2 * _CLOSE_S)
 
@@ -111,8 +111,8 @@ class Webhook:
             await self._client.aclose()
 
     def _begin(self, alert: Alert) -> None:
-        if len(self._deliveries) >= _MOST_WAITING:
-            self._log_loss(alert, "it does not keep up")
+        if len(self._deliveries) >= _MAX_WAITING:
+            self._log_loss(alert, "too many alerts wait")
             return
         delivery = self._loop.create_task(self._deliver(alert))
         self._deliveries.add(delivery)
@@ -122,7 +122,7 @@ class Webhook:
         body = json.dumps({"type": f"server.{alert.status}", "text": str(alert), **alert.model_dump(mode="json")})
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(_Failed),
-            wait=wait_exponential_jitter(initial=1, max=_MOST_WAIT_S),
+            wait=wait_exponential_jitter(initial=1, max=_MAX_PAUSE_S),
             stop=lambda state: self._closing.is_set() or stop_after_attempt(_ATTEMPTS)(state),
             sleep=self._pause,
             reraise=True,
@@ -142,10 +142,10 @@ class Webhook:
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _log_loss(self, alert: Alert, why: str) -> None:
-        logger.error("the webhook at %s did not take an alert (%s): %s", self._where, why, alert)
+        logger.error("the webhook at %s did not accept an alert (%s): %s", self._where, why, alert)
 
     async def _attempt(self, alert_id: str, body: bytes) -> None:
-        async with self._places:
+        async with self._slots:
             await self._post(alert_id, body)
 
     async def _post(self, alert_id: str, body: bytes) -> None:
@@ -160,7 +160,7 @@ class Webhook:
             headers["webhook-signature"] = sign(self._secret.get_secret_value(), alert_id, timestamp, body)
         status = 0
         try:
-            # What it says beside its status does not matter, so it is not read.
+            # The body of the response is not needed, so it is not read.
             async with (
                 asyncio.timeout(_POST_S),
                 self._client.stream("POST", self._url, content=body, headers=headers) as response,
@@ -169,17 +169,17 @@ class Webhook:
         except TimeoutError:
             raise _Failed(f"no answer within {_POST_S:g} s") from None
         except httpx2.InvalidURL:
-            raise _Refused("TARSY_ALERT_WEBHOOK is no URL that can be asked") from None
+            raise _Refused("TARSY_ALERT_WEBHOOK is not a valid URL") from None
         except httpx2.HTTPError as error:
             raise _Failed(type(error).__name__) from error
-        if status >= 500 or status in _WORTH_A_RETRY:
+        if status >= 500 or status in _RETRYABLE:
             raise _Failed(f"status {status}")
         if not 200 <= status < 300:
             raise _Refused(f"status {status}")
 
 
 def open_webhook() -> Webhook | None:
-    """The webhook that the settings name, if they do."""
+    """The webhook of the settings, None if there is none."""
     settings = load_settings()
     url = settings.alert_webhook
     return None if url is None else Webhook(url.get_secret_value(), settings.alert_webhook_secret)

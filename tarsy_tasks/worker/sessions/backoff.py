@@ -1,7 +1,7 @@
 """How long to wait before something is tried again.
 
 Owns the one rule for calls and connections: a random wait, so that what failed together does not return together;
-twice as long each time; never shorter than the server asked for.
+doubled after each attempt; never shorter than the server asked for.
 """
 
 import random
@@ -14,21 +14,21 @@ from tarsy_tasks.worker.sessions.recovery import retry_after_s
 
 __all__ = ["FailedAttempt", "backoff"]
 
-_MOST_DOUBLINGS = 3
+_MAX_DOUBLINGS = 3
 
 
 class FailedAttempt(Exception):
     """One attempt failed, and another one may be made.
 
     Attributes:
-        reason: What it failed of.
-        ending: Why the session ended, empty when it lives.
+        error: Why the attempt failed.
+        end_reason: Why the session ended; empty while it is usable.
     """
 
-    def __init__(self, reason: Exception, ending: str) -> None:
+    def __init__(self, error: Exception, end_reason: str) -> None:
         super().__init__()
-        self.reason = reason
-        self.ending = ending
+        self.error = error
+        self.end_reason = end_reason
 
 
 def backoff(policy: Retry) -> Callable[[RetryCallState], float]:
@@ -37,8 +37,8 @@ def backoff(policy: Retry) -> Callable[[RetryCallState], float]:
     def wait(state: RetryCallState) -> float:
         wait_s = random.uniform(policy.min_wait_s, policy.max_wait_s)  # noqa: S311 - no secret
         error = state.outcome.exception() if state.outcome is not None else None
-        asked_s = retry_after_s(error.reason) if isinstance(error, FailedAttempt) else None
-        own_s = wait_s * 2.0 ** min(state.attempt_number - 1, _MOST_DOUBLINGS)
+        asked_s = retry_after_s(error.error) if isinstance(error, FailedAttempt) else None
+        own_s = wait_s * 2.0 ** min(state.attempt_number - 1, _MAX_DOUBLINGS)
         return own_s if asked_s is None else max(asked_s + wait_s, own_s)
 
     return wait

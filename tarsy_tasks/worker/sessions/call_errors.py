@@ -1,7 +1,6 @@
-"""The words for a call that got no result: what happened, whether the tool ran, what to do.
+"""The error texts for a call that was sent and got no result: what happened, whether the tool ran, what to do next.
 
-Owns the texts of failures at an MCP server, which models read and operators find in logs. What a failure means is
-decided in `recovery`.
+Models read them. What a failure means is decided in `recovery`; a call that got no session is in `connection_errors`.
 """
 
 from typing import Any, cast
@@ -19,40 +18,37 @@ from tarsy_tasks.worker.transport.transport_errors import HTTP_STATUS, MESSAGE_T
 __all__ = ["call_error", "describe_error", "lost_error", "timeout_error"]
 
 _CONTENT_TOO_LARGE = 413
-_DESCRIBED_LIMIT = 2000
-_STATUS_LIMIT = 300
-"""Of an answer that is no JSON-RPC the begin of its body is enough."""
+_DESCRIBED_CHARS = 2000
+_STATUS_CHARS = 300
+"""Of an answer that is not JSON-RPC, the start of its body is enough."""
 _LOOK_FIRST = "Look at its effects before you call it again."
 
 
 def call_error(
-    error: Exception, recovery: Recovery, tool: ToolDefinition, timeout_s: float, ending: str, masker: Masker
+    error: Exception, recovery: Recovery, tool: ToolDefinition, timeout_s: float, session_end: str, masker: Masker
 ) -> CallError:
-    """The answer to a call that failed so.
+    """The answer to a call that failed.
 
     Args:
         error: What the SDK raised.
-        recovery: What that means.
-        tool: What was called.
-        timeout_s: How long it was waited for.
-        ending: Why the session ended and the server's last words, empty when it lives.
-        masker: That of the server.
+        timeout_s: How long the caller waited.
+        session_end: Sentences on why the session ended, with a space before them, or nothing.
     """
     name, server = tool.name, tool.server
     what = describe_error(error, masker)
     if recovery.executed is Executed.MAYBE:
-        return timeout_error(tool, timeout_s) if _is_timeout(error) else lost_error(tool, f"{what}.{ending}")
+        return timeout_error(tool, timeout_s) if _is_timeout(error) else lost_error(tool, f"{what}.{session_end}")
     if recovery.executed is Executed.NO:
         refused = recovery.action is Action.NO_RETRY
         return CallError(
             ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
-            f"MCP server `{server}` could not be asked: {what}. `{name}` did not run.{ending} "
+            f"MCP server `{server}` did not accept the call: {what}. `{name}` did not run.{session_end} "
             + (_refusal_remedy(error) if refused else "Try again later, or do without it."),
         )
     if isinstance(error, MCPError) and _is_too_large(error):
         return CallError(
             ErrorCode.RESULT_TOO_LARGE,
-            f"`{name}` ran, but {what}. The answer was dropped. Ask for less: a filter, a limit or a page.",
+            f"`{name}` ran, but {what}. Its answer was dropped. Ask for less: a filter, a limit or a page.",
         )
     if isinstance(error, MCPError) and error.code != UNREADABLE_ANSWER and not _is_broken_stream(error):
         return CallError(
@@ -72,9 +68,9 @@ def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallE
 
     Args:
         what: Why, in a sentence or more.
-        again: Why it could not be sent again, rather than why it was lost.
+        again: `what` is why it could not be sent again, not why it was lost.
     """
-    failed = ", and it could not be asked again" if again else ""
+    failed = ", and the call could not be sent again" if again else ""
     return CallError(
         ErrorCode.SESSION_LOST,
         f"The connection to MCP server `{tool.server}` was lost before `{tool.name}` answered{failed}: "
@@ -94,12 +90,12 @@ def _refusal_remedy(error: Exception) -> str:
     data: Any = error.data if isinstance(error, MCPError) else None
     too_large = isinstance(data, dict) and cast("dict[str, Any]", data).get("status") == _CONTENT_TOO_LARGE
     if too_large or (isinstance(error, MCPError) and error.code == NOT_SENT):
-        return "Send less, or other arguments."
-    return "An operator has to mend this; do without it."
+        return "Call it again with fewer or other arguments."
+    return "An operator has to fix this; do without it."
 
 
 def _is_too_large(error: MCPError) -> bool:
-    """Whether the answer was above `max_message_bytes`; of an event stream the SDK says so in its own words."""
+    """Whether the answer was above `max_message_bytes`; for an event stream only the SDK's message shows it."""
     return error.code == MESSAGE_TOO_LARGE or (_is_broken_stream(error) and "limit" in error.message)
 
 
@@ -115,10 +111,10 @@ def describe_error(error: BaseException, masker: Masker) -> str:
     """What went wrong, masked and bounded, for a text or a log line; without a full stop."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
-        return f"it is no valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+        return f"it is not a valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
     if isinstance(error, MCPError):
-        limit = _STATUS_LIMIT if error.code == HTTP_STATUS else _DESCRIBED_LIMIT
+        limit = _STATUS_CHARS if error.code == HTTP_STATUS else _DESCRIBED_CHARS
         return masker.mask_start(error.message, limit).rstrip(".") + (
             f" (code {error.code})" if -32768 <= error.code <= -32000 else ""
         )
-    return f"{type(error).__name__}: {masker.mask_start(str(error), _DESCRIBED_LIMIT)}".rstrip(": .")
+    return f"{type(error).__name__}: {masker.mask_start(str(error), _DESCRIBED_CHARS)}".rstrip(": .")

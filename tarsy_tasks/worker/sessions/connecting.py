@@ -1,6 +1,6 @@
-"""Which servers a worker serves, and connecting them when it starts.
+"""Which servers a worker serves, and how it connects them when it starts.
 
-Owns how long a start waits, and which servers may be missing. It opens no session itself: `connection` does.
+Owns how long a start waits, and which servers may be missing. The sessions are opened in `connection`.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 from celery.worker import state
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -23,12 +23,10 @@ __all__ = ["connect_servers", "served_servers"]
 logger = logging.getLogger(__name__)
 
 _UNAVAILABLE = 3
-"""Exit code, the one that the command line has for this too."""
-
+"""Exit code; the command line uses the same one."""
 _RETRY_S = 1.0
-
 _SIGNAL_S = 0.1
-"""How often a start that waits for servers looks whether the worker was told to stop."""
+"""How often a start that waits for servers checks whether the worker was told to stop."""
 
 
 def served_servers(app: Any) -> list[str]:
@@ -39,12 +37,11 @@ def served_servers(app: Any) -> list[str]:
 
 
 def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) -> None:
-    """Connect all servers, the required ones first; a strict start waits here for the required ones, everything else
-    goes on behind it.
+    """Connect all servers. A strict start waits here for the required ones; the others connect in the background.
 
     Raises:
-        SystemExit: A required server is not connected in time; the log says which and why. Also when the worker was
-            told to stop meanwhile.
+        SystemExit: A required server was not connected in time (the log names it and the reason), or the worker was
+            told to stop.
     """
     settings = load_settings()
     strict = settings.startup == "strict"
@@ -71,7 +68,7 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
 
 
 async def _connect_required(connections: list[ServerConnection], timeout_s: float) -> list[str]:
-    """Connect, trying again until the time is over; why some could not be connected, a line each."""
+    """Connect, with retries until the time is over; returns a line for each server that was not connected."""
     deadline = asyncio.get_running_loop().time() + timeout_s
 
     async def connect(connection: ServerConnection) -> str | None:
@@ -81,8 +78,8 @@ async def _connect_required(connections: list[ServerConnection], timeout_s: floa
                 while True:
                     try:
                         await connection.connected()
-                    except CallError as error:
-                        failure = str(error)
+                    except NoSessionError as error:
+                        failure = error.operator_text
                         if error.code in (ErrorCode.SERVER_MISCONFIGURED, ErrorCode.SERVER_REFUSED):
                             return failure  # variables and credentials of this process will not change
                     else:
@@ -96,9 +93,9 @@ async def _connect_required(connections: list[ServerConnection], timeout_s: floa
 
 async def _connect_optional(connections: list[ServerConnection]) -> None:
     outcomes = await asyncio.gather(*(each.connected() for each in connections), return_exceptions=True)
-    failed = [each for each, outcome in zip(connections, outcomes, strict=True) if isinstance(outcome, CallError)]
+    failed = [each for each, outcome in zip(connections, outcomes, strict=True) if isinstance(outcome, NoSessionError)]
     if failed:
-        # Why, each has said for itself; a call tries again.
+        # Each connection has logged why; a call tries again.
         logger.warning("started without MCP servers: %s", _names(failed))
 
 

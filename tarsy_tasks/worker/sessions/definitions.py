@@ -1,8 +1,7 @@
-"""A tool as its MCP server defines it, without the secrets that stand there.
+"""Tool definitions, masked.
 
-Owns what of a definition is masked, which is all of it, names included. It is masked when it is listed, and everybody
-goes by the same definition, approvals too. Only arguments are checked by the server's own schema: what is masked in it
-may be the one value that fits.
+Everything in a definition is masked when it is listed, names included, so agents, operators and approvals all see the
+same definition. Only arguments are validated against the unmasked schema: a masked value may be the only valid one.
 """
 
 from collections.abc import Container
@@ -17,7 +16,7 @@ __all__ = ["build_definition", "choose_name"]
 
 
 def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
-    """The name by which the tool is known here: its own, unless that holds a secret."""
+    """The name that agents use for the tool: its own, unless that contains a secret."""
     masked = name = masker.mask(tool.name)
     number = 1
     while masked != tool.name and name in taken:
@@ -27,11 +26,10 @@ def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
 
 
 def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> ToolDefinition:
-    """What agents, operators and Redis get to see of a tool.
+    """The definition that agents, operators and Redis see.
 
     Args:
-        server: Id of its server.
-        name: As `choose_name` has it.
+        name: From `choose_name`.
     """
     annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
     return ToolDefinition(
@@ -46,4 +44,4 @@ def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> Tool
 
 def _mask_object(value: dict[str, Any], masker: Masker) -> dict[str, Any]:
     masked = masker.mask_json(value)
-    return masked if isinstance(masked, dict) else {}  # it could not be searched
+    return masked if isinstance(masked, dict) else {}  # too deep to be searched

@@ -1,11 +1,9 @@
-"""The list of tools that an MCP server offers.
+"""tools/list: all pages of it, masked.
 
-Owns walking the pages of tools/list, and what of it all leaves the worker; what becomes of an entry, `definitions`
-knows. A server that pages in circles or for ever is an error, not a loop.
+A server whose pages repeat or never end is an error, not a loop.
 """
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping
 
 from mcp import Client
 from mcp_types import PaginatedRequestParams, Tool
@@ -15,9 +13,6 @@ from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.definitions import build_definition, choose_name
 
-if TYPE_CHECKING:
-    from tarsy_tasks.worker.sessions.session import Session
-
 __all__ = ["ListingError", "build_listing", "list_all_tools"]
 
 _MAX_PAGES = 200
@@ -26,35 +21,34 @@ _INSTRUCTIONS_CHARS = 8_000
 
 
 class ListingError(Exception):
-    """The server has no usable tools/list; the text completes "it …"."""
+    """The server has no usable tools/list; the text continues a sentence that begins with "it"."""
 
 
 async def list_all_tools(
     client: Client, server: str, masker: Masker
 ) -> tuple[dict[str, ToolDefinition], dict[str, Tool]]:
-    """All pages of a server's tools, masked, by their names; past every cache.
+    """A server's tools by name, past every cache.
 
     Returns:
-        The tools, and as the server itself has them those whose names or schemas hold secrets.
+        All tools, masked; and unmasked those whose names or schemas contain secrets.
 
     Raises:
-        ListingError: The list has no end.
-        MCPError: The server could not be asked.
+        ListingError: The list does not end.
+        MCPError: The request failed.
     """
     tools: dict[str, ToolDefinition] = {}
-    own: dict[str, Tool] = {}
+    unmasked: dict[str, Tool] = {}
     if client.server_capabilities.tools is None:
-        return tools, own
+        return tools, unmasked
     async for tool in _all_tools(client):
         name = choose_name(tool, masker, tools)
         definition = tools[name] = build_definition(server, name, tool, masker)
         if name != tool.name or definition.input_schema != tool.input_schema:
-            own[name] = tool
-    return tools, own
+            unmasked[name] = tool
+    return tools, unmasked
 
 
 async def _all_tools(client: Client) -> AsyncIterator[Tool]:
-    """Walk the pages of tools/list; a server that pages in circles or for ever is an error, not a loop."""
     cursor: str | None = None
     seen: set[str] = set()
     count = 0
@@ -69,14 +63,18 @@ async def _all_tools(client: Client) -> AsyncIterator[Tool]:
         if cursor in seen or count > _MAX_TOOLS:
             break
         seen.add(cursor)
-    raise ListingError(f"has a tools/list without end (broken off after {len(seen)} pages and {count} tools)")
+    raise ListingError(f"has an endless tools/list (stopped after {len(seen)} pages and {count} tools)")
 
 
-def build_listing(server: ServerConfig, session: "Session", masker: Masker) -> ToolListing:
-    """What a server offers, for agents and for the catalogue: its tools, and the instructions that are configured, or
-    else its own.
+def build_listing(
+    server: ServerConfig, tools: Mapping[str, ToolDefinition], instructions: str, masker: Masker
+) -> ToolListing:
+    """What agents and the catalogue get from a server: its tools, and the configured instructions or else its own.
+
+    Args:
+        instructions: Its own, unmasked.
     """
-    instructions = server.instructions or masker.mask(session.instructions)
+    instructions = server.instructions or masker.mask(instructions)
     if len(instructions) > _INSTRUCTIONS_CHARS:
         instructions = f"{instructions[: _INSTRUCTIONS_CHARS - 1]}…"
-    return ToolListing(server=server.name, tools=tuple(session.tools.values()), instructions=instructions)
+    return ToolListing(server=server.name, tools=tuple(tools.values()), instructions=instructions)

@@ -1,7 +1,7 @@
 """What a failure of an MCP session means: may the call be sent again, over which session, and did the tool run.
 
-Owns the one table from exception to `Recovery`. It acts on nothing: `invocation` does, and `call_errors` has the words
-for it. Codes of `MCPError` are overloaded by servers and by the SDK, so the table also looks at the SDK's own messages.
+Owns the one table from exception to `Recovery`; `invocation` acts on it, and `call_errors` has the texts. Servers and
+the SDK use the same codes of `MCPError` for different failures, so the table also looks at the SDK's own messages.
 """
 
 from dataclasses import dataclass
@@ -71,20 +71,19 @@ REQUEST_TIMEOUT = -32001
 CONNECTION_CLOSED = -32000
 _TOO_MANY_REQUESTS, _UNAVAILABLE = 429, 503
 _TOOK_TOO_LONG = (408, 499, 504, 522, 524)
-"""Somebody between us and the tool lost patience."""
+"""The server, or a proxy before it, did not wait any longer."""
 _NOT_IMPLEMENTED = (501, 505)
 _FIRST_SERVER_STATUS = 500
-_LOOKED_AT = 200
-"""Characters of a message that the table looks at; a server's own may be megabytes long."""
+_SEARCHED_CHARS = 200
+"""Of a message; a server's own may be megabytes long."""
 _OUTPUT_SCHEMA = ("Tool ", "Invalid schema for tool ", "Invalid structured content ")
-"""How the SDK begins to say that a result does not fit the tool's own output schema."""
+"""How the SDK's errors begin for a result that does not match the tool's own output schema."""
 
 
 def classify_error(error: BaseException) -> Recovery:
-    """The verdict on an exception out of a call to the SDK's client.
+    """The verdict on an exception of the SDK's client.
 
-    Source: the table in the SDK's behaviour over stdio, SSE and Streamable HTTP of both protocol eras, measured with
-    SDK 2.3.
+    Source: measured with SDK 2.3 over stdio, SSE and Streamable HTTP, in both protocol eras.
     """
     if isinstance(error, MCPError):
         return _classify_mcp_error(error)
@@ -96,7 +95,7 @@ def classify_error(error: BaseException) -> Recovery:
 
 
 def _classify_mcp_error(error: MCPError) -> Recovery:
-    code, message, data = error.code, error.message[:_LOOKED_AT].lower(), _data_of(error)
+    code, message, data = error.code, error.message[:_SEARCHED_CHARS].lower(), _data_of(error)
     if code == SESSION_FORGOTTEN:
         return _NEW
     if code == TRANSPORT_DOWN:
@@ -123,21 +122,21 @@ def _classify_status(status: Any, *, asks_to_wait: bool) -> Recovery:
     if status in _TOOK_TOO_LONG:
         return _GIVE_UP_MAYBE
     if isinstance(status, int) and status >= _FIRST_SERVER_STATUS and status not in _NOT_IMPLEMENTED:
-        # Also a 503 that asks nothing: gateways answer so when the server dies with the request in its hands.
+        # Also a 503 without Retry-After: gateways send it when the server dies while it handles the request.
         return _SAME_MAYBE
     return _GIVE_UP
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a server that could not be connected for this reason may be there a moment later. One that took all of
-    `connect_s` was given its time.
+    """Whether a server that could not be connected for this reason may be available a moment later. A timeout is not
+    transient: it has already taken `connect_s`.
     """
     return isinstance(error, MCPError) and classify_error(error).action is not Action.NO_RETRY
 
 
 def is_out_of_reach(error: BaseException) -> bool:
-    """Whether nobody answered. A server that refuses, or that somebody says of that it is not well, answers soon; a
-    configuration that is wrong needs no server to say so.
+    """Whether there was no answer. A server that refuses, or a gateway that reports a failed one, answers soon; a wrong
+    configuration is found without the server.
     """
     if isinstance(error, MCPError):
         return error.code in (TRANSPORT_DOWN, CONNECTION_CLOSED) and classify_error(error).action is not Action.NO_RETRY
@@ -145,7 +144,7 @@ def is_out_of_reach(error: BaseException) -> bool:
 
 
 def retry_after_s(error: BaseException) -> float | None:
-    """Seconds from now until the server wants to be asked again, if it said so."""
+    """Retry-After, in seconds from now; None if the server gave none."""
     value = _data_of(error).get("retry_after") if isinstance(error, MCPError) else None
     if not isinstance(value, str):
         return None
@@ -153,7 +152,7 @@ def retry_after_s(error: BaseException) -> float | None:
         return float(value)
     try:
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError, OverflowError):  # a date that is none, without a time zone, or in another era
+    except (ValueError, TypeError, OverflowError):  # not a date, without a time zone, or out of range
         return None
 
 

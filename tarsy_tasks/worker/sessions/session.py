@@ -1,8 +1,8 @@
 """One open MCP session, from its connect to its end.
 
-Owns the SDK's `Client`, which is entered and left by one owner task, for its cancel scopes allow nothing else; the
-server's list of tools, kept current; and the signs by which a session is known to be lost or stuck. Everything runs on
-the session loop. When to open and when to replace a session is decided in `connection`.
+Owns the SDK's `Client`, which one task must enter and leave because of its cancel scopes; the server's list of tools,
+kept current; and the signs that a session is lost or stuck. Everything runs on the session loop. When a session is
+opened or replaced is decided in `connection`.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from mcp_types import CallToolResult, Implementation, Tool, ToolListChangedNotif
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.models import ToolDefinition
-from tarsy_tasks.worker.maskers import Masker, build_masker
+from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
-from tarsy_tasks.worker.sessions.listing import ListingError, list_all_tools
+from tarsy_tasks.worker.sessions.listing import ListingError, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
@@ -31,13 +31,13 @@ __all__ = ["Mode", "Session"]
 logger = logging.getLogger(__name__)
 
 Mode = Literal["auto", "legacy"]
-"""How the SDK's client shakes hands: it probes for the 2026 era first, or it does not."""
+"""The handshake of the SDK's client: `auto` probes for the 2026 era first, `legacy` does not."""
 
 _CLIENT_INFO = Implementation(name="tarsy-tasks", version=version("tarsy-tasks"))
 _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
 _UNWRITTEN_S = 0.25
-"""The SDK's timeout runs from the end of the write. A call that is given up so much later was never read."""
+"""The SDK's timeout begins at the end of the write. A call that is cancelled this much later was never read."""
 _RELIST_PAUSE_S = 1.0
 _LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
@@ -48,48 +48,43 @@ class Session:
     """One open MCP session, shared by concurrent calls or made for one.
 
     Attributes:
-        tools: What the server offers, by tool name; replaced whole by every listing.
-        protocol: The version of MCP that was agreed on.
-        server_info: Name and version that the server gives itself, masked.
-        instructions: What the server tells models about its use.
-        ending: Why the session ended, for an error text; empty while it lives.
-        lost: Nothing may be sent over it any more.
-        in_flight: Calls that are running.
-        is_handshake_era: The server speaks a protocol before 2026-07-28.
-        longest_call_s: The longest time that any of the calls in flight is given.
-        died_in_handshake: The transport saw the server go before hands were shaken.
+        tools: The server's tools by name; replaced as a whole by every listing.
+        protocol: The negotiated version of MCP.
+        server_info: The server's own name and version, masked.
+        instructions: The server's instructions for models, unmasked.
+        end_reason: Why the session ended, for an error text; empty while it is usable.
+        lost: No call may be sent over it any more.
+        in_flight: Number of running calls.
+        is_handshake_era: The server uses a protocol before 2026-07-28.
+        longest_call_s: The longest timeout of the running calls.
+        died_in_handshake: The server ended before the handshake was complete.
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
-        masker: For what it says of itself and of them; None: that for no server.
+        masker: For everything that comes from the server.
     """
 
     def __init__(
         self,
         server: ServerConfig,
         transport: ServerTransport,
-        mode: Mode = "auto",
-        on_tools: Callable[[], None] = lambda: None,
-        masker: Masker | None = None,
+        mode: Mode,
+        on_tools: Callable[[], None],
+        masker: Masker,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
-        self.protocol = ""
-        self.server_info = ""
-        self.instructions = ""
-        self.ending = ""
-        self.lost = False
+        self.protocol = self.server_info = self.instructions = self.end_reason = ""
+        self.lost = self.is_handshake_era = self.died_in_handshake = False
         self.in_flight = 0
-        self.is_handshake_era = False
-        self.died_in_handshake = False
+        self.longest_call_s = 0.0
         self._server = server
         self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
-        self._masker = masker or build_masker()
-        self._own_tools: Mapping[str, Tool] = {}
+        self._masker = masker
+        self._unmasked_tools: Mapping[str, Tool] = {}
         self._client: Client | None = None
         self._silent_since = time.monotonic()
-        self.longest_call_s = 0.0
         self._probing: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._closing = asyncio.Event()
@@ -102,13 +97,13 @@ class Session:
         return "handshake" if self.is_handshake_era else "2026"
 
     async def open(self) -> None:
-        """Connect, shake hands and walk all pages of tools/list.
+        """Connect, complete the handshake and list the tools.
 
         Raises:
-            Exception: Whatever the transport, the handshake or the listing failed of.
+            Exception: Why the transport, the handshake or the listing failed.
         """
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._own(ready), name=f"mcp-session-{self._server.name}")
+        self._owner = asyncio.create_task(self._run(ready), name=f"mcp-session-{self._server.name}")
         try:
             await ready
         except asyncio.CancelledError:
@@ -116,7 +111,7 @@ class Session:
             await asyncio.wait({self._owner}, timeout=_CLOSE_S)
             raise
 
-    async def _own(self, ready: asyncio.Future[None]) -> None:
+    async def _run(self, ready: asyncio.Future[None]) -> None:
         started = time.monotonic()
         following: list[asyncio.Task[None]] = []
         try:
@@ -136,12 +131,16 @@ class Session:
                     await self.list_tools()
                     limit.reschedule(None)
                     following = self._follow_changes(client)
-                    self._log_connected(time.monotonic() - started)
+                    logger.info(
+                        "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
+                        *(self._server.name, self._server.transport, self.protocol, self.era, self.server_info),
+                        *(len(self.tools), round((time.monotonic() - started) * 1000)),
+                    )
                     ready.set_result(None)
                     await self._closing.wait()
                     await _cancel(following)
         except BaseException as error:
-            self.lose(describe_error(_first_leaf(error), self._masker))
+            self.mark_lost(describe_error(_first_leaf(error), self._masker))
             if not ready.done():
                 ready.set_exception(_first_leaf(error))
         finally:
@@ -152,56 +151,48 @@ class Session:
         info = client.server_info
         self.protocol = client.protocol_version
         self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
-        said = f"{info.name} {info.version}".strip() if info else "anonymous"
-        self.server_info = self._masker.mask_start(said, _SHOWN_CHARS)
+        name = f"{info.name} {info.version}".strip() if info else "anonymous"
+        self.server_info = self._masker.mask_start(name, _SHOWN_CHARS)
         self.instructions = (client.instructions or "").strip()
-
-    def _log_connected(self, seconds: float) -> None:
-        logger.info(
-            "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
-            self._server.name,
-            self._server.transport,
-            self.protocol,
-            self.era,
-            self.server_info,
-            len(self.tools),
-            round(seconds * 1000),
-        )
 
     def _on_transport_end(self, reason: str) -> None:
         self.died_in_handshake = self._client is None
         if not self.died_in_handshake and not self._closing.is_set():
             logger.warning("lost MCP server %s: %s", self._server.name, reason)
-        self.lose(reason)
+        self.mark_lost(reason)
 
-    def lose(self, reason: str) -> None:
-        """Let nobody send anything over this session any more."""
+    def mark_lost(self, reason: str) -> None:
+        """From now on no call is sent over this session; the first reason given is kept."""
         self.lost = True
-        self.ending = self.ending or reason
+        self.end_reason = self.end_reason or reason
 
     async def list_tools(self) -> None:
-        """Ask the server for all its tools and replace `tools`.
+        """Replace `tools` by what the server lists now.
 
         Raises:
-            ListingError: It took longer than `timeouts.list_s`, or it has no end.
+            ListingError: It took longer than `timeouts.list_s`, or does not end.
         """
         assert self._client is not None
         list_s = self._server.timeouts.list_s
         try:
             async with asyncio.timeout(list_s):
-                tools, own = await list_all_tools(self._client, self._server.name, self._masker)
+                tools, unmasked = await list_all_tools(self._client, self._server.name, self._masker)
         except TimeoutError:
             raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self._silent_since = time.monotonic()
         if tools != self.tools:
-            # Else the definitions stay the same objects, and keep the fingerprints that were computed for them.
+            # Otherwise keep the same objects, whose fingerprints have been computed.
             self.tools = tools
-        self._own_tools = own
+        self._unmasked_tools = unmasked
 
-    def own_schema(self, tool: str) -> Mapping[str, Any] | None:
-        """A tool's schema as the server has it, None if that is the one in `tools`. Safe to call from any thread."""
-        own = self._own_tools.get(tool)
-        return None if own is None else own.input_schema
+    def listing(self) -> ToolListing:
+        """What agents and the catalogue get from the server. Safe to call from any thread."""
+        return build_listing(self._server, self.tools, self.instructions, self._masker)
+
+    def unmasked_schema(self, tool: str) -> Mapping[str, Any] | None:
+        """A tool's schema before masking, None if masking changed nothing. Safe to call from any thread."""
+        unmasked = self._unmasked_tools.get(tool)
+        return None if unmasked is None else unmasked.input_schema
 
     async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
         """Send one call; raises what the SDK raises."""
@@ -212,8 +203,8 @@ class Session:
         self.longest_call_s = max(self.longest_call_s, timeout_s)
         self.in_flight += 1
         try:
-            own = self._own_tools.get(tool)
-            name = tool if own is None else own.name
+            unmasked = self._unmasked_tools.get(tool)
+            name = tool if unmasked is None else unmasked.name
             result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
         except MCPError as error:
             if classify_error(error).executed is Executed.YES:
@@ -221,7 +212,7 @@ class Session:
             raise
         except asyncio.CancelledError:
             if time.monotonic() - sent_at > timeout_s + _UNWRITTEN_S:
-                self.lose("it does not read what it is sent")
+                self.mark_lost("it does not read its input")
             raise
         else:
             self._silent_since = time.monotonic()
@@ -233,13 +224,18 @@ class Session:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether calls are running and none was answered for as long as any call may take. Until then a server that
-        does one thing at a time may just be busy.
+        """Whether calls are running and none was answered for as long as the longest may take. Until then a server that
+        handles one request at a time may be busy.
         """
         return time.monotonic() - self._silent_since >= self.longest_call_s
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are running, and may still be answered."""
+        return self.in_flight > 0 and not self.lost and not self.is_stuck
+
     def probe(self) -> None:
-        """Find out, behind the back of the calls, whether a server that answered none of them still answers at all."""
+        """Find out in the background whether a server that answered no call still answers at all."""
         if self._probing is None and not self.lost and not self._closing.is_set():
             self._probing = asyncio.create_task(self._probe())
 
@@ -248,15 +244,15 @@ class Session:
             await self.list_tools()
         except Exception as error:
             logger.warning(
-                "MCP server %s answers nothing any more: %s", self._server.name, describe_error(error, self._masker)
+                "MCP server %s does not answer any more: %s", self._server.name, describe_error(error, self._masker)
             )
-            self.lose("it answers nothing any more")
+            self.mark_lost("it does not answer any more")
         finally:
             self._probing = None
 
     def _follow_changes(self, client: Client) -> list["asyncio.Task[None]"]:
-        """Keep `tools` current when the server tells of changes. In the handshake era many do without having said that
-        they would: servers of the Python SDK cannot say it.
+        """Keep `tools` current when the server reports changes. In the handshake era many servers do so without having
+        announced it: those of the Python SDK cannot.
         """
         tools = client.server_capabilities.tools
         if tools is None:
@@ -285,16 +281,16 @@ class Session:
                     self._server.name,
                     describe_error(error, self._masker),
                 )
-            # One that changes its mind all the time is listed once a second.
+            # A server that changes its tools all the time is listed once a second.
             await asyncio.sleep(_RELIST_PAUSE_S)
 
     async def _listen(self, client: Client) -> None:
-        """The 2026 era tells of changes to those who listen, and of what was missed between two streams nothing."""
-        has_missed = False
+        """In the 2026 era changes come over a stream; those between two streams are not reported."""
+        may_have_missed = False
         while not self.lost:
             try:
                 async with client.listen(tools_list_changed=True) as events:
-                    if has_missed:
+                    if may_have_missed:
                         self._tools_changed.set()
                     async for _ in events:
                         self._tools_changed.set()
@@ -303,11 +299,11 @@ class Session:
                     return
             except (SubscriptionLost, TimeoutError):
                 pass
-            has_missed = True
+            may_have_missed = True
             await asyncio.sleep(_LISTEN_PAUSE_S)
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """End the session once its calls are through, at most `drain_s` seconds from now."""
+        """End the session once its calls are done, at most `drain_s` seconds from now."""
         if self.in_flight and drain_s:
             self._idle.clear()
             with suppress(TimeoutError):

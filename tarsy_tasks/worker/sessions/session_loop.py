@@ -1,14 +1,13 @@
-"""The event loop that all MCP sessions of a worker process live on, in a thread of its own.
+"""The event loop that all MCP sessions of a worker process run on, in a thread of its own.
 
-Owns the thread. Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's
-`BlockingPortal`: the portal makes the calling thread wait until the loop has started the task, two thread switches more
-a call.
+Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's `BlockingPortal`: the portal
+makes the calling thread wait until the loop has started the task, two more thread switches per call.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 __all__ = ["SessionLoop"]
@@ -31,6 +30,18 @@ class SessionLoop:
         """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
+    async def run_in(self, threads: ThreadPoolExecutor | None, function: Callable[..., T], *args: Any) -> T:
+        """Run a function in a thread, from a coroutine on the loop."""
+        return await self._loop.run_in_executor(threads, function, *args)
+
+    async def run_blocking(self, function: Callable[..., T], /, *args: Any) -> T:
+        """Run a function that blocks in a thread, from a coroutine on the loop."""
+        return await self.run_in(None, function, *args)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop thread, from any thread."""
+        self._loop.call_soon_threadsafe(callback)
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Future[None]:
         """Call back on the loop thread after a delay; cancel the future to prevent it."""
 
@@ -41,7 +52,7 @@ class SessionLoop:
         return self.submit(wait())
 
     def stop(self) -> None:
-        """End the loop and its thread; what still runs is cancelled and given a moment to clean up."""
+        """End the loop and its thread; running tasks are cancelled and get 5 s to clean up."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

@@ -1,7 +1,7 @@
-"""How many stdio servers start at once.
+"""A limit on how many stdio servers start at once.
 
-Processes that all start at once each take as long as all of them together, some too long. Owns the places, which the
-connections of one worker share; who has to wait for one, `connection` says.
+Processes that all start together each take as long as all of them, and some then exceed their time limit. The
+connections of one worker share one limiter; `connection` decides which starts it applies to.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from contextlib import ExitStack, asynccontextmanager
 
 __all__ = ["StartLimiter"]
 
-_PLACE_S = 5.0
-"""A process that takes longer to start waits for something else than the processor, and gives way to the next one."""
+_HOLD_S = 5.0
+"""A process that takes longer to start is not waiting for the processor, and need not hold up the next one."""
 
 
 class StartLimiter:
-    """As many as there are cores, and one for a server that just waits for something else. For one event loop."""
+    """As many slots as there are cores, and one more for a start that only waits. For one event loop."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(1 + (os.cpu_count() or 1))
 
     @asynccontextmanager
-    async def taken(self) -> AsyncGenerator[None]:
-        """Wait for a place, and hold it for as long as the start takes, but no longer than is good for the others."""
+    async def slot(self) -> AsyncGenerator[None]:
+        """Wait for a slot. It is released when the start is over, at the latest after 5 s."""
         await self._free.acquire()
-        with ExitStack() as held:
-            held.callback(self._free.release)
-            asyncio.get_running_loop().call_later(_PLACE_S, held.close)
+        with ExitStack() as slot:
+            slot.callback(self._free.release)
+            asyncio.get_running_loop().call_later(_HOLD_S, slot.close)
             yield

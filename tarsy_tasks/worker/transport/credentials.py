@@ -1,7 +1,7 @@
-"""What a server over HTTP is sent so that it knows who asks: headers, tokens, keys.
+"""Authentication to a server over HTTP: headers, tokens, keys.
 
-Owns what is put into a request, and renewing it when the server refuses it: a secret in a file may have been replaced,
-a token may have been withdrawn. Where requests may go is checked in `http_client`. Everything runs on the session loop.
+Owns what is put into a request, and its renewal when the server refuses it: a secret in a file may have been replaced,
+a token revoked. Where requests may go is checked in `http_client`. Everything runs on the session loop.
 """
 
 import logging
@@ -18,22 +18,21 @@ from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.transport.oauth import Token, TokenSource
 
-__all__ = ["Credentials", "Grant", "address_of"]
+__all__ = ["Credentials", "RequestCredentials", "address_of"]
 
 logger = logging.getLogger(__name__)
 
 _PROTOCOL = ("accept", "content-type", "content-length", "host", "last-event-id")
-"""Headers that are the transport's own, as those of MCP are."""
+"""Headers of the transport; those of MCP belong to it too."""
 
 
 @dataclass(frozen=True)
-class Grant:
-    """What is put into requests.
+class RequestCredentials:
+    """What is put into a request.
 
     Attributes:
-        headers: By name.
-        parameter: Name and value of a parameter of the query.
-        token: The access token among the headers, if it was fetched.
+        parameter: Name and value of a query parameter.
+        token: The access token in the headers, if it was fetched.
     """
 
     headers: Mapping[str, SecretStr] = field(default_factory=dict[str, SecretStr])
@@ -41,7 +40,7 @@ class Grant:
     token: Token | None = None
 
     def apply(self, request: httpx2.Request) -> None:
-        """Put it into a request, in place of another one that may be there."""
+        """Put it into a request, in place of what may be there."""
         for name, value in self.headers.items():
             is_protocol = name.lower() in _PROTOCOL or name.lower().startswith("mcp-")
             if not (is_protocol and name in request.headers):
@@ -52,41 +51,41 @@ class Grant:
 
 
 class Credentials:
-    """The credentials for one server, over all of its sessions in this process.
+    """The credentials for one server, shared by its sessions in this process.
 
     Args:
         server: Its configuration, unresolved.
-        on_secrets: Called with every value that is a credential, when it is first used.
+        on_secrets: Called with every credential when it is first used.
     """
 
     def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
         self._server = server
         self._on_secrets = on_secrets
-        self._fixed = Grant()
+        self._fixed = RequestCredentials()
         self._tokens: TokenSource | None = None
 
     def use(self, resolved: ResolvedServer) -> None:
-        """Take the credentials of a configuration that was just resolved."""
-        self._fixed = _build_grant(resolved)
+        """Use the credentials of a configuration that was just resolved."""
+        self._fixed = _build_fixed(resolved)
         if not isinstance(resolved.auth, OAuthClientCredentials):
             return
         if self._tokens is None:
             self._tokens = TokenSource(self._server.name, resolved.auth, resolved.ca_file, self._on_secrets)
         self._tokens.auth = resolved.auth
 
-    async def grant(self) -> Grant:
+    async def current(self) -> RequestCredentials:
         """What to send.
 
         Raises:
-            CredentialsError: There is no access token to be had.
+            CredentialsError: No access token could be fetched.
         """
         return self._fixed if self._tokens is None else _with_token(self._fixed, await self._tokens.current())
 
-    async def renew(self, refused: Grant) -> Grant | None:
+    async def renew(self, refused: RequestCredentials) -> RequestCredentials | None:
         """What to send after the server has refused this; None when there is nothing else to try.
 
         Raises:
-            CredentialsError: There is no access token to be had.
+            CredentialsError: No access token could be fetched.
         """
         try:
             resolved = resolve_variables(self._server, os.environ)
@@ -95,20 +94,20 @@ class Credentials:
             return None
         self._on_secrets(resolved.secrets)
         self.use(resolved)
-        grant = self._fixed
+        found = self._fixed
         if self._tokens is not None:
             token = refused.token
-            grant = _with_token(grant, await (self._tokens.current() if token is None else self._tokens.renew(token)))
-        return None if grant == refused else grant
+            found = _with_token(found, await (self._tokens.current() if token is None else self._tokens.renew(token)))
+        return None if found == refused else found
 
 
 def address_of(resolved: ResolvedServer) -> httpx2.URL:
-    """Where a server is; without a user, who goes into a header."""
+    """The server's URL without user and password, which are sent in a header."""
     assert resolved.url is not None
     return httpx2.URL(resolved.url.get_secret_value()).copy_with(userinfo=b"")
 
 
-def _build_grant(resolved: ResolvedServer) -> Grant:
+def _build_fixed(resolved: ResolvedServer) -> RequestCredentials:
     headers = {name: value for name, value in resolved.headers.items() if value.get_secret_value()}
     parameter: tuple[str, SecretStr] | None = None
     match resolved.auth:
@@ -123,7 +122,7 @@ def _build_grant(resolved: ResolvedServer) -> Grant:
     user = _user_of(resolved)
     if user is not None and resolved.auth is None and not any(name.lower() == "authorization" for name in headers):
         headers["Authorization"] = user
-    return Grant(headers, parameter)
+    return RequestCredentials(headers, parameter)
 
 
 def _user_of(resolved: ResolvedServer) -> SecretStr | None:
@@ -134,6 +133,6 @@ def _user_of(resolved: ResolvedServer) -> SecretStr | None:
     return SecretStr(f"Basic {b64encode(f'{url.username}:{url.password}'.encode()).decode()}")
 
 
-def _with_token(grant: Grant, token: Token) -> Grant:
+def _with_token(found: RequestCredentials, token: Token) -> RequestCredentials:
     authorization = SecretStr(f"Bearer {token.value.get_secret_value()}")
-    return replace(grant, headers={**grant.headers, "Authorization": authorization}, token=token)
+    return replace(found, headers={**found.headers, "Authorization": authorization}, token=token)

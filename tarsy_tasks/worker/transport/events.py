@@ -1,7 +1,7 @@
 """Server-sent events out of a stream of bytes, in linear time and bounded memory.
 
-Owns the format (https://html.spec.whatwg.org/multipage/server-sent-events.html) and the bound on one event. httpx2 has
-a parser, too, but what it does with an event above its cap is to end the stream. This one reads nothing itself.
+Owns the format (https://html.spec.whatwg.org/multipage/server-sent-events.html) and the limit for one event. The parser
+of httpx2 ends the stream at an event above its limit. This one does no I/O.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ __all__ = ["Event", "EventReader"]
 
 _BOM = b"\xef\xbb\xbf"
 _FIELD_SLACK = 16
-"""For the name of the field, which is no part of the data."""
-_MOST_LINES = 100_000
-"""Of one event: a line without content costs memory, too."""
+"""For the name of the field, which is not part of the data."""
+_MAX_LINES = 100_000
+"""Of one event: an empty line costs memory too."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event. `data` is a `LongLine` if it was above the limit; `marks` are its lines `id` and `retry`."""
+    """One event. `data` is a `LongLine` if it was above the limit; `marks` are its `id` and `retry` lines."""
 
     name: bytes
     data: bytes | LongLine
@@ -33,10 +33,10 @@ class Event:
 
 
 class EventReader:
-    """Puts events together from chunks.
+    """Assembles events from chunks.
 
     Args:
-        limit_bytes: Largest data of one event that comes out whole.
+        limit_bytes: Largest data of one event that is returned whole.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -54,7 +54,7 @@ class EventReader:
         self._head = self._tail = b""
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events that this chunk completes. One that only carries marks has empty data."""
+        """The events that this chunk completes. One that has only marks has empty data."""
         for line in self._lines.feed(self._with_line_feeds(chunk)):
             if isinstance(line, LongLine):
                 if line.head.startswith(b"data:"):
@@ -67,7 +67,7 @@ class EventReader:
                 self._read_field(line)
 
     def _with_line_feeds(self, chunk: bytes) -> bytes:
-        """A line ends with LF, CR, or CRLF, between whose halves a chunk may end."""
+        """A line ends with LF, CR, or CRLF; a chunk may end between CR and LF."""
         if not chunk:
             return chunk
         if self._at_start:
@@ -91,12 +91,12 @@ class EventReader:
             case b"id" | b"retry" if len(self._marks) < 4:
                 self._marks.append(line[:KEPT_BYTES])
             case _:
-                pass  # comments, which keep the connection alive, and what the format says to ignore
+                pass  # comments, which keep the connection alive, and fields that the format tells to ignore
 
     def _add_data(self, value: bytes, end: bytes, size: int) -> None:
         self._size += size + 1
         self._tail = (self._tail + end[-KEPT_BYTES:])[-KEPT_BYTES:]
-        if self._size - 1 <= self._limit_bytes and len(self._data) < _MOST_LINES:
+        if self._size - 1 <= self._limit_bytes and len(self._data) < _MAX_LINES:
             self._data.append(value)
         elif not self._head:
             self._head = b"\n".join([*self._data, value])[:KEPT_BYTES]

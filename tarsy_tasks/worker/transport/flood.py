@@ -1,8 +1,8 @@
-"""What an MCP server may say unasked, so that it cannot take the event loop that all servers of a worker share.
+"""A limit on the messages that a server sends unasked: all servers of a worker share one event loop.
 
-Owns the estimate of what a message costs the loop, the bucket that it is paid from, and the list of notifications that
-are read at all. It drops only notifications that nobody reads, and progress once there is too much of it; whoever reads
-from the server does the pausing, so that the pipe or the socket fills and the server itself has to wait.
+Owns the estimate of what a message costs the loop, the token bucket, and the list of notifications that are read at
+all. It drops only notifications that nobody reads, and progress once there is too much of it. The reader of a transport
+pauses, so that the pipe or the socket fills and the server has to wait.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ _SHARE = 0.05
 _BUCKET_S = 0.2
 """Loop time at once: some 800 messages that are handled, or 40 000 that are dropped, pass without a pause."""
 _CALL_S = 2e-3
-"""What each request adds: the progress and the logs of a busy server are no flood. A call costs as much itself."""
-_FULLEST_S = 1.0
+"""What each request adds to the bucket, so that progress and logs of a busy server do not count as a flood."""
+_CAPACITY_S = 1.0
 _HANDLED_S = 250e-6
 _DROPPED_S = 5e-6
 _GARBAGE_S = 8e-6
 _BYTE_S = 10e-9
 _SHORTEST_PAUSE_S = 0.01
-"""A debt smaller than this is carried on: a timer costs the loop something, too."""
+"""A shorter pause is left for later: a timer costs the loop time too."""
 _LONGEST_PAUSE_S = 1.0
-_MOST_OWED_S = 0.5
-"""A flood is over ten seconds after it has ended, however much it was."""
+_MAX_DEBT_S = 0.5
+"""So that reading is at full speed ten seconds after a flood has ended, however large it was."""
 _WARN_AFTER_S = 1.0
 _WARN_EVERY_S = 60.0
-_MOST_EXPECTED = 10_000
+_MAX_EXPECTED = 10_000
 _SMALL_CHUNK_BYTES = 4096
 
 _READ_NOTIFICATIONS = frozenset(
@@ -53,15 +53,15 @@ _METHOD = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:\s*(?:-?\d+|"[^"\\]{0,200}")\s*,\s*)?'
     rb'"method"\s*:\s*"([^"\\]{1,100})"'
 )
-"""In the order in which everybody writes it."""
+"""With the keys in the order in which all known SDKs write them."""
 
 
 class Flood:
-    """The account of one server's messages over one session.
+    """The token bucket of one server over one session; its tokens are seconds of the event loop.
 
     Args:
         server: Its id, for the warning.
-        carrier_s: What the transport costs the loop for each message, beside the message itself.
+        carrier_s: What the transport costs the loop per message, beside the message itself.
         reply_s: What it costs to answer a request of the server.
     """
 
@@ -77,22 +77,21 @@ class Flood:
         self._count = 0
 
     def expect_answer(self) -> None:
-        """A request was sent: its answer costs nothing, however large, and what is said beside it costs less."""
-        self._expected = min(self._expected + 1, _MOST_EXPECTED)
-        self._left_s = min(self._left_s + _CALL_S, _FULLEST_S)
+        """A request was sent: its answer is free, however large, and the bucket gets 2 ms for messages beside it."""
+        self._expected = min(self._expected + 1, _MAX_EXPECTED)
+        self._left_s = min(self._left_s + _CALL_S, _CAPACITY_S)
 
     def admit(self, message: bytes) -> bool:
-        """Charge a message of the server; False if it is to be dropped.
-
-        That is a notification that nobody reads, and progress in a flood.
+        """Charge a message of the server; False if it is to be dropped: a notification that nobody reads, or progress
+        in a flood.
         """
         self._count += 1
         found = _METHOD.match(message)
         if found is None:
-            if b'"jsonrpc"' not in message:  # garbage, which is logged at its own pace
+            if b'"jsonrpc"' not in message:  # garbage, whose log has its own limit
                 self._charge(self._carrier_s + _GARBAGE_S)
                 return True
-            # An answer, or a message in an unusual order, which may pass for one as long as one is due.
+            # An answer. A message with its keys in another order counts as one too, while one is expected.
             if self._expected:
                 self._expected -= 1
                 return True
@@ -106,24 +105,24 @@ class Flood:
 
     def _is_dropped(self, method: bytes) -> bool:
         if method == _PROGRESS:
-            # The next one says the same and more; and the answers behind it come sooner.
+            # A later one replaces it, and the answers behind it arrive sooner.
             return self._left_s < 0
         return method not in _READ_NOTIFICATIONS
 
     def charge_chunk(self, size_bytes: int) -> None:
-        """Charge a piece of a stream that completed no message: a comment, or one byte of a thousand."""
+        """Charge a chunk that completed no message: a comment, or a single byte."""
         if size_bytes < _SMALL_CHUNK_BYTES:
             self._charge(self._carrier_s)
 
     def _charge(self, cost_s: float) -> None:
-        self._left_s = max(self._left_s - cost_s, -_MOST_OWED_S)
+        self._left_s = max(self._left_s - cost_s, -_MAX_DEBT_S)
 
     async def pause(self) -> None:
-        """Stop reading from the server for as long as it owes: not at all, as a rule."""
-        if self._left_s < 0 and (pause_s := self._owed_pause_s()):
+        """Wait until the bucket is not in debt; usually not at all."""
+        if self._left_s < 0 and (pause_s := self._pause_s()):
             await asyncio.sleep(pause_s)
 
-    def _owed_pause_s(self) -> float:
+    def _pause_s(self) -> float:
         now = time.monotonic()
         self._left_s = min(self._left_s + (now - self._filled_at) * _SHARE, _BUCKET_S)
         self._filled_at = now
@@ -143,5 +142,5 @@ class Flood:
             return
         self._warned_at = now
         logger.warning(
-            "MCP server %s floods notifications: %d/s, reading is slowed", self._server, self._count / slow_s
+            "MCP server %s floods notifications: %d/s; reading is slowed", self._server, self._count / slow_s
         )

@@ -1,4 +1,4 @@
-"""The body of an HTTP answer: read within a limit, and told apart by its content type."""
+"""The body of an HTTP response: read up to a limit, and recognised by its content type."""
 
 from typing import Any
 
@@ -33,9 +33,9 @@ def is_event_stream(response: httpx2.Response) -> bool:
 
 
 def error_of(body: bytes) -> dict[str, Any] | None:
-    """The error of a JSON-RPC answer, None if the body is anything else: gateways have errors of other forms."""
+    """The error of a JSON-RPC answer; None for any other body, such as a gateway's own error."""
     if b'"error"' not in body:
-        return None  # a result may be large, and will be read once more
+        return None  # do not parse results here: they may be large, and are parsed later
     try:
         error = JSONRPCError.model_validate_json(body).error
     except ValidationError:

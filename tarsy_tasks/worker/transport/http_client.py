@@ -1,10 +1,10 @@
-"""HTTP client that an MCP session survives.
+"""HTTP client whose failures end one request and not the whole MCP session.
 
-Owns the one override that the project needs: `send` never raises for a POST of JSON-RPC, and never hands out an
-unbounded or bodiless answer, nor more unasked events than the event loop can bear. An exception there kills the whole
-`Client` (python-sdk #915, #3522), and a bare status loses its number and its Retry-After. Both come back as a JSON-RPC
-error instead, which fails that one request; when it is the probe for the 2026 era, the handshake fails with it. It
-sends to one origin only, for every request carries that server's `credentials`. It knows no sessions.
+Owns one override: `send` never raises for a POST of JSON-RPC, and never returns an unbounded or empty answer, nor more
+unasked events than the event loop can handle. An exception there ends the SDK's `Client` (python-sdk #915, #3522), and
+of a bare status the SDK drops the number and Retry-After. Both become a JSON-RPC error, which fails that one request;
+if it was the probe for the 2026 era, the handshake fails too. It sends to one origin only, because every request
+carries that server's credentials. It knows no sessions.
 """
 
 import re
@@ -12,11 +12,12 @@ import socket
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx2
 from mcp_types import ErrorData, JSONRPCError
 
+from tarsy_tasks.worker.transport.credentials import Credentials
 from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
@@ -32,13 +33,10 @@ from tarsy_tasks.worker.transport.transport_errors import (
     transport_down,
 )
 
-if TYPE_CHECKING:
-    from tarsy_tasks.worker.transport.credentials import Credentials
-
 __all__ = ["SurvivableClient", "is_same_origin", "send_within_origin", "ssl_context"]
 
 _NOTIFICATION_TIMEOUT_S = 5.0
-"""The SDK posts notifications in its writer loop: one that is answered slowly would delay every call behind it."""
+"""The SDK posts notifications in its writer loop: a slow answer delays every call behind it."""
 _NO_ERA_STATUSES = (401, 429, 503)
 _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 400, 401, 404
 _FORGOTTEN_SESSION = re.compile(
@@ -47,23 +45,21 @@ _FORGOTTEN_SESSION = re.compile(
     r"|server not initialized)"
     r"(: ?[\w-]+)?[.!]?"
 )
-"""How the SDKs say that they do not know a session id."""
+"""The messages of the SDKs for an unknown session id."""
 _ID_WITHIN = 64
-"""The SDK writes `jsonrpc` and then `id`, so the begin of a body tells a request from a notification without parsing
-it.
-"""
+"""The SDK writes `jsonrpc` and then `id`, so the start of a body shows whether it is a request or a notification."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""Seconds, seconds, probes: a stream may be silent for days, and a lost peer has to be noticed all the same."""
+"""Seconds, seconds, probes: a stream may be silent for days, but a lost peer must be noticed."""
 _PROBE, _HANDSHAKE = b'"method":"server/discover"', b'"method":"initialize"'
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 
 
 @cache
 def ssl_context(*, verify: bool, ca_file: str | None) -> ssl.SSLContext:
-    """The TLS context for these settings, made once a process: building one blocks the loop for 20 ms.
+    """The TLS context for these settings, built once per process: that blocks the loop for 20 ms.
 
     Raises:
-        OSError: `ca_file` cannot be read, or is no certificate.
+        OSError: `ca_file` cannot be read, or is not a certificate.
     """
     if not verify:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -80,9 +76,9 @@ class SurvivableClient(httpx2.AsyncClient):
 
     Args:
         max_message_bytes: Largest answer that is read.
-        origin: The server; nothing is sent anywhere else. None: no credentials, and no limit.
-        credentials: Go with every request.
-        flood: Slows the reading of event streams; None: they are handed out as they come.
+        origin: The server; nothing is sent elsewhere. None: no credentials, and no restriction.
+        credentials: Sent with every request.
+        flood: Slows the reading of event streams; None: they are not slowed.
         options: As for `httpx2.AsyncClient`.
     """
 
@@ -91,7 +87,7 @@ class SurvivableClient(httpx2.AsyncClient):
         *,
         max_message_bytes: int,
         origin: httpx2.URL | None = None,
-        credentials: "Credentials | None" = None,
+        credentials: Credentials | None = None,
         flood: Flood | None = None,
         **options: Any,
     ) -> None:
@@ -100,19 +96,19 @@ class SurvivableClient(httpx2.AsyncClient):
         self._credentials = credentials
         self._max_message_bytes = max_message_bytes
         self._flood = flood
-        self._outage: ErrorData | None = None
+        self._probe_failure: ErrorData | None = None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
             return await self._send_listening(request, **options)
         if request.method != "POST" or not request.headers.get("content-type", "").startswith("application/json"):
             return await self._send_authorized(request, **options)
-        # What follows a redirect has not been read yet; the body is in memory all the same.
+        # After a redirect the body is in memory, but not yet read.
         if b'"id"' not in (await request.aread())[:_ID_WITHIN]:
             return await self._send_notification(request, **options)
-        if self._outage is not None and _HANDSHAKE in request.content[:_ID_WITHIN]:
-            # The SDK takes every failure of its probe for the sign of an older server; an outage is none.
-            return _error_response(request, 503, self._outage)
+        if self._probe_failure is not None and _HANDSHAKE in request.content[:_ID_WITHIN]:
+            # The SDK takes every failure of its probe for an older server; this one was an outage.
+            return _error_response(request, 503, self._probe_failure)
         try:
             response = await self._send_authorized(request, **options)
             if response.status_code < 400 and not is_json(response):
@@ -126,11 +122,11 @@ class SurvivableClient(httpx2.AsyncClient):
             return _error_response(request, 502, message_too_large(None, self._max_message_bytes))
         body = body or b""
         answer = error_of(body)
-        if "mcp-session-id" in request.headers and _says_session_is_forgotten(response.status_code, answer):
+        if "mcp-session-id" in request.headers and _is_session_forgotten(response.status_code, answer):
             forgotten = ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: HTTP {response.status_code}")
             return _error_response(request, response.status_code, forgotten)
         if response.status_code < 400 or answer is not None:
-            # Raw: a header may hold what is no ASCII.
+            # Raw: a header may contain non-ASCII bytes.
             headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
             return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
         return self._fail(request, response.status_code, http_status(response, body), response.headers)
@@ -142,13 +138,13 @@ class SurvivableClient(httpx2.AsyncClient):
         if not is_same_origin(self._origin, request.url):
             where = request.url.copy_with(userinfo=b"", query=None, fragment=None)
             raise CredentialsError(f"{where} is on another origin; credentials are not sent there")
-        grant = await self._credentials.grant()
-        grant.apply(request)
+        credentials = await self._credentials.current()
+        credentials.apply(request)
         response = await super().send(request, **options)
         if response.status_code != _UNAUTHORIZED:
             return response
         try:
-            renewed = await self._credentials.renew(grant)
+            renewed = await self._credentials.renew(credentials)
         except BaseException:
             await response.aclose()
             raise
@@ -161,12 +157,12 @@ class SurvivableClient(httpx2.AsyncClient):
     def _fail(
         self, request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
     ) -> httpx2.Response:
-        if _PROBE in request.content[:_ID_WITHIN] and _says_nothing_of_era(error):
-            self._outage = error
+        if _PROBE in request.content[:_ID_WITHIN] and _tells_nothing_about_era(error):
+            self._probe_failure = error
         return _error_response(request, status, error, headers)
 
     async def _send_listening(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Open the stream of what the server says unasked, which may be silent for as long as the server likes."""
+        """Open the stream of messages that the server sends unasked. It may be silent for any time."""
         timeout = {**request.extensions.get("timeout", {}), "read": None}
         request.extensions = {**request.extensions, "timeout": timeout}
         response = await self._send_authorized(request, **options)
@@ -178,11 +174,11 @@ class SurvivableClient(httpx2.AsyncClient):
             return response
         if is_reply:
             self._flood.expect_answer()
-        is_packed = "content-encoding" in response.headers
-        source = response.aiter_bytes() if is_packed else cast("httpx2.AsyncByteStream", response.stream)
-        close = response.aclose if is_packed else cast("httpx2.AsyncByteStream", response.stream).aclose
+        is_compressed = "content-encoding" in response.headers
+        source = response.aiter_bytes() if is_compressed else cast("httpx2.AsyncByteStream", response.stream)
+        close = response.aclose if is_compressed else cast("httpx2.AsyncByteStream", response.stream).aclose
         events = _FilteredEvents(source, close, self._flood, self._max_message_bytes, is_reply=is_reply)
-        if not is_packed:  # a second response, and unpacking, would cost every call
+        if not is_compressed:  # the other way, with a second response, costs time on every call
             response.stream = events
             return response
         headers = {"content-type": response.headers["content-type"]} | {
@@ -195,12 +191,12 @@ class SurvivableClient(httpx2.AsyncClient):
         try:
             return await self._send_authorized(request, **options)
         except (httpx2.HTTPError, CredentialsError):
-            # Nobody waits for an answer to a notification, and the request that comes next will meet the same failure.
+            # A notification has no answer, and the next request will fail the same way.
             return httpx2.Response(202, request=request)
 
 
 class _FilteredEvents(httpx2.AsyncByteStream):
-    """An event stream without what nobody reads, at a pace that the event loop can bear, every event bounded."""
+    """An event stream without unused notifications, slowed by `Flood`, with a limit for each event."""
 
     def __init__(
         self,
@@ -219,25 +215,25 @@ class _FilteredEvents(httpx2.AsyncByteStream):
         self._reader = EventReader(limit_bytes)
         self._events: Iterator[Event] = iter(())
         self._chunk_bytes = 0
-        self._brought = True
+        self._had_event = True
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        # No generator: the SDK breaks off at its answer, and the loop has to finish a broken-off one in a task.
+        # Not a generator: the SDK stops reading at its answer, and the loop would need a task to close the generator.
         while True:
             await self._flood.pause()
             event = next(self._events, None)
             if event is not None:
-                self._brought = True
+                self._had_event = True
                 if text := self._admit(event):
                     return text
                 continue
-            if not self._brought:
+            if not self._had_event:
                 self._flood.charge_chunk(self._chunk_bytes)
             chunk = await anext(self._source)
-            self._chunk_bytes, self._brought = len(chunk), False
+            self._chunk_bytes, self._had_event = len(chunk), False
             self._events = self._reader.feed(chunk)
 
     def _admit(self, event: Event) -> bytes:
@@ -245,11 +241,11 @@ class _FilteredEvents(httpx2.AsyncByteStream):
         if not self._flood.admit(data if isinstance(data, bytes) else data.head):
             return b""
         if isinstance(data, LongLine):
-            data = self._instead_of(data)
+            data = self._error_for(data)
         return event.encode(data) if data or event.marks else b""
 
-    def _instead_of(self, data: LongLine) -> bytes:
-        if self._is_reply:  # the SDK puts the id of its request into whatever answers on this stream
+    def _error_for(self, data: LongLine) -> bytes:
+        if self._is_reply:  # the SDK sets the id of its request on any answer on this stream
             error = message_too_large(data.size_bytes, self._limit_bytes)
             return JSONRPCError(jsonrpc="2.0", id=None, error=error).model_dump_json(by_alias=True).encode()
         message = parse_message(data, self._limit_bytes)
@@ -262,8 +258,8 @@ class _FilteredEvents(httpx2.AsyncByteStream):
 async def send_within_origin(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
     """Send, and follow redirects as the SDK's transports do: within the origin and with the same method only.
 
-    A redirect elsewhere is returned as it is: headers and body are for the configured server's eyes. The caller closes
-    the response, whose body is not read.
+    Any other redirect is returned: headers and body are only for the configured server. The caller closes the response,
+    whose body is not read.
     """
     for _ in range(client.max_redirects):
         response = await client.send(request, stream=True, follow_redirects=False)
@@ -276,19 +272,13 @@ async def send_within_origin(client: httpx2.AsyncClient, request: httpx2.Request
 
 
 def is_same_origin(here: httpx2.URL, there: httpx2.URL) -> bool:
-    """Whether what is meant for one address may be sent to the other: same scheme, host, port and user.
+    """Whether a request for one address may be sent to the other: same scheme, host, port and user.
 
-    http may become https on the usual ports.
+    http may become https on the default ports.
     """
     same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
-    upgraded = (here.scheme, there.scheme, here.host, here.port, there.port) == (
-        "http",
-        "https",
-        there.host,
-        None,
-        None,
-    )
-    return (same or upgraded) and (not there.userinfo or there.userinfo == here.userinfo)
+    upgraded = here.host == there.host and here.port is None and there.port is None and here.scheme == "http"
+    return (same or (upgraded and there.scheme == "https")) and (not there.userinfo or there.userinfo == here.userinfo)
 
 
 def _keep_alive(response: httpx2.Response) -> None:
@@ -298,21 +288,21 @@ def _keep_alive(response: httpx2.Response) -> None:
         return
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all three
             found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _says_session_is_forgotten(status: int, answer: dict[str, Any] | None) -> bool:
-    """Whether the server does not know the session id that it was sent. A tool's own error may use the same words, but
-    comes with another status.
+def _is_session_forgotten(status: int, answer: dict[str, Any] | None) -> bool:
+    """Whether the server does not know the session id. A tool's own error may use the same words, but has another
+    status.
     """
     if answer is None:
         return status == _NOT_FOUND
     return status in (_NOT_FOUND, _BAD_REQUEST) and _FORGOTTEN_SESSION.fullmatch(answer["message"].lower()) is not None
 
 
-def _says_nothing_of_era(error: ErrorData) -> bool:
-    """Whether a request failed before the server, or what stands before it, looked at its method."""
+def _tells_nothing_about_era(error: ErrorData) -> bool:
+    """Whether a request failed before the server, or a gateway, looked at its method."""
     data: dict[str, Any] = error.data or {}
     return error.code == AUTH_FAILED or data.get("never_sent") is True or data.get("status") in _NO_ERA_STATUSES
 
@@ -320,7 +310,7 @@ def _says_nothing_of_era(error: ErrorData) -> bool:
 def _error_response(
     request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
 ) -> httpx2.Response:
-    """A reply that fails only this request: from status 400 on, the SDK reads a JSON-RPC error from the body."""
+    """A response that fails only this request: for status 400 and above the SDK reads a JSON-RPC error."""
     raw = headers.raw if headers is not None else []
     kept = [(name, value) for name, value in raw if name.lower().decode("latin-1") not in _BODY_HEADERS]
     content = {"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_none=True)}

@@ -1,7 +1,6 @@
 """Lines out of a stream of bytes, in linear time and bounded memory.
 
-Owns the splitting, and what is kept of a line that is too long. It reads nothing and knows no protocol: the transports
-feed it what they have read.
+Owns the splitting, and what is kept of a line that is too long. It does no I/O and knows no protocol.
 """
 
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 __all__ = ["KEPT_BYTES", "BoundedLines", "LongLine"]
 
 KEPT_BYTES = 1024
-"""Of a line that is too long, this much of either end is kept: somewhere in it stands the request id."""
+"""Of a line that is too long, this much of either end is kept: one of them contains the request id."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class BoundedLines:
     """Splits at line feeds, holding at most `limit_bytes` and a chunk.
 
     Args:
-        limit_bytes: Longest line that comes out whole.
+        limit_bytes: Longest line that is returned whole.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -34,13 +33,13 @@ class BoundedLines:
         self._begin()
 
     def _begin(self) -> None:
-        self._pieces: list[bytes] = []
+        self._parts: list[bytes] = []
         self._size = 0
         self._head = self._tail = b""
 
     @property
     def discarding(self) -> bool:
-        """Whether the line that is being read is too long, so that what comes is thrown away."""
+        """Whether the current line is too long, so that the rest of it is discarded."""
         return bool(self._head)
 
     def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
@@ -55,19 +54,19 @@ class BoundedLines:
         if rest:
             self._keep(rest)
 
-    def _keep(self, piece: bytes) -> None:
-        self._size += len(piece)
-        self._tail = (self._tail + piece)[-KEPT_BYTES:]
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        self._tail = (self._tail + part)[-KEPT_BYTES:]
         if self._size <= self._limit_bytes:
-            self._pieces.append(piece)
+            self._parts.append(part)
         elif not self._head:
-            self._head = (b"".join(self._pieces) + piece)[:KEPT_BYTES]
-            self._pieces = []
+            self._head = (b"".join(self._parts) + part)[:KEPT_BYTES]
+            self._parts = []
 
     def finish(self) -> Iterator[bytes | LongLine]:
-        """The line that no line feed has completed, if there is one."""
+        """The last line, if no line feed has ended it."""
         if self._head:
             yield LongLine(self._head, self._tail, self._size)
         elif self._size:
-            yield b"".join(self._pieces)
+            yield b"".join(self._parts)
         self._begin()

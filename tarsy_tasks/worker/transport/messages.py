@@ -1,23 +1,31 @@
 """JSON-RPC messages between bytes and the SDK.
 
-Owns reading what a server wrote, so that one bad message costs one request at most, and writing what a session says.
-It knows no transport: stdio frames messages as lines, SSE as events.
+Owns parsing, so that a bad message costs at most one request, encoding, and the way to the session. It knows no
+transport: stdio frames messages as lines, SSE as events.
 """
 
+import asyncio
 import json
+import logging
 import re
+from collections.abc import Awaitable, Callable
 
+import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
+from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import KEPT_BYTES, LongLine
+from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
 
-__all__ = ["FromServer", "MessageStreams", "answer_with_error", "encode_message", "parse_message", "stand_in"]
+__all__ = ["FromServer", "Inbox", "MessageStreams", "answer_with_error", "encode_message", "parse_message"]
+
+logger = logging.getLogger(__name__)
 
 FromServer = MemoryObjectSendStream[SessionMessage | Exception]
-"""Where a transport puts what the server said."""
+"""Where a transport puts the messages of the server."""
 MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 """What a transport gives the SDK's `Client`: messages from the server, messages to it."""
 
@@ -27,12 +35,12 @@ _ID_LAST = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s
 
 
 def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | None:
-    """The message that a text is, or None for what is no JSON-RPC.
+    """The message in a text, None if it is not JSON-RPC.
 
-    An answer that cannot be delivered, being too long or unreadable, becomes an error under its request id.
+    An answer that is too long or cannot be parsed becomes an error with its request id.
     """
     if isinstance(text, LongLine):
-        return stand_in(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
+        return _build_error_reply(text.head, text.tail, message_too_large(text.size_bytes, limit_bytes))
     if b'"jsonrpc"' not in text:
         return None
     try:
@@ -40,17 +48,61 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
     except ValueError:
         pass
     try:
-        # One bad byte, or half of a surrogate pair, must not cost the message: the SDK's strict reader loses the whole
-        # session to it.
+        # One bad byte, or half of a surrogate pair, must not cost the message. With the SDK's strict reader it ends the
+        # session.
         whole = json.dumps(json.loads(text.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
         return SessionMessage(jsonrpc_message_adapter.validate_json(whole, by_name=False))
     except (ValueError, RecursionError) as error:
         unreadable = ErrorData(code=UNREADABLE_ANSWER, message=f"it cannot be read ({type(error).__name__})")
-        return stand_in(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
+        return _build_error_reply(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
 
 
-def stand_in(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
-    """An error in place of an answer that cannot be delivered, if its request id can be found at either end of it."""
+class Inbox:
+    """Passes the messages of a server on to its session, no faster than `flood` allows.
+
+    Args:
+        output: Receives what is not JSON-RPC.
+        where: Where that was found, for the log.
+    """
+
+    def __init__(
+        self, limit_bytes: int, to_session: FromServer, flood: Flood, output: ServerOutput, where: str
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self._to_session = to_session
+        self._flood = flood
+        self._output = output
+        self._where = where
+
+    async def put(self, text: bytes | LongLine) -> None:
+        """Pass one message on, and wait for as long as the server has to be slowed."""
+        if self._flood.admit(text if isinstance(text, bytes) else text.head):
+            message = parse_message(text, self.limit_bytes)
+            if message is not None:
+                try:
+                    self._to_session.send_nowait(message)
+                except anyio.WouldBlock:
+                    await self._to_session.send(message)
+            elif pause_s := self._output.record_garbage(text, self._where):
+                await asyncio.sleep(pause_s)
+        await self._flood.pause()
+
+    async def drain(self, reading: Awaitable[str], on_end: Callable[[str], None]) -> None:
+        """Wait until the transport has read everything, report why it ended, and close the session's side."""
+        try:
+            on_end(await reading)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        except Exception as error:
+            # Without a reader, its calls would all wait for their timeouts.
+            logger.exception("the messages of an MCP server cannot be read")
+            on_end(f"its messages could not be read ({type(error).__name__})")
+        finally:
+            self._to_session.close()
+
+
+def _build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
+    """An error in place of an answer, if the answer's request id can be found at either end of it."""
     found = _ID_FIRST.match(head) or _ID_LAST.search(tail)
     if found is None:
         return None
@@ -62,8 +114,7 @@ def stand_in(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | Non
 async def encode_message(item: SessionMessage, to_session: FromServer) -> bytes | None:
     """The JSON of a message, one line of UTF-8.
 
-    None if it is no JSON here: then a request has been answered with that, so that it costs itself only and not the
-    session.
+    None if it cannot be written as JSON: then a request has been answered with an error, and the session goes on.
     """
     try:
         return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
@@ -74,6 +125,6 @@ async def encode_message(item: SessionMessage, to_session: FromServer) -> bytes 
 
 
 async def answer_with_error(item: SessionMessage, error: ErrorData, to_session: FromServer) -> None:
-    """Answer a request in the server's place; what is no request needs no answer."""
+    """Answer a request in place of the server; other messages need no answer."""
     if isinstance(item.message, JSONRPCRequest):
         await to_session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=item.message.id, error=error)))

@@ -1,8 +1,8 @@
 """Access tokens by OAuth client credentials (RFC 6749, section 4.4): one server's token, for all sessions of a process.
 
-Owns fetching a token, keeping it, and fetching the next one before it expires. The SDK's own provider holds its lock
-across the request that it authenticates, so calls would run one after the other, and it asks for a token only after the
-server has refused; here nobody waits but for a first token, and all who do wait for the same one.
+Owns fetching a token, keeping it, and fetching the next one before it expires. The SDK's own provider holds a lock
+during the request that it authenticates, so calls would run one after the other, and it fetches a token only after a
+refusal. Here only the first token is waited for, and all callers wait for the same fetch.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 _FETCH_S = 10.0
 _LONGEST_MARGIN_S = 60.0
 _MARGIN = 0.2
-"""Of a token's life: what is left of it when the next one is fetched, at most a minute."""
+"""Of a token's lifetime: the next one is fetched when this share is left, at most a minute."""
 _FAILED_S = 2.0
-"""How long a failure is not tried anew: calls come by the hundred, and authorization servers lock clients out."""
+"""No new attempt for this long after a failure: there may be hundreds of calls, and servers lock clients out."""
 _RENEWED_S = 10.0
-"""How long a token that was fetched because of a refusal is not replaced for the same reason."""
+"""A token that was fetched after a refusal is not replaced for another refusal for this long."""
 _LARGEST_BYTES = 64 * 1024
 _SHOWN_CHARS = 200
 _TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -49,8 +49,8 @@ class Token:
     """An access token.
 
     Attributes:
-        renew_at: Monotonic time from which on the next one is fetched.
-        expires_at: Monotonic time from which on it is not sent any more; infinity when the endpoint did not say.
+        renew_at: Monotonic time when the next one is fetched.
+        expires_at: Monotonic time when it expires; infinity if the endpoint gave no lifetime.
     """
 
     value: SecretStr
@@ -59,7 +59,7 @@ class Token:
 
 
 class _Answer(BaseModel):
-    """What a token endpoint says that is of use here."""
+    """The used part of a token endpoint's answer."""
 
     access_token: SecretStr
     token_type: str = "Bearer"  # noqa: S105
@@ -72,7 +72,7 @@ class _Refusal(BaseModel):
 
 
 class _Metadata(BaseModel):
-    """What an authorization server says of itself (RFC 8414)."""
+    """The used part of an authorization server's metadata (RFC 8414)."""
 
     issuer: str
     token_endpoint: str
@@ -84,9 +84,9 @@ class TokenSource:
     Args:
         server: The server's id, for the log.
         auth: How to get a token, resolved.
-        ca_file: Authorities to trust beside the usual ones. The certificate of a token endpoint is always verified.
+        ca_file: More authorities to trust. The certificate of a token endpoint is always verified.
         on_secrets: Called with every access token.
-        fetch_s: How long fetching one may take.
+        fetch_s: How long a fetch may take.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TokenSource:
         """A token that has not expired.
 
         Raises:
-            CredentialsError: There is none to be had.
+            CredentialsError: None could be fetched.
         """
         token, now = self._token, time.monotonic()
         if token is None or now >= token.expires_at:
@@ -121,10 +121,10 @@ class TokenSource:
         return token
 
     async def renew(self, refused: Token) -> Token:
-        """The token to try after the server has refused one; the same again if it is no use to fetch another.
+        """The token to try after the server has refused one; the same again if it was renewed a moment ago.
 
         Raises:
-            CredentialsError: There is none to be had.
+            CredentialsError: None could be fetched.
         """
         now = time.monotonic()
         if self._token is refused and now >= self._renewed_at + _RENEWED_S:
@@ -134,7 +134,7 @@ class TokenSource:
     async def _fetched(self) -> Token:
         if self._fetching is None and self._failure is not None and self._failed_lately():
             raise CredentialsError(self._failure.text, self._failure.is_transient)
-        # Who gives up must not take the token from the others that wait for it.
+        # A caller that gives up must not cancel the fetch for the others.
         return await asyncio.shield(self._begin())
 
     def _failed_lately(self) -> bool:
@@ -166,7 +166,7 @@ class TokenSource:
         asked_at = time.monotonic()
         where = auth.token_url or auth.issuer or ""
         try:
-            # One client a token, which is one an hour: nothing is kept open in between.
+            # A new client for each token, about one an hour, so that no connection stays open.
             async with (
                 asyncio.timeout(self._fetch_s),
                 httpx2.AsyncClient(verify=_tls(self._ca_file), timeout=self._fetch_s) as client,
@@ -177,12 +177,12 @@ class TokenSource:
         except TimeoutError:
             raise _error(where, f"did not answer within {self._fetch_s:g} s", is_transient=True) from None
         except httpx2.InvalidURL:
-            raise _error(where, "is no address that can be asked") from None
+            raise _error(where, "is not a valid address") from None
         except httpx2.HTTPError as error:
             reason = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise _error(where, f"cannot be reached ({reason})", is_transient=True) from None
         except OSError as error:
-            raise _error(where, f"cannot be asked: ca_file {self._ca_file} cannot be used: {error}") from None
+            raise _error(where, f"cannot be reached: ca_file {self._ca_file} cannot be used: {error}") from None
         token = _read_token(where, response, body or b"", auth)
         logger.info("fetched an access token for MCP server %s", self._server)
         return _build_token(token, asked_at)
@@ -190,7 +190,7 @@ class TokenSource:
 
 @cache
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """Made once a process: building one blocks the loop for 20 ms."""
+    """Built once per process: that blocks the loop for 20 ms."""
     context = httpx2.create_ssl_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)
@@ -228,14 +228,14 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
             continue
         if not issuers_match(metadata.issuer, issuer):
             raise _error(
-                url, "has the metadata of another issuer; write the `issuer` as the authorization server spells it"
+                url, "has the metadata of another issuer; write `issuer` exactly as the authorization server does"
             )
         if not metadata.token_endpoint.startswith(
             "https://" if issuer.startswith("https://") else ("https://", "http://")
         ):
             raise _error(url, "names a token endpoint that is not encrypted; the client's secret is not sent there")
         return metadata.token_endpoint
-    raise _error(issuer, "publishes no metadata that name a token endpoint; write its address as `token_url` instead")
+    raise _error(issuer, "publishes no metadata with a token endpoint; set `token_url` instead")
 
 
 def _read_token(where: str, response: httpx2.Response, body: bytes, auth: OAuthClientCredentials) -> _Answer:
@@ -244,18 +244,18 @@ def _read_token(where: str, response: httpx2.Response, body: bytes, auth: OAuthC
         raise _error(where, f"answered HTTP {status}", is_transient=True)
     if response.next_request is not None:
         target = _shown(str(response.next_request.url))
-        raise _error(where, f"redirects to {target}, where credentials are not sent; write the right `token_url`")
+        raise _error(where, f"redirects to {target}, where credentials are not sent; correct `token_url`")
     if status != 200:
         raise _error(where, _describe_refusal(status, body, auth))
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError:
         kind = response.headers.get("content-type", "no content type").partition(";")[0][:_SHOWN_CHARS]
-        raise _error(where, f"answered with {kind} that holds no access token; is its address right?") from None
+        raise _error(where, f"answered with {kind} that contains no access token; check its address") from None
     if answer.token_type.lower() != "bearer":
-        raise _error(where, f"gives tokens of the type {answer.token_type[:_SHOWN_CHARS]!a}, expected Bearer")
+        raise _error(where, f"returns tokens of type {answer.token_type[:_SHOWN_CHARS]!a}, expected Bearer")
     if not _TOKEN.fullmatch(answer.access_token.get_secret_value()):
-        raise _error(where, "gives a token that fits in no header")
+        raise _error(where, "returns a token that is not valid in a header")
     return answer
 
 
@@ -263,10 +263,10 @@ def _describe_refusal(status: int, body: bytes, auth: OAuthClientCredentials) ->
     try:
         refusal = _Refusal.model_validate_json(body)
     except ValidationError:
-        return f"answered HTTP {status}; is its address right?"
-    said = f"{refusal.error}: {refusal.error_description}".removesuffix(": ")
-    said = said.replace(auth.client_secret.get_secret_value(), "••••")[:_SHOWN_CHARS]
-    return f"refused client_id {auth.client_id} (HTTP {status}, {said}); are its secret, scopes and audience right?"
+        return f"answered HTTP {status}; check its address"
+    reason = f"{refusal.error}: {refusal.error_description}".removesuffix(": ")
+    reason = reason.replace(auth.client_secret.get_secret_value(), "••••")[:_SHOWN_CHARS]
+    return f"refused client_id {auth.client_id} (HTTP {status}, {reason}); check its secret, scopes and audience"
 
 
 def _build_token(answer: _Answer, asked_at: float) -> Token:
@@ -276,7 +276,7 @@ def _build_token(answer: _Answer, asked_at: float) -> Token:
 
 
 def _life_s(value: Any) -> float:
-    """Seconds that a token lives; infinity if nobody said so. Some endpoints write the number as text."""
+    """A token's lifetime in seconds; infinity if there is none. Some endpoints write the number as text."""
     try:
         seconds = float(value) if isinstance(value, str | int | float) else math.inf
     except (ValueError, OverflowError):
@@ -292,4 +292,4 @@ def _shown(url: str) -> str:
     try:
         return str(httpx2.URL(url).copy_with(userinfo=b"", query=None, fragment=None))
     except httpx2.InvalidURL:
-        return "(no address)"
+        return "(not a valid address)"

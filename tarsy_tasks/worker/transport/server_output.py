@@ -1,7 +1,7 @@
-"""What an MCP server says outside of the protocol: stderr lines, and garbage on stdout.
+"""What an MCP server writes outside of the protocol: lines on stderr, and garbage on stdout.
 
-Owns the tagged log lines, the last words that an error text quotes, and the bound on both: a server may flood, and
-neither the log nor the event loop may drown in it. It does not read pipes.
+Owns the log lines of the server, the last lines that an error text quotes, and the limits that protect log and event
+loop from a server that writes too much. It does not read pipes.
 """
 
 import logging
@@ -12,28 +12,28 @@ from collections.abc import Iterable
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import Masker
+from tarsy_tasks.worker.transport.lines import LongLine
 
 __all__ = ["ServerOutput"]
 
 _LINE_LIMIT = 2_000
 _SEARCHED_BYTES = 8_000
-"""Of a line; a secret that the end of it halves is out of sight."""
+"""Of a line; the end of it is not shown, because it may be half of a secret."""
 _VIEW_LINES, _VIEW_BYTES = 200, 8_000
-"""So much of what was said before is searched together with a line, if something in it reaches far."""
+"""The earlier lines that are masked together with a line, if one of them matches `_REACHES_FAR`."""
 _NEAR_BYTES = 1_000
-"""So much else."""
+"""The same in all other cases."""
 _REACHES_FAR = re.compile(rb"Secret|[dD]ata[\"']?:")
-_LAST_WORDS_LINES = 5
-_LAST_WORDS_LIMIT = 600
+_LAST_LINES = 5
+_LAST_LINES_CHARS = 600
 _LINES_PER_S = 50
 _BYTES_PER_S = 8 * 1024 * 1024
 _LINE_COST_BYTES = 400
-"""What a line costs beside its bytes: a flood of empty lines would take the event loop as surely as one of long lines.
-"""
+"""What a line costs beside its bytes: many empty lines block the event loop as much as long ones."""
 _PAUSE_S = 0.05
 _KEY_BEGINS, _KEY_ENDS = b"PRIVATE KEY", b"-----END "
 _KEY_LINES = 200
-"""No private key is longer."""
+"""More than the longest private key."""
 _MASKED_LINE = MASK.encode()
 
 
@@ -56,11 +56,11 @@ class ServerOutput:
         self._bytes = 0
 
     def record_line(self, line: bytes, *, level: int = logging.INFO, what: str = "stderr") -> float:
-        """Log a line; returns how many seconds the reader should pause before it reads on (0.0 as a rule)."""
+        """Log a line; returns how many seconds the reader should pause, usually 0."""
         second = int(time.monotonic())
         if second != self._second:
             if self._lines > _LINES_PER_S:
-                self._logger.warning("%d more lines were left out of this log", self._lines - _LINES_PER_S)
+                self._logger.warning("%d more lines were not logged", self._lines - _LINES_PER_S)
             self._second, self._lines, self._bytes = second, 0, 0
         self._lines += 1
         self._bytes += len(line) + _LINE_COST_BYTES
@@ -69,15 +69,22 @@ class ServerOutput:
             self._logger.log(level, "%s: %s", what, self._last_line())
         return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
 
-    def forget(self) -> None:
-        """A new process begins: what the one before it said explains nothing any more."""
+    def record_garbage(self, text: bytes | LongLine, where: str) -> float:
+        """As `record_line`, for a message that is not JSON-RPC."""
+        if isinstance(text, LongLine):
+            what = f"{text.size_bytes} bytes {where}, above max_message_bytes and without a request id"
+            return self.record_line(text.head, level=logging.WARNING, what=what)
+        return self.record_line(text, level=logging.WARNING, what=f"not JSON-RPC, {where}")
+
+    def clear(self) -> None:
+        """A new process starts, whose end the earlier lines do not explain."""
         self._view.clear()
         self._view_bytes = 0
 
-    def last_words(self) -> str:
+    def last_lines(self) -> str:
         """The last lines, for an error text; empty if there were none."""
         lines = filter(None, self._masked_view().split("\n"))
-        return self._masker.mask("\n".join(deque(lines, _LAST_WORDS_LINES)))[-_LAST_WORDS_LIMIT:]
+        return self._masker.mask("\n".join(deque(lines, _LAST_LINES)))[-_LAST_LINES_CHARS:]
 
     def _remember(self, line: bytes) -> None:
         if len(self._view) == _VIEW_LINES:
@@ -88,7 +95,7 @@ class ServerOutput:
             self._view_bytes -= len(self._view.popleft())
 
     def _masked_view(self) -> str:
-        """What was said of late, masked: what a line shows may be a secret by what stands above it."""
+        """The recent lines, masked together: whether a line contains a secret may depend on the lines above it."""
         return self._mask_lines(self._view.copy())
 
     def _mask_lines(self, lines: Iterable[bytes]) -> str:
@@ -111,12 +118,12 @@ class ServerOutput:
         return lines[::-1]
 
     def _text_of(self, line: bytes) -> str:
-        """As it may be shown but for the lines above it: without the end, where one was cut that may be of a secret."""
+        """A line as text. If it was cut, its end is removed, because it may be half of a secret."""
         text = line.decode("utf-8", "replace").rstrip()
         return text if len(line) < _SEARCHED_BYTES else self._masker.mask_start(text, _LINE_LIMIT)
 
     def _without_key(self, line: bytes) -> bytes:
-        """The line, or a mask if it is one of a private key: by itself it does not show it."""
+        """The line, or a mask inside a private key, whose lines cannot be recognised alone."""
         if _KEY_ENDS in line:
             self._key_lines = 0
         elif _KEY_BEGINS in line and b"-----BEGIN " in line:

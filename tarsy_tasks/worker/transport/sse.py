@@ -1,12 +1,11 @@
-"""SSE transport: the "HTTP with SSE" of protocol 2024-11-05, one event stream down and a POST for every message up.
+"""SSE transport: "HTTP with SSE" of protocol 2024-11-05, an event stream from the server and a POST per message to it.
 
-Owns the stream, the POSTs and their order. It replaces the SDK's `sse_client`, in which a failing POST hangs its call
-for ever, one slow POST delays all others, and an event above 1 MiB or five minutes of silence end the session. It knows
-no sessions; that a POST fails without an exception is the doing of `SurvivableClient`.
+Owns the stream, the POSTs and their order. It replaces the SDK's `sse_client`, in which a failed POST blocks its call
+for ever, a slow POST delays all others, and an event above 1 MiB or five minutes of silence end the session. It knows
+no sessions. `SurvivableClient` turns a failed POST into an error.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -23,13 +22,12 @@ from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
 from tarsy_tasks.worker.transport.http_client import SurvivableClient, is_same_origin, send_within_origin
-from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.messages import (
     FromServer,
+    Inbox,
     MessageStreams,
     answer_with_error,
     encode_message,
-    parse_message,
 )
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
@@ -44,15 +42,13 @@ from tarsy_tasks.worker.transport.transport_errors import (
 
 __all__ = ["sse_transport"]
 
-logger = logging.getLogger(__name__)
-
 _QUEUED_MESSAGES = 64
-_MOST_POSTS = 256
-"""As many as a worker has calls in flight by default. Some servers hold a POST until its tool is through."""
+_MAX_POSTS = 256
+"""The default number of running calls in a worker: some servers answer a POST only when its tool is done."""
 _CANCEL_WAITS_S = 0.5
 _REPLY_WITHIN_S = 1.0
 _REPLY_BYTES = 64 * 1024
-"""The reply to a POST says nothing; it is read only so that its connection can be used again."""
+"""The response to a POST has no content; it is read only so that its connection can be used again."""
 _FORGOTTEN = (404, 410)
 
 
@@ -70,18 +66,19 @@ async def sse_transport(
 
     Args:
         url: Of the event stream.
-        client: With the server's credentials, and without a `Flood` of its own; the caller closes it.
-        max_message_bytes: Largest event that is read. The answer that a larger one was becomes an error.
-        flood: Slows the reading of a server that says too much.
-        output: Receives events that are no JSON-RPC.
-        on_end: Called with the reason when the stream ends or breaks; never on a regular exit.
+        client: With the server's credentials, and without a `Flood`; the caller closes it.
+        max_message_bytes: Largest event that is read; an answer in a larger one becomes an error.
+        flood: Slows the reading of a server that sends too much.
+        output: Receives events that are not JSON-RPC.
+        on_end: Called with the reason when the stream ends or breaks; never when the context is left.
 
     Raises:
         MCPError: The stream cannot be opened, or names no endpoint that messages may be sent to.
     """
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
-    stream = _EventStream(url, client, max_message_bytes, to_session, flood, output, on_end)
+    inbox = Inbox(max_message_bytes, to_session, flood, output, "in the event stream")
+    stream = _EventStream(url, client, inbox, flood, on_end)
     reader = asyncio.create_task(stream.read())
     posts: _Posts | None = None
     tasks = {reader}
@@ -101,54 +98,40 @@ async def sse_transport(
 
 
 class _EventStream:
-    """The server's half of the conversation.
+    """Messages from the server.
 
     Attributes:
-        endpoint: Where messages go, once the server has said so.
+        endpoint: Where messages are sent, once the server has named it.
     """
 
     def __init__(
-        self,
-        url: str,
-        client: SurvivableClient,
-        limit_bytes: int,
-        to_session: FromServer,
-        flood: Flood,
-        output: ServerOutput,
-        on_end: Callable[[str], None],
+        self, url: str, client: SurvivableClient, inbox: Inbox, flood: Flood, on_end: Callable[[str], None]
     ) -> None:
         self.endpoint: asyncio.Future[httpx2.URL] = asyncio.get_running_loop().create_future()
         self._url = url
         self._client = client
-        self._limit_bytes = limit_bytes
-        self._to_session = to_session
+        self._inbox = inbox
         self._flood = flood
-        self._output = output
         self._on_end = on_end
 
     async def read(self) -> None:
-        """Open the stream and pass on what it says until it ends."""
+        """Open the stream and forward its messages until it ends."""
         try:
             response = await self._open()
         except MCPError as error:
             self._refuse(error)
             return
         try:
-            ending = await self._pass_on(response)
-            if self.endpoint.done():
-                self._on_end(ending)
-            else:
-                text = f"{ending} before it named an endpoint for messages"
-                self._refuse(MCPError(TRANSPORT_DOWN, text, {"kind": "EndOfStream", "never_sent": True}))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass
-        except Exception as error:
-            # Without a reader its calls would wait for their timeouts, one after the other.
-            logger.exception("the messages of an MCP server cannot be read")
-            self._on_end(f"its messages could not be read ({type(error).__name__})")
+            await self._inbox.drain(self._forward(response), self._end)
         finally:
-            self._to_session.close()
             await response.aclose()
+
+    def _end(self, reason: str) -> None:
+        if self.endpoint.done():
+            self._on_end(reason)
+            return
+        text = f"{reason} before it named an endpoint for messages"
+        self._refuse(MCPError(TRANSPORT_DOWN, text, {"kind": "EndOfStream", "never_sent": True}))
 
     def _refuse(self, error: MCPError) -> None:
         if not self.endpoint.done():
@@ -162,7 +145,7 @@ class _EventStream:
             )
             if response.status_code == 200 and is_event_stream(response):
                 return response
-            # Not all of it: an endless page is no reason to wait.
+            # Up to a limit: the page may be endless.
             body = b"" if response.status_code == 200 else await read_body(response, _REPLY_BYTES) or b""
             await response.aclose()
         except CredentialsError as error:
@@ -171,15 +154,15 @@ class _EventStream:
             raise MCPError.from_error_data(transport_down(error)) from None
         raise MCPError.from_error_data(http_status(response, body, _note(response)))
 
-    async def _pass_on(self, response: httpx2.Response) -> str:
+    async def _forward(self, response: httpx2.Response) -> str:
         """Read to the end; returns why it ended."""
-        reader = EventReader(self._limit_bytes)
+        reader = EventReader(self._inbox.limit_bytes)
         try:
             async for chunk in response.aiter_bytes():
-                brought = False
+                had_message = False
                 for event in reader.feed(chunk):
-                    brought |= await self._read_event(event, response.url)
-                if not brought:
+                    had_message |= await self._read_event(event, response.url)
+                if not had_message:
                     self._flood.charge_chunk(len(chunk))
                 await self._flood.pause()
         except httpx2.HTTPError as error:
@@ -193,23 +176,18 @@ class _EventStream:
             if isinstance(data, bytes) and not self.endpoint.done():
                 self._set_endpoint(data, url)
         elif event.name == b"message" and data:
-            if self._flood.admit(data if isinstance(data, bytes) else data.head):
-                message = parse_message(data, self._limit_bytes)
-                if message is not None:
-                    await self._to_session.send(message)
-                elif pause_s := self._record_garbage(data):
-                    await asyncio.sleep(pause_s)
-            await self._flood.pause()
+            await self._inbox.put(data)
             return True
-        return False  # what else a server makes up, such as `ping`
+        return False  # an event of another name, such as `ping`
 
     def _set_endpoint(self, data: bytes, url: httpx2.URL) -> None:
-        """Where messages go; not to another origin, for they carry what is for this server's eyes."""
+        """Accept the endpoint for messages, unless it is on another origin: they contain this server's credentials."""
         named = data.decode("utf-8", "replace").strip()
         try:
             endpoint = url.join(named)
         except httpx2.InvalidURL as error:
-            self._refuse(MCPError(HTTP_STATUS, f"it names an endpoint that is no address: {error}", {"status": 200}))
+            text = f"it names an endpoint that is not a valid address: {error}"
+            self._refuse(MCPError(HTTP_STATUS, text, {"status": 200}))
             return
         if is_same_origin(url, endpoint):
             self.endpoint.set_result(endpoint)
@@ -218,18 +196,12 @@ class _EventStream:
         text = f"it names an endpoint on another origin, {where}; headers and token are not sent there"
         self._refuse(MCPError(HTTP_STATUS, text, {"status": 200}))
 
-    def _record_garbage(self, data: bytes | LongLine) -> float:
-        if isinstance(data, LongLine):
-            what = f"an event of {data.size_bytes} bytes, above max_message_bytes and without a request id"
-            return self._output.record_line(data.head, level=logging.WARNING, what=what)
-        return self._output.record_line(data, level=logging.WARNING, what="not JSON-RPC, in an event")
-
 
 class _Posts:
-    """The client's half of the conversation.
+    """Messages to the server.
 
-    A request does not wait for another one's POST. A notification is sent before what comes after it, save for a
-    cancel, which only has to come after its own request.
+    A request does not wait for the POST of another. A notification is sent before all later messages, except a cancel,
+    which is only sent after its own request.
 
     Attributes:
         tasks: POSTs in flight.
@@ -239,14 +211,14 @@ class _Posts:
         self.tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[RequestId, asyncio.Task[None]] = {}
         self._sent: set[RequestId] = set()
-        self._slots = asyncio.Semaphore(_MOST_POSTS)
+        self._slots = asyncio.Semaphore(_MAX_POSTS)
         self._endpoint = endpoint
         self._client = client
         self._to_session = to_session
         self._flood = flood
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Send what the session says until it says no more."""
+        """Send the messages of the session until it is closed."""
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async for item in from_session:
                 data = await encode_message(item, self._to_session)
@@ -291,7 +263,7 @@ class _Posts:
             await asyncio.wait({request}, timeout=_CANCEL_WAITS_S)
         await self._post(data)
         if request is not None:
-            request.cancel()  # nobody waits for it any more
+            request.cancel()  # its caller does not wait any more
 
     async def _answer(self, data: bytes) -> None:
         """Answer a request of the server."""
@@ -299,7 +271,7 @@ class _Posts:
             await self._post(data)
 
     async def _post(self, data: bytes) -> ErrorData | None:
-        """Send one message; returns why it did not arrive. What the server thinks of it comes as an event."""
+        """Send one message; returns why it did not arrive. Its answer comes as an event."""
         request = self._client.build_request(
             "POST", self._endpoint, content=data, headers={"Content-Type": "application/json"}
         )
@@ -317,7 +289,7 @@ class _Posts:
             await response.aclose()
         error = _json_error(response, body) or http_status(response, body, _note(response))
         if error.code == HTTP_STATUS and response.status_code in _FORGOTTEN:
-            # The server knows the address of its stream: what it does not know any more is the session.
+            # The address is right, since the stream was opened there: the session is unknown.
             return ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: {error.message}", data=error.data)
         return error
 
@@ -335,15 +307,15 @@ def _json_error(response: httpx2.Response, body: bytes) -> ErrorData | None:
 
 
 def _note(response: httpx2.Response) -> str:
-    """What a status means here, beside its own words."""
+    """What a status means for this transport."""
     if response.next_request is not None:
         where = response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
         return f", a redirect to {where}, which is not followed"
     match response.status_code:
         case 200:
             kind = response.headers.get("content-type", "no content type")
-            return f" with {kind} instead of text/event-stream; perhaps another path, or the transport http"
+            return f" with {kind} instead of text/event-stream; check the path, or use the transport http"
         case 405:
-            return ", so it has no event stream here; perhaps another path, or the transport http"
+            return ", so there is no event stream; check the path, or use the transport http"
         case _:
             return ""

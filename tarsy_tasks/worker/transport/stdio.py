@@ -1,12 +1,11 @@
 """stdio transport: one MCP server as a child process, every message bounded.
 
 Owns the child, its pipes and its end. It replaces the SDK's `stdio_client`, whose reader is unbounded and takes
-quadratic time on long lines, dies of one byte that is not UTF-8, and says nothing when the server is gone. It knows no
-sessions.
+quadratic time on long lines, fails on one byte that is not UTF-8, and does not report that the server is gone. It knows
+no sessions.
 """
 
 import asyncio
-import logging
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -18,31 +17,29 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
-from tarsy_tasks.worker.transport.child_watch import Family, child_watch
+from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import BoundedLines, LongLine
-from tarsy_tasks.worker.transport.messages import FromServer, MessageStreams, encode_message, parse_message
+from tarsy_tasks.worker.transport.messages import FromServer, Inbox, MessageStreams, encode_message
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["StdioCommand", "stdio_transport"]
-
-logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 32 * 1024
 _BUFFER_BYTES = 256 * 1024
 _QUEUED_MESSAGES = 64
 _DISCARD_PAUSE_S = 0.005
-"""After each chunk of a line that is too long: what is thrown away must not take the event loop."""
+"""After each chunk of a line that is too long: discarding it must not block the event loop."""
 _EXIT_GRACE_S = 2.0
 _KILL_GRACE_S = 2.0
 _POLL_S = 0.01
-_LOOK_S = 2.0
-"""Between two looks at the child's family; a stopped server is noticed with the second one."""
+_CHECK_S = 2.0
+"""Between two checks of the child's process tree; the second one reports a stopped server."""
 
 
 @dataclass(frozen=True)
 class StdioCommand:
-    """How to start the server, all variables resolved. `env` is the child's environment, but for the worker's mark."""
+    """How to start the server, all variables resolved. `env` is the child's environment without the worker's mark."""
 
     command: str
     args: Sequence[str] = field(repr=False)
@@ -53,16 +50,17 @@ class StdioCommand:
 
 @asynccontextmanager
 async def stdio_transport(
-    command: StdioCommand, flood: Flood, output: ServerOutput, on_end: Callable[[str], None]
+    command: StdioCommand, flood: Flood, output: ServerOutput, watch: ChildWatch, on_end: Callable[[str], None]
 ) -> AsyncGenerator[MessageStreams]:
-    """Start the server and yield its message streams; on exit the child and all that it started are gone.
+    """Start the server and yield its message streams; on exit the child and all its descendants are ended.
 
     Args:
         command: What to start.
-        flood: Slows the reading of a server that says too much.
-        output: Receives stderr, and lines on stdout that are no JSON-RPC.
-        on_end: Called with the reason when the server closes its stdin or stdout, exits, or is stopped; never on a
-            regular exit.
+        flood: Slows the reading of a server that sends too much.
+        output: Receives stderr, and lines on stdout that are not JSON-RPC.
+        watch: Ends the child when the worker is gone.
+        on_end: Called with the reason when the server closes its stdin or stdout, exits, or is stopped; never when the
+            context is left.
 
     Raises:
         OSError: The command cannot be started.
@@ -74,17 +72,18 @@ async def stdio_transport(
         stdout=PIPE,
         stderr=PIPE,
         cwd=command.cwd,
-        env=child_watch.mark(command.env),
+        env=watch.mark(command.env),
         start_new_session=True,
         limit=_BUFFER_BYTES,
     )
-    family = Family(process.pid)
+    tree = ProcessTree(process.pid, watch)
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
+    inbox = Inbox(command.max_message_bytes, to_session, flood, output, "on stdout")
     tasks = [
-        asyncio.create_task(_read_messages(process, command.max_message_bytes, to_session, flood, output, on_end)),
+        asyncio.create_task(inbox.drain(_read_messages(process, inbox), on_end)),
         asyncio.create_task(_write_messages(process, from_session, to_session, flood, on_end)),
-        asyncio.create_task(_watch(family, to_session, on_end)),
+        asyncio.create_task(_watch(tree, to_session, on_end)),
         asyncio.create_task(_read_stderr(process, output)),
     ]
     try:
@@ -96,7 +95,7 @@ async def stdio_transport(
             for task in tasks[:3]:
                 task.cancel()
             try:
-                await _stop(process, family)
+                await _stop(process, tree)
             finally:
                 for task in tasks:
                     task.cancel()
@@ -104,36 +103,12 @@ async def stdio_transport(
                 _release_pipes(process)
 
 
-async def _read_messages(
-    process: Process,
-    limit_bytes: int,
-    to_session: FromServer,
-    flood: Flood,
-    output: ServerOutput,
-    on_end: Callable[[str], None],
-) -> None:
+async def _read_messages(process: Process, inbox: Inbox) -> str:
+    """Read to the end of stdout; returns why it ended."""
     assert process.stdout is not None
-    try:
-        async for line in _lines(process.stdout, limit_bytes):
-            if flood.admit(line if isinstance(line, bytes) else line.head):
-                message = parse_message(line, limit_bytes)
-                if message is not None:
-                    try:
-                        to_session.send_nowait(message)
-                    except anyio.WouldBlock:
-                        await to_session.send(message)
-                elif pause_s := _record_garbage(line, output):
-                    await asyncio.sleep(pause_s)
-            await flood.pause()
-        on_end(await _describe_end(process, "stdout"))
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        pass
-    except Exception as error:
-        # Without a reader its calls would wait for their timeouts, one after the other.
-        logger.exception("the messages of an MCP server cannot be read")
-        on_end(f"its messages could not be read ({type(error).__name__})")
-    finally:
-        to_session.close()
+    async for line in _lines(process.stdout, inbox.limit_bytes):
+        await inbox.put(line)
+    return await _describe_end(process, "stdout")
 
 
 async def _write_messages(
@@ -154,19 +129,19 @@ async def _write_messages(
             process.stdin.write(data + b"\n")
             await process.stdin.drain()
     except OSError:
-        # The server closed its stdin but may live on: ending the read side tells the session that it is over.
+        # The server closed its stdin but may still run: closing the read side ends the session.
         on_end(await _describe_end(process, "stdin"))
         to_session.close()
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass
 
 
-async def _watch(family: Family, to_session: FromServer, on_end: Callable[[str], None]) -> None:
-    """A stopped process (SIGSTOP) keeps its pipes open and answers nothing: ending the read side ends the session."""
+async def _watch(tree: ProcessTree, to_session: FromServer, on_end: Callable[[str], None]) -> None:
+    """A stopped process (SIGSTOP) keeps its pipes open and does not answer: closing the read side ends the session."""
     stopped = False
     while not stopped:
-        await asyncio.sleep(_LOOK_S)
-        stopped = family.look()
+        await asyncio.sleep(_CHECK_S)
+        stopped = tree.check()
     on_end("its process is stopped")
     to_session.close()
 
@@ -188,21 +163,14 @@ async def _lines(stream: asyncio.StreamReader, limit_bytes: int) -> AsyncIterato
         if lines.discarding:
             await asyncio.sleep(_DISCARD_PAUSE_S)
         elif len(chunk) == _CHUNK_BYTES:
-            # More lies ready, which comes without a wait: the other servers get their turn first.
+            # More can be read without a wait: let the other servers run first.
             await asyncio.sleep(0)
     for line in lines.finish():
         yield line
 
 
-def _record_garbage(line: bytes | LongLine, output: ServerOutput) -> float:
-    if isinstance(line, LongLine):
-        what = f"a line of {line.size_bytes} bytes on stdout, above max_message_bytes and without a request id"
-        return output.record_line(line.head, level=logging.WARNING, what=what)
-    return output.record_line(line, level=logging.WARNING, what="not JSON-RPC, on stdout")
-
-
 async def _describe_end(process: Process, closed: str) -> str:
-    """Why a pipe has ended: mostly because the process has, which is seen a moment later."""
+    """Why a pipe has ended: mostly because the process has, which shows a moment later."""
     if await _exited(process, 0.5):
         code = process.returncode
         assert code is not None
@@ -212,9 +180,7 @@ async def _describe_end(process: Process, closed: str) -> str:
 
 
 async def _exited(process: Process, within_s: float) -> bool:
-    """Whether the process is dead. Not `process.wait()`: that waits for the pipes too, which a grandchild may hold
-    open.
-    """
+    """Whether the process is dead. Not `process.wait()`, which also waits for pipes that a grandchild may hold open."""
     deadline = asyncio.get_running_loop().time() + within_s
     while process.returncode is None:
         if asyncio.get_running_loop().time() >= deadline:
@@ -223,28 +189,26 @@ async def _exited(process: Process, within_s: float) -> bool:
     return True
 
 
-async def _stop(process: Process, family: Family) -> None:
-    """The spec's shutdown: close stdin, wait, then terminate and at last kill the whole family."""
+async def _stop(process: Process, tree: ProcessTree) -> None:
+    """The spec's shutdown: close stdin, wait, terminate, wait, kill; the last two for the whole tree."""
     assert process.stdin is not None
-    family.search()  # now, while those that the server started can still be found below it
+    tree.update()  # now, while the processes that the server started can still be found below it
     process.stdin.close()
     try:
-        # A stopped process notices neither a closed stdin nor SIGTERM.
-        if not family.is_stopped() and not await _exited(process, _EXIT_GRACE_S):
-            family.signal(signal.SIGTERM)
+        # A stopped process reacts neither to a closed stdin nor to SIGTERM.
+        if not tree.is_stopped() and not await _exited(process, _EXIT_GRACE_S):
+            tree.signal(signal.SIGTERM)
             await _exited(process, _KILL_GRACE_S)
     finally:
-        # Also after a clean exit: what the server started and left behind is still there. And also when the loop is
-        # stopping and nobody has the time to wait.
-        family.signal(signal.SIGKILL)
+        # Also after a clean exit, for the processes that the server left behind; also when the loop stops and this
+        # coroutine is cancelled.
+        tree.signal(signal.SIGKILL)
         await _exited(process, _KILL_GRACE_S)
-        family.release()
+        tree.release()
 
 
 def _release_pipes(process: Process) -> None:
-    """Close the subprocess transport, which would otherwise live until a descendant lets go of a pipe; nothing public
-    does it.
-    """
+    """Close the subprocess transport, which otherwise lives until a descendant closes its pipe; nothing public does."""
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with suppress(PermissionError, ProcessLookupError):

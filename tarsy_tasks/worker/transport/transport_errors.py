@@ -1,7 +1,7 @@
 """JSON-RPC errors that our own transports put in place of an answer.
 
-Owns the error codes for what only a transport knows and the SDK would lose or die of: that a request never left, which
-HTTP status came back, that an answer was too large. The codes lie outside of the ranges that JSON-RPC and MCP use.
+Owns the error codes for what only a transport knows and the SDK would drop or fail on: that a request was never sent,
+the HTTP status, that an answer was too large. The codes are outside the ranges that JSON-RPC and MCP use.
 """
 
 import ssl
@@ -26,21 +26,21 @@ __all__ = [
 ]
 
 TRANSPORT_DOWN = -31990
-"""The HTTP exchange failed; `data["never_sent"]` says whether the request can have reached the server, and
-`data["tls"]` is there, and true, when no TLS connection can be made with this configuration.
+"""The HTTP exchange failed. `data["never_sent"]` is true if the request cannot have reached the server, and
+`data["tls"]` is true, else absent, if this configuration allows no TLS connection.
 """
 HTTP_STATUS = -31991
-"""The server answered with `data["status"]` and no JSON-RPC body; `data["retry_after"]` is its header."""
+"""The server answered with `data["status"]` and no JSON-RPC body; `data["retry_after"]` is that header."""
 AUTH_FAILED = -31992
 """Authorisation failed before the request was sent."""
 MESSAGE_TOO_LARGE = -31993
 """The answer is larger than `max_message_bytes`: the tool has run, its answer was dropped."""
 UNREADABLE_ANSWER = -31994
-"""The answer is JSON-RPC that cannot be read: the tool has run."""
+"""The answer is JSON-RPC that cannot be parsed: the tool has run."""
 NOT_SENT = -31995
 """The request could not be written as JSON."""
 SESSION_FORGOTTEN = -31996
-"""The server does not know the session any more, and did nothing."""
+"""The server does not know the session any more; the tool did not run."""
 
 _NEVER_SENT = (
     httpx2.ConnectError,
@@ -51,17 +51,17 @@ _NEVER_SENT = (
     httpx2.InvalidURL,
 )
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""The other side hung up, as it does when it restarts; that says nothing about certificates."""
-_KEPT_BODY = 5000
-"""More than is shown, for it is masked before it is cut."""
+"""The server closed the connection, as it does when it restarts; the certificate may be valid."""
+_KEPT_BODY_BYTES = 5000
+"""More than is shown, because it is masked before it is cut."""
 
 
 class CredentialsError(Exception):
-    """There is nothing that a request could be authenticated with, so it is not sent.
+    """A request cannot be authenticated, so it is not sent.
 
     Attributes:
         text: What is wrong, and what to do; without a full stop.
-        is_transient: It may go well a moment later.
+        is_transient: A later attempt may succeed.
     """
 
     def __init__(self, text: str, is_transient: bool = False) -> None:
@@ -74,7 +74,7 @@ class CredentialsError(Exception):
 
 
 def credentials_missing(error: CredentialsError) -> ErrorData:
-    """The error for a request that was not sent for want of credentials."""
+    """The error for a request that was not sent because it has no credentials."""
     if error.is_transient:
         data: dict[str, Any] = {"kind": type(error).__name__, "never_sent": True}
         return ErrorData(code=TRANSPORT_DOWN, message=error.text, data=data)
@@ -82,7 +82,7 @@ def credentials_missing(error: CredentialsError) -> ErrorData:
 
 
 def message_too_large(size_bytes: int | None, limit_bytes: int) -> ErrorData:
-    """The error that stands in for an answer above the limit; `size_bytes` None: reading stopped at the limit."""
+    """The error for an answer above the limit; `size_bytes` None: reading stopped at the limit."""
     found = f"{size_bytes} bytes" if size_bytes is not None else "more than that"
     data: dict[str, Any] = {"limit_bytes": limit_bytes, "size_bytes": size_bytes}
     return ErrorData(
@@ -103,7 +103,7 @@ def transport_down(error: Exception) -> ErrorData:
 
 
 def _tls_cause(error: BaseException) -> ssl.SSLError | None:
-    """What made TLS impossible, if anything did: a certificate, a protocol version, a peer that speaks plain HTTP."""
+    """Why TLS is impossible, if it is: a certificate, a protocol version, a server that uses plain HTTP."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -115,11 +115,11 @@ def _tls_cause(error: BaseException) -> ssl.SSLError | None:
 
 
 def http_status(response: httpx2.Response, body: bytes, note: str = "") -> ErrorData:
-    """The error for an answer that is no JSON-RPC, with the begin of its body."""
-    excerpt = body[:_KEPT_BODY].decode("utf-8", "replace").strip()
-    said = f"HTTP {response.status_code} {response.reason_phrase}".strip() + note
+    """The error for an answer that is not JSON-RPC, with the start of its body."""
+    excerpt = body[:_KEPT_BODY_BYTES].decode("utf-8", "replace").strip()
+    status = f"HTTP {response.status_code} {response.reason_phrase}".strip() + note
     return ErrorData(
         code=HTTP_STATUS,
-        message=said + (f": {excerpt}" if excerpt else ""),
+        message=status + (f": {excerpt}" if excerpt else ""),
         data={"status": response.status_code, "retry_after": response.headers.get("retry-after")},
     )

@@ -1,7 +1,7 @@
 """From a server's configuration to a pair of message streams.
 
-Owns the choice of transport and what is passed down to it. References are resolved here, each time just before
-connecting: no other process needs the secrets of a server, and a secret may be replaced while the worker runs.
+Owns the choice of transport and its parameters. Variables are resolved here, each time just before connecting: no other
+process needs the secrets of a server, and a secret may be replaced while the worker runs.
 """
 
 import os
@@ -17,6 +17,7 @@ from tarsy_tasks.config import ServerConfig, resolve_variables
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_client import SurvivableClient, ssl_context
@@ -27,26 +28,26 @@ from tarsy_tasks.worker.transport.stdio import StdioCommand, stdio_transport
 __all__ = ["ServerTransport"]
 
 _READ_SLACK_S = 30.0
-"""The HTTP read timeout lies above every tool's own, for it would kill more than the one call."""
+"""The HTTP read timeout is longer than every tool's own, because it would end more than the one call."""
 _IDLE_CONNECTION_S = 3.0
-"""Below the servers' own limit, 5 s for Node and uvicorn: what is sent into a connection that is just being closed may
-or may not have arrived.
+"""Below the servers' own limit, 5 s for Node and uvicorn: a request that is sent while the server closes the connection
+may or may not arrive.
 """
 _LINE_S = 100e-6
 _EVENT_S = 60e-6
 _POST_S = 2e-3
-"""What the event loop pays for a message: writing a line, reading an event (as a rule an HTTP chunk, too), a POST.
-"""
+"""What a message costs the event loop: a line written, an event read (usually also an HTTP chunk), a POST."""
 
 
 class ServerTransport:
-    """The ways to one server that this process opens, one after the other or side by side.
+    """Opens transports to one server, one after the other or in parallel.
 
     Args:
         server: Its configuration, unresolved.
-        output: Receives what the server says outside of the protocol (stdio and sse).
-        inheritance: What of the worker's environment its process gets (stdio).
-        on_secrets: Called with every value that is a credential, before it is used: to be masked.
+        output: Receives what the server writes outside of the protocol (stdio and sse).
+        inheritance: What its process gets of the worker's environment (stdio).
+        watch: Ends its process when the worker is gone (stdio).
+        on_secrets: Called with every credential before it is used, so that it is masked.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class ServerTransport:
         server: ServerConfig,
         output: ServerOutput,
         inheritance: Inheritance,
-        on_secrets: Callable[[Iterable[str]], None] = lambda _: None,
+        watch: ChildWatch,
+        on_secrets: Callable[[Iterable[str]], None],
     ) -> None:
         self._server = server
         self._output = output
         self._inheritance = inheritance
+        self._watch = watch
         self._on_secrets = on_secrets
         self._credentials = Credentials(server, on_secrets)
 
@@ -69,14 +72,14 @@ class ServerTransport:
             on_end: Called with the reason when the transport itself notices that the server is gone (stdio and sse).
 
         Raises:
-            ConfigError: A variable is not set, a file cannot be read, or what it holds makes no valid setting.
+            ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
         resolved = resolve_variables(self._server, os.environ)
         self._on_secrets(resolved.secrets)
         match self._server.transport:
             case "stdio":
                 flood = Flood(self._server.name, carrier_s=0.0, reply_s=_LINE_S)
-                return stdio_transport(self._command(resolved), flood, self._output, on_end)
+                return stdio_transport(self._command(resolved), flood, self._output, self._watch, on_end)
             case "sse":
                 return self._sse(resolved, on_end)
             case "http":
@@ -97,7 +100,7 @@ class ServerTransport:
     async def _http(self, resolved: ResolvedServer) -> AsyncGenerator[Any]:
         async with (
             self._client(resolved, self._flood()) as client,
-            # The client bounds the events.
+            # `SurvivableClient` limits the size of events.
             streamable_http_client(str(address_of(resolved)), http_client=client, max_sse_event_size=None) as streams,
         ):
             yield streams
@@ -134,7 +137,7 @@ class ServerTransport:
             credentials=self._credentials,
             flood=flood,
             verify=tls,
-            # The default pool of 100 connections fails the calls above it after 30 s.
+            # With the default of 100 connections, further calls fail after 30 s.
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=64, keepalive_expiry=_IDLE_CONNECTION_S
             ),

@@ -1,11 +1,11 @@
-"""Ends the process groups of MCP servers when the worker that started them is gone, however it went.
+"""Ends the process groups of MCP servers when the worker that started them is gone, for whatever reason.
 
-Owns what a process group and a process tree are, as `/proc` shows them, and the small program that outlives a worker:
+Owns process groups and process trees as `/proc` shows them, and the small program that outlives a worker:
 `python -I -S watchdog.py NAME=VALUE`, which reads `+<group>` and `-<group>` lines and, when its stdin ends, ends the
-groups that are left and every process that has the variable in its environment. It imports the standard library only
-and nothing of this package, so that it starts in 20 ms and stays small. `child_watch` is the worker's side.
+remaining groups and every process that has the variable in its environment. It imports only the standard library and
+nothing of this package, so that it starts in 20 ms and stays small. `child_watch` is the worker's side.
 
-Where there is no `/proc` (macOS), groups are ended all the same; what needs `/proc` sees nothing there.
+Without `/proc` (macOS) it still ends the registered groups, but finds no descendants and no marked processes.
 """
 
 import os
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator
 __all__ = ["MARK", "Group", "end_groups", "groups_of", "read_stat"]
 
 MARK = "TARSY_CHILD_OF"
-"""The variable that tells, in the environment of all that a worker's servers start, which worker that is."""
+"""The variable that names the worker in the environment of all processes below its servers."""
 
 _GRACE_S = 0.7
-"""Between SIGTERM and SIGKILL; two seconds after its worker's end no server may be left."""
+"""Between SIGTERM and SIGKILL; no server may run two seconds after its worker has ended."""
 _POLL_S = 0.02
 _READ_BYTES = 65536
 _ENVIRONMENT_BYTES = 4 * 1024 * 1024
@@ -32,11 +32,11 @@ class Group:
 
     Args:
         number: The id.
-        leader_started: When its leader started, as `read_stat` tells; None when it is gone, or cannot be seen.
+        leader_started: When its leader started, from `read_stat`; None when it is gone or cannot be seen.
 
-    The kernel gives an id to nobody else while the group has a member, so a group whose leader is gone is still the
-    same group. Only when all of it has died may the id come back, with a leader that started at another time: that one
-    is a stranger, and is never signalled.
+    The kernel does not use an id again while the group has a member, so a group without its leader is still the same
+    group. Once all members have ended, the id may be used again, by a leader that started at another time: that group
+    is never signalled.
     """
 
     def __init__(self, number: int, leader_started: str | None) -> None:
@@ -44,8 +44,8 @@ class Group:
         self._leader_started = leader_started
 
     @classmethod
-    def now(cls, number: int) -> "Group":
-        """The group that has this id at this moment."""
+    def current(cls, number: int) -> "Group":
+        """The group that has this id now."""
         return cls(number, _started(number))
 
     def is_alive(self) -> bool:
@@ -57,9 +57,9 @@ class Group:
             self._kill(number)
 
     def descendants(self) -> list[int]:
-        """The living descendants of the leader; none when it is gone, and its id perhaps another's.
+        """The living descendants of the leader; none when it is gone.
 
-        Without the watchdogs of workers that are among them: those end by themselves, when they have done their work.
+        Watchdogs of other workers among them are left out: those end by themselves when they have done their work.
         """
         started = _started(self.number)
         if started is None or started != self._leader_started:
@@ -68,13 +68,13 @@ class Group:
 
     def _kill(self, number: int) -> bool:
         if self.number <= 1:
-            return False  # to the system that would mean: everybody, or the caller's own group
+            return False  # the system would signal all processes, or the caller's own group
         try:
             os.killpg(self.number, number)
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass  # it runs as somebody else; on macOS also: it is dead and nobody has waited for it yet
+            pass  # it runs as another user; on macOS also when it is dead and not yet waited for
         return True
 
 
@@ -90,19 +90,18 @@ def read_stat(pid: int) -> tuple[str, int, str] | None:
 
 
 def groups_of(pids: Iterable[int]) -> set[int]:
-    """The process groups that some processes are in. One that is just being reaped is in none: `/proc` shows -1."""
+    """The process groups of some processes. One that is just being reaped has none: `/proc` shows -1."""
     return {stat[1] for stat in map(read_stat, pids) if stat is not None and stat[1] > 1}
 
 
 def end_groups(groups: Iterable[Group], mark: str) -> None:
-    """End groups, those that their leaders' descendants made for themselves, and those of marked processes.
+    """End groups, the groups of their leaders' descendants, and those of marked processes.
 
-    SIGTERM, a moment, SIGKILL.
+    SIGTERM, 0.7 s, SIGKILL.
 
     Args:
-        groups: What to end.
-        mark: `NAME=VALUE`, as a child's environment holds it. It finds those whose parents ended before anybody looked,
-            which servers do by themselves as soon as their stdin is closed.
+        mark: `NAME=VALUE` in a child's environment. It finds descendants whose parents have already ended, as servers
+            do when their stdin is closed.
     """
     found = {group.number: group for group in groups if group.is_alive()}
     _signal(found, mark, signal.SIGTERM)
@@ -113,20 +112,20 @@ def end_groups(groups: Iterable[Group], mark: str) -> None:
 
 
 def _signal(found: dict[int, Group], mark: str, number: signal.Signals) -> None:
-    """Signal the groups that are known, those of their descendants, then those of the marked; all are known then."""
-    # A session of its own (setsid) takes a process out of its parent's group, not out of the tree.
+    """Signal the known groups, those of their descendants and of the marked processes, which are added to the known."""
+    # setsid takes a process out of its parent's group, not out of the tree.
     for relative in groups_of([pid for group in found.values() for pid in group.descendants()]) - found.keys():
-        found[relative] = Group.now(relative)
+        found[relative] = Group.current(relative)
     for group in found.values():
         group.signal(number)
     for marked in _marked_groups(mark):
         if marked not in found:
-            found[marked] = Group.now(marked)
+            found[marked] = Group.current(marked)
             found[marked].signal(number)
 
 
 def _marked_groups(mark: str) -> Iterator[int]:
-    """The groups of the processes whose environment holds the mark, of those that this user may look at."""
+    """The groups of the processes whose environment contains the mark, as far as this user may read them."""
     sought = b"\0%b\0" % os.fsencode(mark)
     try:
         pids = [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - see `_descendants`
@@ -136,7 +135,7 @@ def _marked_groups(mark: str) -> Iterator[int]:
         try:
             environment = _read(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES)
         except OSError:
-            continue  # another's, or gone
+            continue  # another user's, or gone
         if sought in b"\0%b\0" % environment:
             yield from groups_of([int(pid)])
 
@@ -150,12 +149,12 @@ def _is_watchdog(pid: int) -> bool:
 
 def _descendants(pid: int) -> Iterator[int]:
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - pathlib is as much to load as the rest
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - pathlib takes as long to load as the rest
             for child in _read(f"/proc/{pid}/task/{thread}/children").split():
                 yield int(child)
                 yield from _descendants(int(child))
     except OSError:
-        pass  # it has ended meanwhile, or there is no such file here
+        pass  # it has ended, or there is no such file on this system
 
 
 def _started(pid: int) -> str | None:
@@ -172,15 +171,15 @@ def _read(path: str, limit_bytes: int = _READ_BYTES) -> bytes:
 
 
 def main() -> None:
-    """Follow the worker's lines until its end of the pipe is closed."""
+    """Read the worker's lines until its end of the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Supervisors signal the whole family; this one goes last.
+        # Supervisors signal the whole process tree; the watchdog must end last.
         signal.signal(number, signal.SIG_IGN)
     groups: dict[int, Group] = {}
     for line in sys.stdin.buffer:
         number = int(line[1:])
         if line.startswith(b"+"):
-            groups[number] = Group.now(number)
+            groups[number] = Group.current(number)
         else:
             groups.pop(number, None)
     end_groups(groups.values(), mark=sys.argv[1])

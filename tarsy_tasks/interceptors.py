@@ -1,0 +1,129 @@
+"""Interceptors: code that every call passes on its way through a worker.
+
+Owns the interface, for the package's own interceptors and for yours. An interceptor sees the call, and by `proceed()`
+lets it go on to the next one and in the end to the MCP server; it may refuse the call, answer it, delay it, or change
+what was answered:
+
+    class WorkingHours:
+        name = "working_hours"
+        stage = "call"
+
+        async def __call__(self, call: Call, proceed: Proceed) -> Ending:
+            if call.tool.startswith("delete_") and is_night():
+                raise CallRefused("Deletions are not allowed at night. Call again after 7 am.")
+            return await proceed()
+
+It is installed by an entry point in the group `tarsy_tasks.interceptors` and listed by its name in the configuration
+(docs/interceptors.md). This module imports nothing of the worker.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+from tarsy_tasks.errors import CallRefused
+from tarsy_tasks.models import CallInfo, ToolDefinition, ToolResult
+
+__all__ = ["Answer", "Call", "CallRefused", "Dropped", "Ending", "Interceptor", "Proceed", "Requeued", "Stage"]
+
+T = TypeVar("T")
+
+Stage = Literal["message", "call", "attempt"]
+"""When an interceptor is asked: once per message, before its tool and arguments are read; once per call, with them; or
+once per attempt to send it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The call has a result: a success or an error, for the agent."""
+
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """The call goes back to its queue, for another worker; it was not sent, or may be sent again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Nobody needs an answer: the call was answered or withdrawn elsewhere."""
+
+    reason: str
+
+
+Ending = Answer | Requeued | Dropped
+"""How a call ends in this worker."""
+Proceed = Callable[[], Awaitable[Ending]]
+"""Goes on with the call. It raises `tarsy_tasks.errors.CallError` for a call that has no result."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call, as interceptors see it.
+
+    Attributes:
+        id: The task id.
+        operation: What the call asks of the MCP server: `tool_call`.
+        server: Id of the MCP server.
+        tool: Name of the tool; from the stage `call` on as the server lists it.
+        info: Who asks, as the message claims it: `call_id`, `agent_id`, `run_id`, `timeout_s`, `deadline`.
+        queue: The queue that the message came from; empty for a task that no message brought.
+        delivery_count: How often a worker has taken the message.
+        raw_arguments: As the message has them: an object, or the text that a model wrote.
+        arguments: From the stage `call` on, what is sent. An interceptor may replace or change it; what is sent is what
+            the audit shows.
+        definition: From the stage `call` on, the tool's definition.
+        deadline: When the call has to have ended, in seconds of `time.monotonic()`.
+        attempts: How often it was sent so far.
+        may_have_run: An earlier attempt or delivery was sent, and nobody can say whether the tool ran.
+        state: For interceptors, to keep something from one stage to the next; use your name as the key.
+    """
+
+    id: str
+    operation: str
+    server: str
+    tool: str
+    info: CallInfo
+    queue: str
+    delivery_count: int
+    raw_arguments: Any
+    run_blocking: "RunBlocking"
+    """Runs a function that blocks in a thread, away from the event loop of all calls."""
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    definition: ToolDefinition | None = None
+    deadline: float = float("inf")
+    attempts: int = 0
+    may_have_run: bool = False
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class RunBlocking(Protocol):
+    """Runs a function that blocks in a thread."""
+
+    def __call__(self, function: Callable[..., T], /, *args: Any) -> Awaitable[T]: ...
+
+
+class Interceptor(Protocol):
+    """One interceptor.
+
+    It runs on the event loop that all calls of the worker share, so it must not block for more than a few milliseconds:
+    await, or use `call.run_blocking`. A worker logs the name of one that blocks.
+
+    It is called with each call at once, many at a time. It may raise `CallRefused` or another
+    `tarsy_tasks.errors.CallError`; anything else that it raises ends the call with `INTERCEPTOR_FAILED`, and the text
+    names it. A second `proceed()` sends the call again; where the call was sent and is not harmless to repeat, that
+    raises instead.
+
+    Attributes:
+        name: For the configuration, logs and error texts: `[a-z0-9_-]+`.
+        stage: When it is asked.
+    """
+
+    name: str
+    stage: Stage
+
+    async def __call__(self, call: Call, proceed: Proceed, /) -> Ending: ...

@@ -1,0 +1,101 @@
+"""The interceptors that decide, from its message alone, whether a call may go on: deadline, queue, pinned definition.
+
+Owns what each of them refuses. Whether a call that was delivered before may be sent is `guard`.
+"""
+
+import time
+
+from redis.exceptions import RedisError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import Ending, Proceed, Stage
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.reporting.tool_changes import Approvals
+
+__all__ = ["Deadline", "OwnQueue", "PinnedDefinition", "require_queue"]
+
+_NO_LIMIT_S = 24 * 3600.0
+"""For callers that name no timeout: the server's own limits are all that bounds the call."""
+
+
+class Deadline:
+    """A call is not started after its deadline, and ends at it."""
+
+    name = "deadline"
+    stage: Stage = "message"
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+
+    async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
+        left_s = call.info.timeout_s or _NO_LIMIT_S
+        if call.info.deadline is not None:
+            if not self._context.clock.is_fresh:  # tenacity costs more than all the rest
+                await self._sync_clock()
+            left_s = min(left_s, call.info.deadline - self._context.clock.now())
+        if left_s <= 0:
+            raise CallError(
+                ErrorCode.DEADLINE_PASSED,
+                f"The call waited in its queue until {-left_s:.3g} s after its deadline, so it was not started. "
+                "The tool did not run. The workers may be overloaded: call again later, or allow more time.",
+            )
+        call.deadline = time.monotonic() + left_s
+        return await proceed()
+
+    async def _sync_clock(self) -> None:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(10), reraise=True
+        ):
+            with attempt:
+                await self._context.in_flight.sync(self._context.clock)
+
+
+class OwnQueue:
+    """Who may write into a queue is decided in Redis: its messages count only for the server that it belongs to."""
+
+    name = "own_queue"
+    stage: Stage = "message"
+
+    async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
+        require_queue(call.queue, keys.queue(call.server))
+        return await proceed()
+
+
+def require_queue(found: str, queue: str) -> None:
+    """Check the queue that a message came from.
+
+    Args:
+        found: That queue; empty if there was none. Queues of other names are the operator's own.
+        queue: Where the message belongs.
+
+    Raises:
+        CallError: It was in the queue of another server, or among checks although it is not one.
+    """
+    if found in ("", queue) or keys.server_of_queue(found) is None:
+        return
+    raise CallError(
+        ErrorCode.WRONG_QUEUE,
+        f"The message belongs in the queue `{queue}`, and was in `{found}`. The tool did not run. "
+        "The program that sent it has to be fixed (docs/protocol.md).",
+    )
+
+
+class PinnedDefinition:
+    """Where the server has `pin: block`, only tools are called whose definition is approved."""
+
+    name = "pinned_definition"
+    stage: Stage = "call"
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._approvals = Approvals()
+
+    async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
+        if call.connection.server.pin == "block":
+            assert call.definition is not None
+            await self._approvals.require(call.definition, self._context.in_flight.exchange)
+        return await proceed()

@@ -1,0 +1,69 @@
+"""What all calls of one worker process share.
+
+Owns the list, and nothing of what is in it: the pool builds one context when it starts and hands it on.
+"""
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.settings import Settings
+from tarsy_tasks.worker.calls.quarantine import Quarantine
+from tarsy_tasks.worker.maskers import Masker, build_masker
+from tarsy_tasks.worker.reporting.alerts import AlertFeed
+from tarsy_tasks.worker.reporting.audit_writer import Audit
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
+from tarsy_tasks.worker.reporting.health_checks import HealthChecks
+from tarsy_tasks.worker.reporting.lifecycle import Reporting
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.worker.transport.child_watch import ChildWatch
+
+__all__ = ["WorkerContext"]
+
+
+def _build_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="long-work")
+
+
+@dataclass(eq=False)
+class WorkerContext:
+    """What all calls of one worker process share.
+
+    Attributes:
+        instance: Unique name of the worker process.
+        lease_s: How long a worker counts as alive that renews nothing.
+        loop: The event loop of all sessions and calls.
+        connections: Ways to the MCP servers, by server id.
+        clock: That of Redis.
+        in_flight: The in-flight table, for the loop.
+        masker: For texts that belong to no server.
+        quarantine: Where calls run whose workers were lost.
+        threads: For work on large values, as many as there are cores.
+        alerts: Passes the alerts of this worker on.
+        child_watch: Ends the processes of the stdio servers when this worker is lost.
+        checks: The health checks, while they run.
+        reporting: What the worker reports, once it is ready.
+        taking_since: When this worker began to take messages, or did so again after Redis was away; monotonic time.
+    """
+
+    instance: str
+    lease_s: float
+    settings: Settings
+    loop: SessionLoop
+    connections: Mapping[str, ServerConnection]
+    clock: RedisClock
+    metrics: CallMetrics
+    audit: Audit
+    in_flight: AsyncDeliveries
+    child_watch: ChildWatch
+    alerts: AlertFeed = field(default_factory=AlertFeed)
+    masker: Masker = field(default_factory=build_masker)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    threads: ThreadPoolExecutor = field(default_factory=_build_threads)
+    checks: HealthChecks | None = None
+    reporting: Reporting | None = None
+    taking_since: float = float("inf")

@@ -1,0 +1,30 @@
+"""What every call passes, in order, before it is sent to the MCP server."""
+
+from collections.abc import Iterable
+
+from tarsy_tasks.interceptors import Interceptor
+from tarsy_tasks.worker.calls.admission import Deadline, OwnQueue, PinnedDefinition
+from tarsy_tasks.worker.calls.chain import Interceptors
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
+
+__all__ = ["build_interceptors"]
+
+
+def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> Interceptors:
+    """The package's own and those of the users, each stage in this order."""
+    return Interceptors(
+        [
+            # message: before tool and arguments are read
+            Deadline(context),
+            Redelivery(context),
+            OwnQueue(),
+            # call: with the tool's definition and its arguments
+            PinnedDefinition(context),
+        ],
+        users,
+        [
+            # attempt: right before the call is sent
+            BeginMarker(context),
+        ],
+    )

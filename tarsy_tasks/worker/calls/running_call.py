@@ -1,0 +1,92 @@
+"""One call in this worker: what interceptors see of it, and what the worker's own code needs besides.
+
+Owns also the checks of a message before it becomes a call.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.errors import CallError, ToolNameError
+from tarsy_tasks.interceptors import Call
+from tarsy_tasks.models import CallInfo, ToolResult
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.reporting.call_record import CallRecord
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+
+__all__ = ["RunningCall", "parse_message", "require_connection"]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RunningCall(Call):
+    """A call, with what only the worker's own code needs.
+
+    Attributes:
+        connection: The way to its server.
+        delivery: Its delivery; None for a task that is called directly, or came over another transport: then there is
+            no entry in the in-flight table.
+        repairs: What was repaired in the arguments, in words for the result.
+        may_replay: It may be sent again although it may have run.
+        owner: Who begins it, in the begin marker; empty before.
+        is_closed: Nothing may be sent any more: the call has ended.
+        built: The result that `content` built and masked.
+    """
+
+    connection: ServerConnection
+    delivery: Delivery | None
+    record: CallRecord
+    repairs: tuple[str, ...] = ()
+    may_replay: bool = False
+    owner: str = ""
+    is_closed: bool = False
+    built: ToolResult | None = None
+
+
+def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
+    """What a message says besides the arguments of the tool; any producer may have written it.
+
+    Args:
+        arguments: Those of the task: server, tool, arguments, call, and anything else that the message has.
+
+    Raises:
+        CallError: It is not the message of a call; the text says what is wrong.
+    """
+    server, tool, _, info, *more = arguments
+    if more:
+        raise _invalid_message("it has arguments besides `server`, `tool`, `arguments` and `call`")
+    for what, value in (("server", server), ("tool", tool)):
+        if not isinstance(value, str) or not value:
+            raise _invalid_message(f"its argument `{what}` is not a text but {type(value).__name__}")
+    try:
+        return CallInfo.model_validate({} if info is None else info)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(["call", *map(str, first["loc"])])
+        raise _invalid_message(f"its argument `{place}` is wrong: {first['msg']}") from None
+
+
+def require_connection(context: WorkerContext, server: str) -> ServerConnection:
+    """The way to a server.
+
+    Raises:
+        ToolNameError: This worker does not serve it.
+    """
+    connection = context.connections.get(server)
+    if connection is None:
+        raise ToolNameError(
+            ErrorCode.UNKNOWN_SERVER,
+            f"There is no MCP server `{server}` here. Servers: {', '.join(sorted(context.connections)) or 'none'}. "
+            "The tool did not run.",
+        )
+    return connection
+
+
+def _invalid_message(what: str) -> CallError:
+    return CallError(
+        ErrorCode.INVALID_MESSAGE,
+        f"The message of this call is not valid: {what}. The tool did not run. "
+        "The program that sent it has to be fixed (docs/protocol.md).",
+    )

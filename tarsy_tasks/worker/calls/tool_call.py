@@ -1,0 +1,140 @@
+"""The operation "call a tool": what it needs before it can be sent, sending it, and the result.
+
+Owns the three steps of an operation, `prepare`, `send` and `build_result`; what happens between them is the same for
+every operation (`execution`, `invocation`).
+"""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+from mcp_types import CallToolResult, TextContent
+
+from tarsy_tasks.arguments import ParsedArguments, read_arguments
+from tarsy_tasks.errors import ArgumentsError
+from tarsy_tasks.models import ToolDefinition, ToolResult
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.tool_names import resolve_tool_name
+from tarsy_tasks.worker.calls.content import build_result
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.failures import shown_name
+from tarsy_tasks.worker.calls.invocation import may_replay
+from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.session import Session
+
+__all__ = ["ToolCallOperation"]
+
+_LARGE_CHARS = 2048
+_LARGE_VALUES = 200
+"""What is larger is worked on in a thread: the loop runs all calls, and must not stand still."""
+
+
+class ToolCallOperation:
+    """`tools/call`."""
+
+    name = "tool_call"
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+
+    async def prepare(self, call: RunningCall) -> None:
+        """Find the tool, connecting the server if there is no session, and read the arguments.
+
+        Raises:
+            CallError: There is no such tool, the arguments do not fit it, or the server cannot be asked.
+        """
+        connection = call.connection
+        definition = await self._listed_tool(call)
+        call.definition, call.tool = definition, definition.tool
+        call.may_replay = may_replay(definition, connection.server)
+        call.record.tool, call.record.is_listed = definition.tool, True
+        try:
+            if _is_large(call.raw_arguments):
+                parsed = await self._off_loop(_read_arguments, call.raw_arguments, connection, definition)
+            else:
+                parsed = _read_arguments(call.raw_arguments, connection, definition)
+        except ArgumentsError as error:
+            call.repairs = error.repairs
+            raise
+        call.repairs = parsed.reported
+        call.arguments = call.record.arguments = parsed.arguments
+
+    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> CallToolResult:
+        """One attempt; raises what the SDK raises."""
+        return await session.call_tool(call.tool, call.arguments, timeout_s)
+
+    async def build_result(self, call: RunningCall, found: CallToolResult) -> ToolResult:
+        """The answer, masked."""
+        started = call.record.picked_up_at or time.monotonic()
+        build = partial(
+            build_result,
+            found,
+            call.connection.masker,
+            call_id=shown_name(self._context, call.info.call_id, call.server),
+            name=shown_name(self._context, call.info.name, call.server) or f"{call.server}.{call.tool}",
+            attempts=call.attempts,
+            duration_s=time.monotonic() - started,
+            repairs=call.repairs,
+        )
+        return await self._off_loop(build) if _is_large_result(found) else build()
+
+    async def _listed_tool(self, call: RunningCall) -> ToolDefinition:
+        connection = call.connection
+        tools = connection.tools
+        if tools is None:
+            left_s = max(0.001, call.deadline - time.monotonic())
+            try:
+                async with asyncio.timeout(left_s):
+                    tools = (await connection.connected_for_call()).tools
+            except TimeoutError:
+                raise connection.errors.not_connected_within(left_s) from None
+        if call.tool in tools:
+            return tools[call.tool]
+        # Perhaps a shortened function name; otherwise this raises the rejection that lists the tools.
+        return tools[resolve_tool_name(f"{call.server}.{call.tool}", {call.server: tools})[1]]
+
+    async def _off_loop(self, function: Any, *args: Any) -> Any:
+        return await self._context.loop.run_in(self._context.threads, function, *args)
+
+
+def _read_arguments(arguments: Any, connection: ServerConnection, definition: ToolDefinition) -> ParsedArguments:
+    """The arguments, checked by the server's own schema; a rejection says only what of it may be shown."""
+    session = connection.session
+    own = session.unmasked_schema(definition.tool) if session is not None else None
+    if own is None:
+        return read_arguments(arguments, definition.input_schema)
+    try:
+        return read_arguments(arguments, own)
+    except ArgumentsError as error:
+        repairs = error.repairs
+    read_arguments(arguments, definition.input_schema)
+    raise ArgumentsError(
+        ErrorCode.INVALID_ARGUMENTS,
+        "The arguments do not fit this tool. Nothing was sent. The reason is not shown, because that part of the "
+        "tool's schema holds a secret. Look in the schema for values that are masked, and ask the user for them.",
+        repairs,
+    )
+
+
+def _is_large_result(found: CallToolResult) -> bool:
+    if len(found.content) > _LARGE_VALUES:
+        return True
+    chars = sum(len(block.text) if isinstance(block, TextContent) else _LARGE_CHARS + 1 for block in found.content)
+    return chars > _LARGE_CHARS or _is_large(found.structured_content)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether work on a value may take long: a text of more than 2 kB, or more than 200 values."""
+    left, chars = [value], 0
+    for count, each in enumerate(left):
+        if isinstance(each, str):
+            chars += len(each)
+        elif isinstance(each, dict):
+            left += [*each, *each.values()]
+        elif isinstance(each, list):
+            left += each
+        if chars > _LARGE_CHARS or count > _LARGE_VALUES or len(left) > 4 * _LARGE_VALUES:
+            return True
+    return False

@@ -1,0 +1,138 @@
+"""Opening a session with one MCP server: the attempts, their retries, and why they failed.
+
+Owns the transport to the server and the choice of protocol era. When a session is needed is decided in `connection`.
+Everything runs on the session loop.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
+
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config.inheritance import Inheritance
+from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.worker.maskers import Masker, known_secrets
+from tarsy_tasks.worker.sessions.availability import ServerAvailability
+from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
+from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
+from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
+from tarsy_tasks.worker.sessions.session import Mode, Session
+from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
+from tarsy_tasks.worker.transport.child_watch import ChildWatch
+from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.transports import ServerTransport
+
+__all__ = ["SessionContext", "SessionOpener"]
+
+
+@dataclass(frozen=True)
+class SessionContext:
+    """What the sessions of one process share.
+
+    Attributes:
+        inheritance: What the processes of stdio servers get of the worker's environment.
+        start_limiter: Limits how many of them start at once.
+        child_watch: Ends them when the worker is gone.
+    """
+
+    inheritance: Inheritance = field(default_factory=Inheritance)
+    start_limiter: StartLimiter = field(default_factory=StartLimiter)
+    child_watch: ChildWatch = field(default_factory=ChildWatch)
+
+
+class SessionOpener:
+    """Opens the sessions of one server, one after the other or in parallel.
+
+    Attributes:
+        errors: Builds the errors for a call that gets no session.
+        availability: How long the server has been failing.
+        error: Why the last attempt failed; None before the first and after one that succeeded.
+        last_error: The same, but kept after a success.
+
+    Args:
+        on_tools: Called when a server has changed its tools and listed them.
+    """
+
+    def __init__(
+        self, server: ServerConfig, masker: Masker, context: SessionContext, on_tools: Callable[[], None]
+    ) -> None:
+        self.availability = ServerAvailability(server.timeouts.recreate_s)
+        self.error: NoSessionError | None = None
+        self.last_error: NoSessionError | None = None
+        self._server = server
+        self._masker = masker
+        self._on_tools = on_tools
+        self._output = ServerOutput(server.name, masker)
+        self.errors = ConnectionErrors(server, masker, self._output)
+        self._transport = ServerTransport(
+            server, self._output, context.inheritance, context.child_watch, known_secrets.add
+        )
+        self._mode: Mode = "auto"
+
+    async def open(self) -> Session:
+        """A new session; tried again for as long as the server is expected back.
+
+        Raises:
+            NoSessionError: No session could be opened.
+        """
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(self._is_worth_a_retry),
+            wait=backoff(self._server.retry),
+            stop=stop_before_delay(self._server.timeouts.recreate_s),
+            reraise=True,
+        )
+        try:
+            session: Session = await retrying(self._open_once)
+        except FailedAttempt as failure:
+            self.error = self.last_error = self.errors.not_opened(failure)
+            raise self.error from None
+        return session
+
+    def _is_worth_a_retry(self, error: BaseException) -> bool:
+        return isinstance(error, FailedAttempt) and is_transient(error.error) and self.availability.is_expected_back
+
+    async def _open_once(self) -> Session:
+        self._output.clear()
+        began = time.monotonic()
+        self.availability.record_attempt()
+        session = self._new_session(self._mode)
+        try:
+            try:
+                await session.open()
+            except Exception:
+                if self._mode == "legacy" or not session.died_in_handshake:
+                    raise
+                # Some servers exit on the probe for the 2026 era, a method that they do not know.
+                self._output.clear()
+                session = self._new_session("legacy")
+                await session.open()
+        except Exception as error:
+            self._mode = "auto"
+            self.record_failure(error, session.end_reason, began)
+            failure = FailedAttempt(error, session.end_reason)
+            self.error = self.last_error = self.errors.not_opened(failure)
+            raise failure from error
+        if self._server.transport == "stdio" and session.is_handshake_era:
+            # A server that ignores the probe costs 10 s, but only once.
+            self._mode = "legacy"
+        self.error = None
+        self.availability.record_answer()
+        return session
+
+    def _new_session(self, mode: Mode) -> Session:
+        return Session(self._server, self._transport, mode, self._on_tools, self._masker)
+
+    def record_failure(self, error: BaseException, end_reason: str, since: float) -> None:
+        """The server could not be reached, was lost, or asked to wait.
+
+        Args:
+            error: What the SDK raised.
+            end_reason: Why the session ended; empty while it is usable.
+            since: When the attempt began, monotonic time.
+        """
+        if is_out_of_reach(error):
+            self.availability.record_unreachable(self.errors.describe_failure(error, end_reason), since)
+        else:
+            self.availability.record_failure()

@@ -1,0 +1,308 @@
+"""The MCP pages in a browser, with a running worker, beat and Flower: content, live updates, hostile texts."""
+
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.celery_app import TarsyApp, build_app
+from tests.chromium import Browser, Page
+from tests.conftest import StartWorker
+from tests.dashboard.conftest import StartFlower, wait_on
+from tests.processes import DEMO_SERVER, Flower, ServiceProcess, Worker, wait_until
+from tests.servers import hostile_words
+
+OpenPage = Callable[..., Page]
+MARK = "window.thisPageWasNotReloaded = true"
+IS_MARKED = "window.thisPageWasNotReloaded === true"
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, browser: Browser) -> Iterator[Worker]:
+    servers = {
+        "desk": {**DEMO_SERVER, "max_concurrency": 3, "masking": {"patterns": ["ACME-[0-9]+"]}},
+        "hostile": {"command": sys.executable, "args": [hostile_words.__file__]},
+        "gone": {"command": "no-such-command-anywhere", "required": False},
+    }
+    worker = start_worker(servers, arguments=["-E", "-c", "16"])
+    command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "beat", "-l", "INFO"]
+    beat = ServiceProcess(command, worker.log_path.parent / "beat.log", worker.environment, worker.log_path.parent)
+    yield worker
+    beat.stop()
+
+
+@pytest.fixture(scope="module")
+def app(worker: Worker, redis_url: str) -> Iterator[TarsyApp]:
+    app = build_app({"broker_url": redis_url, "result_backend": redis_url})
+    yield app
+    app.close()
+
+
+@pytest.fixture(scope="module")
+def flower(worker: Worker, start_flower: StartFlower) -> Flower:
+    return start_flower(TARSY_MCP_CONFIG=worker.environment["TARSY_MCP_CONFIG"], FLOWER_UNAUTHENTICATED_API="true")
+
+
+def call(name: str, arguments: dict[str, Any]) -> str:
+    """Make a call; its task's id."""
+    with ToolExecutor(timeout_s=30, agent_id="sre", run_id="r7") as tools:
+        pending = tools.submit(ToolCall(id="call_1", name=name, arguments=arguments))
+        assert pending.result(timeout_s=30).outcome in (Outcome.OK, Outcome.TOOL_ERROR)
+        return pending.id
+
+
+def call_hostile(app: TarsyApp, tool: str, arguments: dict[str, Any]) -> str:
+    """The same for a server whose tools have names that an executor would refuse."""
+    task_id = str(uuid.uuid4())
+    info = {"v": 1, "call_id": hostile_words.ATTACK, "agent_id": hostile_words.ATTACK, "run_id": hostile_words.ATTACK}
+    result = app.send_task("tarsy.call_tool", ["hostile", tool, arguments, info], task_id=task_id).get(timeout=30)
+    assert result["outcome"] in ("ok", "tool_error"), result
+    return task_id
+
+
+def row(page: Page, server: str) -> Any:
+    return page.locator(f"#server-{server}")
+
+
+def test_the_list_shows_each_server_and_updates_itself(flower: Flower, open_page: OpenPage) -> None:
+    call("desk.echo", {"text": "before"})
+    page = open_page(f"{flower.url}/mcp")
+    page.evaluate(MARK)
+    assert page.locator("nav .nav-link.active").inner_text() == "MCP"
+    wait_on(page, row(page, "desk").get_by_text("healthy", exact=True).count, "desk is healthy")
+    wait_on(page, row(page, "gone").get_by_text("unhealthy", exact=True).count, "gone is not")
+    assert "no-such-command-anywhere" in row(page, "gone").inner_text()
+    shown = row(page, "desk").inner_text()
+    assert "stdio · 2026-07-28" in shown
+    wait_on(page, lambda: re.search(r"0\s*/ 3", row(page, "desk").inner_text()), "the limit of calls in flight")
+    assert row(page, "desk").locator("svg.mcp-strip rect.healthy").count() >= 1
+    wait_on(page, row(page, "desk").locator("svg.mcp-spark").count, "the call is counted")
+    calls = row(page, "desk").locator("[data-label=Calls]")
+    before = int(calls.inner_text())
+    for _ in range(2):
+        call("desk.order", {"item": "unicorn", "count": 1})
+    wait_until(lambda: int(calls.inner_text()) >= before + 2, "the calls are counted")
+    row(page, "desk").get_by_text("TOOL_ERROR").wait_for()
+    assert page.evaluate(IS_MARKED)
+    page.goto(f"{flower.url}/mcp/servers/desk")
+    failure = page.locator("header .mcp-last-error")
+    assert failure.inner_text().startswith("Last failure: TOOL_ERROR order")
+    assert "unicorn" in failure.inner_text(), "with its text, not only in a tooltip"
+
+
+def test_servers_are_found_by_name_and_filtered_by_status(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp?order=name")
+    page.get_by_label("Find a server").fill("HOST")
+    assert row(page, "hostile").is_visible()
+    assert not row(page, "desk").is_visible()
+    page.get_by_role("link", name=re.compile("^Unhealthy")).click()
+    row(page, "gone").wait_for()
+    assert page.locator("#mcp-server-rows tr").count() == 1
+
+
+def test_the_page_of_a_server_shows_its_tools_calls_and_sessions(flower: Flower, open_page: OpenPage) -> None:
+    task_id = call("desk.quote", {"item": "rope"})
+    page = open_page(f"{flower.url}/mcp")
+    page.get_by_role("link", name="desk", exact=True).click()
+    page.locator("svg.mcp-chart").first.wait_for()
+    tool = page.locator("#tool-quote")
+    assert not tool.get_by_text("What a number of items costs.").is_visible()
+    tool.locator("summary").first.click()
+    assert tool.get_by_text("What a number of items costs.").is_visible()
+    assert tool.get_by_role("row", name="item").inner_text().split()[:2] == ["item*", "string"]
+    tool.get_by_text("JSON Schema").click()
+    assert '"required": [\n    "item"\n  ]' in tool.locator("pre").inner_text()
+    wait_on(page, tool.locator("svg.mcp-outcomes").count, "the call is counted")
+    tool.locator("svg.mcp-histogram").wait_for()
+    (session,) = page.locator(".mcp-sessions tbody tr").all()
+    assert "w0@" in session.inner_text()
+    assert "tarsy-tasks demo 1.0" in session.inner_text()
+    wait_on(page, page.locator(f"a[href*='{task_id}']").count, "the call is listed")
+    assert tool.get_by_text("What a number of items costs.").is_visible(), "an opened tool stays open"
+
+
+def test_the_page_of_a_call_shows_its_timeline_and_result(flower: Flower, open_page: OpenPage) -> None:
+    task_id = call("desk.echo", {"text": "api_key: 0123456789abcdef and a rope for ACME-4711"})
+    page = open_page(f"{flower.url}/mcp/calls")
+    page.locator(f"a[href*='{task_id}']").click()
+    page.locator("svg.mcp-timeline rect.sent").wait_for(state="attached")
+    steps = page.locator(".mcp-step").all_inner_texts()
+    assert steps == ["queued", "picked up", "sent", "answered"]
+    read = page.locator(".mcp-content").inner_text()
+    assert "and a rope" in read
+    for secret in ("0123456789abcdef", "ACME-4711"):
+        assert secret not in page.content()
+    assert page.locator("h1").inner_text() == "desk.echo"
+    assert "sre, run r7" in page.locator(".detail-list").inner_text()
+    page.goto(f"{flower.url}/mcp/calls/{task_id}")
+    page.locator(".mcp-content").wait_for()
+    page.goto(f"{flower.url}/mcp/calls/{uuid.uuid4()}")
+    page.get_by_text("Unknown call").wait_for()
+
+
+def test_calls_are_filtered(flower: Flower, open_page: OpenPage) -> None:
+    call("desk.order", {"item": "unicorn", "count": 1})
+    page = open_page(f"{flower.url}/mcp/calls")
+    page.get_by_label("Server").fill("desk")
+    page.get_by_label("Tool", exact=True).fill("ord*")
+    page.get_by_label("Outcome").select_option("tool_error")
+    page.get_by_role("button", name="Find").click()
+    page.wait_for_url("**outcome=tool_error**")
+    page.locator(".mcp-calls tbody tr").first.wait_for()
+    names = {name.inner_text() for name in page.locator(".mcp-calls tbody th").all()}
+    assert names == {"desk.order"}
+    assert page.get_by_label("Tool", exact=True).input_value() == "ord*"
+
+
+def test_buttons_reconnect_a_server_and_refresh_its_tools(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    opened = page.locator(".mcp-sessions [data-label=Sessions]")
+    before = int(opened.inner_text().split()[0])
+    page.get_by_role("button", name="Refresh tools").click()
+    page.locator(".toast", has_text="listed the tools").wait_for()
+    page.get_by_role("button", name="Reconnect").click()
+    page.locator(".toast", has_text=re.compile("opened a new session|in progress")).wait_for()
+    wait_on(page, lambda: int(opened.inner_text().split()[0]) > before, "the new session is counted")
+    page.goto(f"{flower.url}/mcp/servers/gone")
+    page.get_by_role("button", name="Reconnect").click()
+    page.locator(".toast.text-bg-danger", has_text="no-such-command-anywhere").wait_for()
+
+
+def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:
+    attack = hostile_words.ATTACK
+    tasks = [
+        call_hostile(app, hostile_words.TOOL, {"text": attack}),
+        call_hostile(app, "fail", {}),
+    ]
+    page = open_page(f"{flower.url}/mcp")
+    wait_on(page, row(page, "hostile").get_by_text("TOOL_ERROR").count, "the error is shown")
+    page.goto(f"{flower.url}/mcp/servers/hostile")
+    for tool in page.locator(".mcp-tool").all():
+        tool.locator("summary").first.click()
+    assert page.locator(".mcp-description").first.inner_text().startswith("</title></script><script>")
+    assert page.locator(".mcp-tool-name", has_text=hostile_words.TOOL).count() == 1
+    assert hostile_words.SECRET not in page.content(), "texts of servers about their tools are masked too"
+    for task_id in tasks:
+        page.goto(f"{flower.url}/mcp/calls/{task_id}")
+        assert attack in page.locator(".mcp-content").inner_text()
+        assert page.evaluate("window.hacked") is None
+    for path in ("/mcp/calls", "/mcp/calls?server=%22%3E%3Cscript%3Ewindow.hacked%3D1%3C/script%3E", "/tasks"):
+        page.goto(f"{flower.url}{path}")
+        page.locator("tbody tr, .mcp-nothing").first.wait_for()
+        assert page.evaluate("window.hacked") is None
+    page.goto(f"{flower.url}/mcp/servers/hostile")
+    page.evaluate(MARK)
+    call_hostile(app, hostile_words.TOOL, {"text": attack})
+    wait_on(page, page.locator(".mcp-tool-outcomes", has_text="2 calls").count, "the call is counted")
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate(IS_MARKED)
+
+
+def test_flowers_own_list_shows_tools_outcomes_and_no_arguments(flower: Flower, open_page: OpenPage) -> None:
+    task_id = call("desk.order", {"item": "unicorn", "count": 77})
+    page = open_page(f"{flower.url}/tasks")
+    line = page.locator(f"#tasks-table tbody tr[id='{task_id}']")
+
+    def shown() -> bool:
+        page.reload()
+        page.locator("#tasks-table tbody tr").first.wait_for()
+        return line.count() == 1 and "tool_error" in line.inner_text()
+
+    wait_until(shown, "the call in Flower's list")
+    assert "desk.order" in line.inner_text()
+    assert "tool_error TOOL_ERROR" in line.inner_text()
+    assert "tarsy.check_server" not in page.locator("#tasks-table").inner_text(), "checks are not listed"
+    line.get_by_role("link", name="desk.order").click()
+    page.wait_for_url("**name=desk.order**")
+    line.wait_for()
+    assert page.locator("#tasks-table tbody tr", has_text="desk.echo").count() == 0
+    page.goto(f"{flower.url}/task/{task_id}")
+    assert "77" not in page.locator(".detail-list").inner_text().split()
+    assert "unicorn" not in page.content()
+    page.get_by_role("link", name="MCP call").click()
+    page.locator("svg.mcp-timeline").wait_for()
+
+
+def test_arguments_in_events_of_producers_are_shown_nowhere(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:
+    task_id, words = str(uuid.uuid4()), repr(["desk", "login", {"password": hostile_words.SECRET}])
+    with app.events.default_dispatcher() as dispatcher:
+        dispatcher.send("task-sent", uuid=task_id, name="tarsy.call_tool", args=words, kwargs="{}", queue="mcp.desk")
+    page = open_page(f"{flower.url}/tasks")
+
+    def listed() -> bool:
+        page.reload()
+        page.locator("#tasks-table tbody tr").first.wait_for()
+        return page.locator(f"#tasks-table tbody tr[id='{task_id}']").count() == 1
+
+    wait_until(listed, "the call in Flower's list")
+    assert hostile_words.SECRET not in page.content()
+    for path in (f"/task/{task_id}", "/api/tasks", f"/api/task/info/{task_id}"):
+        page.goto(flower.url + path)
+        assert task_id in page.content()
+        assert hostile_words.SECRET not in page.content(), path
+
+
+def test_flowers_broker_tab_lists_our_queues(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/broker")
+
+    def listed() -> bool:
+        page.reload()
+        return page.get_by_role("cell", name="mcp.desk", exact=True).count() == 1
+
+    wait_until(listed, "Flower has asked the worker for its queues")
+    page.goto(f"{flower.url}/api/queues/length")
+    assert '"mcp.desk"' in page.inner_text("body")
+
+
+def test_the_pages_work_by_keyboard(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip-link"
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('#tool-echo > summary')"):
+            break
+    page.keyboard.press("Enter")
+    assert page.locator("#tool-echo").get_attribute("open") is not None
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('#mcp-live :is(svg, input, select, button)')]"
+        ".filter(e => !(e.getAttribute('aria-label') || e.innerText || e.labels?.length || e.type === 'hidden')).length"
+    )
+    assert unnamed == 0
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/servers/desk", "/mcp/servers/hostile", "/mcp/calls", "/mcp/calls/"])
+def test_a_phone_shows_the_pages_without_scrolling_sideways(flower: Flower, open_page: OpenPage, path: str) -> None:
+    if path == "/mcp/calls/":
+        path += call("desk.echo", {"text": "a rope" * 100})
+    page = open_page(f"{flower.url}{path}", viewport={"width": 375, "height": 812})
+    for tool in page.locator(".mcp-tool > summary").all():
+        tool.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
+def test_the_pages_have_a_dark_and_a_light_theme(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp", color_scheme="dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name=re.compile("Select theme")).click()
+    page.get_by_role("button", name="Light").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    assert page.locator("html").get_attribute("data-bs-theme") == "light"
+
+
+def test_a_hidden_page_sends_no_requests(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp")
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    page.get_by_text("Paused", exact=True).wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    page.get_by_text("Live", exact=True).wait_for()
+    assert [url for url in asked if "live" in url], "and sends one at once when it is visible again"

@@ -1,0 +1,35 @@
+"""Fixtures for configuration files."""
+
+import pytest
+
+from tarsy_tasks.config import load_config
+from tarsy_tasks.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def config_directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("config")
+
+
+@pytest.fixture
+def load_text(tmp_path):
+    """Load a text as a configuration file."""
+
+    def load(text, name="mcp.json"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_config(path)
+
+    return load
+
+
+@pytest.fixture
+def config_problems(load_text, tmp_path):
+    """The lines of the error for a text, without the directory."""
+
+    def load_broken(text, name="mcp.json"):
+        with pytest.raises(ConfigError) as caught:
+            load_text(text, name)
+        return str(caught.value).replace(f"{tmp_path}/", "").split("\n")
+
+    return load_broken

@@ -1,0 +1,153 @@
+"""The forms of a configuration file: roots, JSON with comments, YAML with the types of JSON."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tarsy_tasks.config import Timeouts
+from tarsy_tasks.config.file import read_config_file
+from tests.unit.config_strategies import JSON_VALUES, TEXTS
+
+
+def test_no_servers_are_a_valid_configuration(load_text):
+    assert load_text('{"$schema": "https://x/schema.json", "mcpServers": {}}').servers == {}
+
+
+LIST_FORM = """
+mcp:
+  servers:
+    - name: k8s
+      transport:
+        type: stdio
+        command: npx
+        args: [-y, kubernetes-mcp-server@latest]
+      timeouts: {list_s: 5}
+    - name: github
+      transport: {type: http, url: "https://h/mcp", bearer_token: "{{.TOKEN}}", verify_ssl: false, timeout: 90}
+"""
+
+
+MAPPING_FORM = """
+mcp:
+  servers:
+    k8s: {transport: {type: stdio, command: npx, args: [-y, kubernetes-mcp-server@latest]}, timeouts: {list_s: 5}}
+    github:
+      transport: {type: http, url: "https://h/mcp", bearer_token: "{{.TOKEN}}", verify_ssl: false}
+      timeouts: {call_s: 90}
+"""
+
+
+COMMON_FORM = """
+mcpServers:
+  k8s: {command: npx, args: [-y, kubernetes-mcp-server@latest], timeouts: {list_s: 5}}
+  github:
+    url: https://h/mcp
+    auth: {type: bearer, token: "{{.TOKEN}}"}
+    verify_ssl: false
+    timeouts: {call_s: 90}
+"""
+
+
+@pytest.mark.parametrize("text", [LIST_FORM, MAPPING_FORM])
+def test_the_forms_with_mcp_servers_equal_the_common_form(load_text, text):
+    assert load_text(text, "mcp.yaml") == load_text(COMMON_FORM, "mcp.yml")
+
+
+def test_a_file_may_have_both_roots(load_text):
+    config = load_text('{"mcpServers": {"a": {"command": "x"}}, "mcp": {"servers": [{"name": "b", "command": "x"}]}}')
+    assert list(config.servers) == ["a", "b"]
+
+
+def test_json_may_have_comments_and_trailing_commas(load_text):
+    config = load_text(
+        """
+        // one "
+        {
+          /* two
+             lines, } */
+          "mcpServers": {
+            "a": {"url": "https://x//y/*z*/", "headers": {"A": "a,] // no comment", "B": "\\"/*"},}, // three
+          },
+        }
+        """
+    )
+    assert config.servers["a"].url == "https://x//y/*z*/"
+    assert config.servers["a"].headers == {"A": "a,] // no comment", "B": '"/*'}
+    assert load_text('{"mcpServers": {}} // to the end').servers == {}
+
+
+GAPS = st.sampled_from(["", " ", "\n", "\t", '// a " , }\n', '/* " , ] // */', "/**/", "// /*\r\n"])
+
+
+def spell(value: Any, data: st.DataObject) -> str:
+    """A value as JSON with comments and trailing commas."""
+
+    def gap() -> str:
+        return data.draw(GAPS)
+
+    if isinstance(value, dict):
+        items = [f"{gap()}{json.dumps(key)}{gap()}:{spell(each, data)}" for key, each in value.items()]
+        brackets = "{}"
+    elif isinstance(value, list):
+        items = [spell(each, data) for each in value]
+        brackets = "[]"
+    else:
+        return gap() + json.dumps(value, ensure_ascii=False) + gap()
+    comma = "," if items and data.draw(st.booleans()) else ""
+    return f"{gap()}{brackets[0]}{','.join(items)}{gap()}{comma}{gap()}{brackets[1]}{gap()}"
+
+
+@given(value=st.dictionaries(TEXTS, JSON_VALUES, max_size=3), data=st.data())
+@example(value={"a": "https://x", "b": "/* x */", "c": '",]', "d": "\\"}, data=None)
+def test_comments_and_trailing_commas_never_change_a_value(config_directory, value, data):
+    path = config_directory / "comments.json"
+    path.write_text(json.dumps(value) if data is None else spell(value, data), "utf-8", newline="")
+    assert read_config_file(path).data == value
+
+
+def test_yaml_has_the_types_of_json_only(load_text):
+    args = (
+        "[2024-01-01, 12:30, yes, on, No, 0o7, 007, 1_000, 0x1f, .5, +1, .nan, 1e, 2024-01-01T00:00:00Z, True, '5', <<]"
+    )
+    server = load_text(f"mcpServers: {{a: {{command: y, args: {args}, enabled: false}}}}", "mcp.yaml").servers["a"]
+    assert (server.command, server.enabled) == ("y", False)
+    words = "2024-01-01 12:30 yes on No 0o7 007 1_000 0x1f .5 +1 .nan 1e 2024-01-01T00:00:00Z True 5 <<"
+    assert server.args == words.split()
+
+
+def test_keys_in_yaml_are_always_strings(load_text):
+    text = "mcpServers: {1: {command: a}, yes: {command: b}, null: {command: c, env: {2.0: x}}}"
+    config = load_text(text, "mcp.yaml")
+    assert list(config.servers) == ["1", "yes", "null"]
+    assert config.servers["null"].env == {"2.0": "x"}
+
+
+def test_yaml_anchors_and_merge_keys_work(load_text):
+    config = load_text(
+        """
+        mcpServers:
+          a: &a {url: "http://a", timeouts: &slow {call_s: 300, list_s: 1}, headers: {A: a}}
+          b: {<<: *a, url: "http://b", timeouts: {<<: [*slow, {list_s: 2, connect_s: 3}], call_s: 9}}
+        """,
+        "mcp.yaml",
+    )
+    assert config.servers["b"].url == "http://b"
+    assert config.servers["b"].headers == {"A": "a"}
+    assert config.servers["b"].timeouts == Timeouts(call_s=9, list_s=1, connect_s=3)
+    assert config.servers["a"].timeouts == Timeouts(call_s=300, list_s=1)
+
+
+def test_entries_that_share_an_anchor_do_not_change_each_other(load_text):
+    config = load_text(
+        """
+        mcp:
+          servers:
+            - {name: a, timeouts: &t {list_s: 1}, transport: {url: "http://a", timeout: 5}}
+            - {name: b, timeouts: *t, transport: {url: "http://b", timeout: 6}}
+        """,
+        "mcp.yaml",
+    )
+    assert [server.timeouts.call_s for server in config.servers.values()] == [5, 6]

@@ -1,0 +1,138 @@
+"""Finding and reading the configuration file, also one that cannot be read."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tarsy_tasks.config import find_config_path, load_config
+from tarsy_tasks.errors import ConfigError
+
+
+def test_the_variable_precedes_mcp_json_which_precedes_mcp_yaml(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TARSY_MCP_CONFIG", raising=False)
+    (tmp_path / "mcp.yaml").write_text("mcpServers: {y: {command: x}}")
+    assert find_config_path() == Path("mcp.yaml")
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"j": {"command": "x"}}}')
+    assert find_config_path() == Path("mcp.json")
+    assert list(load_config().servers) == ["j"]
+    (tmp_path / "other.yml").write_text("mcpServers: {o: {command: x}}")
+    monkeypatch.setenv("TARSY_MCP_CONFIG", "other.yml")
+    assert list(load_config().servers) == ["o"]
+    monkeypatch.setenv("TARSY_MCP_CONFIG", "")
+    assert find_config_path() == Path("mcp.json")
+
+
+def test_without_a_file_the_error_says_what_to_create(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TARSY_MCP_CONFIG", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        load_config()
+    for part in ("TARSY_MCP_CONFIG is not set", str(tmp_path), "mcp.json or mcp.yaml", '{"mcpServers": {}}'):
+        assert part in str(caught.value)
+
+
+def test_a_variable_that_names_no_file_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("TARSY_MCP_CONFIG", str(tmp_path / "gone.json"))
+    with pytest.raises(ConfigError, match=r"gone\.json: the file does not exist.*TARSY_MCP_CONFIG"):
+        load_config()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b" \n\t\n", 'is empty, expected at least {"mcpServers": {}}'),
+        (b"", 'is empty, expected at least {"mcpServers": {}}'),
+        (b'\xef\xbb\xbf{"mcpServers": {}}', "1:1: begins with a byte-order mark; save it as UTF-8 without one"),
+        (b'{\n"mcpServers": {"\xe9": {}}}', "2: is not UTF-8; save it as UTF-8"),
+        ('{"mcpServers": {}}'.encode("utf-16"), "1: is not UTF-8; save it as UTF-8"),
+        (b" " * (1024 * 1024 + 1), "is larger than 1048576 bytes, the limit for a configuration file"),
+    ],
+)
+@pytest.mark.parametrize("name", ["mcp.json", "mcp.yaml"])
+def test_a_file_without_usable_text_is_an_error(config_problems, content, text, name):
+    [line] = config_problems(content, name)
+    assert line.removeprefix(name).lstrip(": ") == text
+
+
+@pytest.mark.parametrize(("name", "text"), [("mcp.json", "// one\n/* two */"), ("mcp.yaml", "# one\n# two\n")])
+def test_a_file_of_comments_is_an_empty_file(config_problems, name, text):
+    assert config_problems(text, name)[0].startswith(f"{name}: is empty")
+
+
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path):
+    for path, text in {
+        tmp_path: "is a directory, expected a file",
+        tmp_path / "gone.json": "the file does not exist",
+        tmp_path / "a\0b": "cannot be read: ",
+        tmp_path / ("x" * 300): "cannot be read: File name too long",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        assert str(caught.value).startswith(f"{path}: {text}")
+
+
+def test_a_file_that_may_not_be_read_is_an_error(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may read everything
+    try:
+        with pytest.raises(ConfigError, match="this process has no permission to read it"):
+            load_config(path)
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"mcpServers": ' * 100_000,
+        "[" * 400 + "]" * 400,
+        "{a: " * 400 + "}" * 400,
+        '{"mcpServers": {"a": ' + "9" * 5000 + "}}",
+        '{"mcpServers": {"a": {"command": "x", "timeouts": {"call_s": ' + "9" * 400 + "}}}}",
+        '"\\"' * 300_000,
+        '{"a": ' + '"\\"' * 300_000,
+        "/*" * 500_000,
+        "{" + "," * 1_000_000,
+        "[" + ", " * 500_000,
+    ],
+    ids=range(11),
+)
+@pytest.mark.parametrize("name", ["mcp.json", "mcp.yaml"])
+@pytest.mark.timeout(60)
+def test_a_pathological_file_is_an_error_quickly(config_problems, text, name):
+    assert config_problems(text, name)
+
+
+def test_the_size_of_expanded_aliases_is_limited(config_problems, load_text):
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 20)
+    )
+    assert config_problems(bomb, "mcp.yaml") == [
+        "mcp.yaml:1:1: the document is too large with its aliases expanded; use fewer aliases"
+    ]
+    merges = "mcpServers:\n  a0: &a0 {command: x}\n" + "".join(
+        f"  a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 10)}]}}\n" for level in range(1, 20)
+    )
+    assert len(load_text(merges, "mcp.yaml").servers) == 20  # merging the same keys again adds none
+
+
+def test_loading_json_imports_no_yaml_and_no_heavy_library(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text('// c\n{"mcpServers": {"a": {"url": "${U}"}},}')
+    code = (
+        "import sys; from tarsy_tasks.config import load_config, resolve_variables;"
+        "server = load_config(sys.argv[1]).servers['a']; resolve_variables(server, {'U': 'http://h'});"
+        "heavy = ('yaml', 'jsonschema_rs', 'mcp', 'celery', 'pydantic_settings');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
