@@ -1,8 +1,6 @@
 """Every call that a worker ends has one entry in the audit, whatever became of it."""
 
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from tests.calls.audit_entries import only_entry
 from tests.calls.test_endings import hold, recording_server
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, wait_for_runs, witness
-from tests.faults.test_stdio_faults import server_pid
+from tests.faults.test_stdio_faults import server_process
 from tests.processes import DEMO_SERVER, Worker, wait_until
 from tests.servers import misbehaving_stdio
 from tests.servers.misbehaving_stdio import SECRET
@@ -129,7 +127,7 @@ def test_a_recovered_call_shows_its_attempts_and_the_new_session(
     ledger = ledgers["safe"]
     pending = tools.submit(ToolCall(id="1", name="safe.look", arguments={"key": "held"}))
     wait_for_runs(ledger, 1)
-    os.kill(server_pid(worker, ledger), signal.SIGKILL)
+    server_process(worker, ledger).kill()
     assert pending.result().outcome is Outcome.OK
     entry = only_entry(client, pending.id)
     assert entry.attempts == 2
