@@ -154,7 +154,7 @@ def test_subscribers_hear_of_it_until_they_do_not_want_to(client: Any, caplog: p
     assert "alert: MCP server k8s is unhealthy: it broke" in caplog.text
 
 
-def test_an_alert_whose_telling_was_lost_with_the_connection_is_told_when_asked_again(client: Any) -> None:
+def test_an_alert_lost_with_its_reply_is_returned_on_a_retry(client: Any) -> None:
     record = HealthRecord(server="k8s", healthy=False, error="it broke", latency_s=0.1, checked_at=0, worker="w1")
     seen(client, False)
     let_pass(client, 5)

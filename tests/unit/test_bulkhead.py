@@ -71,7 +71,7 @@ class Hub:
         self.woken += 1
 
 
-def test_the_worker_is_woken_for_a_slot_that_it_waits_for_and_for_no_other() -> None:
+def test_only_a_slot_that_the_worker_waits_for_wakes_it() -> None:
     found, hub = bulkhead(8, a=1), Hub()
     found.watch(hub)
     selected(found, "mcp.b")

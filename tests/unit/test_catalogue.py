@@ -165,7 +165,7 @@ def test_a_listing_that_cannot_be_read_is_written_anew(client: redis.Redis) -> N
         assert read_catalogue(client, [SERVER])[SERVER].listing.tools == (tool("a"),)
 
 
-def test_a_listing_that_is_too_long_is_left_out_and_that_is_known(
+def test_a_listing_that_is_too_long_is_recorded_as_left_out(
     client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     list_tools(client, tool("a", "x" * 17_000_000))
@@ -204,9 +204,7 @@ def test_a_server_cannot_make_its_approvals_be_forgotten(client: redis.Redis) ->
     assert client.hget(keys.approved_tools_key(SERVER), "new0"), "nor what it listed later"
 
 
-def test_a_server_that_renames_its_tools_for_ever_fills_no_redis_and_is_not_trusted_any_more(
-    client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_endless_new_tools_are_limited_and_need_approval(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     for turn in range(6):
         list_tools(client, *(tool(f"t{turn}-{number}") for number in range(900)))
     assert client.hlen(keys.approved_tools_key(SERVER)) == 5000
@@ -222,7 +220,7 @@ def test_a_server_that_renames_its_tools_for_ever_fills_no_redis_and_is_not_trus
     require(Approvals(), tool("t5-500"), client)
 
 
-def test_what_was_approved_counts_no_more_soon_after_another_definition_was(client: redis.Redis) -> None:
+def test_an_older_approval_soon_expires_after_a_newer_one(client: redis.Redis) -> None:
     approvals = Approvals(known_s=0.1)
     list_tools(client, tool("a", "one"))
     require(approvals, tool("a", "one"), client)
@@ -273,7 +271,7 @@ def test_without_redis_the_catalogue_says_so() -> None:
         ToolCatalogue([SERVER], app=app).tools()
 
 
-def test_while_redis_is_away_the_catalogue_answers_with_what_it_knows(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_redis_the_catalogue_answers_from_its_last_read(caplog: pytest.LogCaptureFixture) -> None:
     with ValkeyServer(port=free_port()) as valkey:
         app = build_app({"result_backend": f"{valkey.connection_url}/0"})
         list_tools(app.backend.client, tool("a"))

@@ -95,7 +95,7 @@ def test_a_call_without_an_answer_says_why(ending: tuple[Any, ...], code: ErrorC
     assert "desk.echo" in (entry.error or "")
 
 
-def test_a_call_that_was_withdrawn_after_its_deadline_was_not_started() -> None:
+def test_a_call_withdrawn_after_its_deadline_was_not_started() -> None:
     record = record_of("desk", "echo", {}, {"deadline": 1.0})
     assert entry_of(record).error_code == ErrorCode.NOT_STARTED
     record = record_of("desk", "echo", {}, {"deadline": 1e11})
