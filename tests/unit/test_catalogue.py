@@ -41,7 +41,7 @@ def list_tools(client: redis.Redis, *tools: ToolDefinition, instructions: str = 
     record_listing(client, ToolListing(server=SERVER, tools=tools, instructions=instructions), worker="w1")
 
 
-def test_a_fingerprint_is_that_of_all_a_model_is_told() -> None:
+def test_a_fingerprint_covers_all_that_a_model_sees() -> None:
     one = tool("a", "does it", type="object", properties={"x": {}, "y": {}})
     same = tool("a", "does it", properties={"y": {}, "x": {}}, type="object")
     assert one.fingerprint == same.fingerprint
@@ -69,7 +69,7 @@ def test_what_is_seen_first_is_approved(client: redis.Redis) -> None:
     assert raw["tools"][0]["fingerprint"] == tool("a").fingerprint
 
 
-def test_a_change_is_told_once_counted_and_shown(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_is_logged_once_counted_and_shown(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     list_tools(client, tool("kept"), tool("gone"), tool("bent", "before"))
     with caplog.at_level(logging.INFO, "tarsy_tasks.worker.reporting.tool_changes"):
         for _ in range(2):
@@ -148,7 +148,7 @@ def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Red
     assert failed.value.code is ErrorCode.SERVER_UNAVAILABLE
 
 
-def test_an_approval_that_cannot_be_read_is_none(client: redis.Redis) -> None:
+def test_an_unreadable_approval_does_not_count(client: redis.Redis) -> None:
     list_tools(client, tool("a"))
     for damaged in (b"\xff{", b'{"v": 2}'):
         client.hset(keys.approved_tools_key(SERVER), "a", damaged)
@@ -157,7 +157,7 @@ def test_an_approval_that_cannot_be_read_is_none(client: redis.Redis) -> None:
         assert read_catalogue(client, [SERVER])[SERVER].diff.changed["a"][0] is None
 
 
-def test_a_listing_that_cannot_be_read_is_written_anew(client: redis.Redis) -> None:
+def test_an_unreadable_listing_is_replaced(client: redis.Redis) -> None:
     for damaged in (b"\xff{", b'{"v": 2, "server": "desk"}', b"[]"):
         client.hset(keys.tools_key(SERVER), "listing", damaged)
         assert read_catalogue(client, [SERVER]) == {}
@@ -178,7 +178,7 @@ def test_a_listing_that_is_too_long_is_recorded_as_left_out(
 
 
 @pytest.mark.parametrize("key", [keys.tools_key(SERVER), keys.approved_tools_key(SERVER)])
-def test_a_key_of_another_type_is_read_as_none_and_written_anew(
+def test_a_key_of_another_type_is_ignored_and_replaced(
     client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     list_tools(client, tool("a"))

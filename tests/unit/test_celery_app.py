@@ -100,7 +100,7 @@ def test_any_redis_url_gets_our_backend_and_transport() -> None:
 
 
 def test_upstream_still_needs_what_we_override() -> None:
-    """When one of these fails, upstream has mended it, and the override can go."""
+    """When one of these fails, upstream has fixed it, and the override can be removed."""
     import inspect
 
     assert "self.Client(**client_kwargs)" in inspect.getsource(kombu_redis.Channel._create_client)

@@ -99,7 +99,7 @@ def test_a_known_secret_split_over_parts_is_masked() -> None:
         b"\x00\xffghp_abcdefghijklmnopqrstuvwxyz012345\x00",
     ],
 )
-def test_bytes_with_a_secret_are_left_out_and_said_to_be(content: bytes) -> None:
+def test_bytes_with_a_secret_are_left_out_with_a_note(content: bytes) -> None:
     result = build(blob(content))
     assert result.attachments[0].data is None
     assert (result.attachments[0].text or "").startswith("[left out")
@@ -119,7 +119,7 @@ def test_bytes_without_a_secret_stay() -> None:
     assert build(image).attachments[0].data == image.data
 
 
-def test_what_should_be_base64_and_is_none_is_searched_as_it_is() -> None:
+def test_invalid_base64_is_searched_as_plain_text() -> None:
     image = ImageContent(type="image", data="password: hunter2hunter2!", mime_type="image/png")
     assert "hunter2" not in build(image).model_dump_json()
 

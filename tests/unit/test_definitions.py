@@ -75,7 +75,7 @@ def test_a_schema_without_secrets_stays_as_it_is() -> None:
     ("taken", "expected"),
     [([], f"as-{MASK}"), ([f"as-{MASK}"], f"as-{MASK}-2"), ([f"as-{MASK}", f"as-{MASK}-2"], f"as-{MASK}-3")],
 )
-def test_tools_whose_names_hold_secrets_are_told_apart(taken: list[str], expected: str) -> None:
+def test_tools_with_secrets_in_their_names_stay_distinct(taken: list[str], expected: str) -> None:
     assert choose_name(tool(f"as-{SECRET}"), MASKER, taken) == expected
 
 

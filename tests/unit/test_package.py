@@ -120,7 +120,7 @@ def test_every_error_code_is_documented_with_its_outcome() -> None:
         assert f"| `{code}` | `{code.outcome}` |" in page
 
 
-def test_the_ci_runs_what_the_readme_tells() -> None:
+def test_the_ci_runs_the_commands_of_the_readme() -> None:
     readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     for marker in ("demo command", "test command"):
         assert readme.count(f"<!-- {marker} -->\n```sh\n") == 1
