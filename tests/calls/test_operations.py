@@ -236,6 +236,13 @@ def test_a_command_without_a_known_server_lists_the_servers(worker: Worker, app:
     assert "Traceback" not in worker.log
 
 
+def test_celerys_own_commands_describe_a_worker(worker: Worker, app: TarsyApp) -> None:
+    options = ask(app, "stats")["broker"]["transport_options"]
+    assert options["queue_order_strategy"].endswith("bulkhead:QueueOrder")
+    assert ask(app, "conf")["broker_transport_options"]
+    assert "Traceback" not in worker.log
+
+
 def test_celerys_command_line_knows_the_commands(worker: Worker) -> None:
     name = f"w0@{socket.gethostname()}"
 

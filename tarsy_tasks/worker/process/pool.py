@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from functools import partial
 from typing import Any
 
 from celery.concurrency.base import apply_target
@@ -32,7 +31,7 @@ from tarsy_tasks.worker.calls.interceptors import build_interceptors
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 from tarsy_tasks.worker.maskers import build_record_masker
-from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrder
+from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.reporting.audit_writer import Audit
@@ -92,7 +91,8 @@ class TaskPool(ThreadsTaskPool):
         connections = build_connections((configured[name] for name in servers), session_context)
         self._bulkhead.open(self.limit, (connection.server for connection in connections.values()))
         options = self.app.conf.broker_transport_options
-        options["queue_order_strategy"] = partial(QueueOrder, self._bulkhead)
+        if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
+            options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
         settings = load_settings()
         metrics = CallMetrics()
         maskers = {name: build_record_masker(connection.server) for name, connection in connections.items()}
