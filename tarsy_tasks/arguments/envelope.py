@@ -15,20 +15,8 @@ _MAX_LAYERS = 2
 _FOR_TEXT = {"tool_input", "action_input"}
 _CALLS = {"function", "function_call", "params"}
 _INSIDE = _ARGUMENTS | _CALLS
-_CALL_KEYS = {
-    "name",
-    "tool",
-    "tool_name",
-    "function",
-    "function_name",
-    "action",
-    "id",
-    "type",
-    "call_id",
-    "recipient_name",
-    "jsonrpc",
-    "method",
-}
+_TOOL_KEYS = {"name", "tool", "tool_name", "function", "function_name", "action", "recipient_name", "method"}
+_CALL_KEYS = _TOOL_KEYS | {"id", "type", "call_id", "jsonrpc"}
 
 
 def may_be_envelope(arguments: dict[str, Any]) -> bool:

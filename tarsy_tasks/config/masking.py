@@ -5,9 +5,10 @@ Owns the setting and its checks. `tarsy_tasks.masking` does the masking.
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from tarsy_tasks.config.problems import suggest
+from tarsy_tasks.config.texts import Model
 
 __all__ = ["Masking"]
 
@@ -22,17 +23,15 @@ def _validate_group(name: str) -> str:
 
 
 def _validate_pattern(pattern: str) -> str:
-    from tarsy_tasks.masking.custom import check_pattern
+    from tarsy_tasks.masking.custom import compile_pattern
 
-    check_pattern(pattern)
+    compile_pattern(pattern)
     return pattern
 
 
-class Masking(BaseModel):
+class Masking(Model):
     """How a server's results, errors and output are masked. `groups` and `patterns` only add to what is always
     masked."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     enabled: bool = Field(
         default=True,

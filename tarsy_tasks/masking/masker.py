@@ -240,14 +240,14 @@ class Masker:
         mask_string = self._mask_inner(depth)
         if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-        if _is_anything_in(draft.suspicious) or may_hold_words(draft.text):
+        if _is_any_in(draft.suspicious, _anything) or may_hold_words(draft.text):
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
     def _may_hold_secrets(self, draft: _Draft) -> bool:
         if may_hold_words(draft.text) or (self.patterns and b"\\" in draft.projection):
             return True
-        return any(map(_anything_at_all.are_in, {draft.projection, unescape(draft.projection)}))
+        return _is_any_in(draft.projection, _anything_at_all)
 
     def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         draft.apply(find_in_yaml(draft.text, draft.projection))
@@ -343,8 +343,8 @@ def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) ->
     return build_masker(groups, patterns=patterns)
 
 
-def _is_anything_in(projection: bytes) -> bool:
-    return any(map(_anything.are_in, {projection, unescape(projection)}))
+def _is_any_in(projection: bytes, places: Places) -> bool:
+    return any(map(places.are_in, {projection, unescape(projection)}))
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:

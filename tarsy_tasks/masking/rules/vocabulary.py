@@ -26,7 +26,7 @@ WEAK_NAMES = _words("""
 
 SECRET_NAMES = STRONG_NAMES | WEAK_NAMES | {"key"}
 
-STRONG_NAME_ENDINGS = tuple("password passwd passphrase passcode pwd bindpw apikey accesskey privatekey".split())
+STRONG_NAME_ENDINGS = tuple(_words("password passwd passphrase passcode pwd bindpw apikey accesskey privatekey"))
 """Endings of strong names that are written as one word: `dbpassword`."""
 WEAK_NAME_ENDINGS = ("token", "secret")
 PASS_QUALIFIERS = tuple(
