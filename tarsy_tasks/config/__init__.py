@@ -10,20 +10,13 @@
 Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 """
 
+from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthClientCredentials
 from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
 from tarsy_tasks.config.loading import check_secrets, find_config_path, load_config
 from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.resolved import resolve_variables
-from tarsy_tasks.config.servers import (
-    ApiKeyAuth,
-    BearerAuth,
-    Config,
-    OAuthClientCredentials,
-    Retry,
-    ServerConfig,
-    Timeouts,
-)
+from tarsy_tasks.config.servers import Config, Retry, ServerConfig, Timeouts
 
 __all__ = [
     "ApiKeyAuth",

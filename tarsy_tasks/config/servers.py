@@ -10,23 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from tarsy_tasks.config.auth import ApiKeyAuth, Auth, BearerAuth, OAuthClientCredentials
+from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = [
-    "TRANSPORTS",
-    "ApiKeyAuth",
-    "BearerAuth",
-    "Config",
-    "OAuthClientCredentials",
-    "Retry",
-    "ServerConfig",
-    "Timeouts",
-]
+__all__ = ["TRANSPORTS", "Config", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",

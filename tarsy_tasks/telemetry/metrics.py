@@ -52,8 +52,6 @@ IN_FLIGHT_TTL_S = 20.0
 FAILURES = frozenset(outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED))
 """The outcomes of calls that failed without a fault of their callers."""
 BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
-
-
 _NAMES = frozenset(
     {
         *(f"calls:{outcome}" for outcome in Outcome),
@@ -266,19 +264,16 @@ def _build(server: str, total: Any, recent: list[Any], running: dict[str, int]) 
     numbers, errors = _parse_fields(total)
     minutes = [_parse_fields(each)[0] for each in recent]
     lately = {tool: add_up(minute.get(tool, {}) for minute in minutes) for tool in set[str]().union(*minutes)}
-    tools = sorted({*numbers, *errors, *running})
     return [
         ToolMetrics(server, tool, numbers.get(tool, {}), lately.get(tool, {}), running.get(tool, 0), errors.get(tool))
-        for tool in tools
+        for tool in sorted({*numbers, *errors, *running})
     ]
 
 
 def _parse_fields(found: Any) -> tuple[dict[str, dict[str, int]], dict[str, LastError]]:
     numbers: dict[str, dict[str, int]] = {}
     errors: dict[str, LastError] = {}
-    if not isinstance(found, dict):
-        return numbers, errors
-    for key, value in cast("dict[bytes, bytes]", found).items():
+    for key, value in cast("dict[bytes, bytes]", found).items() if isinstance(found, dict) else ():
         name, _, tool = key.decode(errors="replace").partition(" ")
         try:
             if name == "last_error":
