@@ -58,12 +58,8 @@ _SIGNS: tuple[tuple[Callable[[str], object], str], ...] = (
 
 
 def find_attempt(text: str, properties: Collection[str], reason: str, *, fences: bool = False) -> str | None:
-    """Why `text` is a failed attempt at structure, in words for a model; None when it is not.
-
-    Args:
-        reason: Why it is not JSON.
-        fences: A code fence in it is part of the value.
-    """
+    """Why `text` is a failed attempt at structure, in words for a model; None when it is not. `reason`: why it is not
+    JSON; `fences`: a code fence in it is part of the value."""
     if _BROKEN_JSON.match(text):
         return f"{'Incomplete' if is_cut_off(reason) else 'Invalid'} JSON: {reason}."
     if text.startswith("{") and (text.count("{") != text.count("}") or text.count('"') % 2):

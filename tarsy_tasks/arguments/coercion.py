@@ -35,10 +35,7 @@ _Reading = tuple[Any, tuple[str, ...]]
 
 def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
     """The value of `tree` converted to fit `schema`, and a word for each kind of change; None when there is not exactly
-    one way.
-
-    Args:
-        tree: A value; leaves may be `Written`, whose spelling is used where the schema wants text.
+    one way. Leaves may be `Written`, whose spelling is used where the schema wants text.
 
     Raises:
         UncheckedError: The schema is broken, or it would cost too much to check.
@@ -48,11 +45,8 @@ def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
 
 
 def coerce_partly(schema: Schema, tree: Any) -> Any:
-    """The value of `tree` with every part converted that can be; the remaining problems are those to report.
-
-    Raises:
-        UncheckedError: As `coerce`.
-    """
+    """The value of `tree` with every part converted that can be; the remaining problems are those to report. Raises as
+    `coerce`."""
     coercion = _Coercion(schema, (), tree, [_MAX_CHECKS])
     coercion.fix_what_can_be()
     return coercion.value

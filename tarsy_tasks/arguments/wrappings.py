@@ -90,12 +90,7 @@ def strip_sure_label(text: str) -> str | None:
 
 
 def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
-    """Removes every layer around the arguments.
-
-    Args:
-        text: What the model wrote.
-        properties: Names that are not labels, because the tool has a property of that name.
-    """
+    """Removes every layer around the arguments. The names of the tool's properties are not labels."""
     repairs: dict[str, None] = {}
     prose = False
     language: str | None = None

@@ -103,11 +103,7 @@ class InFlightEntry:
 
 
 def read_entry(text: bytes) -> InFlightEntry:
-    """Read an entry.
-
-    Raises:
-        DamagedMessage: It cannot be read.
-    """
+    """Read an entry. Raises `DamagedMessage`."""
     queue, *rest = text.split(b"\n", 2)
     if len(rest) < 2:
         raise DamagedMessage("it does not begin with the name of a queue")

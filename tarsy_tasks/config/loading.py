@@ -49,12 +49,8 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
 
 
 class Exposure(NamedTuple):
-    """A secret that is readable for others than the server.
-
-    Attributes:
-        text: File, line, place and problem; never the secret.
-        remedy: What to do.
-    """
+    """A secret that is readable for others than the server: file, line, place and problem, never the secret; and what
+    to do."""
 
     text: str
     remedy: str

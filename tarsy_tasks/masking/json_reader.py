@@ -46,18 +46,9 @@ class Token(NamedTuple):
     end: int
 
 
-class _Expected(Enum):
-    VALUE = auto()
-    VALUE_OR_CLOSE = auto()
-    KEY = auto()
-    KEY_OR_CLOSE = auto()
-    COLON = auto()
-    COMMA_OR_CLOSE = auto()
-
-
 # To look up a member takes as long as the rest of a step.
 _OBJECT, _ARRAY, _CLOSED, _KEY, _TEXT, _SCALAR, _CUT, _ERROR = Kind
-_FOR_VALUE, _FOR_VALUE_OR_CLOSE, _FOR_KEY, _FOR_KEY_OR_CLOSE, _FOR_COLON, _FOR_COMMA_OR_CLOSE = _Expected
+_FOR_VALUE, _FOR_VALUE_OR_CLOSE, _FOR_KEY, _FOR_KEY_OR_CLOSE, _FOR_COLON, _FOR_COMMA_OR_CLOSE = range(6)
 _VALUES = (_FOR_VALUE, _FOR_VALUE_OR_CLOSE)
 _KEYS = (_FOR_KEY, _FOR_KEY_OR_CLOSE)
 _OPENING = {"{": (_OBJECT, "}", _FOR_KEY_OR_CLOSE), "[": (_ARRAY, "]", _FOR_VALUE_OR_CLOSE)}

@@ -80,14 +80,11 @@ def find_json(
         if next_hit == len(hits):
             return
         if failures < _FAILURES_LIMIT and len(text) <= _SKIP_LIMIT:
-            try:
-                _, end = _scan_json(text, start)
-            except (ValueError, StopIteration, RecursionError):
-                failures += 1
-            else:
-                if end <= hits[next_hit]:
-                    position = _skip_lines(text, end, hits[next_hit])
-                    continue
+            end = _end_of_json(text, start)
+            failures += not end
+            if 0 < end <= hits[next_hit]:
+                position = _skip_lines(text, end, hits[next_hit])
+                continue
         reader = _Reader(text, hits, next_hit, mask_string, name[1] if name else "")
         position = max(reader.read(start), start + 1)
         if reader.is_document and hits[next_hit] < position:
@@ -96,15 +93,17 @@ def find_json(
 
 def _skip_lines(text: str, end: int, hit: int) -> int:
     """The end of the last JSON line that follows a value and comes before a hit."""
-    while text.startswith("\n{", end):
-        try:
-            _, next_end = _scan_json(text, end + 1)
-        except (ValueError, StopIteration, RecursionError):
-            return end
-        if next_end > hit:
-            return end
+    while text.startswith("\n{", end) and 0 < (next_end := _end_of_json(text, end + 1)) <= hit:
         end = next_end
     return end
+
+
+def _end_of_json(text: str, start: int) -> int:
+    """The end of the value that begins there; 0 if it is not JSON."""
+    try:
+        return _scan_json(text, start)[1]
+    except (ValueError, StopIteration, RecursionError):
+        return 0
 
 
 class _Reader:
@@ -163,9 +162,7 @@ class _Reader:
         if hit - start < _SHORTEST_SKIP or not self._attempts or not self._frames or self._is_of_use():
             return start
         stretch = self._text[start : min(hit, start + _LONGEST_SKIP)]
-        try:
-            _, length = _scan_json(stretch, 0)
-        except (ValueError, StopIteration, RecursionError):
+        if not (length := _end_of_json(stretch, 0)):
             self._attempts -= 1
             return start
         self._has_object = self._has_object or "{" in stretch[:length]

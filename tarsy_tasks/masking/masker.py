@@ -75,17 +75,13 @@ _anything_at_all = Places([*_SIGNS, ENCODED])
 
 
 class _Draft:
-    """A text while it is masked.
-
-    Attributes:
-        text: Its current state.
-    """
+    """A text while it is masked."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._done: list[tuple[int, int]] = []
         self._projection: bytes | None = None
-        self._suspicious: tuple[bytes, bytes] | None = None
+        self._suspicious: bytes | None = None
 
     @property
     def projection(self) -> bytes:
@@ -103,10 +99,9 @@ class _Draft:
     @property
     def suspicious(self) -> bytes:
         """The same without harmless text that is common in logs."""
-        projection = self.projection
-        if self._suspicious is None or self._suspicious[0] is not projection:
-            self._suspicious = (projection, hide_harmless(projection))
-        return self._suspicious[1]
+        if self._suspicious is None:
+            self._suspicious = hide_harmless(self.projection)
+        return self._suspicious
 
     def apply(self, edits: Iterable[Edit]) -> None:
         """Apply the edits that overlap no finished stretch, or cover it completely."""
@@ -116,15 +111,13 @@ class _Draft:
         starts = [start for start, _ in self._done]
         covered: set[int] = set()
 
-        def is_free(edit: Edit) -> bool:
+        made: list[Edit] = []
+        for edit in wanted:
             touched = self._done[max(0, bisect_right(starts, edit.start) - 1) : bisect_left(starts, edit.end)]
             touched = [(start, end) for start, end in touched if end > edit.start]
             if all(edit.start <= start and end <= edit.end for start, end in touched):
                 covered.update(start for start, _ in touched)
-                return True
-            return False
-
-        made = list(filter(is_free, wanted))
+                made.append(edit)
         self._rewrite(made, [stretch for stretch in self._done if stretch[0] not in covered])
 
     def apply_last(self, edits: Iterable[Edit]) -> None:
@@ -133,17 +126,15 @@ class _Draft:
 
     def apply_json(self, stretches: Sequence[JsonText]) -> None:
         """Apply the edits of stretches of JSON, which are then finished."""
-        self._rewrite(
-            [edit for stretch in stretches for edit in stretch.edits],
-            [(stretch.start, stretch.end) for stretch in stretches],
-        )
+        edits = [edit for stretch in stretches for edit in stretch.edits]
+        self._rewrite(edits, [(stretch.start, stretch.end) for stretch in stretches])
 
     def _rewrite(self, edits: Sequence[Edit], done: Sequence[tuple[int, int]]) -> None:
         """Apply the edits, and update the positions of the finished stretches. Of two edits that overlap, the second
         replaces the rest."""
         if not edits and not done:
             return
-        self._projection = None
+        self._projection = self._suspicious = None
         parts: list[str] = []
         shifts: list[tuple[int, int]] = [(0, 0)]
         copied = shift = 0
@@ -281,11 +272,8 @@ class Masker:
 
     def _hits(self, projection: bytes) -> list[int]:
         """The offsets at which there may be something to mask. For patterns of the configuration, strings with escapes
-        must be decoded, so all escapes count.
-        """
-        hits = set(_anything.find(projection))
-        if (unescaped := unescape(projection)) is not projection:
-            hits.update(_anything.find(unescaped))
+        must be decoded, so all escapes count."""
+        hits = {hit for each in {projection, unescape(projection)} for hit in _anything.find(each)}
         if self.patterns:
             hits.update(_escapes.find(projection))
         return sorted(hits)

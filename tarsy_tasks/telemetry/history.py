@@ -107,14 +107,8 @@ class History:
         self._hour: list[tuple[Mapping[str, Minute], Minute]] = []
 
     def refresh(self, redis: Any) -> None:
-        """Read what is new; blocks for two round trips.
-
-        Args:
-            redis: A redis-py client of the database that workers write to.
-
-        Raises:
-            RedisError: Redis could not be reached; what was read before is kept.
-        """
+        """Read what is new from the database that workers write to; blocks for two round trips. After a `RedisError`,
+        what was read before is kept."""
         seconds, _ = redis.time()
         now = seconds // 60
         hour = range(now - MINUTES + 1, now + 1)
