@@ -26,7 +26,6 @@ from tarsy_tasks.broker.kombu_transport import release_lease
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.worker.calls.chain import load_interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
@@ -112,8 +111,8 @@ class TaskPool(ThreadsTaskPool):
             in_flight=AsyncDeliveries(AsyncRedisExchange(self.app.backend.client.connection_pool)),
         )
         self.app.worker_context = context
-        users = load_interceptors(self.app.mcp_config.interceptors)
-        self._runner = CallRunner(context, build_interceptors(context, users), ToolCallOperation(context))
+        interceptors = build_interceptors(context, self.app.interceptors)
+        self._runner = CallRunner(context, interceptors, ToolCallOperation(context))
         self._leases = LeaseKeeper(self.app, context.audit, instance, servers, lease_s)
         self._grace_s = settings.shutdown_grace_s
         self._shutdown = ShutdownWatch(self._grace_s, self._end_all)
