@@ -51,10 +51,9 @@ _FENCE_INFO = re.compile(r"(```+|~~~+)[ \t]*([\w+.-]*)[ \t]*(?:\r?\n|(?=[ ]*[{\[
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """The text inside the wrappings.
+    """The text inside the wrappings, and a word for each that was removed.
 
     Attributes:
-        repairs: A word for each wrapping that was removed.
         prose: There were words before or after it that are not a known label: the object may be part of a text.
         language: The language of the outermost fence, "" when it named none; None without a fence.
     """

@@ -25,11 +25,8 @@ _pack: Any = cast("Any", hiredis).pack_command
 
 
 class AsyncRedisExchange:
-    """Executes groups of commands on one connection, for one event loop.
-
-    Args:
-        pool: The redis-py pool whose settings the connection takes; the pool itself is not used.
-    """
+    """Executes groups of commands on one connection, for one event loop. It takes the settings of a redis-py pool, but
+    not the pool's connections."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -69,11 +66,8 @@ class AsyncRedisExchange:
 
 
 class _Replies(asyncio.Protocol):
-    """An open connection, and who waits for its replies, in order.
-
-    Args:
-        connection: That of redis-py. Its transport is used without its reader, which would cost a task switch a reply.
-    """
+    """An open connection of redis-py, and who waits for its replies, in order. Its transport is used without its
+    reader, which would cost a task switch a reply."""
 
     def __init__(self, connection: Any, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()

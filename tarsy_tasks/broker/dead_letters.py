@@ -155,5 +155,6 @@ def _without_deadline(entry: InFlightEntry) -> str:
     body = sign(parts) if entry.message.is_signed else json.dumps(parts)
     headers = {**entry.message.headers, "expires": None}
     headers.pop("garbage_at", None)
-    changed = {"headers": headers, "body": base64.b64encode(body.encode()).decode() if entry.is_encoded else body}
-    return json.dumps(entry.message.model_dump() | changed)
+    if entry.message.is_encoded:
+        body = base64.b64encode(body.encode()).decode()
+    return json.dumps(entry.message.model_dump() | {"headers": headers, "body": body})

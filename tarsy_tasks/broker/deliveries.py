@@ -67,13 +67,8 @@ class AuditSource(Protocol):
     """What a worker knows of a call that it runs."""
 
     def write(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> AuditWrite:
-        """The audit entry of the call, which ends now.
-
-        Args:
-            status: Celery's state, None if nothing is stored.
-            result: What is stored.
-            size_bytes: Its size.
-        """
+        """The audit entry of the call, which ends now: with Celery's state, the result that is stored, and its size;
+        with none of them if nothing is stored."""
         ...
 
 
@@ -133,12 +128,9 @@ class Deliveries:
         steps.publish.run(self.exchange, queue=queue, home=home, tag=tag, message=message, garbage_at=when)
 
     def take(self, queue: str, tag: str, message: Callable[[], str], *, is_isolated: bool = True) -> Delivery:
-        """Lease a message that was popped from its queue.
-
-        Args:
-            message: Gives its text, for the entry of a message whose producer wrote none.
-            is_isolated: If this worker is lost, the message may be to blame. Of a call, `mark_isolated` says so later.
-        """
+        """Lease a message that was popped from its queue. `message` gives its text, for the entry of one whose producer
+        wrote none; `is_isolated`: if this worker is lost, the message may be to blame. Of a call, `mark_isolated` says
+        so later."""
         delivery = Delivery(tag, keys.without_priority(queue))
         take = partial(steps.take.run, self.exchange, tag=tag, home=delivery.queue, is_isolated=is_isolated)
         count, state, owner = take(new_entry="")
