@@ -160,13 +160,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class Masker:
-    """Masks texts and JSON values. Safe to share between threads.
-
-    Attributes:
-        patterns: Patterns in addition to what is always masked.
-        known: Values that are secrets.
-        is_enabled: Whether more than the known values is masked.
-    """
+    """Masks texts and JSON values, as `build_masker` made it. Safe to share between threads."""
 
     patterns: CustomPatterns = field(default_factory=lambda: CustomPatterns(()))
     known: KnownSecrets = field(default_factory=KnownSecrets)
@@ -296,8 +290,8 @@ def build_masker(
 
     Args:
         groups: Names of groups or of single patterns, in addition to what is always masked; None: `basic`.
-        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match without
-        groups. known: Values that are masked wherever they appear.
+        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or else the whole match.
+        known: Values that are masked wherever they appear.
         is_enabled: False: only the known values are masked.
 
     Raises:
@@ -314,8 +308,7 @@ def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Itera
     Args:
         text: Of any length and format; JSON stays JSON.
         groups: As for `build_masker`, such as `security` or `email`.
-        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match without
-        groups.
+        patterns: As for `build_masker`.
 
     Returns:
         The masked text; a notice if the text could not be searched.

@@ -34,21 +34,13 @@ SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 RESOURCES: dict[str, tuple[str, ...]] = {
     "random_password": ("result",),
     "random_bytes": ("base64", "hex"),
-    "azurerm_key_vault_secret": ("value",),
-    "azuread_application_password": ("value",),
-    "azuread_service_principal_password": ("value",),
-    "github_actions_secret": ("plaintext_value", "value"),
-    "github_dependabot_secret": ("plaintext_value", "value"),
-    "cloudflare_api_token": ("value",),
-    "tailscale_tailnet_key": ("key",),
-    "doppler_secret": ("value",),
-    "doppler_service_token": ("key",),
-    "vault_generic_secret": ("data_json",),
-    "vault_kv_secret_v2": ("data_json",),
     "local_sensitive_file": ("content",),
-    "kubernetes_secret": (),
-    "kubernetes_secret_v1": (),
-    "vault_kv_secret": (),
+    **dict.fromkeys(("azurerm_key_vault_secret", "cloudflare_api_token", "doppler_secret"), ("value",)),
+    **dict.fromkeys(("azuread_application_password", "azuread_service_principal_password"), ("value",)),
+    **dict.fromkeys(("github_actions_secret", "github_dependabot_secret"), ("plaintext_value", "value")),
+    **dict.fromkeys(("tailscale_tailnet_key", "doppler_service_token"), ("key",)),
+    **dict.fromkeys(("vault_generic_secret", "vault_kv_secret_v2"), ("data_json",)),
+    **dict.fromkeys(("kubernetes_secret", "kubernetes_secret_v1", "vault_kv_secret"), ()),
 }
 """Terraform resource → its secret attributes, in addition to everything under `data`."""
 
