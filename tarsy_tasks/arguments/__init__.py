@@ -32,8 +32,7 @@ def parse_arguments(text: str, schema: Mapping[str, Any] | None = None) -> dict[
     Args:
         text: JSON, almost-JSON, YAML, `key: value` pairs or a plain text.
         schema: JSON Schema of the tool's arguments. Without it the arguments are read but not checked, and anything
-        that
-            is not an object becomes `{"input": ...}`.
+            that is not an object becomes `{"input": ...}`.
 
     Returns:
         A JSON-safe object: the output of `json.dumps(..., allow_nan=False)` reads back equal.

@@ -35,13 +35,9 @@ def _no_constant(text: str) -> Any:
     raise NotJsonError(f"{text} is not valid in JSON")
 
 
-def _written_float(text: str) -> Written:
-    return Written(_finite(text), text)
-
-
 _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 _REPAIRED = json.JSONDecoder(parse_float=lambda text: Written(read_scalar(text), text))
-_AS_WRITTEN = json.JSONDecoder(parse_float=_written_float, parse_constant=_no_constant)
+_AS_WRITTEN = json.JSONDecoder(parse_float=lambda text: Written(_finite(text), text), parse_constant=_no_constant)
 _LOOSE = json.JSONDecoder(strict=False)
 # Whole strings are one token each; the closing quote is optional so that no quote is ever looked at twice.
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
@@ -198,6 +194,7 @@ _HABITS = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _QUOTES = {
+    "double": "",
     "triple": "other_quotes",
     "single": "single_quotes",
     "back": "other_quotes",
@@ -206,13 +203,10 @@ _QUOTES = {
 }
 _LITERALS: dict[bool | None, str] = {True: "true", False: "false", None: "null"}
 _SPECIAL = re.compile(r'["\\\x00-\x1f]')
+_ESCAPED = re.compile(r"[\\\x00-\x1f]")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-
-
-def _not_closed(token: re.Match[str]) -> NotJsonError:
-    return NotJsonError(f"the string {token[0][:20]!r} has no closing quote")
 
 
 class _Repair:
@@ -223,32 +217,20 @@ class _Repair:
 
     def __call__(self, token: re.Match[str]) -> str:
         kind = token.lastgroup
-        if kind == "double":
-            return self._double(token)
+        if kind in _QUOTES:
+            return self._string(token, kind)
         if kind == "word":
             return self._word(token)
-        if kind == "run":
-            return token[0]
-        if kind in _QUOTES:
-            return self._other_quotes(token, kind)
-        return self._sign(token, kind)
+        return token[0] if kind == "run" else self._sign(token, kind)
 
-    def _double(self, token: re.Match[str]) -> str:
-        content = token["in_double"]
-        if token["end_double"] is None:
-            raise _not_closed(token)
-        if "\\" not in content and not _CONTROL.search(content):
-            return token[0]
-        return json.dumps(self._unescaped(content, '"'))
-
-    def _other_quotes(self, token: re.Match[str], kind: str) -> str:
+    def _string(self, token: re.Match[str], kind: str) -> str:
         content = token[f"in_{kind}"]
         if token[f"end_{kind}"] is None:
-            raise _not_closed(token)
-        self.done[_QUOTES[kind]] = None
-        if not _SPECIAL.search(content):
-            return f'"{content}"'
-        return json.dumps(self._unescaped(content, '"' if kind == "triple" else "'"))
+            raise NotJsonError(f"the string {token[0][:20]!r} has no closing quote")
+        if repair := _QUOTES[kind]:
+            self.done[repair] = None
+        special, quote = (_ESCAPED, '"') if kind == "double" else (_SPECIAL, '"' if kind == "triple" else "'")
+        return json.dumps(self._unescaped(content, quote)) if special.search(content) else f'"{content}"'
 
     def _word(self, token: re.Match[str]) -> str:
         text = token[0]

@@ -5,7 +5,7 @@ the value of a property. It knows only the names of the schema, and is linear in
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tarsy_tasks.arguments.shape import fold
 
@@ -29,19 +29,13 @@ _MARKUP = re.compile(
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*(?:[= ]|\Z)")
 _PLACEHOLDER = re.compile(r"\.{3,}|…|undefined|<[^<>\n]{1,60}>")
 _TRANSCRIPT = re.compile(r"(?:^|\n)(?:Observation|Action|Action Input|Final Answer):")
-
-
 _TOKEN = re.compile(r"<\|\w{1,40}\|>|</?think(?:ing)?>|\[/?INST\]|<(?:end_of_turn|eos)>")
 _FENCE_LINE = re.compile(r"(?:^|\n)[ \t]*(?:```|~~~)|```[ \t]*(?:\n|\Z)|:[ \t]*```")
 
 
 def has_model_token(text: str) -> bool:
     """Whether a text contains markup of models, such as `<|im_end|>` or `<think>`."""
-    return ("<" in text or "[" in text) and (_TOKEN.search(text) is not None or _has_stop(text))
-
-
-def _has_stop(text: str) -> bool:
-    return text.find("</s>") >= 0 and text.find("<s>") < 0
+    return ("<" in text or "[" in text) and (_TOKEN.search(text) is not None or ("</s>" in text and "<s>" not in text))
 
 
 def is_cut_off(reason: str) -> bool:
@@ -49,33 +43,30 @@ def is_cut_off(reason: str) -> bool:
     return any(sign in reason for sign in ("text ends before", "no closing quote", "is not closed"))
 
 
-def find_attempt(text: str, properties: Collection[str], reason: str, *, fences: bool = False) -> str | None:
-    """Why `text` is a failed attempt at structure, in words for a model; None when it is not.
+_SIGNS: tuple[tuple[Callable[[str], object], str], ...] = (
+    (_LABEL.match, "The text begins with a label, but no JSON object follows."),
+    (_MARKUP.match, "The text is the markup of a tool call, which cannot be read here."),
+    (has_model_token, "The text contains model markup such as `<|im_end|>` or `<think>`."),
+    (
+        _FENCE_LINE.search,
+        "The text mixes a code fence with other text, so it is unclear which part is meant: write the value alone.",
+    ),
+    (_FLAG.match, "The text consists of command-line flags."),
+    (_PLACEHOLDER.fullmatch, "The text is a placeholder."),
+    (_TRANSCRIPT.search, "The text contains more than the arguments."),
+)
 
-    Args:
-        reason: Why it is not JSON.
-        fences: A code fence in it is part of the value.
-    """
+
+def find_attempt(text: str, properties: Collection[str], reason: str, *, fences: bool = False) -> str | None:
+    """Why `text` is a failed attempt at structure, in words for a model; None when it is not. `reason`: why it is not
+    JSON; `fences`: a code fence in it is part of the value."""
     if _BROKEN_JSON.match(text):
         return f"{'Incomplete' if is_cut_off(reason) else 'Invalid'} JSON: {reason}."
     if text.startswith("{") and (text.count("{") != text.count("}") or text.count('"') % 2):
         return "Incomplete JSON: a brace or a quote is not closed."
-    if _LABEL.match(text):
-        return "The text begins with a label, but no JSON object follows."
-    if _MARKUP.match(text):
-        return "The text is the markup of a tool call, which cannot be read here."
-    if has_model_token(text):
-        return "The text contains model markup such as `<|im_end|>` or `<think>`."
-    if not fences and _FENCE_LINE.search(text):
-        return (
-            "The text mixes a code fence with other text, so it is unclear which part is meant: write the value alone."
-        )
-    if _FLAG.match(text):
-        return "The text consists of command-line flags."
-    if _PLACEHOLDER.fullmatch(text):
-        return "The text is a placeholder."
-    if _TRANSCRIPT.search(text):
-        return "The text contains more than the arguments."
+    for is_sign, why in _SIGNS:
+        if is_sign(text) and not (fences and is_sign == _FENCE_LINE.search):
+            return why
     names = {fold(name) for name in properties}
     patterns = [_PAIR, _QUOTED_NAME, *([_ARGUMENT] if _CALL.match(text) else [])]
     found = [match for pattern in patterns for match in pattern.finditer(text)]
@@ -83,8 +74,8 @@ def find_attempt(text: str, properties: Collection[str], reason: str, *, fences:
         found.append(first)
     for match in found:
         name = match[match.lastindex or 0]
-        if fold(name) in names and _CALL.match(text):
-            return f"The text is a function call (`{name[:40]}` is a property): write only the arguments."
         if fold(name) in names:
+            if _CALL.match(text):
+                return f"The text is a function call (`{name[:40]}` is a property): write only the arguments."
             return f"`{name[:40]}` is a property, but the text cannot be read as `key: value` pairs."
     return None

@@ -35,10 +35,7 @@ _Reading = tuple[Any, tuple[str, ...]]
 
 def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
     """The value of `tree` converted to fit `schema`, and a word for each kind of change; None when there is not exactly
-    one way.
-
-    Args:
-        tree: A value; leaves may be `Written`, whose spelling is used where the schema wants text.
+    one way. Leaves may be `Written`, whose spelling is used where the schema wants text.
 
     Raises:
         UncheckedError: The schema is broken, or it would cost too much to check.
@@ -48,11 +45,8 @@ def coerce(schema: Schema, tree: Any) -> tuple[Any, tuple[str, ...]] | None:
 
 
 def coerce_partly(schema: Schema, tree: Any) -> Any:
-    """The value of `tree` with every part converted that can be; the remaining problems are those to report.
-
-    Raises:
-        UncheckedError: As `coerce`.
-    """
+    """The value of `tree` with every part converted that can be; the remaining problems are those to report. Raises as
+    `coerce`."""
     coercion = _Coercion(schema, (), tree, [_MAX_CHECKS])
     coercion.fix_what_can_be()
     return coercion.value
@@ -103,11 +97,9 @@ class _Coercion:
         if number < _SINGLE_ROUNDS:
             first = self._schema.first_problem(self.value, self._pointer)
             return [first] if first else []
-        return (
-            self._schema.all_problems(self.value, self._pointer)
-            if size(self.value, _MAX_VALUES) <= _MAX_VALUES
-            else None
-        )
+        if size(self.value, _MAX_VALUES) > _MAX_VALUES:
+            return None
+        return self._schema.all_problems(self.value, self._pointer)
 
     def _fixes(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
         tree = self._leaf(path)
@@ -192,11 +184,9 @@ def _copied(tree: Any) -> Any:
     if isinstance(tree, dict):
         members = cast("dict[str, Any]", tree).items()
         return {key: value if value.__class__ in LEAVES else _copied(value) for key, value in members}
-    return (
-        [item if item.__class__ in LEAVES else _copied(item) for item in cast("list[Any]", tree)]
-        if isinstance(tree, list)
-        else tree
-    )
+    if isinstance(tree, list):
+        return [item if item.__class__ in LEAVES else _copied(item) for item in cast("list[Any]", tree)]
+    return tree
 
 
 def _only(readings: list[_Reading]) -> _Reading | None:
@@ -211,8 +201,6 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _to_types(types: list[str], tree: Any) -> _Reading | None:
-    if len(types) == 1:
-        return _to_type(types[0], tree)
     return _only([reading for kind in types if (reading := _to_type(kind, tree)) is not None])
 
 

@@ -15,20 +15,8 @@ _MAX_LAYERS = 2
 _FOR_TEXT = {"tool_input", "action_input"}
 _CALLS = {"function", "function_call", "params"}
 _INSIDE = _ARGUMENTS | _CALLS
-_CALL_KEYS = {
-    "name",
-    "tool",
-    "tool_name",
-    "function",
-    "function_name",
-    "action",
-    "id",
-    "type",
-    "call_id",
-    "recipient_name",
-    "jsonrpc",
-    "method",
-}
+_TOOL_KEYS = {"name", "tool", "tool_name", "function", "function_name", "action", "recipient_name", "method"}
+_CALL_KEYS = _TOOL_KEYS | {"id", "type", "call_id", "jsonrpc"}
 
 
 def may_be_envelope(arguments: dict[str, Any]) -> bool:
@@ -42,11 +30,8 @@ def is_named_call(arguments: dict[str, Any], properties: Collection[str]) -> boo
 
 
 def open_envelope(arguments: dict[str, Any], properties: Collection[str]) -> dict[str, Any] | str | None:
-    """The content, with `Written` leaves where it was text; None when this is not an envelope.
-
-    Args:
-        properties: The names of the tool's properties. The key of the content is not one of them; other keys may be.
-    """
+    """The content, with `Written` leaves where it was text; None when this is not an envelope. The key of the content
+    is not a property of the tool; other keys may be."""
     layer: Any = arguments
     for _ in range(_MAX_LAYERS):
         name = _name_of_inside(cast("dict[str, Any]", layer), properties)

@@ -6,6 +6,7 @@ knows only the names of the schema, and is linear in the text.
 
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,14 +72,11 @@ def read_pairs(text: str, properties: Collection[str]) -> dict[str, Any] | None:
         if not part.key or part.key in pairs or (properties and last is None and part.key not in properties):
             return None
         pairs[part.key] = last = part
-    return {key: _value(text, part) for key, part in pairs.items()} or None
-
-
-def _value(text: str, part: "_Part") -> Any:
-    if not part.continued:
-        return part.value
-    whole = text[part.value_start : part.end].rstrip()
-    return Written(whole, whole)
+    for part in pairs.values():
+        if part.continued:
+            whole = text[part.value_start : part.end].rstrip()
+            part.value = Written(whole, whole)
+    return {key: part.value for key, part in pairs.items()} or None
 
 
 _BROKEN = _Part(0, 0)
@@ -150,13 +148,10 @@ def _take_quoted(text: str, part: _Part) -> None:
         part.end = -1
     elif boundary := _BOUNDARY.match(text, found.end()):
         part.end, part.bare = boundary.end(), False
-        if found[1] is None:
-            part.value = found[2].replace("''", "'")
-        else:
-            try:
+        part.value = found[1] or (found[2] or "").replace("''", "'")
+        if found[1]:
+            with suppress(NotJsonError):
                 part.value = read_json(found[0])
-            except NotJsonError:
-                part.value = found[1]
     else:
         _take_bare(text, part)
 

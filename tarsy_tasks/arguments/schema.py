@@ -35,11 +35,8 @@ def is_compiled(schema: Mapping[str, Any]) -> bool:
 
 
 def compile_schema(schema: Mapping[str, Any] | bool) -> "Schema":
-    """The compiled schema. Compiling costs far more than checking, so the schemas in use are cached.
-
-    Args:
-        schema: It must not change afterwards, because it is cached by its identity.
-    """
+    """The compiled schema. Compiling costs far more than checking, so the schemas in use are cached; by their
+    identity, so they must not change."""
     key = id(schema)
     with _lock:
         if known := _schemas.get(key):
@@ -55,12 +52,8 @@ def compile_schema(schema: Mapping[str, Any] | bool) -> "Schema":
 
 
 class Schema:
-    """A compiled schema. Every check raises `UncheckedError` when a value cannot be checked.
-
-    Attributes:
-        raw: As the server wrote it.
-        shape: Names, types and alternatives in it.
-    """
+    """A compiled schema. Every check raises `UncheckedError` when a value cannot be checked. `raw` is as the server
+    wrote it."""
 
     def __init__(self, raw: dict[str, Any] | bool) -> None:
         self.raw = raw

@@ -57,12 +57,7 @@ def read_reference(reference: Any) -> Pointer | None:
 
 
 class Shape:
-    """A schema, or a part of one.
-
-    Attributes:
-        raw: As the server wrote it; empty when it is not an object.
-        pointer: Where it is in the document.
-    """
+    """A schema, or the part of one at a pointer. `raw` is as the server wrote it; empty when it is not an object."""
 
     def __init__(self, document: Any, pointer: Pointer = ()) -> None:
         raw = look_up(document, pointer)

@@ -55,13 +55,11 @@ class Target:
         except UncheckedError:
             # The server checks its arguments itself; a check here only gives a better message.
             return ParsedArguments(arguments, reading, (*repairs, "unchecked"))
-        whole = ParsedArguments(arguments, reading, repairs) if fits else self._coerced(tree(), reading, repairs)
-        if not may_be_envelope(arguments):
-            parsed = whole
-        elif whole is None:
+        parsed = ParsedArguments(arguments, reading, repairs) if fits else self._coerced(tree(), reading, repairs)
+        if may_be_envelope(arguments) and parsed is not None:
+            parsed = self._whole_or_inside(parsed, arguments, reading, repairs)
+        elif may_be_envelope(arguments):
             parsed = self._opened(arguments, reading, repairs)
-        else:
-            parsed = self._whole_or_inside(whole, arguments, reading, repairs)
         if parsed is None:
             raise rejection(self._schema, (*reported(reading, repairs), "unfit"), arguments=arguments)
         return parsed
@@ -71,7 +69,7 @@ class Target:
     ) -> ParsedArguments:
         """An object that fits, but has a key of a whole call (`arguments`) that is not a property of the tool."""
         is_call = is_named_call(arguments, self.properties)
-        knows_some = not arguments.keys().isdisjoint(self.properties)
+        knows_some = self._names_some(arguments)
         if arguments.keys() == {"input"} or (self.takes_anything and not is_call and len(arguments) > 1):
             return whole
         inside = self._opened(arguments, reading, repairs)
@@ -112,11 +110,8 @@ class Target:
             return None if known else self._filled(text, reading, repairs)
         inside = open_envelope(arguments, self.properties)
         if isinstance(inside, str):
-            return (
-                None
-                if find_attempt(inside, self.properties, "")
-                else self._filled(inside, reading, (*repairs, "whole_call"))
-            )
+            is_attempt = find_attempt(inside, self.properties, "") is not None
+            return None if is_attempt else self._filled(inside, reading, (*repairs, "whole_call"))
         return None if inside is None else self.fitted(plain(inside), inside, reading, (*repairs, "whole_call"))
 
     def value(self, text: str, value: Any) -> ParsedArguments:

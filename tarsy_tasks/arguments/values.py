@@ -102,17 +102,13 @@ def plain(tree: Any) -> Any:
     return tree
 
 
-def safe_copy(value: Any, path: str = "") -> Any:
+def safe_copy(value: Any, path: str = "", depth: int = 0) -> Any:
     """A copy of `value` that consists of JSON types only.
 
     Raises:
         ArgumentsError: A key is not text, a type is not JSON's, a number is not finite, a text contains a lone
             surrogate, or the nesting is too deep.
     """
-    return _safe_copy(value, path, 0)
-
-
-def _safe_copy(value: Any, path: str, depth: int) -> Any:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -128,7 +124,7 @@ def _safe_copy(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, dict):
         return _safe_object(cast("dict[Any, Any]", value), path, depth)
     if isinstance(value, list):
-        return [_safe_copy(item, path, depth + 1) for item in cast("list[Any]", value)]
+        return [safe_copy(item, path, depth + 1) for item in cast("list[Any]", value)]
     raise unusable(f"{_place(path)}: the type {type(value).__name__} does not exist in JSON.")
 
 
@@ -137,7 +133,7 @@ def _safe_object(value: dict[Any, Any], path: str, depth: int) -> dict[str, Any]
     for key, item in value.items():
         if not isinstance(key, str):
             raise unusable(f"{_place(path)}: a key has the type {type(key).__name__}; keys must be text.")
-        copy[_safe_text(key, path)] = _safe_copy(item, path or key[:40], depth + 1)
+        copy[_safe_text(key, path)] = safe_copy(item, path or key[:40], depth + 1)
     return copy
 
 

@@ -51,10 +51,9 @@ _FENCE_INFO = re.compile(r"(```+|~~~+)[ \t]*([\w+.-]*)[ \t]*(?:\r?\n|(?=[ ]*[{\[
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """The text inside the wrappings.
+    """The text inside the wrappings, and a word for each that was removed.
 
     Attributes:
-        repairs: A word for each wrapping that was removed.
         prose: There were words before or after it that are not a known label: the object may be part of a text.
         language: The language of the outermost fence, "" when it named none; None without a fence.
     """
@@ -90,12 +89,7 @@ def strip_sure_label(text: str) -> str | None:
 
 
 def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
-    """Removes every layer around the arguments.
-
-    Args:
-        text: What the model wrote.
-        properties: Names that are not labels, because the tool has a property of that name.
-    """
+    """Removes every layer around the arguments. The names of the tool's properties are not labels."""
     repairs: dict[str, None] = {}
     prose = False
     language: str | None = None
@@ -107,24 +101,22 @@ def unwrap(text: str, properties: Collection[str]) -> Unwrapped:
             repairs["code_fence"] = None
             if language not in _DATA_LANGUAGES:
                 break
-        elif (inner := _tagged(text)) is not None:
-            text = _stripped(inner)
+            continue
+        if (inner := _tagged(text)) is not None:
             repairs["tag"] = None
         elif (inner := _quoted(text)) is not None:
-            text = _stripped(inner)
             repairs["quoted"] = None
         elif comments := _COMMENTS.match(text):
-            text = text[comments.end() :]
+            inner = text[comments.end() :]
             repairs["comment"] = None
         elif (inner := _labelled(text, properties)) is not None:
-            text = _stripped(inner)
             repairs["label"] = None
         elif not prose and (inner := _in_prose(text, properties)) is not None:
-            text = _stripped(inner)
             prose = True
             repairs["label"] = None
         else:
             break
+        text = _stripped(inner)
     return Unwrapped(text, tuple(repairs), prose, language)
 
 
@@ -141,22 +133,14 @@ def _stripped(text: str) -> str:
 def _fenced(text: str) -> tuple[str, str] | None:
     """The content and the language of a text that is one fence as a whole."""
     bare = text.lstrip(SPACE)
-    if not bare.startswith(("```", "~~~")):
-        return None
     info = _FENCE_INFO.match(bare)
-    if info is None:
-        return None
-    inner = bare[info.end() :].removesuffix(info[1])
-    if info[1] in inner:
-        return None
-    return _stripped(inner), info[2].lower()
+    inner = bare[info.end() :].removesuffix(info[1]) if info else ""
+    return (_stripped(inner), info[2].lower()) if info and info[1] not in inner else None
 
 
 def _tagged(text: str) -> str | None:
     tag = _TAG.match(text)
-    if tag is None:
-        return None
-    return text[tag.end() :].removesuffix(f"</{tag[1]}>")
+    return text[tag.end() :].removesuffix(f"</{tag[1]}>") if tag else None
 
 
 def _quoted(text: str) -> str | None:

@@ -123,11 +123,7 @@ class AgentUser:
 
 
 def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str]:
-    """The rules of each user, by its name.
-
-    Args:
-        database: Number of the Redis database: kombu writes it into the names of its channels.
-    """
+    """The rules of each user, by its name. kombu writes the number of the database into the names of its channels."""
     parts = {
         **{agent.name: _agent(agent, database) for agent in agents},
         "worker": _worker(database),
@@ -178,6 +174,7 @@ def _select(commands: Iterable[str], names: _Names = (), channels: _Names = (), 
 
 _select_reading = partial(_select, access="%R")
 _select_writing = partial(_select, access="%W")
+_READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
 
 
 def _agent(agent: AgentUser, database: int) -> list[str]:
@@ -201,7 +198,7 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*"), keys.wake_channel("*")]),
         _select(("publish",), channels=[keys.wake_channel("*"), _exchange(database, keys.CANCELLATIONS)]),
-        _read_health_and_tools(),
+        _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
@@ -226,14 +223,14 @@ def _beat() -> list[str]:
         _select(("lpush", "llen"), [queue]),
         _select_writing(("set",), [keys.check_sent_key("*")]),
         _select_writing(("sadd",), _bindings([queue])),
-        _read_health_and_tools(),
+        _READ_HEALTH_AND_TOOLS,
     ]
 
 
 def _flower(database: int) -> list[str]:
     return [
         _allow(_COMMON),
-        _read_health_and_tools(),
+        _READ_HEALTH_AND_TOOLS,
         _select_reading(("get", "mget", "hgetall", "hmget", "zrange", "zrangebyscore"), _NUMBERS),
         _select_reading(_READ_STREAMS, _STREAMS),
         _select_reading(("llen", "eval_ro"), [keys.queue("*")]),
@@ -259,10 +256,6 @@ def _operator(database: int) -> list[str]:
         _select_reading((*_READ_STREAMS, "type"), _STREAMS),
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
-
-
-def _read_health_and_tools() -> str:
-    return _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
 
 
 def _bindings(exchanges: _Names) -> list[str]:

@@ -3,12 +3,9 @@
 Owns writing and removing begin markers from coroutines. The states and the rest are `deliveries`.
 """
 
-from typing import Any
-
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import CallState, Delivery
-from tarsy_tasks.broker.steps import MARKER_TTL_S
+from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text, isolation
 
 __all__ = ["AsyncDeliveries"]
 
@@ -38,9 +35,9 @@ class AsyncDeliveries:
             self.exchange, tag=delivery.tag, owner=owner, earlier_owner=after or owner, is_audited=is_audited
         )
         if trouble:
-            return _text(trouble[0])
-        delivery.state = CallState(_text(state))
-        delivery.owner = owner if delivery.state is CallState.NONE else _text(other)
+            return as_text(trouble[0])
+        delivery.state = CallState(as_text(state))
+        delivery.owner = owner if delivery.state is CallState.NONE else as_text(other)
         return ""
 
     async def unbegin(self, tag: str, owner: str) -> None:
@@ -49,8 +46,7 @@ class AsyncDeliveries:
 
     async def mark_isolated(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this one is lost too, the call is to blame."""
-        marker = keys.call_marker(tag)
-        await self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
+        await self.exchange.execute(*isolation(tag))
 
     async def clear_isolated(self, tag: str) -> None:
         """Such a call no longer runs alone: if its worker is lost, another one may be to blame."""
@@ -59,7 +55,3 @@ class AsyncDeliveries:
     async def is_alive(self, instance: str, within_s: float) -> bool:
         """As `fleet.is_alive`."""
         return fleet.is_alive(await self.exchange.execute(*fleet.ask_alive(instance)), within_s)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else value.decode(errors="replace")

@@ -72,11 +72,8 @@ class AsyncRedisExchange:
 
 
 class _Replies(asyncio.Protocol):
-    """An open connection, and who waits for its replies, in order.
-
-    Args:
-        connection: That of redis-py. Its transport is used without its reader, which would cost a task switch a reply.
-    """
+    """An open connection of redis-py, and who waits for its replies, in order. Its transport is used without its
+    reader, which would cost a task switch a reply."""
 
     def __init__(self, connection: Any, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -85,7 +82,10 @@ class _Replies(asyncio.Protocol):
         self._transport.set_protocol(self)
         self._timeout_s = timeout_s
         self._reader = hiredis.Reader()
-        self._waiting: deque[_Group] = deque()
+        self._waiting: deque[tuple[asyncio.Future[list[Any]], int, float]] = deque()
+        """The future of each group of commands, how many they are, and when they were sent."""
+        self._received: list[Any] = []
+        """The replies to the first group, so far."""
         self._out: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self.is_open = True
@@ -93,14 +93,14 @@ class _Replies(asyncio.Protocol):
     def ask(self, commands: tuple[tuple[Any, ...], ...]) -> "asyncio.Future[list[Any]]":
         if not self.is_open:
             raise RedisConnectionError("the connection was lost")
-        group = _Group(self._loop.create_future(), len(commands), self._loop.time())
-        self._waiting.append(group)
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._waiting.append((future, len(commands), self._loop.time()))
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out += map(_pack, commands)
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._look)
-        return group.future
+        return future
 
     def abort(self, error: Exception) -> None:
         self.is_open = False
@@ -108,7 +108,9 @@ class _Replies(asyncio.Protocol):
         # redis-py warns of a connection that still has them when it is collected.
         self._connection._reader = self._connection._writer = None
         while self._waiting:
-            self._waiting.popleft().fail(error)
+            future, *_ = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(error)
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -116,10 +118,11 @@ class _Replies(asyncio.Protocol):
             reply = self._reader.gets()
             if reply is False:
                 return
-            group = self._waiting[0]
-            group.replies.append(reply)
-            if len(group.replies) == group.size:
-                self._waiting.popleft().end()
+            self._received.append(reply)
+            if len(self._received) == self._waiting[0][1]:
+                future, *_ = self._waiting.popleft()
+                _end(future, self._received)
+                self._received = []
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort(RedisConnectionError(f"the connection was lost ({exc or 'closed by Redis'})"))
@@ -134,35 +137,22 @@ class _Replies(asyncio.Protocol):
         self._timer = None
         if not self._waiting:
             return
-        left_s = self._waiting[0].asked_at + self._timeout_s - self._loop.time()
+        left_s = self._waiting[0][2] + self._timeout_s - self._loop.time()
         if left_s <= 0:
             self.abort(RedisTimeoutError(f"no reply from Redis within {self._timeout_s:g} s"))
         else:
             self._timer = self._loop.call_later(left_s, self._look)
 
 
-class _Group:
-    """Commands that were sent together."""
-
-    __slots__ = ("asked_at", "future", "replies", "size")
-
-    def __init__(self, future: "asyncio.Future[list[Any]]", size: int, asked_at: float) -> None:
-        self.future, self.size, self.asked_at = future, size, asked_at
-        self.replies: list[Any] = []
-
-    def end(self) -> None:
-        if self.future.done():  # its waiter was cancelled
+def _end(future: "asyncio.Future[list[Any]]", replies: list[Any]) -> None:
+    if future.done():  # its waiter was cancelled
+        return
+    for reply in replies:
+        if isinstance(reply, hiredis.ReplyError):
+            text = str(reply)
+            future.set_exception(NoScriptError(text) if text.startswith(_NO_SCRIPT) else ResponseError(text))
             return
-        for reply in self.replies:
-            if isinstance(reply, hiredis.ReplyError):
-                text = str(reply)
-                self.future.set_exception(NoScriptError(text) if text.startswith(_NO_SCRIPT) else ResponseError(text))
-                return
-        self.future.set_result(self.replies)
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+    future.set_result(replies)
 
 
 def _build_connection(pool: Any) -> Any:

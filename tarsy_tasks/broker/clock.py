@@ -31,14 +31,8 @@ class RedisClock:
         return time.monotonic() - self._synced_at < _RESYNC_S
 
     def sync(self, redis: Any) -> None:
-        """Ask Redis for its time, at most once a minute. A clock that was set once goes on without Redis.
-
-        Args:
-            redis: A redis-py client.
-
-        Raises:
-            RedisError: Redis could not be reached yet.
-        """
+        """Ask Redis for its time, at most once a minute. A clock that was set once goes on without Redis; before that,
+        it raises `RedisError` when Redis cannot be reached."""
         if self.is_fresh:
             return
         if self._synced_at == float("-inf"):
@@ -55,14 +49,7 @@ class RedisClock:
         self._set(before, redis.time())
 
     async def sync_async(self, execute: Callable[..., Awaitable[list[Any]]]) -> None:
-        """Ask Redis for its time.
-
-        Args:
-            execute: That of an `AsyncRedisExchange`.
-
-        Raises:
-            RedisError: Redis cannot be reached.
-        """
+        """Ask Redis for its time, through the `execute` of an `AsyncRedisExchange`, and raise what that raises."""
         before = time.monotonic()
         seconds, microseconds = (await execute(("TIME",)))[0]
         self._set(before, (int(seconds), int(microseconds)))
@@ -74,11 +61,7 @@ class RedisClock:
         self._synced_at = after
 
     def now(self) -> float:
-        """Seconds since the epoch, by Redis.
-
-        Raises:
-            RuntimeError: It was never synced.
-        """
+        """Seconds since the epoch, by Redis. Raises `RuntimeError` if it was never synced."""
         return self.at(time.monotonic())
 
     def at(self, monotonic_s: float) -> float:

@@ -75,11 +75,7 @@ class DeadLetter:
 
 
 def load_latest(redis: Any, limit: int) -> tuple[list[DeadLetter], int]:
-    """The latest dead letters, newest first, and how many there are in all.
-
-    Args:
-        redis: A redis-py client of the broker's database, one that decodes nothing.
-    """
+    """The latest dead letters, newest first, and how many there are in all; the client `redis` decodes nothing."""
     found = redis.zrevrange(keys.DEAD_LETTERS, 0, limit - 1, withscores=True)
     messages = [_describe(redis, tag, at, read_limit_bytes=_READ_LIMIT_BYTES) for tag, at in found]
     return [message for message in messages if message is not None], redis.zcard(keys.DEAD_LETTERS)
@@ -92,23 +88,14 @@ def load(redis: Any, tag: str) -> DeadLetter | None:
 
 
 def load_arguments(redis: Any, tag: str) -> Any:
-    """The arguments of the tool as the message has them: text, an object or nothing. They may hold secrets.
-
-    Raises:
-        DamagedMessage: It cannot be read.
-    """
+    """The arguments of the tool as the message has them: text, an object or nothing. They may hold secrets. Raises
+    `DamagedMessage`."""
     return read_entry(_text_of(redis, tag) or b"").call.arguments
 
 
 def retry(redis: Any, tag: str) -> bool:
     """Put a message back into its queue as if it had just been sent, without a deadline and with a delivery count of 0.
-
-    Returns:
-        Whether it was there.
-
-    Raises:
-        DamagedMessage: It cannot be read.
-    """
+    Returns whether it was there; raises `DamagedMessage`."""
     text = _text_of(redis, tag)
     if text is None:
         return False
@@ -168,5 +155,6 @@ def _without_deadline(entry: InFlightEntry) -> str:
     body = sign(parts) if entry.message.is_signed else json.dumps(parts)
     headers = {**entry.message.headers, "expires": None}
     headers.pop("garbage_at", None)
-    changed = {"headers": headers, "body": base64.b64encode(body.encode()).decode() if entry.is_encoded else body}
-    return json.dumps(entry.message.model_dump() | changed)
+    if entry.message.is_encoded:
+        body = base64.b64encode(body.encode()).decode()
+    return json.dumps(entry.message.model_dump() | {"headers": headers, "body": body})

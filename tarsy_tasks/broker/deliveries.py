@@ -28,10 +28,11 @@ from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
 from tarsy_tasks.broker.sweep import MAX_DELIVERIES, Swept, sweep
 
-__all__ = ["MAX_DELIVERIES", "AuditSource", "AuditWrite", "CallState", "Deliveries", "Delivery"]
+__all__ = ["MAX_DELIVERIES", "AuditSource", "AuditWrite", "CallState", "Deliveries", "Delivery", "as_text", "isolation"]
 
 
 class CallState(StrEnum):
@@ -66,13 +67,8 @@ class AuditSource(Protocol):
     """What a worker knows of a call that it runs."""
 
     def write(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> AuditWrite:
-        """The audit entry of the call, which ends now.
-
-        Args:
-            status: Celery's state, None if nothing is stored.
-            result: What is stored.
-            size_bytes: Its size.
-        """
+        """The audit entry of the call, which ends now: with Celery's state, the result that is stored, and its size;
+        with none of them if nothing is stored."""
         ...
 
 
@@ -132,25 +128,20 @@ class Deliveries:
         steps.publish.run(self.exchange, queue=queue, home=home, tag=tag, message=message, garbage_at=when)
 
     def take(self, queue: str, tag: str, message: Callable[[], str], *, is_isolated: bool = True) -> Delivery:
-        """Lease a message that was popped from its queue.
-
-        Args:
-            message: Gives its text, for the entry of a message whose producer wrote none.
-            is_isolated: If this worker is lost, the message may be to blame. Of a call, `mark_isolated` says so later.
-        """
+        """Lease a message that was popped from its queue. `message` gives its text, for the entry of one whose producer
+        wrote none; `is_isolated`: if this worker is lost, the message may be to blame. Of a call, `mark_isolated` says
+        so later."""
         delivery = Delivery(tag, keys.without_priority(queue))
-
         take = partial(steps.take.run, self.exchange, tag=tag, home=delivery.queue, is_isolated=is_isolated)
         count, state, owner = take(new_entry="")
         if not count:
             count, state, owner = take(new_entry=f"{queue}\n\n{message()}")
-        delivery.count, delivery.state, delivery.owner = count, CallState(_text(state)), _text(owner)
+        delivery.count, delivery.state, delivery.owner = count, CallState(as_text(state)), as_text(owner)
         return delivery
 
     def mark_isolated(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this worker is lost, too, the call is to blame."""
-        marker = keys.call_marker(tag)
-        self.exchange.execute(("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S))
+        self.exchange.execute(*isolation(tag))
 
     def answer(
         self,
@@ -163,9 +154,9 @@ class Deliveries:
         """Store and announce a call's result and remove the call from the in-flight table; nothing if it was answered
         before, or if another owner than `delivery.owner` has begun it.
         """
-        entry = entry or _NO_ENTRY
-        ended = steps.answer.run(
-            self.exchange,
+        self._end(
+            steps.answer,
+            entry,
             tag=delivery.tag,
             home=delivery.queue,
             owner=delivery.owner,
@@ -173,29 +164,25 @@ class Deliveries:
             result=result,
             ttl_s=lifetime_s or 0,
             channel=keys.reply_channel(delivery.tag),
-            entry=entry.text,
-            limit=entry.limit,
         )
-        _report(ended, entry)
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
         """Remove a message from the in-flight table."""
-        entry = entry or _NO_ENTRY
-        ended = steps.acknowledge.run(
-            self.exchange, tag=delivery.tag, home=delivery.queue, entry=entry.text, limit=entry.limit
-        )
-        _report(ended, entry)
+        self._end(steps.acknowledge, entry, tag=delivery.tag, home=delivery.queue)
 
     def discard(self, tag: str, queue: str, entry: AuditWrite | None = None) -> None:
         """Remove a message that waits in its queue, unanswered."""
-        entry = entry or _NO_ENTRY
-        ended = steps.discard.run(self.exchange, tag=tag, home=queue, entry=entry.text, limit=entry.limit)
-        _report(ended, entry)
+        self._end(steps.discard, entry, tag=tag, home=queue)
 
     def record_dead_letter(self, tag: str, entry: AuditWrite) -> None:
         """Record a dead letter in the audit, if no worker has done so."""
-        ended = steps.record_dead_letter.run(self.exchange, tag=tag, entry=entry.text, limit=entry.limit)
-        _report(ended, entry)
+        self._end(steps.record_dead_letter, entry, tag=tag)
+
+    def _end(self, step: Script[..., tuple[int, bytes]], entry: AuditWrite | None, **slots: Any) -> None:
+        entry = entry or _NO_ENTRY
+        is_first, error = step.run(self.exchange, **slots, entry=entry.text, limit=entry.limit)
+        if is_first:
+            entry.ended(as_text(error))
 
     def entry_of(self, tag: str, queue: str) -> bytes:
         """The entry of a message that waits in a queue, empty if there is none."""
@@ -220,7 +207,7 @@ class Deliveries:
         state, is_withdrawn = self.exchange.execute(
             ("HGET", keys.call_marker(tag), "mark"), ("EXISTS", keys.withdrawn_key(tag))
         )
-        return CallState.WITHDRAWN if is_withdrawn and not state else CallState(_text(state or b""))
+        return CallState.WITHDRAWN if is_withdrawn and not state else CallState(as_text(state or b""))
 
     def is_forgotten(self, tag: str) -> bool:
         """Whether nothing is known of a call: it was never published, or was answered long ago."""
@@ -242,7 +229,7 @@ class Deliveries:
             audit entry.
         """
         state, is_taken = steps.withdraw.run(self.exchange, tag=tag, home=queue)
-        return CallState(_text(state)), bool(is_taken)
+        return CallState(as_text(state)), bool(is_taken)
 
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
@@ -256,7 +243,7 @@ class Deliveries:
             quiet_s: If nobody swept for longer, Redis was away, and the owners get as long to renew their leases.
         """
         found = sweep.run(self.exchange, lease_s=lease_s, quiet_s=quiet_s)
-        restored, dead_letters, unwanted, queues = (tuple(map(_text, each)) for each in found)
+        restored, dead_letters, unwanted, queues = (tuple(map(as_text, each)) for each in found)
         return Swept(restored, dead_letters, tuple(zip(unwanted, queues, strict=True)))
 
     @property
@@ -267,11 +254,12 @@ class Deliveries:
         return self._exchange
 
 
-def _report(ended: tuple[int, bytes], entry: AuditWrite) -> None:
-    is_first, error = ended
-    if is_first:
-        entry.ended(_text(error))
-
-
-def _text(value: bytes | str) -> str:
+def as_text(value: bytes | str) -> str:
+    """What Redis replied, as text: a script replies with texts that it made, or with bytes that it was sent."""
     return value if isinstance(value, str) else value.decode(errors="replace")
+
+
+def isolation(tag: str) -> tuple[tuple[Any, ...], ...]:
+    """The commands after which a call counts as isolated."""
+    marker = keys.call_marker(tag)
+    return ("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S)

@@ -21,12 +21,8 @@ _IDLE_S = 10.0
 
 
 class RedisExchange:
-    """Executes groups of commands on connections of its own. Safe to share between threads; after a fork the child
-    opens its own.
-
-    Args:
-        pool: The redis-py pool that connections are made by.
-    """
+    """Executes groups of commands on connections of its own, made by a redis-py pool. Safe to share between threads;
+    after a fork the child opens its own."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool

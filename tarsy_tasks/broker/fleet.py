@@ -34,11 +34,8 @@ def _announce(*indexes: Key, instance: str, kept_s: int) -> None: ...
 
 
 def announce(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> None:
-    """Write the heartbeat of a worker that serves these servers.
-
-    Args:
-        instance: Name of the worker process; the next process of the same worker has another one.
-    """
+    """Write the heartbeat of a worker that serves these servers. `instance` names its process; the next process of the
+    same worker has another name."""
     _announce.run(exchange, keys.WORKERS, *map(keys.serving_key, servers), instance=instance, kept_s=_KEPT_S)
 
 
@@ -71,11 +68,7 @@ def is_alive(replies: list[Any], within_s: float = ALIVE_S) -> bool:
 
 
 def serving_workers(redis: Any, servers: Iterable[str]) -> dict[str, list[str]]:
-    """The live workers of each server, by server.
-
-    Args:
-        redis: A redis-py client of the broker's database.
-    """
+    """The live workers of each server, by server; `redis` is a redis-py client of the broker's database."""
     names = list(servers)
     pipeline = redis.pipeline(transaction=False)
     pipeline.time()

@@ -39,7 +39,6 @@ def delete_wrong_types(redis: Any, types: Mapping[str, str]) -> None:
     """Delete those of the keys that hold another type, with a line in the log for each.
 
     Args:
-        redis: A redis-py client.
         types: The type that each key should have, in Redis' words.
 
     Raises:

@@ -3,6 +3,7 @@
 Owns their spelling, so that ACL rules and a clean-up can be read off one page.
 """
 
+from collections.abc import Callable
 from urllib.parse import quote
 
 AUDIT = "tarsy:audit"
@@ -84,21 +85,6 @@ def without_priority(queue: str) -> str:
     return queue.partition(_PRIORITY)[0]
 
 
-def waiting_key(queue: str) -> str:
-    """Sorted set of the tags of the messages in a queue, by when they were last seen there."""
-    return f"tarsy:waiting:{queue}"
-
-
-def health_key(server: str) -> str:
-    """The health record of the last check that came through a server's queue, a JSON string with a TTL."""
-    return f"tarsy:health:{server}"
-
-
-def metrics_key(server: str) -> str:
-    """The numbers of a server and its tools over all workers: a hash that expires when nothing is counted."""
-    return f"tarsy:metrics:{server}"
-
-
 def recent_metrics_key(server: str, minute: int) -> str:
     """The same numbers of one minute, counted since the epoch by Redis; they expire a few minutes later."""
     return f"tarsy:metrics:{server}:{minute}"
@@ -107,41 +93,6 @@ def recent_metrics_key(server: str, minute: int) -> str:
 def minute_key(minute: int | str) -> str:
     """What one minute, counted since the epoch by Redis, brought all servers: a hash that expires after the hour."""
     return f"tarsy:minute:{minute}"
-
-
-def in_flight_key(worker: str) -> str:
-    """What a worker process has in flight, a JSON string with a TTL."""
-    return f"tarsy:in-flight:{worker}"
-
-
-def alert_state_key(server: str) -> str:
-    """The last alert about a server, and the health records since: a hash with a TTL."""
-    return f"tarsy:alert:{server}"
-
-
-def call_marker(tag: str) -> str:
-    """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
-    return f"tarsy:call:{tag}"
-
-
-def withdrawn_key(tag: str) -> str:
-    """Exists when a call is withdrawn. It has a TTL; agents write it."""
-    return f"tarsy:withdrawn:{tag}"
-
-
-def dead_letter_key(tag: str) -> str:
-    """A dead letter: the entry of its message, a string with a TTL."""
-    return f"tarsy:poison:{tag}"
-
-
-def serving_key(server: str) -> str:
-    """Sorted set of the instances of workers that serve a server, by their last heartbeat."""
-    return f"tarsy:serving:{server}"
-
-
-def result_key(task_id: str) -> str:
-    """The key, and the channel, of a task's result (Celery's spelling)."""
-    return f"celery-task-meta-{task_id}"
 
 
 def reply_channel(task_id: str) -> str:
@@ -163,21 +114,35 @@ def idempotency_key(agent_id: str | None, digest: str) -> str:
     return f"{IDEMPOTENCY}{quote(agent_id or '', safe='', errors='surrogatepass')}:{digest}"
 
 
-def worker_health_key(worker: str) -> str:
-    """The health records of one worker, a hash of JSON strings by server, with a TTL."""
-    return f"tarsy:worker-health:{worker}"
+def _prefixed(prefix: str) -> Callable[[str], str]:
+    return lambda name: f"{prefix}{name}"
 
 
-def check_sent_key(server: str) -> str:
-    """Exists while no beat needs to send another check of a server."""
-    return f"tarsy:check-sent:{server}"
-
-
-def tools_key(server: str) -> str:
-    """The tools of a server, as last listed: a hash with a TTL."""
-    return f"tarsy:tools:{server}"
-
-
-def approved_tools_key(server: str) -> str:
-    """The approved tool definitions of a server, a hash of JSON strings by tool, with a TTL."""
-    return f"tarsy:approved-tools:{server}"
+waiting_key = _prefixed("tarsy:waiting:")
+"""Sorted set of the tags of the messages in a queue, by when they were last seen there."""
+health_key = _prefixed("tarsy:health:")
+"""The health record of the last check that came through a server's queue, a JSON string with a TTL."""
+metrics_key = _prefixed("tarsy:metrics:")
+"""The numbers of a server and its tools over all workers: a hash that expires when nothing is counted."""
+in_flight_key = _prefixed("tarsy:in-flight:")
+"""What a worker process has in flight, a JSON string with a TTL."""
+alert_state_key = _prefixed("tarsy:alert:")
+"""The last alert about a server, and the health records since: a hash with a TTL."""
+call_marker = _prefixed("tarsy:call:")
+"""Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
+withdrawn_key = _prefixed("tarsy:withdrawn:")
+"""Exists when a call is withdrawn. It has a TTL; agents write it."""
+dead_letter_key = _prefixed("tarsy:poison:")
+"""A dead letter: the entry of its message, a string with a TTL."""
+serving_key = _prefixed("tarsy:serving:")
+"""Sorted set of the instances of workers that serve a server, by their last heartbeat."""
+result_key = _prefixed("celery-task-meta-")
+"""The key, and the channel, of a task's result (Celery's spelling)."""
+worker_health_key = _prefixed("tarsy:worker-health:")
+"""The health records of one worker, a hash of JSON strings by server, with a TTL."""
+check_sent_key = _prefixed("tarsy:check-sent:")
+"""Exists while no beat needs to send another check of a server."""
+tools_key = _prefixed("tarsy:tools:")
+"""The tools of a server, as last listed: a hash with a TTL."""
+approved_tools_key = _prefixed("tarsy:approved-tools:")
+"""The approved tool definitions of a server, a hash of JSON strings by tool, with a TTL."""

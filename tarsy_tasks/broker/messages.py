@@ -35,6 +35,10 @@ class _Message(BaseModel):
     def is_signed(self) -> bool:
         return (self.model_extra or {}).get("content-type") == SIGNED
 
+    @property
+    def is_encoded(self) -> bool:
+        return self.properties.get("body_encoding") == "base64"
+
 
 _Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
 """Celery's: positional arguments, keyword arguments, and links to other tasks."""
@@ -79,13 +83,8 @@ class CallMessage:
 
 @dataclass(frozen=True)
 class InFlightEntry:
-    """An entry of the in-flight table, and the message in it.
-
-    Attributes:
-        text: The entry as Redis has it.
-        queue: Where the message was published.
-        task: Name of the Celery task.
-    """
+    """An entry of the in-flight table: its text in Redis, the queue where the message was published, and the
+    message."""
 
     text: bytes
     queue: str
@@ -97,23 +96,15 @@ class InFlightEntry:
     def task(self) -> str:
         return str(self.message.headers.get("task"))
 
-    @property
-    def is_encoded(self) -> bool:
-        return self.message.properties.get("body_encoding") == "base64"
-
 
 def read_entry(text: bytes) -> InFlightEntry:
-    """Read an entry.
-
-    Raises:
-        DamagedMessage: It cannot be read.
-    """
+    """Read an entry. Raises `DamagedMessage`."""
     queue, *rest = text.split(b"\n", 2)
     if len(rest) < 2:
         raise DamagedMessage("it does not begin with the name of a queue")
     try:
         message = _Message.model_validate_json(rest[1])
-        body = base64.b64decode(message.body) if message.properties.get("body_encoding") == "base64" else message.body
+        body = base64.b64decode(message.body) if message.is_encoded else message.body
     except ValueError as error:
         raise DamagedMessage(f"it is not a message of a Celery task ({type(error).__name__})") from None
     try:

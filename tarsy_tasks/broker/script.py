@@ -38,11 +38,12 @@ NOW = "local time = redis.call('TIME') local now = time[1] + time[2] / 1000000"
 
 
 class _Kind(NamedTuple):
+    """A kind of slot: its types, its value in Lua, with `{}` for the text that Redis hands to the script, and what is
+    sent, in Python, with `{}` for the value."""
+
     types: tuple[type, ...]
     in_lua: str = "{}"
-    """The value in Lua, with `{}` for the text that Redis hands to the script."""
     sent: str = "{}"
-    """What is sent, in Python, with `{}` for the value."""
 
 
 _KINDS: dict[Any, _Kind] = {
@@ -80,19 +81,16 @@ class Script(Generic[P, R]):
         lines = [f"local {name} = KEYS[{n}]" for n, name in enumerate((*known, *keys), start=1)]
         if more is not None:
             lines.append(f"local {more} = {{unpack(KEYS, {len(lines) + 1})}}")
-        lines += [
-            f"local {name} = {kind.in_lua.format(f'ARGV[{n}]')}" for n, (name, kind) in enumerate(arguments.items(), 1)
-        ]
+        for n, (name, kind) in enumerate(arguments.items(), start=1):
+            lines.append(f"local {name} = {kind.in_lua.format(f'ARGV[{n}]')}")
         self._text = "\n".join([*(() if grows else ("#!lua flags=allow-oom",)), *lines, text])
         self._digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
 
         # Every call of a tool takes three scripts: so what puts their values in order is compiled, as in a named tuple.
         self._types = {name: _KINDS[hints[name]].types for name in (*keys, *arguments)}
         builders = {f"build_{name}": key[0] for name, key in known.items() if not isinstance(key, str)}
-        checked = {
-            name: f"({name} if {name}.__class__ in types[{name!r}] else check({name!r}, {name}))"
-            for name in self._types
-        }
+        check = "({0} if {0}.__class__ in types[{0!r}] else check({0!r}, {0}))"
+        checked = {name: check.format(name) for name in self._types}
         sent = [repr(key) if isinstance(key, str) else f"build_{name}({key[1]})" for name, key in known.items()]
         sent += [*(checked[name] for name in keys), "*more"]
         sent += [kind.sent.format(checked[name]) for name, kind in arguments.items()]

@@ -120,10 +120,4 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
         serializer = Serializer(PrivateKey(read(key)), own, store)
     except (SecurityError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"messages cannot be signed or verified: {error}") from None
-    registry.register(
-        _SERIALIZER,
-        serializer.serialize,
-        serializer.deserialize,
-        content_type=SIGNED,
-        content_encoding="utf-8",
-    )
+    registry.register(_SERIALIZER, serializer.serialize, serializer.deserialize, SIGNED, "utf-8")

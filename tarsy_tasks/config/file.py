@@ -34,14 +34,8 @@ _SURROGATE = re.compile(r"\\[uU]0*[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file that was read.
-
-    Attributes:
-        path: The path as it was given.
-        text: Its text, for JSON without comments and trailing commas; offsets are those of the file.
-        data: Its top-level mapping.
-        problems: Problems of its text, such as a duplicate key.
-    """
+    """A file that was read: its text, for JSON without comments and trailing commas, but with the offsets of the file;
+    its top-level mapping; and the problems of its text, such as a duplicate key."""
 
     path: Path
     text: str = field(repr=False)

@@ -27,8 +27,7 @@ class Inheritance:
     Args:
         servers: All of them, also those that this worker does not serve.
         broker_urls: Of the broker and the result backend. Any variable that contains one of them, or its password, is
-        not
-            inherited.
+            not inherited.
     """
 
     def __init__(self, servers: Iterable["ServerConfig"] = (), broker_urls: Iterable[str] = ()) -> None:

@@ -20,11 +20,10 @@ from tarsy_tasks.config.dialects import (
     read_interceptors,
 )
 from tarsy_tasks.config.file import ConfigFile, read_config_file
-from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path, quote
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
-from tarsy_tasks.config.servers import Config, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
 from tarsy_tasks.errors import ConfigError
 
 __all__ = ["Exposure", "check_secrets", "find_config_path", "load_config"]
@@ -49,12 +48,8 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
 
 
 class Exposure(NamedTuple):
-    """A secret that is readable for others than the server.
-
-    Attributes:
-        text: File, line, place and problem; never the secret.
-        remedy: What to do.
-    """
+    """A secret that is readable for others than the server: file, line, place and problem, never the secret; and what
+    to do."""
 
     text: str
     remedy: str

@@ -44,13 +44,8 @@ _EXPECTED = {
 
 
 class Problem(NamedTuple):
-    """One problem.
-
-    Attributes:
-        at: The key; for a missing one, the key that is required.
-        text: What was found, what is valid, what to do.
-        offset: Character offset in the file, when `at` alone does not locate it.
-    """
+    """One problem: at which key, which may be missing; what was found, what is valid, what to do; and the character
+    offset in the file, when the key alone does not locate it."""
 
     at: KeyPath
     text: str
@@ -119,13 +114,8 @@ def unknown_key(at: KeyPath, known: Iterable[str]) -> Problem:
 def describe_validation(
     error: ValidationError, locate: Callable[[KeyPath], KeyPath], known_keys: Callable[[KeyPath], Iterable[str]]
 ) -> list[Problem]:
-    """The problems that pydantic found.
-
-    Args:
-        error: From validation.
-        locate: Converts a place in the model to the place in the file.
-        known_keys: The valid keys of the mapping at a place of the model.
-    """
+    """The problems that pydantic found. `locate` converts a place in the model to the place in the file; `known_keys`
+    gives the valid keys of the mapping at a place of the model."""
     problems: list[Problem] = []
     for details in error.errors(include_url=False):
         loc = details["loc"]

@@ -29,8 +29,7 @@ class ResolvedServer:
 
     Attributes:
         secrets: Every value that is or contains a credential: from a file, from a variable with the name of a secret,
-        or
-            at a place for secrets. They are masked wherever they appear.
+            or at a place for secrets. They are masked wherever they appear.
         shown: Every place that may contain a secret, and how its value may be displayed.
     """
 
@@ -47,17 +46,13 @@ class ResolvedServer:
 
 
 def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
-    """The server with resolved values.
-
-    Args:
-        server: With its references resolved.
-        values: The values of the references, by variable name, or `file:` and the path.
-    """
+    """A server whose references are resolved; `values` are theirs, by variable name, or `file:` and the path."""
     secrets = {value for name, value in values.items() if name.startswith("file:") or is_secret_name(name)}
-    secrets.update(found.value for found in find_secrets(server))
+    found = list(find_secrets(server))
+    secrets.update(each.value for each in found)
     texts = [("env", server.env), ("headers", server.headers)]
     shown = {format_path((key, name)): show_secret(text) for key, named in texts for name, text in named.items()}
-    shown |= {format_path(found.at): show_secret(found.value) for found in find_secrets(server)}
+    shown |= {format_path(each.at): show_secret(each.value) for each in found}
     return ResolvedServer(
         command=server.command,
         args=tuple(map(SecretStr, server.args)),

@@ -48,12 +48,8 @@ _SEARCHED_CHARS = 8192
 
 
 class Secret(NamedTuple):
-    """One secret, or a reference at the place of one.
-
-    Attributes:
-        at: The place in a `ServerConfig`.
-        value: The secret itself, without its surroundings. Never to be displayed.
-    """
+    """One secret, or a reference at the place of one in a `ServerConfig`. The value, without its surroundings, is never
+    to be displayed."""
 
     at: KeyPath
     value: str

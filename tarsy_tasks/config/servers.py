@@ -10,23 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from tarsy_tasks.config.auth import ApiKeyAuth, Auth, BearerAuth, OAuthClientCredentials
-from tarsy_tasks.config.masking import Masking
+from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = [
-    "TRANSPORTS",
-    "ApiKeyAuth",
-    "BearerAuth",
-    "Config",
-    "OAuthClientCredentials",
-    "Retry",
-    "ServerConfig",
-    "Timeouts",
-]
+__all__ = ["TRANSPORTS", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",
@@ -84,6 +74,40 @@ class Retry(Model):
         if self.min_wait_s > self.max_wait_s:
             raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is greater than max_wait_s ({self.max_wait_s:g})")
         return self
+
+
+def _validate_group(name: str) -> str:
+    from tarsy_tasks.masking.rules.groups import ALWAYS, GROUPS, OPTIONAL
+
+    known = {*GROUPS, *ALWAYS, *OPTIONAL}
+    if name not in known:
+        raise ValueError(f"no masking group or pattern has this name; {suggest(name, known)}")
+    return name
+
+
+def _validate_pattern(pattern: str) -> str:
+    from tarsy_tasks.masking.custom import compile_pattern
+
+    compile_pattern(pattern)
+    return pattern
+
+
+class Masking(Model):
+    """How a server's results, errors and output are masked. `groups` and `patterns` only add to what is always
+    masked."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether anything is masked; the secrets of the workers' configuration are masked in any case.",
+    )
+    groups: list[Annotated[str, AfterValidator(_validate_group)]] = Field(
+        default=["basic"], description="Groups of patterns, or single patterns, in addition to what is always masked."
+    )
+    patterns: list[Annotated[str, Field(min_length=1), AfterValidator(_validate_pattern)]] = Field(
+        default_factory=list,
+        description="More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match if it "
+        "has no group.",
+    )
 
 
 class ServerConfig(Model):

@@ -42,14 +42,8 @@ class _TooLargeError(Exception):
 
 
 class YamlTree:
-    """A parsed document. It never raises, but collects `problems`.
-
-    Args:
-        text: One document, YAML or JSON.
-
-    Attributes:
-        problems: Why the text could not be parsed; after `read` also problems of its data. Values are not shown.
-    """
+    """A parsed document, YAML or JSON. It never raises, but collects `problems`: why the text could not be parsed;
+    after `read` also problems of its data. Values are not shown."""
 
     def __init__(self, text: str) -> None:
         self.problems: list[Problem] = []

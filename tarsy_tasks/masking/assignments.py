@@ -249,20 +249,15 @@ def _secret_part(named: NameMatch, value: Value) -> Value | None:
         return value
     if strength is not Strength.STRONG and is_enumeration(named, content):
         return value
-    if (
-        (" " in content or "/" in content)
-        and not value.is_quoted
-        and not is_placeholder(content)
-        and strength is not Strength.STRONG
-        and not is_code(content)
-    ):
-        words = [
-            word
-            for word in _PARTS.finditer(content)
-            if is_secret(word[0], strength) and not FIELD.match(word[0].lstrip("[({"))
-        ]
-        return Value(value.start + words[0].start(), value.start + words[-1].end()) if words else None
-    return None
+    is_one = value.is_quoted or strength is Strength.STRONG or not {" ", "/"}.intersection(content)
+    if is_one or is_placeholder(content) or is_code(content):
+        return None
+    words = [
+        word
+        for word in _PARTS.finditer(content)
+        if is_secret(word[0], strength) and not FIELD.match(word[0].lstrip("[({"))
+    ]
+    return Value(value.start + words[0].start(), value.start + words[-1].end()) if words else None
 
 
 def _read_paired(named: NameMatch) -> Value | None:
@@ -288,12 +283,11 @@ def _read_listed(named: NameMatch) -> Value | None:
     """`("password", "x")`, but not a list of words such as `["secret", "token"]`."""
     if named.text[named.start - 1 : named.start] not in ("'", '"'):
         return None
-    value = read_value(named.text, named.tail.end() - _length_of_quote(named.tail[0]))
-    if value is None:
+    if (value := _read_argument(named)) is None:
         return None
-    content = named.text[value.start : value.end]
     if _SETTER.search(named.before) or "\n" in named.tail[0]:
-        return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
+        return value if _is_argument(named, value) else None
+    content = named.text[value.start : value.end]
     is_word = not is_made_up(content) and not (named.strength is Strength.STRONG and looks_random(content))
     return None if is_word or not is_secret(content, named.strength, is_quoted=True) else value
 
@@ -302,11 +296,8 @@ def _read_called(named: NameMatch) -> Value | None:
     """`setPassword("x")`, but not `get_secret("name")`."""
     if _READING.match(re.split(r"[.\->:]", named.name)[-1]):
         return None
-    value = read_value(named.text, named.tail.end() - _length_of_quote(named.tail[0]))
-    if value is None:
-        return None
-    content = named.text[value.start : value.end]
-    return value if is_secret(content, named.strength, is_quoted=True) and not is_prose(content) else None
+    value = _read_argument(named)
+    return value if value is not None and _is_argument(named, value) else None
 
 
 def _read_posted(named: NameMatch) -> Value | None:
@@ -317,9 +308,16 @@ def _read_posted(named: NameMatch) -> Value | None:
     return Value(*run.span(1)) if is_secret(run[1], named.strength, is_quoted=True) else None
 
 
-def _length_of_quote(tail: str) -> int:
-    """The length of the opening quote of the value in the tail, which `read_value` needs."""
-    return len(tail) - len(tail[:-1].rstrip("\\")) if tail.endswith(_OPENING) else 0
+def _read_argument(named: NameMatch) -> Value | None:
+    """The value whose opening quote, if it has one, ends the tail."""
+    tail = named.tail[0]
+    length = len(tail) - len(tail[:-1].rstrip("\\")) if tail.endswith(_OPENING) else 0
+    return read_value(named.text, named.tail.end() - length)
+
+
+def _is_argument(named: NameMatch, value: Value) -> bool:
+    content = named.text[value.start : value.end]
+    return is_secret(content, named.strength, is_quoted=True) and not is_prose(content)
 
 
 _READERS: dict[str, Callable[[NameMatch], Value | None]] = {

@@ -12,7 +12,7 @@ import re2
 
 from tarsy_tasks.masking.edits import MASK, Edit
 
-__all__ = ["CustomPatterns", "check_pattern"]
+__all__ = ["CustomPatterns", "compile_pattern"]
 
 _MEMORY_BYTES = 8 * 1024 * 1024
 # At worst RE2 takes some 4 ns for each character and each step of a pattern.
@@ -22,34 +22,21 @@ _CPU_S, _CPU_S_PER_CHARACTER = 1.0, 2e-6
 _SAMPLES, _SAMPLE_CHARS = 16, 4096
 
 
-def check_pattern(pattern: str) -> None:
-    """Refuse what cannot be searched for.
-
-    Raises:
-        ValueError: It is no pattern, or one that matches empty text, or too large; the text says which.
-    """
-    _compile(pattern)
-
-
 class CustomPatterns:
     """Finds what any of some patterns match: the first group of one that has groups, else the whole match.
 
     Raises:
-        ValueError: As `check_pattern`.
+        ValueError: As `compile_pattern`.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = [_compile(pattern) for pattern in patterns]
+        self._patterns = [compile_pattern(pattern) for pattern in patterns]
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
 
     def find(self, text: str) -> Iterator[Edit]:
-        """What is to be masked.
-
-        Raises:
-            TimeoutError: The patterns take far too long on this text.
-        """
+        """What is to be masked. Raises `TimeoutError` when the patterns take far too long on this text."""
         if not self._patterns:
             return
         last_s = time.thread_time() + _CPU_S + _CPU_S_PER_CHARACTER * len(text)
@@ -85,7 +72,12 @@ def _check_time(pattern: "re2.Pattern", text: str, last_s: float) -> None:
         raise TimeoutError("custom patterns would take too long")
 
 
-def _compile(pattern: str) -> "re2.Pattern":
+def compile_pattern(pattern: str) -> "re2.Pattern":
+    """The pattern, ready for searches.
+
+    Raises:
+        ValueError: It is not a pattern, or one that matches empty text, or too large; the text says which.
+    """
     options = re2.Options()
     options.max_mem = _MEMORY_BYTES
     options.log_errors = False

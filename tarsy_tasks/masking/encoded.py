@@ -43,12 +43,7 @@ def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]
 
 def mask_encoded(data: str, mask_string: Callable[[str], str], is_secret_in: Callable[[str], bool]) -> str:
     """Base64 of a text, such as an attachment, with its secrets masked; other data unchanged, or "" if it contains a
-    secret.
-
-    Args:
-        data: Base64 of either alphabet, also with line breaks.
-        mask_string: Masks a text.
-        is_secret_in: Whether there is a secret in bytes, given as one character each.
+    secret: `is_secret_in` gets it with one character for each byte. Base64 may have either alphabet, and line breaks.
     """
     try:
         bare = "".join(data.split()).rstrip("=").translate(_STANDARD_ALPHABET)

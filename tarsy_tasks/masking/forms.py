@@ -44,9 +44,8 @@ def _credentials(text: str, start: int, end: int) -> Span | None:
     except (binascii.Error, ValueError):
         return None
     user, colon, password = decoded.decode("utf-8", "replace").partition(":")
-    return (
-        (start, end) if colon and user.isprintable() and password.isprintable() and "\ufffd" not in password else None
-    )
+    is_text = user.isprintable() and password.isprintable() and "\ufffd" not in password
+    return (start, end) if colon and is_text else None
 
 
 def _bearer(text: str, start: int, end: int) -> Span | None:
@@ -72,22 +71,16 @@ def _value_before_name(text: str, start: int, end: int) -> Span | None:
 def _announced(text: str, start: int, end: int) -> Span | None:
     """At the end of a sentence about the secret, but not about its owner."""
     before = text[max(0, start - 60) : start].rstrip(" \t:\"'`").rpartition(" ")[2].lower()
-    is_owner = before.strip("()") in OTHER_SUBJECTS
-    return (
-        None if is_owner or not looks_random(text[start:end]) or is_uuid(text[start:end]) else _quoted(text, start, end)
-    )
+    said = text[start:end]
+    is_other = before.strip("()") in OTHER_SUBJECTS or not looks_random(said) or is_uuid(said)
+    return None if is_other else _quoted(text, start, end)
 
 
 def _judged(judge: Callable[[str], bool]) -> Callable[[str, int, int], Span | None]:
     return lambda text, start, end: (start, end) if judge(text[start:end]) else None
 
 
-def _made_up(text: str, start: int, end: int) -> Span | None:
-    return (start, end) if is_made_up(text[start:end]) else None
-
-
-def _random(text: str, start: int, end: int) -> Span | None:
-    return (start, end) if looks_random(text[start:end]) else None
+_made_up, _random = _judged(is_made_up), _judged(looks_random)
 
 
 def _password_of_address(text: str, start: int, _: int) -> Span | None:
@@ -112,13 +105,8 @@ def _is_masked(found: str) -> bool:
 
 
 class Form(NamedTuple):
-    """One form.
-
-    Attributes:
-        name: For people.
-        pattern: In the syntax that RE2 and `re` share. With a group, only that is the secret.
-        measure: The exact span of the secret; None: it is not one.
-    """
+    """One form: a name for people, a pattern as for `Search`, of whose match only the group is the secret, and what
+    gives the exact span of the secret, or None if it is not one."""
 
     name: str
     pattern: str
@@ -128,7 +116,7 @@ class Form(NamedTuple):
 _WORD = r"[\w.\-]+"
 
 FORMS = (
-    *(Form(name, rf"\b(?:{'|'.join(patterns)})") for name, patterns in TOKENS.items()),
+    *(Form(name, rf"\b(?:{pattern})") for name, (pattern,) in TOKENS.items()),
     Form("bearer", r"(?i:\bbearer)(?:[ \t]+|%20)([\w.~+/=:\-]{8,})", _bearer),
     Form("basic", r"(?i:\bbasic)(?:[ \t]+|%20)([A-Za-z0-9+/_\-]{6,}={0,2})", _credentials),
     Form("password in an address", r"://[^\s/@:\"'<>`|?#]*:([^\s\"'<>`@])", _password_of_address),

@@ -20,11 +20,7 @@ _PLAIN = tuple(
         (b'="" ', 0),
         (b'="",', 0),
         (b'=""\n', 0),
-        (b"token_count", 4),
-        (b"token_type", 4),
-        (b"token_ttl", 4),
-        (b"token_usage", 4),
-        (b"token_id", 4),
+        *((b"token_" + of, 4) for of in (b"count", b"type", b"ttl", b"usage", b"id")),
     )
 )
 """Text, and the offset of the character to blank out."""

@@ -29,42 +29,25 @@ def is_relevant_name(name: str) -> bool:
 
 
 class Frame:
-    """An object or array that is not closed yet.
-
-    Attributes:
-        is_object: Whether it is an object.
-        is_item: Whether it is in an array.
-        name: Its key; for an array in an array, the key of the outer one.
-        is_name_relevant: Whether the name matters for its values.
-        key: Its key that was read last.
-        rating: The strength of that key.
-        previous: The string that was read last, in an array.
-        arguments: The strings of an array, if the first is a program that takes a secret.
-        scalars: Its scalar values, by key.
-        has_value_key: Whether one of the keys is for a value that another key describes.
-        owner: The object under whose `data` or `stringData` it is.
-        data: The values under its own.
-        is_secret: Whether it is a Secret whatever its `kind`: nothing else has a `stringData`.
-        undecided: The same of objects in it without a `kind`.
-    """
+    """An object or array that is not closed yet."""
 
     def __init__(self, *, is_object: bool, outer: "Frame | None", name: str) -> None:
         self.is_object = is_object
         self.is_item = outer is not None and not outer.is_object
-        self.name = name if outer is None else outer.name_below
+        self.name = name if outer is None else outer.name_below  # of an array in an array: that of the outer one
         self.is_name_relevant = is_relevant_name(self.name)
-        self.key = ""
+        self.key = ""  # the last one that was read, and its strength
         self.rating: Rating = None
-        self.previous = ""
-        self.arguments: list[Token] = []
+        self.previous = ""  # the string that was read last, in an array
+        self.arguments: list[Token] = []  # the strings of an array, if the first is a program that takes a secret
         self.scalars: dict[str, Token] = {}
-        self.has_value_key = False
-        self.owner: Frame | None = None
+        self.has_value_key = False  # a key for a value that another key describes
+        self.owner: Frame | None = None  # the object under whose `data` or `stringData` it is
         if outer is not None:
             self.owner = outer if outer.is_object and outer.key in DATA_KEYS else outer.owner
-        self.data: list[Token] = []
-        self.is_secret = False
-        self.undecided: list[Token] = []
+        self.data: list[Token] = []  # the values under its own
+        self.is_secret = False  # whatever its `kind`: nothing but a Secret has a `stringData`
+        self.undecided: list[Token] = []  # the data of objects in it without a `kind`
 
     @property
     def name_below(self) -> str:

@@ -25,7 +25,8 @@ _COMMAS = frozenset({_STRING_AND_COMMA, _WORD_AND_COMMA, _CLOSE_AND_COMMA})
 
 
 class Kind(Enum):
-    """The kind of a token."""
+    """OBJECT and ARRAY open one, CLOSE closes the innermost; CUT: the text ends before the value does; ERROR: it is not
+    JSON, or no longer."""
 
     OBJECT = auto()
     ARRAY = auto()
@@ -38,33 +39,16 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    """A token and its position.
-
-    Attributes:
-        kind: OBJECT and ARRAY open one, CLOSE closes the innermost; CUT: the text ends before the value does; ERROR: it
-        is
-            not JSON, or no longer.
-        start: Offset of its first character; of a key or a string, of the first between the quotes.
-        end: Offset after its last character; likewise.
-    """
+    """A token and its position: of a key or a string, that between the quotes."""
 
     kind: Kind
     start: int
     end: int
 
 
-class _Expected(Enum):
-    VALUE = auto()
-    VALUE_OR_CLOSE = auto()
-    KEY = auto()
-    KEY_OR_CLOSE = auto()
-    COLON = auto()
-    COMMA_OR_CLOSE = auto()
-
-
 # To look up a member takes as long as the rest of a step.
 _OBJECT, _ARRAY, _CLOSED, _KEY, _TEXT, _SCALAR, _CUT, _ERROR = Kind
-_FOR_VALUE, _FOR_VALUE_OR_CLOSE, _FOR_KEY, _FOR_KEY_OR_CLOSE, _FOR_COLON, _FOR_COMMA_OR_CLOSE = _Expected
+_FOR_VALUE, _FOR_VALUE_OR_CLOSE, _FOR_KEY, _FOR_KEY_OR_CLOSE, _FOR_COLON, _FOR_COMMA_OR_CLOSE = range(6)
 _VALUES = (_FOR_VALUE, _FOR_VALUE_OR_CLOSE)
 _KEYS = (_FOR_KEY, _FOR_KEY_OR_CLOSE)
 _OPENING = {"{": (_OBJECT, "}", _FOR_KEY_OR_CLOSE), "[": (_ARRAY, "]", _FOR_VALUE_OR_CLOSE)}
@@ -72,13 +56,8 @@ _CLOSING = {"}": (_FOR_COMMA_OR_CLOSE, _FOR_KEY_OR_CLOSE), "]": (_FOR_COMMA_OR_C
 
 
 def read_tokens(text: str, position: int, skip: Callable[[int], int] = lambda start: start) -> Iterator[Token]:
-    """The tokens of the value at a position, up to its end, a CUT or an ERROR.
-
-    Args:
-        text: The whole text.
-        position: Where the value begins.
-        skip: Called at the beginning of each object and array; returns where to continue, behind it or inside.
-    """
+    """The tokens of the value at a position, up to its end, a CUT or an ERROR. `skip` is called at the beginning of
+    each object and array, and returns where to continue: behind it or inside."""
     closers: list[str] = []
     expected = _FOR_VALUE
     while (match := _TOKEN.match(text, position)) is not None:

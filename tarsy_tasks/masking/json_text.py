@@ -16,7 +16,7 @@ from tarsy_tasks.masking.json_frames import Frame, is_relevant_name, rate
 from tarsy_tasks.masking.json_reader import Kind, Token, read_tokens
 from tarsy_tasks.masking.json_values import JsonValues
 from tarsy_tasks.masking.kubernetes import DATA_KEYS, LIST_KIND, SECRET_KIND, STRING_DATA, are_encoded
-from tarsy_tasks.masking.rules.answers import is_resource, is_value_key
+from tarsy_tasks.masking.rules.answers import RESOURCES, is_value_key
 from tarsy_tasks.masking.search import Search
 
 __all__ = ["JsonText", "confine", "find_json", "may_hold_json"]
@@ -49,13 +49,7 @@ _ATTEMPTS = 2
 
 
 class JsonText(NamedTuple):
-    """One stretch of JSON.
-
-    Attributes:
-        start: Where it begins.
-        end: Where it ends.
-        edits: The secrets in it.
-    """
+    """One stretch of JSON, and the secrets in it."""
 
     start: int
     end: int
@@ -71,14 +65,8 @@ def may_hold_json(text: str, projection: bytes) -> bool:
 def find_json(
     text: str, projection: bytes, hits: Sequence[int], mask_string: Callable[[str], str]
 ) -> Iterator[JsonText]:
-    """The stretches of JSON that may contain a secret, from left to right.
-
-    Args:
-        text: The text to search.
-        projection: `search.project(text)`.
-        hits: Offsets at which there may be a secret, in order.
-        mask_string: Masks the content of a string.
-    """
+    """The stretches of JSON that may contain a secret, from left to right. There may be one at each of `hits`, which
+    are in order; `mask_string` masks the content of a string."""
     if _STRING_ALONE.match(text):
         reader = _Reader(text, hits, 0, mask_string)
         if reader.read(0) == len(text.rstrip()):
@@ -92,14 +80,11 @@ def find_json(
         if next_hit == len(hits):
             return
         if failures < _FAILURES_LIMIT and len(text) <= _SKIP_LIMIT:
-            try:
-                _, end = _scan_json(text, start)
-            except (ValueError, StopIteration, RecursionError):
-                failures += 1
-            else:
-                if end <= hits[next_hit]:
-                    position = _skip_lines(text, end, hits[next_hit])
-                    continue
+            end = _end_of_json(text, start)
+            failures += not end
+            if 0 < end <= hits[next_hit]:
+                position = _skip_lines(text, end, hits[next_hit])
+                continue
         reader = _Reader(text, hits, next_hit, mask_string, name[1] if name else "")
         position = max(reader.read(start), start + 1)
         if reader.is_document and hits[next_hit] < position:
@@ -108,15 +93,17 @@ def find_json(
 
 def _skip_lines(text: str, end: int, hit: int) -> int:
     """The end of the last JSON line that follows a value and comes before a hit."""
-    while text.startswith("\n{", end):
-        try:
-            _, next_end = _scan_json(text, end + 1)
-        except (ValueError, StopIteration, RecursionError):
-            return end
-        if next_end > hit:
-            return end
+    while text.startswith("\n{", end) and 0 < (next_end := _end_of_json(text, end + 1)) <= hit:
         end = next_end
     return end
+
+
+def _end_of_json(text: str, start: int) -> int:
+    """The end of the value that begins there; 0 if it is not JSON."""
+    try:
+        return _scan_json(text, start)[1]
+    except (ValueError, StopIteration, RecursionError):
+        return 0
 
 
 class _Reader:
@@ -175,9 +162,7 @@ class _Reader:
         if hit - start < _SHORTEST_SKIP or not self._attempts or not self._frames or self._is_of_use():
             return start
         stretch = self._text[start : min(hit, start + _LONGEST_SKIP)]
-        try:
-            _, length = _scan_json(stretch, 0)
-        except (ValueError, StopIteration, RecursionError):
+        if not (length := _end_of_json(stretch, 0)):
             self._attempts -= 1
             return start
         self._has_object = self._has_object or "{" in stretch[:length]
@@ -260,7 +245,7 @@ class _Reader:
                 frame.scalars[name] = token
                 if is_value_key(name):
                     frame.has_value_key = True
-                if name == "type" and is_resource(self._text[token.start : token.end]):
+                if name == "type" and self._text[token.start : token.end] in RESOURCES:
                     self._has_resource = True
                 if name in DATA_KEYS:
                     frame.data.append(token)  # no mapping, but the same key
@@ -276,7 +261,7 @@ class _Reader:
         """The type of the current Terraform resource, if it may contain secrets."""
         for outer in reversed(self._frames[-_RESOURCE_DEPTH:] if self._has_resource else ()):
             kind = outer.scalars.get("type")
-            if kind is not None and is_resource(said := self._text[kind.start : kind.end]):
+            if kind is not None and (said := self._text[kind.start : kind.end]) in RESOURCES:
                 return said
         return None
 
@@ -291,14 +276,8 @@ class _Reader:
 
 
 def confine(text: str, stretch: JsonText, edits: Sequence[Edit]) -> Iterator[Edit]:
-    """Edits in a stretch of JSON that keep it valid: within one string as they are, else the values that they touch are
-    masked whole.
-
-    Args:
-        text: The text around the stretch.
-        stretch: The stretch.
-        edits: The edits, from left to right.
-    """
+    """Edits in a stretch of JSON, from left to right, that keep it valid: within one string as they are, else the
+    values that they touch are masked whole."""
     first = 0
     for token in read_tokens(text, stretch.start):
         if token.kind not in (_STRING, _WORD, _KEY):

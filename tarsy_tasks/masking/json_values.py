@@ -29,11 +29,7 @@ _KEYS_OF_VAULT = re.compile(r"[^\[\]]{0,1000}\]\s*,\s*\"keys_base64\"")
 
 
 class JsonValues:
-    """The values of a JSON text.
-
-    Attributes:
-        edits: The secrets, by where they begin.
-    """
+    """The values of a JSON text; `edits` are the secrets, by where they begin."""
 
     def __init__(self, text: str) -> None:
         self.edits: dict[int, Edit] = {}

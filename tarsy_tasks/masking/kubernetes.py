@@ -43,20 +43,13 @@ _CONTENT = re.compile(r"[ \t]*(?:[-?:][ \t]+)*")
 _BLOCK = re.compile(r"[|>][+\-]?\d?[+\-]?[ \t]*(?:#.*)?")
 _EMPTY = frozenset({"", "null", "~", "{}", '""', "''", "[]"})
 _REFERENCE = re.compile(r"\$\{[\w:\-]+\}|\{\{[^{}\n]*\}\}")
-_WORD = re.compile(r"[^\s/:@?&=\"']+")
 """Placeholders of a template."""
+_WORD = re.compile(r"[^\s/:@?&=\"']+")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
 
 
 class _Line(NamedTuple):
-    """A line of YAML.
-
-    Attributes:
-        start: Offset of its first character.
-        end: Offset after its last.
-        indent: Number of blanks at its beginning.
-        column: The column of its key, after the dashes of list items.
-    """
+    """A line of YAML; `column` is that of its key, after the dashes of list items."""
 
     start: int
     end: int
@@ -69,16 +62,10 @@ class _Line(NamedTuple):
 
 
 class _Document:
-    """One document.
-
-    Attributes:
-        lines: Its lines.
-        last_key: The last line with a key; the text after it is not YAML.
-    """
+    """One document. The text after `last_key`, its last line with a key, is not YAML."""
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text = text
-        self.start, self.end = start, end
         self.lines = list(_lines(text, start, end))
         self._index = {line.start: index for index, line in enumerate(self.lines)}
         self._mappings: dict[int, range] = {}

@@ -12,22 +12,8 @@ from tarsy_tasks.masking.values import is_secret
 
 __all__ = ["find_in_other_languages", "may_hold_words"]
 
-_WORDS = (
-    "пароль",
-    "密码",
-    "密碼",
-    "口令",
-    "パスワード",
-    "비밀번호",
-    "hasło",
-    "şifre",
-    "jelszó",
-    "lösenord",
-    "contraseña",
-)
-_NAMED = re.compile(
-    rf"(?:{'|'.join(_WORDS)})[^\n:=：\"']{{0,30}}[\"']?[ \t]*[:=：][ \t]*([\"']?)([^\s\"']+)\1", re.IGNORECASE
-)
+_WORDS = "пароль|密码|密碼|口令|パスワード|비밀번호|hasło|şifre|jelszó|lösenord|contraseña"
+_NAMED = re.compile(rf"(?:{_WORDS})[^\n:=：\"']{{0,30}}[\"']?[ \t]*[:=：][ \t]*([\"']?)([^\s\"']+)\1", re.IGNORECASE)
 
 
 def may_hold_words(text: str) -> bool:

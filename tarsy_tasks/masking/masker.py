@@ -75,17 +75,13 @@ _anything_at_all = Places([*_SIGNS, ENCODED])
 
 
 class _Draft:
-    """A text while it is masked.
-
-    Attributes:
-        text: Its current state.
-    """
+    """A text while it is masked."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._done: list[tuple[int, int]] = []
         self._projection: bytes | None = None
-        self._suspicious: tuple[bytes, bytes] | None = None
+        self._suspicious: bytes | None = None
 
     @property
     def projection(self) -> bytes:
@@ -103,10 +99,9 @@ class _Draft:
     @property
     def suspicious(self) -> bytes:
         """The same without harmless text that is common in logs."""
-        projection = self.projection
-        if self._suspicious is None or self._suspicious[0] is not projection:
-            self._suspicious = (projection, hide_harmless(projection))
-        return self._suspicious[1]
+        if self._suspicious is None:
+            self._suspicious = hide_harmless(self.projection)
+        return self._suspicious
 
     def apply(self, edits: Iterable[Edit]) -> None:
         """Apply the edits that overlap no finished stretch, or cover it completely."""
@@ -116,15 +111,13 @@ class _Draft:
         starts = [start for start, _ in self._done]
         covered: set[int] = set()
 
-        def is_free(edit: Edit) -> bool:
+        made: list[Edit] = []
+        for edit in wanted:
             touched = self._done[max(0, bisect_right(starts, edit.start) - 1) : bisect_left(starts, edit.end)]
             touched = [(start, end) for start, end in touched if end > edit.start]
             if all(edit.start <= start and end <= edit.end for start, end in touched):
                 covered.update(start for start, _ in touched)
-                return True
-            return False
-
-        made = list(filter(is_free, wanted))
+                made.append(edit)
         self._rewrite(made, [stretch for stretch in self._done if stretch[0] not in covered])
 
     def apply_last(self, edits: Iterable[Edit]) -> None:
@@ -133,17 +126,15 @@ class _Draft:
 
     def apply_json(self, stretches: Sequence[JsonText]) -> None:
         """Apply the edits of stretches of JSON, which are then finished."""
-        self._rewrite(
-            [edit for stretch in stretches for edit in stretch.edits],
-            [(stretch.start, stretch.end) for stretch in stretches],
-        )
+        edits = [edit for stretch in stretches for edit in stretch.edits]
+        self._rewrite(edits, [(stretch.start, stretch.end) for stretch in stretches])
 
     def _rewrite(self, edits: Sequence[Edit], done: Sequence[tuple[int, int]]) -> None:
         """Apply the edits, and update the positions of the finished stretches. Of two edits that overlap, the second
         replaces the rest."""
         if not edits and not done:
             return
-        self._projection = None
+        self._projection = self._suspicious = None
         parts: list[str] = []
         shifts: list[tuple[int, int]] = [(0, 0)]
         copied = shift = 0
@@ -169,13 +160,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class Masker:
-    """Masks texts and JSON values. Safe to share between threads.
-
-    Attributes:
-        patterns: Patterns in addition to what is always masked.
-        known: Values that are secrets.
-        is_enabled: Whether more than the known values is masked.
-    """
+    """Masks texts and JSON values, as `build_masker` made it. Safe to share between threads."""
 
     patterns: CustomPatterns = field(default_factory=lambda: CustomPatterns(()))
     known: KnownSecrets = field(default_factory=KnownSecrets)
@@ -240,14 +225,14 @@ class Masker:
         mask_string = self._mask_inner(depth)
         if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
             draft.apply_json(list(find_json(draft.text, draft.projection, hits, mask_string)))
-        if _is_anything_in(draft.suspicious) or may_hold_words(draft.text):
+        if _is_any_in(draft.suspicious, _anything) or may_hold_words(draft.text):
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
     def _may_hold_secrets(self, draft: _Draft) -> bool:
         if may_hold_words(draft.text) or (self.patterns and b"\\" in draft.projection):
             return True
-        return any(map(_anything_at_all.are_in, {draft.projection, unescape(draft.projection)}))
+        return _is_any_in(draft.projection, _anything_at_all)
 
     def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         draft.apply(find_in_yaml(draft.text, draft.projection))
@@ -281,11 +266,8 @@ class Masker:
 
     def _hits(self, projection: bytes) -> list[int]:
         """The offsets at which there may be something to mask. For patterns of the configuration, strings with escapes
-        must be decoded, so all escapes count.
-        """
-        hits = set(_anything.find(projection))
-        if (unescaped := unescape(projection)) is not projection:
-            hits.update(_anything.find(unescaped))
+        must be decoded, so all escapes count."""
+        hits = {hit for each in {projection, unescape(projection)} for hit in _anything.find(each)}
         if self.patterns:
             hits.update(_escapes.find(projection))
         return sorted(hits)
@@ -308,8 +290,8 @@ def build_masker(
 
     Args:
         groups: Names of groups or of single patterns, in addition to what is always masked; None: `basic`.
-        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match without
-        groups. known: Values that are masked wherever they appear.
+        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or else the whole match.
+        known: Values that are masked wherever they appear.
         is_enabled: False: only the known values are masked.
 
     Raises:
@@ -326,8 +308,7 @@ def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Itera
     Args:
         text: Of any length and format; JSON stays JSON.
         groups: As for `build_masker`, such as `security` or `email`.
-        patterns: More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match without
-        groups.
+        patterns: As for `build_masker`.
 
     Returns:
         The masked text; a notice if the text could not be searched.
@@ -343,8 +324,8 @@ def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) ->
     return build_masker(groups, patterns=patterns)
 
 
-def _is_anything_in(projection: bytes) -> bool:
-    return any(map(_anything.are_in, {projection, unescape(projection)}))
+def _is_any_in(projection: bytes, places: Places) -> bool:
+    return any(map(places.are_in, {projection, unescape(projection)}))
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:

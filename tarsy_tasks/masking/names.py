@@ -46,11 +46,8 @@ STEMS = (
 
 @lru_cache(maxsize=4096)
 def rate_name(name: str) -> Strength | None:
-    """How strongly a name suggests that its value is a secret; None: not at all.
-
-    Args:
-        name: A key, variable, header, column, tag or option, in any spelling, also as a path (`db.password`).
-    """
+    """How strongly a name suggests that its value is a secret; None: not at all. It may be a key, variable, header,
+    column, tag or option, in any spelling, also as a path (`db.password`)."""
     if _OF_A_SECRET.search(name):
         return None
     ascii_name = name[-_LONGEST:].replace("ñ", "n").replace("Ñ", "N")
@@ -63,9 +60,8 @@ def rate_name(name: str) -> Strength | None:
         return None
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if last.endswith("s") and (one := _rate_one(name, last.removesuffix("s"), before)):
-        return (
-            Strength.QUOTED if one is Strength.STRONG else Strength.WEAK
-        )  # a plural may be a count or a list of names
+        # A plural may be a count or a list of names.
+        return Strength.QUOTED if one is Strength.STRONG else Strength.WEAK
     return _rate_one(name, last, before)
 
 

@@ -36,14 +36,8 @@ def unescape(projection: bytes) -> bytes:
 
 
 class Search:
-    """Finds the leftmost match of any of several patterns, and which one it is.
-
-    Args:
-        patterns: In the syntax that RE2 and `re` share, each with at most one group.
-
-    Raises:
-        re2.error: One of them is invalid.
-    """
+    """Finds the leftmost match of any of several patterns, and which one it is. They are in the syntax that RE2 and
+    `re` share, each with at most one group."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         grouped = (each if re.compile(each).groups else f"({each})" for each in patterns)
@@ -61,14 +55,7 @@ class Search:
 
 
 class Places:
-    """Finds where any of several patterns match.
-
-    Args:
-        patterns: As for `Search`; groups have no meaning.
-
-    Raises:
-        re2.error: One of them is invalid.
-    """
+    """Finds where any of several patterns match, those of `Search`; groups have no meaning."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._pattern = _compile("|".join(patterns), never_capture=True)
@@ -110,10 +97,10 @@ class _Found(NamedTuple):
     end: int
 
 
-def _search(pattern: "re2.Pattern", projection: bytes, start: int, stop: int | None = None) -> _Found | None:
+def _search(pattern: "re2.Pattern", projection: bytes, start: int) -> _Found | None:
     """The first match. The search runs in windows: otherwise a possible earlier match would be followed to its end
     again for every match behind it."""
-    stop = len(projection) if stop is None else stop
+    stop = len(projection)
     while start < stop:
         end = min(stop, start + _WINDOW)
         match = pattern.search(projection, start, end)

@@ -79,29 +79,15 @@ def find_in_tables(text: str, projection: bytes) -> Iterator[Edit]:
         is_row = above is not None or table.is_aligned(text, line_start)
         if line_start >= rows_end and not is_row and not table.is_list(text, line_end + 1):  # a row is not a heading
             edits, rows_end = table.find_in_columns(text, line_end + 1)
-        edits = edits or list(
-            table.find_in_row(
-                text,
-                above,
-                is_pair=table.is_pair(text, above, line_end + 1),
-            )
-        )
+        edits = edits or list(table.find_in_row(text, above, is_pair=table.is_pair(text, above, line_end + 1)))
         if edits:
             position = max(position, edits[-1].end)
         yield from edits
 
 
 class _Table(NamedTuple):
-    """A line that may be the heading of a table, or a row.
-
-    Attributes:
-        start: Where the line begins.
-        separator: The text between the cells.
-        cells: Their spans.
-        starts: Their columns in the line.
-        strengths: Of those that are names.
-        is_heading: Whether all of them could be headings.
-    """
+    """A line that may be the heading of a table, or a row; `starts` are the columns of the cells in the line,
+    `strengths` those of cells that are names."""
 
     start: int
     separator: str
@@ -206,10 +192,10 @@ class _Table(NamedTuple):
     def _place(self, text: str, start: int, end: int) -> dict[int, tuple[int, int]]:
         """The cells of a row under their headings; empty when it is not a row of this table."""
         cells = list(_cells(text, start, end, self.separator))
-        if self.separator != "  ":
-            return dict(enumerate(cells)) if len(cells) == len(self.cells) else {}
         if len(cells) == len(self.cells):
             return dict(enumerate(cells))
+        if self.separator != "  ":
+            return {}
         shift = self.start - start
         placed = {
             index: cell for cell in cells if (index := self._column(cell[0] + shift, cell[1] + shift)) is not None
@@ -233,13 +219,8 @@ class _Table(NamedTuple):
         return not is_plain or looks_random(content.strip(_BLANKS)) or is_made_up(content.strip(_BLANKS))
 
     def find_in_row(self, text: str, above: list[str] | None, *, is_pair: bool) -> Iterator[Edit]:
-        """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value.
-
-        Args:
-            text: The whole text.
-            above: The cells of the first row of the table.
-            is_pair: Whether the lines around are names and values, too.
-        """
+        """`| password | x |`, `DB_PASSWORD   x`: a name, and in the next cell its value. `above` are the cells of the
+        first row of the table; `is_pair`: the lines around are names and values, too."""
         if self.separator in ",; ":
             return
         has_heading = above is not None and above[1:] == ["Value"]

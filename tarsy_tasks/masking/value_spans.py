@@ -49,14 +49,7 @@ _NO_VALUE = re.compile(
 
 
 class Value(NamedTuple):
-    """The position of a value.
-
-    Attributes:
-        start: After its opening quote.
-        end: Before its closing quote.
-        is_quoted: Whether it is quoted.
-        is_block: Whether it is the lines below its name.
-    """
+    """The position of a value, without its quotes; a block is the lines below its name."""
 
     start: int
     end: int
@@ -68,11 +61,8 @@ def read_value(text: str, position: int, *, line_start: int | None = None, opene
     """The value that begins at a position, after the separator; None when there is none.
 
     Args:
-        text: The whole text.
-        position: After the `:` or `=`.
         line_start: Where the line of the name begins, if there is only the name before the separator: then the value
-        may be
-            a block below, or contain spaces.
+            may be a block below, or contain spaces.
         opened: The quote that was opened right before the name, as in `"PASSWORD=x"`.
     """
     if block := _BLOCK.match(text, position):

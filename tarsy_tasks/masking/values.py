@@ -120,13 +120,7 @@ _CODE_OF_GROUPS = re.compile(r"(?=[^0-9]*[0-9])(?:[A-Za-z0-9]{6,12}|[A-Za-z0-9]{
 
 
 def is_secret(value: str, strength: Strength, *, is_quoted: bool = False) -> bool:
-    """Whether a value under a name of this strength is to be masked.
-
-    Args:
-        value: Without its quotes.
-        strength: Of the name.
-        is_quoted: It was quoted, so it is not code.
-    """
+    """Whether a value under a name of this strength is to be masked. If it was quoted, it is not code."""
     said = value.strip()
     value = _without_masks(said) if MASK in said else said
     if len(value) > _LOOKED_AT:
@@ -259,11 +253,10 @@ def is_made_up(value: str) -> bool:
 
 def is_item(value: str, strength: Strength) -> bool:
     """Whether one of several values under a name of this strength is to be masked. There may be words among them."""
-    is_code = strength >= Strength.QUOTED and _CODE_OF_GROUPS.fullmatch(value) is not None
-    is_code = is_code and (value.isdigit() or not _TECHNICAL.fullmatch(value))
-    if is_code:
-        strength = Strength.STRONG
-    is_some = is_code or looks_random(value) or is_made_up(value)
+    is_code = _CODE_OF_GROUPS.fullmatch(value) and (value.isdigit() or not _TECHNICAL.fullmatch(value))
+    if is_code and strength >= Strength.QUOTED:
+        return is_secret(value, Strength.STRONG, is_quoted=True)
+    is_some = looks_random(value) or is_made_up(value)
     return is_some and is_secret(value, max(strength, Strength.WEAK), is_quoted=True)
 
 

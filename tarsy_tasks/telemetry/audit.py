@@ -163,13 +163,9 @@ class AuditFilter(BaseModel):
     def matches(self, entry: AuditEntry) -> bool:
         """Whether an entry is wanted; its time is not compared."""
         return (
-            (self.server is None or self.server == entry.server)
-            and (self.tool is None or fnmatchcase(entry.tool, self.tool) or fnmatchcase(entry.name, self.tool))
+            (self.tool is None or fnmatchcase(entry.tool, self.tool) or fnmatchcase(entry.name, self.tool))
             and (not self.outcomes or entry.outcome in self.outcomes)
-            and (self.agent_id is None or self.agent_id == entry.agent_id)
-            and (self.run_id is None or self.run_id == entry.run_id)
-            and (self.call_id is None or self.call_id == entry.call_id)
-            and (self.task_id is None or self.task_id == entry.task_id)
+            and all(getattr(self, name) in (None, getattr(entry, name)) for name in _IDS)
             and (entry.damage is None or self._is_only_a_time)
         )
 
@@ -192,6 +188,7 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
+_IDS = ("server", "agent_id", "run_id", "call_id", "task_id")
 
 
 def read_audit(
@@ -202,6 +199,7 @@ def read_audit(
     newest_first: bool = True,
     after: str | None = None,
     scan_limit: int | None = None,
+    ends: Mapping[Source, str] | None = None,
 ) -> AuditPage:
     """A page of entries of both streams.
 
@@ -210,12 +208,33 @@ def read_audit(
         limit: How many at most.
         after: The `cursor` of a page or an entry; the page begins after it.
         scan_limit: How many entries to read, where few match; None for all.
+        ends: Ids of the last entries to read, by stream.
 
     Raises:
         RedisError: Redis cannot be reached, or one of the keys has another type.
         ValueError: `after` is not a cursor.
     """
-    return _read_page(redis, wanted, {}, limit=limit, newest_first=newest_first, after=after, scan_limit=scan_limit)
+    if limit <= 0:
+        return AuditPage([], after)
+    begun = None if after is None else _parse_cursor(after)
+    scans: list[Iterator[AuditEntry]] = []
+    for source in _STREAMS:
+        first = "-" if wanted.since is None else str(int(wanted.since * 1000))
+        last = (ends or {}).get(source) or ("+" if wanted.until is None else str(int(wanted.until * 1000)))
+        if begun is not None:
+            place, beside = begun
+            # If two streams have the same id, the agents' entry comes first.
+            is_behind = _RANKS[source] < _RANKS[beside] if newest_first else _RANKS[source] > _RANKS[beside]
+            bound = place if is_behind else f"({place}"
+            first, last = (first, bound) if newest_first else (bound, last)
+        scans.append(_scan(redis, source, first, last, newest_first=newest_first, chunk=limit))
+    entries: list[AuditEntry] = []
+    for scanned, entry in enumerate(heapq.merge(*scans, key=_order, reverse=newest_first), start=1):
+        if wanted.matches(entry):
+            entries.append(entry)
+        if len(entries) == limit or scanned == scan_limit:
+            return AuditPage(entries, entry.cursor)
+    return AuditPage(entries, None)
 
 
 class Follower:
@@ -230,7 +249,7 @@ class Follower:
         for source, key in _STREAMS.items():
             last = redis.xrevrange(key, count=1)
             self._read[source] = last[0][0].decode() if last else "0-0"
-        return _read_page(redis, self._wanted, self._read, limit=limit, newest_first=True).entries[::-1]
+        return read_audit(redis, self._wanted, limit=limit, ends=self._read).entries[::-1]
 
     def poll(self, redis: Any, timeout_s: float) -> list[AuditEntry]:
         """The entries since the last call; waits for one if there are none. Raises as `read_audit`.
@@ -273,40 +292,6 @@ def build_canonical(arguments: Any) -> str:
 def build_digest(canonical: str) -> str:
     """SHA-256, in hexadecimal, of what `build_canonical` gave."""
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _read_page(
-    redis: Any,
-    wanted: AuditFilter,
-    ends: Mapping[Source, str],
-    *,
-    limit: int,
-    newest_first: bool,
-    after: str | None = None,
-    scan_limit: int | None = None,
-) -> AuditPage:
-    """As `read_audit`, up to given ids of the streams."""
-    if limit <= 0:
-        return AuditPage([], after)
-    begun = None if after is None else _parse_cursor(after)
-    scans: list[Iterator[AuditEntry]] = []
-    for source in _STREAMS:
-        first = "-" if wanted.since is None else str(int(wanted.since * 1000))
-        last = ends.get(source) or ("+" if wanted.until is None else str(int(wanted.until * 1000)))
-        if begun is not None:
-            place, beside = begun
-            # If two streams have the same id, the agents' entry comes first.
-            is_behind = _RANKS[source] < _RANKS[beside] if newest_first else _RANKS[source] > _RANKS[beside]
-            bound = place if is_behind else f"({place}"
-            first, last = (first, bound) if newest_first else (bound, last)
-        scans.append(_scan(redis, source, first, last, newest_first=newest_first, chunk=limit))
-    entries: list[AuditEntry] = []
-    for scanned, entry in enumerate(heapq.merge(*scans, key=_order, reverse=newest_first), start=1):
-        if wanted.matches(entry):
-            entries.append(entry)
-        if len(entries) == limit or scanned == scan_limit:
-            return AuditPage(entries, entry.cursor)
-    return AuditPage(entries, None)
 
 
 def _scan(redis: Any, source: Source, first: str, last: str, *, newest_first: bool, chunk: int) -> Iterator[AuditEntry]:

@@ -6,6 +6,7 @@ queue. A record older than `RECORD_TTL_S`, by the clock of Redis, does not count
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -25,13 +26,9 @@ __all__ = [
 ]
 
 CHECK_INTERVAL_S = 15.0
-
 RECORD_TTL_S = 3 * CHECK_INTERVAL_S
-
 _LONG_WAIT_S = 5.0
-
 _FEWEST_CALLS = 5
-
 _FAILING_SHARE = 0.9
 """Tools may refuse some calls, and models may make wrong ones; a server that fails nearly all calls is not healthy."""
 
@@ -162,9 +159,7 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     pipeline.mget([keys.health_key(name) for name in names])
     (seconds, microseconds), members, checks = execute_reading(pipeline)
     unlisted = ["the list of workers cannot be read, because its key has another type"] if members is None else []
-    workers = [
-        member.decode("utf-8", "replace") if isinstance(member, bytes) else str(member) for member in members or ()
-    ]
+    workers = [member.decode("utf-8", "replace") for member in members or ()]
     pipeline = redis.pipeline(transaction=False)
     for worker in workers:
         pipeline.hmget(keys.worker_health_key(worker), names)
@@ -202,10 +197,9 @@ def judge_health(
         reports: The records of the workers.
         now: The time of Redis, in seconds since the epoch; what is older than `RECORD_TTL_S` does not count.
     """
-    if check is not None and not _is_fresh(check, now):
-        check = None
-    workers = {report.worker: report for report in sorted(reports, key=lambda each: each.worker)}
-    workers = {name: report for name, report in workers.items() if _is_fresh(report, now)}
+    check = check if check is not None and _is_fresh(check, now) else None
+    ordered = sorted(reports, key=lambda each: each.worker)
+    workers = {report.worker: report for report in ordered if _is_fresh(report, now)}
     # A worker that took a check but does not report any more is gone.
     if check is not None and check.worker in workers and check.checked_at > workers[check.worker].checked_at:
         workers[check.worker] = check
@@ -263,11 +257,9 @@ def _first(*values: Any) -> Any:
 def _parse_record(text: bytes | str | None, server: str, what: str, skipped: list[str]) -> HealthRecord | None:
     if text is None:
         return None
-    try:
+    with suppress(ValidationError):
         record = HealthRecord.model_validate_json(text)
-    except ValidationError:
-        record = None
-    if record is None or record.server != server:
-        skipped.append(f"{what} cannot be read: it is damaged, or of another version")
-        return None
-    return record
+        if record.server == server:
+            return record
+    skipped.append(f"{what} cannot be read: it is damaged, or of another version")
+    return None

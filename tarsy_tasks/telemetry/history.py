@@ -35,12 +35,8 @@ _NAMES = frozenset({"up", "failing", "down", "checked", *_CALL_NAMES, *_TOOK_NAM
 
 
 def build_count(now: float, numbers: Mapping[str, Mapping[str, int]]) -> tuple[Any, ...]:
-    """The Redis command that counts in the current minute.
-
-    Args:
-        now: Seconds since the epoch, by the clock of Redis.
-        numbers: By server and name; at least one.
-    """
+    """The Redis command that counts in the minute of `now`, by the clock of Redis: numbers by server and name, at least
+    one."""
     fields = {f"{name} {server}": number for server, found in numbers.items() for name, number in found.items()}
     return add_numbers.command(keys.minute_key(int(now) // 60), numbers=fields, texts={}, ttls_s=[_TTL_S])
 
@@ -107,14 +103,8 @@ class History:
         self._hour: list[tuple[Mapping[str, Minute], Minute]] = []
 
     def refresh(self, redis: Any) -> None:
-        """Read what is new; blocks for two round trips.
-
-        Args:
-            redis: A redis-py client of the database that workers write to.
-
-        Raises:
-            RedisError: Redis could not be reached; what was read before is kept.
-        """
+        """Read what is new from the database that workers write to; blocks for two round trips. After a `RedisError`,
+        what was read before is kept."""
         seconds, _ = redis.time()
         now = seconds // 60
         hour = range(now - MINUTES + 1, now + 1)

@@ -52,8 +52,6 @@ IN_FLIGHT_TTL_S = 20.0
 FAILURES = frozenset(outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED))
 """The outcomes of calls that failed without a fault of their callers."""
 BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
-
-
 _NAMES = frozenset(
     {
         *(f"calls:{outcome}" for outcome in Outcome),
@@ -201,11 +199,7 @@ def _distribution(numbers: Mapping[str, int], name: str) -> Distribution:
 
 
 def known_servers(redis: Any, since: float = 0.0) -> list[str]:
-    """The ids of the servers that have metrics.
-
-    Args:
-        since: Only those with a call after this time, in seconds since the epoch by the clock of Redis.
-    """
+    """The ids of the servers that have metrics, with a call after `since`, in seconds by the clock of Redis."""
     found: list[bytes] = redis.zrangebyscore(keys.MEASURED_SERVERS, since, "+inf")
     return sorted(name.decode(errors="replace") for name in found)
 
@@ -213,10 +207,8 @@ def known_servers(redis: Any, since: float = 0.0) -> list[str]:
 def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetrics]]:
     """The numbers of all workers together: a `ToolMetrics` for each tool that has any, `NO_TOOL` included.
 
-    What cannot be read, because another version or another application wrote it, is left out.
-
-    Args:
-        redis: A client of the database that workers write to, such as `app.backend.client`.
+    What cannot be read, because another version or another application wrote it, is left out. The client `redis` is one
+    of the database that workers write to, such as `app.backend.client`.
     """
     names = list(servers)
     now_s, now_us = redis.time()
@@ -237,11 +229,7 @@ def read_metrics(redis: Any, servers: Iterable[str]) -> dict[str, list[ToolMetri
 
 
 def read_in_flight(redis: Any, skipped: list[str]) -> InFlight:
-    """The running calls; blocks for three round trips.
-
-    Args:
-        skipped: Gets what cannot be read, a phrase each.
-    """
+    """The running calls; blocks for three round trips. `skipped` gets what cannot be read, a phrase each."""
     now, _ = redis.time()
     workers = redis.zrangebyscore(keys.MEASURING_WORKERS, now - IN_FLIGHT_TTL_S, "+inf")
     return _read_in_flight(redis, workers, skipped)
@@ -266,19 +254,16 @@ def _build(server: str, total: Any, recent: list[Any], running: dict[str, int]) 
     numbers, errors = _parse_fields(total)
     minutes = [_parse_fields(each)[0] for each in recent]
     lately = {tool: add_up(minute.get(tool, {}) for minute in minutes) for tool in set[str]().union(*minutes)}
-    tools = sorted({*numbers, *errors, *running})
     return [
         ToolMetrics(server, tool, numbers.get(tool, {}), lately.get(tool, {}), running.get(tool, 0), errors.get(tool))
-        for tool in tools
+        for tool in sorted({*numbers, *errors, *running})
     ]
 
 
 def _parse_fields(found: Any) -> tuple[dict[str, dict[str, int]], dict[str, LastError]]:
     numbers: dict[str, dict[str, int]] = {}
     errors: dict[str, LastError] = {}
-    if not isinstance(found, dict):
-        return numbers, errors
-    for key, value in cast("dict[bytes, bytes]", found).items():
+    for key, value in cast("dict[bytes, bytes]", found).items() if isinstance(found, dict) else ():
         name, _, tool = key.decode(errors="replace").partition(" ")
         try:
             if name == "last_error":

@@ -21,8 +21,4 @@ def make_visible(text: str, keep: str = "") -> str:
     Args:
         keep: Hidden characters that may stay, such as line breaks.
     """
-    return HIDDEN.sub(lambda found: found[0] if found[0] in keep else _written(found[0]), text)
-
-
-def _written(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return HIDDEN.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)

@@ -5,6 +5,7 @@ Owns the names of the series. A worker exports its own numbers, Flower those of 
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -22,41 +23,26 @@ _HEALTH = {
     HealthStatus.UNKNOWN: math.nan,
 }
 _LABELS = ("server", "tool")
+_counter = partial(CounterMetricFamily, labels=_LABELS)
+_gauge = partial(GaugeMetricFamily, labels=_LABELS)
+_histogram = partial(HistogramMetricFamily, labels=_LABELS)
 _BOUNDS = tuple("+Inf" if math.isinf(bucket) else str(bucket) for bucket in BUCKETS_S)
 
 
 def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     """The series of all tools."""
-    calls = CounterMetricFamily(
-        "tarsy_calls",
-        "Tool calls by outcome; without a tool name if the server does not list the tool.",
-        labels=(*_LABELS, "outcome"),
-    )
-    retries = CounterMetricFamily("tarsy_call_retries", "How often calls were sent again.", labels=_LABELS)
-    duration = HistogramMetricFamily(
-        "tarsy_call_duration_seconds",
-        "From the start of a call in the worker until its answer was ready; only calls that were sent.",
-        labels=_LABELS,
-    )
-    wait = HistogramMetricFamily(
-        "tarsy_call_queue_wait_seconds", "From publishing a call until a worker started it.", labels=_LABELS
-    )
-    running = GaugeMetricFamily("tarsy_calls_in_flight", "Calls that are running.", labels=_LABELS)
-    average = GaugeMetricFamily(
-        "tarsy_call_duration_recent_average_seconds", "Mean duration of the last 5 minutes.", labels=_LABELS
-    )
-    failing = GaugeMetricFamily(
-        "tarsy_call_recent_failure_ratio", "Failed part of the calls of the last 5 minutes.", labels=_LABELS
-    )
-    error = GaugeMetricFamily(
-        "tarsy_call_last_error_timestamp_seconds", "When a call last failed.", labels=(*_LABELS, "code")
-    )
-    recreations = CounterMetricFamily(
-        "tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"]
-    )
-    unaudited = CounterMetricFamily(
-        "tarsy_calls_unaudited", "Calls whose entry the audit did not take.", labels=["server"]
-    )
+    outcomes = "Tool calls by outcome; without a tool name if the server does not list the tool."
+    sent = "From the start of a call in the worker until its answer was ready; only calls that were sent."
+    calls = _counter("tarsy_calls", outcomes, labels=(*_LABELS, "outcome"))
+    retries = _counter("tarsy_call_retries", "How often calls were sent again.")
+    duration = _histogram("tarsy_call_duration_seconds", sent)
+    wait = _histogram("tarsy_call_queue_wait_seconds", "From publishing a call until a worker started it.")
+    running = _gauge("tarsy_calls_in_flight", "Calls that are running.")
+    average = _gauge("tarsy_call_duration_recent_average_seconds", "Mean duration of the last 5 minutes.")
+    failing = _gauge("tarsy_call_recent_failure_ratio", "Failed part of the calls of the last 5 minutes.")
+    error = _gauge("tarsy_call_last_error_timestamp_seconds", "When a call last failed.", labels=(*_LABELS, "code"))
+    recreations = _counter("tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"])
+    unaudited = _counter("tarsy_calls_unaudited", "Calls whose entry the audit did not take.", labels=["server"])
     for each in metrics:
         labels = [each.server, each.tool]
         for outcome, count in each.calls.items():
@@ -80,16 +66,14 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
 
 def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:
     """The series of all servers' health."""
-    healthy = GaugeMetricFamily(
-        "tarsy_server_healthy", "1: healthy, 0.5: degraded, 0: unhealthy, NaN: unknown.", labels=["server"]
-    )
+    meaning = "1: healthy, 0.5: degraded, 0: unhealthy, NaN: unknown."
+    healthy = _gauge("tarsy_server_healthy", meaning, labels=["server"])
     for server, found in health.items():
         healthy.add_metric([server], _HEALTH[found.status])
     return [healthy]
 
 
 def _add_distribution(family: HistogramMetricFamily, labels: list[str], distribution: Distribution) -> None:
-    if not distribution.count:
-        return
-    cumulated = accumulate(distribution.counts)
-    family.add_metric(labels, list(zip(_BOUNDS, cumulated, strict=True)), distribution.sum_s)
+    if distribution.count:
+        cumulated = accumulate(distribution.counts)
+        family.add_metric(labels, list(zip(_BOUNDS, cumulated, strict=True)), distribution.sum_s)

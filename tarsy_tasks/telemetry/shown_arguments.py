@@ -17,12 +17,7 @@ _BRACKETS = 2
 
 
 def build_shown(canonical: str, mask: Callable[[str], str]) -> str:
-    """Arguments for an audit entry.
-
-    Args:
-        canonical: What `build_canonical` gave.
-        mask: Masks a text.
-    """
+    """Arguments for an audit entry; `canonical` is what `build_canonical` gave."""
     masked = mask(shorten(canonical))
     return masked if len(masked) <= _SHOWN_CHARS else f"{masked[:_SHOWN_CHARS]}…"
 
@@ -44,8 +39,9 @@ class _Space:
         self._left = _MASKED_CHARS
 
     def fit(self, value: Any) -> Any:
-        if not isinstance(value, str):
-            self._left -= len(str(value)) if isinstance(value, int | float) else _BRACKETS
+        if isinstance(value, str):
+            return self._fit_text(value)
+        self._left -= len(str(value)) if isinstance(value, int | float) else _BRACKETS
         if isinstance(value, dict):
             items = cast("dict[str, Any]", value)
             kept: dict[str, Any] = {}
@@ -65,8 +61,6 @@ class _Space:
                     break
                 found.append(self.fit(member))
             return found
-        if isinstance(value, str):
-            return self._fit_text(value)
         return value
 
     def _fit_text(self, text: str) -> str:

@@ -9,22 +9,11 @@ from functools import lru_cache
 from tarsy_tasks.masking.names import Strength
 from tarsy_tasks.masking.rules.vocabulary import PAIR_VALUE_KEYS
 
-__all__ = ["CLUES", "find_secret_keys", "is_resource", "is_value_key"]
+__all__ = ["CLUES", "RESOURCES", "find_secret_keys", "is_value_key"]
 
-_FLAGS = (
-    "sensitive",
-    "secret",
-    "masked",
-    "issecret",
-    "is_secret",
-    "secure",
-    "issecure",
-    "is_secure",
-    "encrypted",
-    "noecho",
-)
+_FLAGS = "sensitive|secret|masked|issecret|is_secret|secure|issecure|is_secure|encrypted|noecho"
 """If one of these is true, the value is a secret: Terraform, GitLab, Azure DevOps, Octopus, Vercel, CloudFormation."""
-_TYPES = ("secret", "securestring", "sensitive", "encrypted", "secure", "secret_text", "password", "credential")
+_TYPES = "secret|securestring|sensitive|encrypted|secure|secret_text|password|credential"
 """The same for `type`: Parameter Store, Postman, Vercel, Cloudflare."""
 
 SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -45,35 +34,27 @@ SHAPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 RESOURCES: dict[str, tuple[str, ...]] = {
     "random_password": ("result",),
     "random_bytes": ("base64", "hex"),
-    "azurerm_key_vault_secret": ("value",),
-    "azuread_application_password": ("value",),
-    "azuread_service_principal_password": ("value",),
-    "github_actions_secret": ("plaintext_value", "value"),
-    "github_dependabot_secret": ("plaintext_value", "value"),
-    "cloudflare_api_token": ("value",),
-    "tailscale_tailnet_key": ("key",),
-    "doppler_secret": ("value",),
-    "doppler_service_token": ("key",),
-    "vault_generic_secret": ("data_json",),
-    "vault_kv_secret_v2": ("data_json",),
     "local_sensitive_file": ("content",),
-    "kubernetes_secret": (),
-    "kubernetes_secret_v1": (),
-    "vault_kv_secret": (),
+    **dict.fromkeys(("azurerm_key_vault_secret", "cloudflare_api_token", "doppler_secret"), ("value",)),
+    **dict.fromkeys(("azuread_application_password", "azuread_service_principal_password"), ("value",)),
+    **dict.fromkeys(("github_actions_secret", "github_dependabot_secret"), ("plaintext_value", "value")),
+    **dict.fromkeys(("tailscale_tailnet_key", "doppler_service_token"), ("key",)),
+    **dict.fromkeys(("vault_generic_secret", "vault_kv_secret_v2"), ("data_json",)),
+    **dict.fromkeys(("kubernetes_secret", "kubernetes_secret_v1", "vault_kv_secret"), ()),
 }
 """Terraform resource → its secret attributes, in addition to everything under `data`."""
 
 CLUES = (
-    rf"\\*\"(?i:{'|'.join(_FLAGS)})\\*\"\s*:\s*\\*\"?true",
-    rf"\\*\"(?i:type|kind)\\*\"\s*:\s*\\*\"(?i:{'|'.join(_TYPES)})\\*\"",
+    rf"\\*\"(?i:{_FLAGS})\\*\"\s*:\s*\\*\"?true",
+    rf"\\*\"(?i:type|kind)\\*\"\s*:\s*\\*\"(?i:{_TYPES})\\*\"",
     rf"\\*\"type\\*\"\s*:\s*\\*\"(?:{'|'.join(RESOURCES)})\\*\"",
     r"\\*\"(?i:permissions)\\*\"\s*:\s*\\*\"(?i:full|read)\\*\"",
     r"\\*\"(?i:primary_?(?:master_?)?key|secondary|plaintext|datacrc32c|accessorid|kty|encoded)\\*\"\s*:",
 )
 """Signs of such an object."""
 
-_FLAGS_SET = frozenset(_FLAGS)
-_TYPES_SET = frozenset(_TYPES)
+_FLAGS_SET = frozenset(_FLAGS.split("|"))
+_TYPES_SET = frozenset(_TYPES.split("|"))
 _TELLING = PAIR_VALUE_KEYS.union(*(secrets for _, secrets in SHAPES.values()))
 
 
@@ -83,19 +64,9 @@ def is_value_key(key: str) -> bool:
     return key.lower() in _TELLING
 
 
-def is_resource(kind: str) -> bool:
-    """Whether Terraform keeps secrets in resources of this type."""
-    return kind in RESOURCES
-
-
 def find_secret_keys(scalars: Mapping[str, str], name: str, resource: str | None) -> Iterator[tuple[str, Strength]]:
-    """The keys of an object that contain a secret, each with its strength.
-
-    Args:
-        scalars: Its scalar values, in lower case, by key.
-        name: The key of the object.
-        resource: The type of the Terraform resource that contains it.
-    """
+    """The keys of an object, called `name`, that contain a secret, each with its strength; `scalars` are its scalar
+    values by key in lower case, `resource` is the type of the Terraform resource around it."""
     values = scalars.keys() & PAIR_VALUE_KEYS
     if values and any(scalars.get(flag) == "true" for flag in _FLAGS_SET & scalars.keys()):
         yield from ((key, Strength.STRONG) for key in values)

@@ -44,15 +44,7 @@ OPTIONAL: dict[str, str] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "basic": ("api_key", "password"),
     "secrets": ("api_key", "password", "token", "private_key", "secret_key"),
-    "security": (
-        "api_key",
-        "password",
-        "token",
-        "certificate",
-        "certificate_authority_data",
-        "email",
-        "ssh_key",
-    ),
+    "security": ("api_key", "password", "token", "certificate", "certificate_authority_data", "email", "ssh_key"),
     "kubernetes": ("kubernetes_secret", "api_key", "password", "certificate_authority_data"),
     "cloud": ("aws_access_key", "aws_secret_key", "api_key", "token"),
     "all": (*ALWAYS, *OPTIONAL),

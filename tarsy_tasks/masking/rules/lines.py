@@ -7,6 +7,7 @@ programs.
 from collections.abc import Callable
 
 from tarsy_tasks.masking.names import STEMS, Strength
+from tarsy_tasks.masking.rules import read_table
 from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_random
 
@@ -27,172 +28,107 @@ _TOLD = (
 _CODE_OF = r"one-time|verification|security|login|sign-in|2fa|mfa|otp|authentication|confirmation"
 _PIPE = r"\\*[\"']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?"
 
-LINES: dict[str, tuple[str, ...]] = {
-    "AWS, as text": (
-        r"\bSecureString[ \t]*[\t|][ \t]*([^\s|\\]+)",
-        r"\b(?:AKIA|ASIA)[A-Z0-9]{16}[\"']?[ \t\r\n,:;|]+[\"']?([A-Za-z0-9+/]{40})\b",
-        r"\t\d{4}-\d\d-\d\dT[\d:.+Z]+\t([A-Za-z0-9+/]{40}(?:\t[A-Za-z0-9+/=]{100,})?)",
-    ),
-    "Redis": (
-        rf"\b(?:(?i:setuser){_W}\S+|user{_W}\S+{_W}(?:on|off)){_RULES}{_W}[><#!](\S+)",
-        rf"(?i:\bhello){_W}[23]{_W}(?i:auth){_W}\S+{_W}(\S+)",
-        rf"\b(?i:auth2){_W}\S+{_W}(\S+)",
-        rf"\bauth-pass{_W}\S+{_W}(\S+)",
-        r"\bAUTH\r?\n(?:\$\d+\r?\n[^\n]*\n)?\$\d+\r?\n([^\r\n]+)",
-    ),
-    "SMTP": (
-        rf"{_BEGIN}AUTH{_W}PLAIN{_W}([A-Za-z0-9+/]{{8,}}={{0,2}})",
-        r"334 UGFzc3dvcmQ6\s+(?:[^\n]*[>:][ \t]+)?([A-Za-z0-9+/]{4,}={0,2})",
-    ),
-    "FTP, POP3": (r"(?:331[ -][^\n]*|USER [^\n]*|\+OK[^\n]*)\r?\n[^\n]*?PASS[ \t]+(\S+)",),
-    "Cisco and alike": (
-        rf"\b(?:radius|tacacs)(?:-server)?\b[^\n]*?{_W}key{_W}(?:\d{_W})?(\S+)",
-        rf"\bcrypto{_W}(?:isakmp|ike\w*){_W}key{_W}(?:[06]{_W})?(\S+)",
-        (
-            rf"\b(?:message-digest-key{_W}\d+{_W}md5|authentication-key|key-string|wpa-psk{_W}(?:ascii|hex)){_W}(?:\d{_W})?"
-            r"\"?([^\s\"]+)"
-        ),
-        rf"\bpre-shared-key{_W}(?:(?:ascii-text|hexadecimal|local|remote){_W})*\"?([^\s\"]+)",
-        rf"\b(?:psksecret|passwd|password|secret|key){_W}ENC{_W}(\S+)",
-    ),
-    "SNMP": (
-        rf"\bsnmp-server{_W}community{_W}(?:[07]{_W})?(\S+)",
-        rf"{_LINE}r[ow]community6?{_W}(\S+)",
-        rf"\bcreateUser{_W}\S+{_W}(?:MD5|SHA[\w\-]*){_W}\"?([^\s\"]+)",
-    ),
-    "strongSwan, PPP": (rf":{_W}(?:PSK|EAP|XAUTH|NTLM){_W}\"([^\"\n]+)\"",),
-    "Postfix": (
-        rf"{_LINE}\[[\w.\-]+\](?::\d+)?{_W}[^\s:\"]+:([^\s\"\\][^\n\"\\]*)",
-        r"\bstatic:[^\s:]+:(\S+)",
-    ),
-    "Kickstart, preseed": (
-        rf"\brootpw{_W}(?:--\w+{_W})*([^\s\-]\S*)",
-        rf"\bd-i{_W}\S*(?:wpa|wep|password\S*|passwd\S*){_W}(?:string|password){_W}(\S+)",
-    ),
-    "Windows": (
-        rf"(?i:(?:passw(?:or)?d|secret|token|apikey)\w*){_W}REG_\w+{_W}(\S+)",
-        r"\bKey Content[ \t]*:[ \t]*(\S[^\n\"\\]*)",
-        rf"(?i:env:\w*{STEMS}\w*)[\"']?{_W}-(?i:value){_W}[\"']([^\"'\n]+)[\"']",
-        rf"(?i:convertto-securestring){_W}(?:-(?i:string){_W})?[\"']([^\"'\n]+)[\"']",
-    ),
-    "expect": (
-        (
-            r"(?i:expect[^\n]*p?ass(?:word|phrase|code)[^\n]*"
-            r")\n[ \t]*(?:\w+\.)?send(?:line)?[\w]*[ \t(]+(?:--[ \t]+)?[\"']([^\"'\\\n]+)"
-        ),
-    ),
-    "Erlang": (r"\{[ \t]*'?\w*(?:pass|password|secret|token|cookie)'?[ \t]*,[ \t]*(?:<<)?\\*\"([^\"\n\\]+)",),
-    "JAAS": (r"\buser_\w+=\\*\"([^\"\n\\]+)",),
-    "SQL": (
-        r"(?i:\bset[ \t]+password\b)[^=\n;]*=[ \t]*(?i:password[ \t]*\([ \t]*)?[\"']([^\"'\n]+)",
-        rf"(?i:\bconn(?:ect)?){_W}[\w$#]+/\"?([^\s@\"/]+)\"?@",
-    ),
-    "Consul": (
-        r"\bencrypt[ \t]*[=:][ \t]*\\*\"([A-Za-z0-9+/]{22,}={0,2})",
-        (
-            r"\b(?:initial_management|agent|default|replication|agent_recovery)"
-            r"[ \t]*=[ \t]*\\*\"([0-9a-f]{8}-[0-9a-f\-]{27})\\*\""
-        ),
-    ),
-    "PagerDuty": (r"\b(?:routing|service|integration)_key\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?([0-9A-Za-z]{32})\b",),
-    "Kubernetes": (r"--certificate-key[ \t=]+(\S+)",),
-    "Azure": (
-        r"(?i:\bprimary_?key)[\"']?[ \t]*[:=][ \t]*[\"']?([A-Za-z0-9+/]{43,}={1,2})",
-        r"\baccount\.key\.[\w.\-]+[ \t]*[=:][ \t]*(\S+)",
-    ),
-    "curl, as a library": (r"\bCURLOPT_(?:PROXY)?USERPWD\b[^\n\"']*[\"'][^\"':\n]+:([^\"'\n]+)",),
-    "HAProxy": (rf"\bstats{_W}auth{_W}[^\s:]+:(\S+)",),
-    "Terraform": (
-        r"resource[ \t]+\\*\"random_password\\*\"[^{]+\{[^}]*?\bresult[ \t]*=[ \t]*\\*\"([^\"\n\\]+)",
-        (
-            r"\b(?:value|default)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)\\*\"[ \t]*\r?\n"
-            r"(?:[^}\n]*\n)*?[ \t]*sensitive[ \t]*=[ \t]*true"
-        ),
-    ),
-    "PHP": (r"[\"'](?i:[\w\-]*(?:passw(?:or)?d|pwd|secret|token|api_?key))[\"']\]=>\s+string\(\d+\) \"([^\"\n]+)\"",),
-    "Ruby": (r":(?:\w*_)?(?:password|passphrase|secret|token|api_key)[ \t]*,[ \t]*[\"']([^\"'\n]+)[\"']",),
-    "a message with a code": (rf"(?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b",),
-    "Google": (r"(?i:\bapp(?:lication)?[ -]password\b)[^\n:=]*[:=][ \t]+([a-z\d]{4}(?: [a-z\d]{4}){3})\b",),
-    "auditd": (r"\ba0=\"(?:mysql|mariadb)\w*\"[^\n]*[ \t]a\d+=\"-p([^\"\n]+)\"",),
-    "a pipe": (
-        rf"\becho{_W}(?:-n{_W})?[\"']?[\w.\-]+:([^\"'|\n]+?){_PIPE}chpasswd\b",
-        (
-            rf"\b(?:echo|printf){_W}(?:-n{_W})?\\*[\"']?([^\"'|\n\\]+?){_PIPE}"
-            rf"(?:sudo{_W}-S|-S\b|[^\n|]+--?(?:password|pass|passphrase|token)"
-            r"-(?:stdin|fd)|cryptsetup\b|passwd\b|kinit\b|smbpasswd\b|gh auth login)"
-        ),
-    ),
-    "a command that tells a password": (
-        rf"--?pass(?:word|phrase)?-(?:command|cmd)[ \t=]+\\*[\"']?(?:echo|printf){_W}(?:-n{_W})?[\"']?([^\s\"'\\|;]+)",
-    ),
-    "a here string": (r"\b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)",),
-}
+LINES = read_table(rf"""
+    AWS, as text: \bSecureString[ \t]*[\t|][ \t]*([^\s|\\]+)
+        \b(?:AKIA|ASIA)[A-Z0-9]{{16}}[\"']?[ \t\r\n,:;|]+[\"']?([A-Za-z0-9+/]{{40}})\b
+        \t\d{{4}}-\d\d-\d\dT[\d:.+Z]+\t([A-Za-z0-9+/]{{40}}(?:\t[A-Za-z0-9+/=]{{100,}})?)
+    Redis: \b(?:(?i:setuser){_W}\S+|user{_W}\S+{_W}(?:on|off)){_RULES}{_W}[><#!](\S+)
+        (?i:\bhello){_W}[23]{_W}(?i:auth){_W}\S+{_W}(\S+)
+        \b(?i:auth2){_W}\S+{_W}(\S+)
+        \bauth-pass{_W}\S+{_W}(\S+)
+        \bAUTH\r?\n(?:\$\d+\r?\n[^\n]*\n)?\$\d+\r?\n([^\r\n]+)
+    SMTP: {_BEGIN}AUTH{_W}PLAIN{_W}([A-Za-z0-9+/]{{8,}}={{0,2}})
+        334 UGFzc3dvcmQ6\s+(?:[^\n]*[>:][ \t]+)?([A-Za-z0-9+/]{{4,}}={{0,2}})
+    FTP, POP3: (?:331[ -][^\n]*|USER [^\n]*|\+OK[^\n]*)\r?\n[^\n]*?PASS[ \t]+(\S+)
+    Cisco and alike: \b(?:radius|tacacs)(?:-server)?\b[^\n]*?{_W}key{_W}(?:\d{_W})?(\S+)
+        \bcrypto{_W}(?:isakmp|ike\w*){_W}key{_W}(?:[06]{_W})?(\S+)
+        \b(?:message-digest-key{_W}\d+{_W}md5|authentication-key|key-string|wpa-psk{_W}(?:ascii|hex)){_W}
+            (?:\d{_W})?\"?([^\s\"]+)
+        \bpre-shared-key{_W}(?:(?:ascii-text|hexadecimal|local|remote){_W})*\"?([^\s\"]+)
+        \b(?:psksecret|passwd|password|secret|key){_W}ENC{_W}(\S+)
+    SNMP: \bsnmp-server{_W}community{_W}(?:[07]{_W})?(\S+)
+        {_LINE}r[ow]community6?{_W}(\S+)
+        \bcreateUser{_W}\S+{_W}(?:MD5|SHA[\w\-]*){_W}\"?([^\s\"]+)
+    strongSwan, PPP: :{_W}(?:PSK|EAP|XAUTH|NTLM){_W}\"([^\"\n]+)\"
+    Postfix: {_LINE}\[[\w.\-]+\](?::\d+)?{_W}[^\s:\"]+:([^\s\"\\][^\n\"\\]*)
+        \bstatic:[^\s:]+:(\S+)
+    Kickstart, preseed: \brootpw{_W}(?:--\w+{_W})*([^\s\-]\S*)
+        \bd-i{_W}\S*(?:wpa|wep|password\S*|passwd\S*){_W}(?:string|password){_W}(\S+)
+    Windows: (?i:(?:passw(?:or)?d|secret|token|apikey)\w*){_W}REG_\w+{_W}(\S+)
+        \bKey Content[ \t]*:[ \t]*(\S[^\n\"\\]*)
+        (?i:env:\w*{STEMS}\w*)[\"']?{_W}-(?i:value){_W}[\"']([^\"'\n]+)[\"']
+        (?i:convertto-securestring){_W}(?:-(?i:string){_W})?[\"']([^\"'\n]+)[\"']
+    expect: (?i:expect[^\n]*p?ass(?:word|phrase|code)[^\n]*)\n[ \t]*(?:\w+\.)?send(?:line)?[\w]*[ \t(]+
+            (?:--[ \t]+)?[\"']([^\"'\\\n]+)
+    Erlang: \{{[ \t]*'?\w*(?:pass|password|secret|token|cookie)'?[ \t]*,[ \t]*(?:<<)?\\*\"([^\"\n\\]+)
+    JAAS: \buser_\w+=\\*\"([^\"\n\\]+)
+    SQL: (?i:\bset[ \t]+password\b)[^=\n;]*=[ \t]*(?i:password[ \t]*\([ \t]*)?[\"']([^\"'\n]+)
+        (?i:\bconn(?:ect)?){_W}[\w$#]+/\"?([^\s@\"/]+)\"?@
+    Consul: \bencrypt[ \t]*[=:][ \t]*\\*\"([A-Za-z0-9+/]{{22,}}={{0,2}})
+        \b(?:initial_management|agent|default|replication|agent_recovery)[ \t]*=[ \t]*\\*\"([0-9a-f]{{8}}-
+            [0-9a-f\-]{{27}})\\*\"
+    PagerDuty: \b(?:routing|service|integration)_key\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?([0-9A-Za-z]{{32}})\b
+    Kubernetes: --certificate-key[ \t=]+(\S+)
+    Azure: (?i:\bprimary_?key)[\"']?[ \t]*[:=][ \t]*[\"']?([A-Za-z0-9+/]{{43,}}={{1,2}})
+        \baccount\.key\.[\w.\-]+[ \t]*[=:][ \t]*(\S+)
+    curl, as a library: \bCURLOPT_(?:PROXY)?USERPWD\b[^\n\"']*[\"'][^\"':\n]+:([^\"'\n]+)
+    HAProxy: \bstats{_W}auth{_W}[^\s:]+:(\S+)
+    Terraform: resource[ \t]+\\*\"random_password\\*\"[^{{]+\{{[^}}]*?\bresult[ \t]*=[ \t]*\\*\"([^\"\n\\]+)
+        \b(?:value|default)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)\\*\"[ \t]*\r?\n
+            (?:[^}}\n]*\n)*?[ \t]*sensitive[ \t]*=[ \t]*true
+    PHP: [\"'](?i:[\w\-]*(?:passw(?:or)?d|pwd|secret|token|api_?key))[\"']\]=>\s+string\(\d+\) \"([^\"\n]+)\"
+    Ruby: :(?:\w*_)?(?:password|passphrase|secret|token|api_key)[ \t]*,[ \t]*[\"']([^\"'\n]+)[\"']
+    a message with a code: (?i:\b(?:{_CODE_OF})[ \-](?:pass)?code(?:[ \t]+is|:|[ \t]+is:)?[ \t]+)(\d{{4,8}})\b
+    Google: (?i:\bapp(?:lication)?[ -]password\b)[^\n:=]*[:=][ \t]+([a-z\d]{{4}}(?: [a-z\d]{{4}}){{3}})\b
+    auditd: \ba0=\"(?:mysql|mariadb)\w*\"[^\n]*[ \t]a\d+=\"-p([^\"\n]+)\"
+    a pipe: \becho{_W}(?:-n{_W})?[\"']?[\w.\-]+:([^\"'|\n]+?){_PIPE}chpasswd\b
+        \b(?:echo|printf){_W}(?:-n{_W})?\\*[\"']?([^\"'|\n\\]+?){_PIPE}(?:sudo{_W}-S|-S\b|[^\n|]+--?
+            (?:password|pass|passphrase|token)-(?:stdin|fd)|cryptsetup\b|passwd\b|kinit\b|smbpasswd\b|gh auth login)
+    a command that tells a password: --?pass(?:word|phrase)?-(?:command|cmd)[ \t=]+\\*[\"']?(?:echo|printf){_W}
+            (?:-n{_W})?[\"']?([^\s\"'\\|;]+)
+    a here string: \b(?:wrangler|kinit|gh|passwd|cryptsetup|vault|docker)\b[^\n|;]+<<<[ \t]*[\"']?([^\"'\n]+)
+""")
 """Source → the text around its secret, which is the group."""
 
-CLUES: dict[str, tuple[str, ...]] = {
-    "CloudFormation": (
-        rf"\bNoEcho:{_W}[\"']?true[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+Default:{_W}[\"']?([^\s\"']+)",
-        rf"\bDefault:{_W}[\"']?([^\s\"']+)[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+NoEcho:{_W}[\"']?true",
-    ),
-    "Terraform": (
-        (
-            rf"resource[ \t]+\\*\"\w+\\*\"[ \t]+\\*\"[\w\-]*{STEMS}[\w\-]*\\*\"[ \t]+\{{[^}}]*?"
-            r"\b(?:value|secret_string|content|result)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)"
-        ),
-        (
-            rf"resource[ \t]+\\*\"\w+\\*\"[ \t]+\\*\"[\w\-]*{STEMS}[\w\-]*\\*\"[ \t]+\{{[^}}]*?"
-            r"\binsecure_value[ \t]*=[ \t]*\\*\"([^\"\n\\]+)"
-        ),
-    ),
-    "Pulumi": (rf"{_LINE}[\w\-]+:\w*{STEMS}\w*{_W}(\S+){_END}",),
-    "Redis": (
-        rf"{_BEGIN}(?i:auth){_W}[\w.@\-]+{_W}([^\s\"'`]+){_END}",
-        rf"{_Q}(?i:auth){_Q}(?:{_W}{_Q}[\w.@\-]+{_Q})?{_W}{_Q}([^\"'\n\\]+)",
-    ),
-    "IMAP, IRC": (
-        rf"{_BEGIN}\w{{1,8}}{_W}LOGIN{_W}\S+{_W}\\*\"?([^\s\"\\]+)",
-        rf"\bIDENTIFY{_W}(?:\S+{_W})?(\S+)",
-    ),
-    "Cisco and alike": (
-        rf"\b(?:password|secret|key){_W}[05-9]{_W}(\S+)",
-        rf"(?m:^){_W}key{_W}(?:\d{_W})?(\S+){_END}",
-        rf"\bauthentication{_W}(?:text|md5{_W}key-string){_W}(\S+)",
-    ),
-    "pgbouncer": (rf"{_LINE}\\*\"[\w.\-]+\\*\"{_W}\\*\"([^\"\n\\]{{6,}})\\*\"{_END}",),
-    "Elasticsearch": (
-        rf"{_LINE}PASSWORD{_W}\w+{_W}={_W}(\S+)",
-        rf"\bNew value:{_W}(\S+)",
-    ),
-    "RabbitMQ": (r"(?i:erlang[ _\-]?cookie)[\"']?[ \t]*[:=][ \t]*[\"']?(\w{16,})",),
-    "a shell": (r"<\([ \t]*(?:echo|printf)[ \t]+(?:-n[ \t]+)?[\"']?([^\"')\n]+?)[\"']?[ \t]*\)",),
-    "FTP": (rf"{_LINE}user{_W}[\w.\-]+{_W}(\S+){_END}",),
-    "SNMP": (
-        rf"\bauth{_W}(?:md5|sha[\w\-]*){_W}(\S+)",
-        rf"\bpriv{_W}(?:aes|des|3des)[\w\-]*{_W}(?:\d+{_W})?(\S+)",
-        r"\b(?:AES|DES)(?:-?\d+)?[ \t]+\\*\"([^\"\n\\]{8,})",
-    ),
-    "PPP": (rf"{_LINE}\"?[\w.@\\\-]+\"?{_W}\*{_W}\"?([^\s\"*]+)\"?{_W}\*{_END}",),
-    "Postfix": (rf"{_LINE}[\w.\-]+(?::\d+)?{_W}[\w.+\-]+@[\w.\-]+:([^\s\"\\]+){_END}",),
-    "WordPress": (
-        (
-            r"\bdefine\([ \t]*[\"'](?:(?:SECURE_)?AUTH|LOGGED_IN|NONCE)_(?:KEY|SALT)[\"']"
-            r"[ \t]*,[ \t]*[\"']([^'\n]{8,})[\"']"
-        ),
-    ),
-    "SQL": (r"(?i:\b(?:crypt|encrypt|(?:old_)?password|pgp_sym_encrypt|aes_encrypt)\()'([^'\n]+)'",),
-    "people": (
-        (
-            r"(?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+(?:is|are|with|as))?"
-            r"[ \t]*[:=]?[ \t]*)[\w.@\-]+"
-            r"(?:[ \t]*/[ \t]*|:|[ \t]*,?[ \t]+(?i:pass(?:word)?|pw|pwd)[ \t]*[:=]?[ \t]+)([^\s/()\"'<>]+)"
-        ),
-        rf"(?i:\b(?:{_TOLD})\b)(?:{_W}[\w'\-]+){{1,6}}{_W}(?i:is|was)[ \t:]+[\"'`]?([^\s\"'`]*[^\s\"'`.,;])",
-        rf"(?i:\b(?:{_TOLD}|pw|pwd)\b)[^\n:=]{{0,40}}?[ \t]from[ \t]+[\"'`]?([^\s\"'`]+)[\"'`]?[ \t]+to\b",
-        r"\b(?:as|with|is|are)[ \t]+(?:admin|root|administrator)/([^\s/()\"'<>]+)",
-        r"(?:^|[\s\"'=(])(?:admin|root|user|app|svc|deploy|guest|test|postgres|sa|ftp|backup)[\w.\-]*:([^\s:@/\"'<>]{6,})@(?:[\w\-]+\.)+[A-Za-z]{2,}\b",
-        r"\b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)",
-    ),
-}
+CLUES = read_table(rf"""
+    CloudFormation: \bNoEcho:{_W}[\"']?true[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+Default:{_W}[\"']?([^\s\"']+)
+        \bDefault:{_W}[\"']?([^\s\"']+)[\"']?[ \t\r]*\n(?:{_FIELD}\n){{0,6}}?[ \t]+NoEcho:{_W}[\"']?true
+    Terraform: resource[ \t]+\\*\"\w+\\*\"[ \t]+\\*\"[\w\-]*{STEMS}[\w\-]*\\*\"[ \t]+\{{[^}}]*?\b
+            (?:value|secret_string|content|result)[ \t]*=[ \t]*\\*\"([^\"\n\\]+)
+        resource[ \t]+\\*\"\w+\\*\"[ \t]+\\*\"[\w\-]*{STEMS}[\w\-]*\\*\"[ \t]+\{{[^}}]*?\binsecure_value[ \t]*=
+            [ \t]*\\*\"([^\"\n\\]+)
+    Pulumi: {_LINE}[\w\-]+:\w*{STEMS}\w*{_W}(\S+){_END}
+    Redis: {_BEGIN}(?i:auth){_W}[\w.@\-]+{_W}([^\s\"'`]+){_END}
+        {_Q}(?i:auth){_Q}(?:{_W}{_Q}[\w.@\-]+{_Q})?{_W}{_Q}([^\"'\n\\]+)
+    IMAP, IRC: {_BEGIN}\w{{1,8}}{_W}LOGIN{_W}\S+{_W}\\*\"?([^\s\"\\]+)
+        \bIDENTIFY{_W}(?:\S+{_W})?(\S+)
+    Cisco and alike: \b(?:password|secret|key){_W}[05-9]{_W}(\S+)
+        (?m:^){_W}key{_W}(?:\d{_W})?(\S+){_END}
+        \bauthentication{_W}(?:text|md5{_W}key-string){_W}(\S+)
+    pgbouncer: {_LINE}\\*\"[\w.\-]+\\*\"{_W}\\*\"([^\"\n\\]{{6,}})\\*\"{_END}
+    Elasticsearch: {_LINE}PASSWORD{_W}\w+{_W}={_W}(\S+)
+        \bNew value:{_W}(\S+)
+    RabbitMQ: (?i:erlang[ _\-]?cookie)[\"']?[ \t]*[:=][ \t]*[\"']?(\w{{16,}})
+    a shell: <\([ \t]*(?:echo|printf)[ \t]+(?:-n[ \t]+)?[\"']?([^\"')\n]+?)[\"']?[ \t]*\)
+    FTP: {_LINE}user{_W}[\w.\-]+{_W}(\S+){_END}
+    SNMP: \bauth{_W}(?:md5|sha[\w\-]*){_W}(\S+)
+        \bpriv{_W}(?:aes|des|3des)[\w\-]*{_W}(?:\d+{_W})?(\S+)
+        \b(?:AES|DES)(?:-?\d+)?[ \t]+\\*\"([^\"\n\\]{{8,}})
+    PPP: {_LINE}\"?[\w.@\\\-]+\"?{_W}\*{_W}\"?([^\s\"*]+)\"?{_W}\*{_END}
+    Postfix: {_LINE}[\w.\-]+(?::\d+)?{_W}[\w.+\-]+@[\w.\-]+:([^\s\"\\]+){_END}
+    WordPress: \bdefine\([ \t]*[\"'](?:(?:SECURE_)?AUTH|LOGGED_IN|NONCE)_
+            (?:KEY|SALT)[\"'][ \t]*,[ \t]*[\"']([^'\n]{{8,}})[\"']
+    SQL: (?i:\b(?:crypt|encrypt|(?:old_)?password|pgp_sym_encrypt|aes_encrypt)\()'([^'\n]+)'
+    people: (?i:\b(?:log-?in|user(?:name)?|creds|credentials|access)\b(?:[ \t]+
+            (?:is|are|with|as))?[ \t]*[:=]?[ \t]*)[\w.@\-]+(?:[ \t]*/[ \t]*|:|[ \t]*,?[ \t]+(?i:pass
+            (?:word)?|pw|pwd)[ \t]*[:=]?[ \t]+)([^\s/()\"'<>]+)
+        (?i:\b(?:{_TOLD})\b)(?:{_W}[\w'\-]+){{1,6}}{_W}(?i:is|was)[ \t:]+[\"'`]?([^\s\"'`]*[^\s\"'`.,;])
+        (?i:\b(?:{_TOLD}|pw|pwd)\b)[^\n:=]{{0,40}}?[ \t]from[ \t]+[\"'`]?([^\s\"'`]+)[\"'`]?[ \t]+to\b
+        \b(?:as|with|is|are)[ \t]+(?:admin|root|administrator)/([^\s/()\"'<>]+)
+        (?:^|[\s\"'=(])(?:admin|root|user|app|svc|deploy|guest|test|postgres|sa|ftp|backup)[\w.\-]*:(
+            [^\s:@/\"'<>]{{6,}})@(?:[\w\-]+\.)+[A-Za-z]{{2,}}\b
+        \b(?:admin|root|administrator|user|guest|demo|test|sa|postgres|app)[ \t]+/[ \t]+(\S+)[ \t\r]*(?m:[,;).\\]|$)
+""")
 """The same for weak signs: the group must look like a secret."""
 
 VALUE_BEFORE_NAME = (
@@ -213,33 +149,25 @@ _CALLED = (
     r"(?i:login|\.auth|basic_?auth|bind(?:_s)?|authenticate|getconnection|usernamepasswordcredentials?"
     r"|passwordauthentication|setbasicauth|change(?:user)?password|setcredentials|credentials\w*)"
 )
-CALLS = (
-    rf"{_CALLED}\([^()\n]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)",
-    (
-        r"\b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.>:\-]*\([ \t]*(?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){2}"
-        r"[\"']([^\"'\n]+)[\"']"
-    ),
-    (
-        rf"\b(?:(?:NetworkCredential|cx_Oracle\.connect|oracledb\.connect)\({_ARG}"
-        rf"|PlainAuth\({_ARG}{_ARG})[ \t]*\"([^\"\n]+)\""
-    ),
-    (
-        rf"\b(?i:\w*connect|ldap_bind|ftp_login|ssh2_auth_password|imap_open|create_?connection|__construct"
-        rf"|new[ \t]+\w+(?:client|connection|credentials?|auth))\((?:[^,\n()]*,[ \t]*)+{_Q}[\w.@\-]+{_Q}[ \t]*,[ \t]*"
-        r"[\"']([^\"'\n]+)[\"']"
-    ),
-    (
-        r"\b(?:Buffer\.from|btoa|b64encode|base64_encode|[eE]ncodeToString|GetBytes|(?:strict_|urlsafe_)?encode64)\("
-        r"(?:\[\]byte\()?b?[\"'][\w.@\-]+:([^\"'\n]+)[\"']"
-    ),
-    r"\b(?:echo|printf)[ \t]+(?:-n[ \t]+)?[\"']?[\w.@\-]+:([^\s\"'|]+)[\"']?[ \t]*\|[ \t]*base64\b",
-    r"\b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new|Fernet|SecretBox)\([^\"'\n]*[\"']([^\"'\n]+)",
-    r"\b(?i:jwt)\.(?:sign|verify|encode|decode)\([^\"'\n]*[\"']([^\"'\n]+)",
-    r"\bcreateHmac\([\"'][\w\-]+[\"'][ \t]*,[ \t]*[\"']([^\"'\n]+)",
-    r"\bprovider[ \t]+:\w+,[ \t]*[\"'][^\"'\n]*[\"'],[ \t]*[\"']([^\"'\n]+)",
-    r"\bCredentials\.new\([^,\n]*,[ \t]*[\"']([^\"'\n]+)",
-    r"\.authenticate!?\([\"']([^\"'\n]+)[\"']\)",
-)
+CALLS = read_table(rf"""
+    calls: {_CALLED}\([^()\n]*,[ \t]*\\*[\"']([^\"'\n]+){_Q}[ \t]*\)
+        \b(?:pymysql|MySQLdb|mysql|psycopg2?|mysqli|PDO)[\w.>:\-]*\([ \t]*
+            (?:[\"'][^\"'\n]*[\"'][ \t]*,[ \t]*){{2}}[\"']([^\"'\n]+)[\"']
+        \b(?:(?:NetworkCredential|cx_Oracle\.connect|oracledb\.connect)\({_ARG}|PlainAuth\({_ARG}{_ARG})[ \t]*\"(
+            [^\"\n]+)\"
+        \b(?i:\w*connect|ldap_bind|ftp_login|ssh2_auth_password|imap_open|create_?connection|__construct|new
+            [ \t]+\w+(?:client|connection|credentials?|auth))\(
+            (?:[^,\n()]*,[ \t]*)+{_Q}[\w.@\-]+{_Q}[ \t]*,[ \t]*[\"']([^\"'\n]+)[\"']
+        \b(?:Buffer\.from|btoa|b64encode|base64_encode|[eE]ncodeToString|GetBytes|(?:strict_|urlsafe_)?encode64)\(
+            (?:\[\]byte\()?b?[\"'][\w.@\-]+:([^\"'\n]+)[\"']
+        \b(?:echo|printf)[ \t]+(?:-n[ \t]+)?[\"']?[\w.@\-]+:([^\s\"'|]+)[\"']?[ \t]*\|[ \t]*base64\b
+        \b(?:SymmetricSecurityKey|SecretKeySpec|hmacShaKeyFor|hmac\.new|Fernet|SecretBox)\([^\"'\n]*[\"']([^\"'\n]+)
+        \b(?i:jwt)\.(?:sign|verify|encode|decode)\([^\"'\n]*[\"']([^\"'\n]+)
+        \bcreateHmac\([\"'][\w\-]+[\"'][ \t]*,[ \t]*[\"']([^\"'\n]+)
+        \bprovider[ \t]+:\w+,[ \t]*[\"'][^\"'\n]*[\"'],[ \t]*[\"']([^\"'\n]+)
+        \bCredentials\.new\([^,\n]*,[ \t]*[\"']([^\"'\n]+)
+        \.authenticate!?\([\"']([^\"'\n]+)[\"']\)
+""")
 """Functions that take a name and a password."""
 
 
@@ -262,9 +190,9 @@ def is_phrase(value: str) -> bool:
     return PROSE_WORDS.isdisjoint(value.split()) and is_some_secret(value)
 
 
-JUDGES: tuple[tuple[dict[str, tuple[str, ...]], Callable[[str], bool]], ...] = (
+JUDGES: tuple[tuple[dict[str, list[str]], Callable[[str], bool]], ...] = (
     (LINES, is_some_secret),
     (CLUES, is_announced_secret),
-    ({"calls": CALLS}, is_announced_secret),
-    ({"a phrase": (PHRASE,)}, is_phrase),
+    (CALLS, is_announced_secret),
+    ({"a phrase": [PHRASE]}, is_phrase),
 )
