@@ -49,11 +49,7 @@ class _Failed(Exception):
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """The header `webhook-signature`.
-
-    Args:
-        secret: `whsec_` and base64, as in the standard, or any other text.
-    """
+    """The header `webhook-signature`; the secret is `whsec_` and base64, as in the standard, or any other text."""
     encoded = secret.removeprefix(WEBHOOK_SECRET_PREFIX)
     key = secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
     digest = hmac.new(key, b"%s.%d.%s" % (message_id.encode(), timestamp, body), hashlib.sha256).digest()
@@ -63,9 +59,7 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 class Webhook:
     """Delivers alerts until `close`: those of one MCP server in order, those of several in parallel.
 
-    Args:
-        url: It may contain a token, so only its host is logged.
-        secret: None: alerts are not signed.
+    Its address may contain a token, so only the host is logged.
     """
 
     def __init__(self, url: str, secret: SecretStr | None) -> None:

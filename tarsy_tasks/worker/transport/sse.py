@@ -126,9 +126,8 @@ class _EventStream:
     async def _open(self) -> httpx2.Response:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         try:
-            response = await send_within_origin(
-                self._client, self._client.build_request("GET", self._url, headers=headers)
-            )
+            request = self._client.build_request("GET", self._url, headers=headers)
+            response = await send_within_origin(self._client, request)
             if response.status_code == 200 and is_event_stream(response):
                 return response
             # Up to a limit: the page may be endless.
@@ -255,9 +254,8 @@ class _Posts:
 
     async def _post(self, data: bytes) -> ErrorData | None:
         """Send one message; returns why it did not arrive. Its answer comes as an event."""
-        request = self._client.build_request(
-            "POST", self._endpoint, content=data, headers={"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json"}
+        request = self._client.build_request("POST", self._endpoint, content=data, headers=headers)
         try:
             response = await send_within_origin(self._client, request)
         except httpx2.HTTPError as error:
