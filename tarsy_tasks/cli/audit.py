@@ -108,16 +108,12 @@ def _print_lines(entries: Iterable[AuditEntry], *, as_json: bool) -> None:
 
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:
+    at = local_time(entry.at, timespec="milliseconds")
+    writer = entry.worker if entry.source == "worker" else "(agent)"
     if entry.damage is not None:
-        return (
-            local_time(entry.at, timespec="milliseconds"),
-            f"damaged: {entry.damage}",
-            *[""] * (len(_COLUMNS) - 4),
-            _writer(entry),
-            "",
-        )
+        return (at, f"damaged: {entry.damage}", *[""] * (len(_COLUMNS) - 4), writer, "")
     return (
-        local_time(entry.at, timespec="milliseconds"),
+        at,
         entry.name,
         entry.outcome or "",
         entry.error_code or "",
@@ -127,10 +123,6 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
         entry.run_id or "",
         entry.call_id,
         entry.task_id,
-        _writer(entry),
+        writer,
         entry.arguments[:_SHOWN_CHARS],
     )
-
-
-def _writer(entry: AuditEntry) -> str:
-    return entry.worker if entry.source == "worker" else "(agent)"

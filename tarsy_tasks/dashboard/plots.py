@@ -51,7 +51,7 @@ def _uptime_strip(at: int, statuses: tuple[HealthStatus, ...]) -> str:
             continue
         length = position + 1 - begin
         title = f"{status} from {utc_time(at + 60 * begin)[11:16]} to {utc_time(at + 60 * (position + 1))[11:16]} UTC"
-        parts.append(f'<rect class="{status}" x="{begin}" width="{length}" height="1"><title>{title}</title></rect>')
+        parts.append(_segment(status, begin, length, title))
         begin = position + 1
     return _svg("mcp-strip", len(statuses), 1, f"Last hour: {label}", parts)
 
@@ -88,9 +88,7 @@ def latency_lines(minutes: Sequence[Minute]) -> str:
                 f"{utc_time(minute.at)[11:16]} UTC: p50 {estimate(minute.p50_s)}, p95 {estimate(minute.p95_s)}, "
                 f"{count(minute.duration.count)} calls"
             )
-            parts.append(
-                f'<rect class="hover" x="{position}" width="1" height="{_HEIGHT}"><title>{title}</title></rect>'
-            )
+            parts.append(_segment("hover", position, 1, title, _HEIGHT))
     return _svg("mcp-chart", len(minutes), _HEIGHT, f"p50 and p95 of each minute, up to {estimate(highest)}", parts)
 
 
@@ -141,10 +139,7 @@ def _outcome_bar(calls: tuple[tuple[Outcome, int], ...]) -> str:
     begin = 0.0
     for outcome, number in calls:
         length = 100 * number / total
-        title = f"{count(number)} {outcome}"
-        parts.append(
-            f'<rect class="{outcome}" x="{begin:.4g}" width="{length:.4g}" height="1"><title>{title}</title></rect>'
-        )
+        parts.append(_segment(outcome, f"{begin:.4g}", f"{length:.4g}", f"{count(number)} {outcome}"))
         begin += length
     label = ", ".join(f"{count(number)} {outcome}" for outcome, number in calls)
     return _svg("mcp-outcomes", 100, 1, label, parts)
@@ -165,9 +160,8 @@ def _duration_bars(counts: tuple[int, ...]) -> str:
         # A few slow calls must be visible next to thousands of fast ones.
         height = _HEIGHT * (0.08 + 0.92 * math.sqrt(number / highest)) if number else 0
         bound = BUCKETS_S[position]
-        what = (
-            f"up to {duration(bound)}" if math.isfinite(bound) else f"longer than {duration(BUCKETS_S[position - 1])}"
-        )
+        is_last = math.isinf(bound)
+        what = f"longer than {duration(BUCKETS_S[position - 1])}" if is_last else f"up to {duration(bound)}"
         parts.append(
             f'<g><rect class="hover" x="{position}" width="1" height="{_HEIGHT}"/>'
             f'<rect class="bar" x="{position + 0.1:g}" y="{_HEIGHT - height:.4g}" width=".8" height="{height:.4g}"/>'
@@ -187,8 +181,7 @@ def timeline(steps: Sequence[Step]) -> str:
     for step, following in pairwise(steps):
         x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
         title = f"{PHASES[step.name]}: {duration(following.at - step.at)}"
-        place = f'x="{x:.5g}" width="{max(width, 2):.5g}"'
-        parts.append(f'<rect class="{step.name}" {place} height="1"><title>{title}</title></rect>')
+        parts.append(_segment(step.name, f"{x:.5g}", f"{max(width, 2):.5g}", title))
     return _svg("mcp-timeline", 1000, 1, f"From {steps[0].name} to {steps[-1].name}: {duration(whole)}", parts)
 
 
@@ -231,6 +224,10 @@ def _runs(wanted: Iterable[bool]) -> list[tuple[int, int]]:
         else:
             runs.append((position, position + 1))
     return runs
+
+
+def _segment(kind: str, x: object, width: object, title: str, height: int = 1) -> str:
+    return f'<rect class="{kind}" x="{x}" width="{width}" height="{height}"><title>{title}</title></rect>'
 
 
 def _grid(width: int) -> list[str]:

@@ -15,11 +15,7 @@ _MOST_KEYS = 100_000
 
 
 def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[Finding]:
-    """Check queues, workers and health records.
-
-    Args:
-        servers: Those that are enabled.
-    """
+    """Check queues, workers and health records of the enabled servers."""
     names = [server.name for server in servers]
     serving = serving_workers(redis, names)
     health = read_health(redis, names)

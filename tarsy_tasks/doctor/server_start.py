@@ -27,11 +27,7 @@ _NO_CALL = " The tool did not run."
 
 
 def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) -> Iterator[Finding]:
-    """Start all servers, as many at a time as a worker would.
-
-    Args:
-        inheritance: The part of this environment that their processes get.
-    """
+    """Start all servers, as many at a time as a worker would."""
     masker = build_common_masker(servers)
     context = SessionContext(inheritance)
     connections = build_connections(servers, context)
