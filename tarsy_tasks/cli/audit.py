@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -74,7 +75,7 @@ def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...],
 def _follow(wanted: AuditFilter, limit: int, *, as_json: bool) -> None:
     follower = Follower(wanted)
     has_begun = False
-    try:
+    with suppress(KeyboardInterrupt):
         while True:
             try:
                 with broker() as redis:
@@ -88,8 +89,6 @@ def _follow(wanted: AuditFilter, limit: int, *, as_json: bool) -> None:
                     raise
                 click.echo(f"tarsy-tasks: {error}", err=True)
                 time.sleep(_RECONNECT_S)
-    except KeyboardInterrupt:
-        return
 
 
 def _print(entries: list[AuditEntry], *, as_json: bool) -> None:

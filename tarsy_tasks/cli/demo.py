@@ -59,7 +59,9 @@ def demo(*, keep: bool) -> None:
                     succeeded = False
             except _DemoFailed as error:
                 notes.print(f"The demo failed: {error}", style="red")
-                _print_last_lines(stack)
+                for service in stack.services:
+                    notes.print(f"--- last lines of {service.name}", style="bold")
+                    notes.print("\n".join(service.last_lines))
             except KeyboardInterrupt:
                 notes.print("stopping")
     if not succeeded:
@@ -194,10 +196,3 @@ def _print_calls(calls: "list[DemoCall]") -> None:
 def _health_row(health: "ServerHealth") -> tuple[str, ...]:
     latency = f"{health.latency_s * 1000:.0f} ms" if health.latency_s is not None else ""
     return (health.server, health.status, str(health.tool_count), latency)
-
-
-def _print_last_lines(stack: Stack) -> None:
-    for service in stack.services:
-        notes.print(f"--- last lines of {service.name}", style="bold")
-        for line in service.last_lines:
-            notes.print(line)

@@ -1,5 +1,6 @@
 """`tarsy-tasks ready` and `alive`: a worker's probes for Kubernetes and Docker, answered by exit code."""
 
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -92,10 +93,9 @@ def _for(seconds: float | None) -> str:
 
 
 def _redis_answers() -> bool:
-    try:
+    with suppress(RedisError):
         return bool(_redis().ping())
-    except RedisError:
-        return False
+    return False
 
 
 def _redis() -> Any:

@@ -7,7 +7,7 @@ escaping. Colours and sizes are in the style sheet: each part has a class.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tarsy_tasks.dashboard.formats import count, duration, estimate, utc_time
 from tarsy_tasks.outcomes import Outcome
@@ -46,13 +46,11 @@ def _uptime_strip(at: int, statuses: tuple[HealthStatus, ...]) -> str:
     label = ", ".join(f"{number} minutes {status}" for status, number in counts.items() if number)
     parts: list[str] = []
     begin = 0
-    for position, status in enumerate(statuses):
-        if position + 1 < len(statuses) and statuses[position + 1] is status:
-            continue
-        length = position + 1 - begin
-        title = f"{status} from {utc_time(at + 60 * begin)[11:16]} to {utc_time(at + 60 * (position + 1))[11:16]} UTC"
-        parts.append(_segment(status, begin, length, title))
-        begin = position + 1
+    for status, run in groupby(statuses):
+        end = begin + len(list(run))
+        title = f"{status} from {utc_time(at + 60 * begin)[11:16]} to {utc_time(at + 60 * end)[11:16]} UTC"
+        parts.append(_segment(status, begin, end - begin, title))
+        begin = end
     return _svg("mcp-strip", len(statuses), 1, f"Last hour: {label}", parts)
 
 
@@ -145,13 +143,10 @@ def _outcome_bar(calls: tuple[tuple[Outcome, int], ...]) -> str:
     return _svg("mcp-outcomes", 100, 1, label, parts)
 
 
+@lru_cache(_CACHED)
 def duration_bars(distribution: Distribution) -> str:
     """A bar for each range of durations."""
-    return _duration_bars(distribution.counts)
-
-
-@lru_cache(_CACHED)
-def _duration_bars(counts: tuple[int, ...]) -> str:
+    counts = distribution.counts
     highest = max(counts)
     if not highest:
         return ""
@@ -175,8 +170,8 @@ def timeline(steps: Sequence[Step]) -> str:
     """The timeline of a call: a bar from each step to the next."""
     if len(steps) < 2:
         return ""
-    begin, end = steps[0].at, steps[-1].at
-    whole = max(end - begin, 1e-6)
+    begin = steps[0].at
+    whole = max(steps[-1].at - begin, 1e-6)
     parts: list[str] = []
     for step, following in pairwise(steps):
         x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
@@ -201,29 +196,18 @@ def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], high
 
     area: list[str] = []
     line: list[str] = []
-    for begin, end in _runs([p50 is not None for p50, _ in quantiles]):
-        known = [(position + 0.5, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in enumerate(quantiles)][begin:end]
+    for is_known, run in groupby(enumerate(quantiles), lambda each: each[1][0] is not None):
+        if not is_known:
+            continue
+        known = [(position + 0.5, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in run]
         if len(known) == 1:
             # A single minute gets the width of a minute.
-            ((_, p50, p95),) = known
-            known = [(begin + 0.1, p50, p95), (begin + 0.9, p50, p95)]
+            ((middle, p50, p95),) = known
+            known = [(middle - 0.4, p50, p95), (middle + 0.4, p50, p95)]
         upper = "L".join(f"{x:g} {y(p95)}" for x, _, p95 in known)
         area.append(f"M{known[0][0]:g} {_HEIGHT}L{upper}V{_HEIGHT}Z")
         line.append("M" + "L".join(f"{x:g} {y(p50)}" for x, p50, _ in known))
     return [f'<path class="p95" d="{"".join(area)}"/>', f'<path class="p50" d="{"".join(line)}"/>']
-
-
-def _runs(wanted: Iterable[bool]) -> list[tuple[int, int]]:
-    """Begin and end of each run of true values."""
-    runs: list[tuple[int, int]] = []
-    for position, is_wanted in enumerate(wanted):
-        if not is_wanted:
-            continue
-        if runs and runs[-1][1] == position:
-            runs[-1] = runs[-1][0], position + 1
-        else:
-            runs.append((position, position + 1))
-    return runs
 
 
 def _segment(kind: str, x: object, width: object, title: str, height: int = 1) -> str:

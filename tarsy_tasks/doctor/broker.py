@@ -121,9 +121,8 @@ def _check_latency_and_clock(redis: Any) -> Iterator[Finding]:
 
 
 def _check_kind(info: dict[str, Any]) -> Iterator[Finding]:
-    is_valkey = "valkey_version" in info
-    name = "Valkey" if is_valkey else "Redis"
-    text = str(info.get("valkey_version" if is_valkey else "redis_version", "?"))
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    text = str(info.get(f"{name.lower()}_version", "?"))
     parts = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if parts < _OLDEST:
         remedy = "use Redis 7.0, Valkey 7.2 or newer: the scripts of the in-flight table need it"
