@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' servers
 
 from tarsy_tasks.telemetry.health_records import read_health
 from tests.faults.ledger import Ledger, witness
-from tests.processes import DEMO_SERVER, free_port
-from tests.servers import listening
+from tests.processes import DEMO_SERVER, free_port, listening
 
 CELERY = [sys.executable, "-m", "celery", "-A", "tarsy_tasks"]
 

@@ -5,12 +5,12 @@ One call, from the agent to the MCP server and back, is these files in this orde
     agent/executor.py                 `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py` with await)
     agent/dispatcher.py               name → server, call → message in the queue `mcp.<server>` (`publishing.py`)
         broker/deliveries.py              where each message stands in Redis, from its publication to its answer
-    worker/process/pool.py            a pool thread takes the message; the pool owns the event loop and the sessions
-    worker/calls/tasks.py             `tarsy.call_tool`: tool and arguments checked, called, answered
-        worker/calls/guard.py             whether a call that was delivered before may be sent
+    worker/calls/tasks.py             `tarsy.call_tool`: the message becomes a call, the call's ending that of the task
+    worker/calls/execution.py         the body of a call: a coroutine on the worker's event loop
+        worker/calls/interceptors.py      what every call passes, in order: deadline, redelivery, pinned definition …
+        worker/calls/tool_call.py         the operation: find the tool, read the arguments, send, build the result
     worker/calls/invocation.py        the call is sent, and after a failure sent again where that is safe
     worker/sessions/connection.py     the server's session, replaced when it is lost (`transport/` below it)
-    worker/calls/content.py           MCP result → text, structured value, attachments; capped and masked
     agent/reply_listener.py           the stored answer reaches the agent that waits
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,

@@ -4,6 +4,7 @@ Owns the Celery settings. It imports neither half: the worker's modules are name
 `tarsy_tasks.app` and connects Celery's signals.
 """
 
+from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.broker.signing import signing_settings
 from tarsy_tasks.config import Config, find_config_path, load_config
+from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.settings import load_settings
 
 __all__ = ["TarsyApp", "agent_app", "broker_urls", "build_app", "mcp_config_of"]
@@ -78,10 +80,12 @@ class TarsyApp(Celery):
         mcp_config: The servers, read from the file on first use.
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
         worker_context: In a worker whose pool has started, its `WorkerContext`.
+        interceptors: In a worker, those of the user.
     """
 
     worker_instance: str = ""
     worker_context: Any = None
+    interceptors: Sequence[Interceptor] = ()
 
     @cached_property
     def mcp_config(self) -> Config:

@@ -13,7 +13,7 @@ from hypothesis import settings
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import PARTS
 from tests.plants import find_leaks_in_redis, know
-from tests.processes import Worker, environment_of, wait_until
+from tests.processes import Worker, environment_of, read_command, wait_until
 from tests.redis_users import password_of
 from tests.servers import hostile_words, misbehaving_stdio
 from tests.valkey import Valkey
@@ -46,7 +46,7 @@ def redis_url() -> Iterator[str]:
 def _no_process_left() -> Iterator[None]:
     yield
     left = [process for process in psutil.Process().children(recursive=True) if "valkey" not in process.name()]
-    assert not left, f"the suite left processes behind: {[process.cmdline() for process in left]}"
+    assert not left, f"the suite left processes behind: {[read_command(process) for process in left]}"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
         def start(servers: dict[str, Any], *, wait: bool = True, **options: Any) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
             worker = Worker(directory, servers, redis_url, name=f"w{len(started)}", **options)
-            stack.callback(lambda: worker.process.poll() is None and worker.stop())
+            stack.enter_context(worker)
             if not started:
                 stack.enter_context(environment_of(worker))
             started.append(worker)
@@ -68,6 +68,8 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
             return worker
 
         yield start
+        for worker in started:
+            worker.ask_to_stop()
     names = [key.decode() for key in client.keys() if client.ttl(key) == -1]
     left = [name for name in names if not name.startswith(_OWNED_BY_KOMBU) and name != keys.QUEUES]
     leaks = {key: found for key, found in find_leaks_in_redis(client).items() if not key.startswith(_HOLDS_ARGUMENTS)}

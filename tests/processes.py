@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import urllib.request
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 
@@ -42,24 +43,46 @@ async def turns() -> AsyncGenerator[None]:
         await asyncio.sleep(0.01)
 
 
+def read_command(process: psutil.Process) -> list[str]:
+    """Its command line; empty once it has ended, also while its parent has not waited for it (a zombie)."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # ZombieProcess is one, too
+        return []
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on."""
-    import socket
-
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 class ServiceProcess:
-    """A process of ours whose output goes to a file."""
+    """A process of ours whose output goes to a file. As a context manager it ends with its block."""
 
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str], cwd: Path) -> None:
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str], cwd: Path) -> None:
         self.log_path = log
+        self._family: list[psutil.Process] | None = None
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=cwd
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
 
     @property
     def pid(self) -> int:
@@ -76,6 +99,10 @@ class ServiceProcess:
         except psutil.NoSuchProcess:
             return []
 
+    def find_children(self, argument: str) -> list[psutil.Process]:
+        """Those that were started with this argument."""
+        return [child for child in self.children() if argument in read_command(child)]
+
     def wait_for_log(self, text: str, timeout_s: float = 30.0) -> None:
         def found() -> bool:
             assert self.process.poll() is None or text in self.log, f"it ended with {self.process.poll()}:\n{self.log}"
@@ -83,31 +110,56 @@ class ServiceProcess:
 
         wait_until(found, f"{text!r} in {self.log_path.name}", timeout_s)
 
-    def stop(self, number: signal.Signals | None = signal.SIGTERM, timeout_s: float = 30.0) -> int:
-        """End it, and return its exit code; fails the test when it does not end, or leaves children behind.
+    def ask_to_stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send it a signal, once: Python dies of another one at its very end. `stop` waits for what follows."""
+        if self._family is None:
+            self._family = self.children()
+            if self.process.poll() is None:
+                self.process.send_signal(number)
 
-        Args:
-            number: What to send; None if it has been told already, for Python dies of another signal at its very end.
-            timeout_s: How long it may take.
-        """
-        children = self.children()
-        if number is not None and self.process.poll() is None:
-            self.process.send_signal(number)
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+        """End it, and return its exit code; fails the test when it does not end, or leaves children behind."""
+        self.ask_to_stop(number)
         try:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"it did not end within {timeout_s:g} s:\n{self.log[-4000:]}") from None
-        _, alive = psutil.wait_procs(children, timeout=5)
+        _, alive = psutil.wait_procs(self._family or [], timeout=5)
         for child in alive:
             child.kill()
         assert not alive, f"left behind: {alive}"
         return code
 
 
+@contextmanager
+def listening(
+    command: list[str], port: int, directory: Path, environment: dict[str, str] | None = None
+) -> Iterator[ServiceProcess]:
+    """A server process, from the moment it listens on its port of 127.0.0.1; gone afterwards."""
+    process = ServiceProcess(
+        command, directory / f"server-{port}.log", {**os.environ, **(environment or {})}, directory
+    )
+
+    def listens() -> bool:
+        assert process.process.poll() is None, process.log
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_until(listens, f"{command} listens on port {port}", 60)
+        yield process
+    finally:
+        process.stop()
+
+
 class Worker(ServiceProcess):
     """A Celery worker of the package, with its own configuration file and working directory.
+
+    Args:
+        settings: Of Celery, as the content of a `celeryconfig.py`.
+        mingle: Whether it looks for other workers when it starts, as it does in deployments. That takes a second.
 
     Attributes:
         environment: Of an operator who looks after it; it has itself the same one as another user of Redis.
@@ -122,10 +174,15 @@ class Worker(ServiceProcess):
         arguments: list[str] | None = None,
         environment: dict[str, str] | None = None,
         name: str = "worker",
+        interceptors: list[str] | None = None,
+        settings: str = "",
+        mingle: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        if settings:
+            (directory / "celeryconfig.py").write_text(settings)
         self.config_path = directory / "mcp.json"
-        self.config_path.write_text(json.dumps({"mcpServers": servers}))
+        self.config_path.write_text(json.dumps({"mcpServers": servers, "interceptors": interceptors or []}))
         self.environment = {
             **os.environ,
             "TARSY_REDIS_URL": as_user(redis_url, "operator"),
@@ -136,7 +193,8 @@ class Worker(ServiceProcess):
         }
         command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "worker", "-l", "INFO", "-n", f"{name}@%h"]
         own = self.environment_of("worker")
-        super().__init__([*command, *(arguments or [])], directory / f"{name}.log", own, directory)
+        arguments = [*([] if mingle else ["--without-mingle"]), *(arguments or [])]
+        super().__init__([*command, *arguments], directory / f"{name}.log", own, directory)
 
     def environment_of(self, user: str) -> dict[str, str]:
         """The environment of another part of the deployment, by its user of Redis."""

@@ -18,7 +18,7 @@ from tarsy_tasks.arguments.shape import Pointer, Shape
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator, ValidatorMap
 
-__all__ = ["Schema", "UncheckedError", "compile_schema"]
+__all__ = ["Schema", "UncheckedError", "compile_schema", "is_compiled"]
 
 _CACHED_SCHEMAS = 2048
 _MAX_PARTS = 5000
@@ -27,6 +27,11 @@ _PATTERN_BYTES = 1_000_000
 
 _schemas: "OrderedDict[int, tuple[Any, Schema]]" = OrderedDict()
 _lock = Lock()
+
+
+def is_compiled(schema: Mapping[str, Any]) -> bool:
+    """Whether arguments can be read with a schema without compiling it first, which may take milliseconds."""
+    return id(schema) in _schemas
 
 
 def compile_schema(schema: Mapping[str, Any] | bool) -> "Schema":

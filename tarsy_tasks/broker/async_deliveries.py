@@ -7,7 +7,6 @@ from typing import Any
 
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.deliveries import CallState, Delivery
 from tarsy_tasks.broker.steps import MARKER_TTL_S
 
@@ -60,10 +59,6 @@ class AsyncDeliveries:
     async def is_alive(self, instance: str, within_s: float) -> bool:
         """As `fleet.is_alive`."""
         return fleet.is_alive(await self.exchange.execute(*fleet.ask_alive(instance)), within_s)
-
-    async def sync(self, clock: RedisClock) -> None:
-        """Set a clock by that of Redis."""
-        await clock.sync_async(self.exchange.execute)
 
 
 def _text(value: Any) -> str:

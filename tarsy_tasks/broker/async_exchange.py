@@ -8,6 +8,7 @@ one.
 import asyncio
 import inspect
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 import hiredis
@@ -28,11 +29,12 @@ class AsyncRedisExchange:
     """Executes groups of commands on one connection, for one event loop.
 
     Args:
-        pool: The redis-py pool whose settings the connection takes; the pool itself is not used.
+        find_pool: Gives the redis-py pool whose settings the connection takes. Called in a thread, for it may block or
+            raise while Redis is away; the pool itself is not used.
     """
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
+    def __init__(self, find_pool: Callable[[], Any]) -> None:
+        self._find_pool = find_pool
         self._replies: _Replies | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -61,9 +63,10 @@ class AsyncRedisExchange:
                 return self._replies
             if self._is_closed:
                 raise RedisConnectionError("the connection was closed")
-            connection = _build_connection(self._pool)
+            pool = await asyncio.get_running_loop().run_in_executor(None, self._find_pool)
+            connection = _build_connection(pool)
             await connection.connect()
-            timeout_s = self._pool.connection_kwargs.get("socket_timeout") or _TIMEOUT_S
+            timeout_s = pool.connection_kwargs.get("socket_timeout") or _TIMEOUT_S
             self._replies = _Replies(connection, timeout_s)
             return self._replies
 

@@ -50,6 +50,16 @@ def release_lease(delivery: Delivery) -> None:
     leased.pop(_name(delivery), None)
 
 
+def broker_pool(app: Any) -> Any:
+    """A redis-py pool with the settings of an application's broker.
+
+    Raises:
+        RedisError: Redis cannot be reached.
+    """
+    with app.connection_for_write() as connection:
+        return connection.channel().pool
+
+
 def _name(delivery: Delivery) -> str:
     return f"{delivery.tag} {delivery.count}"
 

@@ -1,8 +1,6 @@
 """Every call that a worker ends has one entry in the audit, whatever became of it."""
 
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from tests.calls.audit_entries import only_entry
 from tests.calls.test_endings import hold, recording_server
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, wait_for_runs, witness
-from tests.faults.test_stdio_faults import server_pid
+from tests.faults.test_stdio_faults import server_process
 from tests.processes import DEMO_SERVER, Worker, wait_until
 from tests.servers import misbehaving_stdio
 from tests.servers.misbehaving_stdio import SECRET
@@ -123,13 +121,13 @@ def test_each_way_to_end_has_one_entry(
     assert names(entry)[-1] is StepName.ANSWERED
 
 
-def test_a_call_that_was_recovered_shows_each_attempt_and_the_new_session(
+def test_a_recovered_call_shows_its_attempts_and_the_new_session(
     tools: ToolExecutor, worker: Worker, ledgers: dict[str, Ledger], client: Any
 ) -> None:
     ledger = ledgers["safe"]
     pending = tools.submit(ToolCall(id="1", name="safe.look", arguments={"key": "held"}))
     wait_for_runs(ledger, 1)
-    os.kill(server_pid(worker, ledger), signal.SIGKILL)
+    server_process(worker, ledger).kill()
     assert pending.result().outcome is Outcome.OK
     entry = only_entry(client, pending.id)
     assert entry.attempts == 2
@@ -149,7 +147,7 @@ def test_a_call_that_was_revoked_while_it_ran_is_cancelled(tools: ToolExecutor, 
     assert pending.result().outcome is Outcome.CANCELLED
     entry = only_entry(client, pending.id)
     assert (entry.outcome, entry.error_code, entry.name) == (Outcome.CANCELLED, ErrorCode.CANCELLED, "recorder.hold")
-    assert "may have begun" in (entry.error or "")
+    assert "If it had begun" in (entry.error or "")
     assert StepName.SENT in names(entry)
 
 
@@ -173,7 +171,7 @@ def test_what_a_foreign_producer_gets_wrong_has_an_entry(foreign: Celery, worker
     assert (entry.error_code, entry.server, entry.tool) == (ErrorCode.INVALID_MESSAGE, "desk", "")
 
 
-def test_a_message_that_is_no_call_has_an_entry(foreign: Celery, worker: Worker, client: Any) -> None:
+def test_a_message_that_is_not_a_call_has_an_entry(foreign: Celery, worker: Worker, client: Any) -> None:
     sent = foreign.send_task("nobody.knows", [f"password={SECRET}"], queue="mcp.desk")
     entry = only_entry(client, sent.id)
     assert (entry.outcome, entry.error_code, entry.server) == (Outcome.REJECTED, ErrorCode.INVALID_MESSAGE, "desk")
@@ -187,7 +185,7 @@ def test_a_message_that_is_no_call_has_an_entry(foreign: Celery, worker: Worker,
     assert only_entry(client, "no-list").error_code == ErrorCode.INTERNAL_ERROR, "Celery cannot even begin it"
 
 
-def test_listings_and_checks_are_no_calls(tools: ToolExecutor, foreign: Celery, client: Any) -> None:
+def test_listings_and_checks_are_not_audited(tools: ToolExecutor, foreign: Celery, client: Any) -> None:
     before = client.xlen(keys.AUDIT)
     tools.list_tools()
     foreign.send_task("tarsy.list_tools", ["desk"], queue="mcp.desk").get(timeout=20)
@@ -206,9 +204,7 @@ def test_no_secret_lies_in_the_audit(tools: ToolExecutor, client: Any, directory
     assert SECRET not in (directory / "audit.jsonl").read_text()
 
 
-def test_the_audit_masks_also_where_masking_is_switched_off_and_what_a_configuration_adds(
-    tools: ToolExecutor, client: Any
-) -> None:
+def test_the_audit_masks_even_where_masking_is_off(tools: ToolExecutor, client: Any) -> None:
     pending = tools.submit(ToolCall(id="o", name="open.order", arguments={"item": f"password={UNMASKED}", "count": 1}))
     assert UNMASKED in pending.result().content
     assert UNMASKED not in only_entry(client, pending.id).encode()

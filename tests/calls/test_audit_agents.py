@@ -143,7 +143,7 @@ def test_a_call_whose_asyncio_task_is_cancelled_has_an_entry(client: Any) -> Non
     assert only_entry(client).outcome is Outcome.CANCELLED
 
 
-def test_what_could_not_be_sent_for_want_of_redis_is_told_when_it_is_back() -> None:
+def test_an_agents_entries_are_written_when_redis_is_back() -> None:
     port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
     with build_app({"broker_url": url, "result_backend": url}) as app:
@@ -169,7 +169,7 @@ def test_what_could_not_be_sent_for_want_of_redis_is_told_when_it_is_back() -> N
             assert max(entry.at for entry in unsent) <= max(entry.at for entry in entries)
 
 
-def test_an_agent_that_ends_at_once_has_told(client: Any, environment: dict[str, str]) -> None:
+def test_an_agent_that_ends_at_once_has_written_its_entries(client: Any, environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", REJECTED], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
     )

@@ -40,13 +40,17 @@ class Deployment:
 
     def start(self, server: str, **environment: str) -> Worker:
         self._count += 1
-        place = self.directory / f"worker{self._count}"
-        place.mkdir()
-        (place / "celeryconfig.py").write_text(SHORT_LEASE)
         servers = {"desk": witness(self.desk), "vault": witness(self.vault)}
-        name, queues = f"w{self._count}", ["-Q", keys.queue(server)]
-        worker = Worker(place, servers, self.url, arguments=queues, environment=environment, name=name)
-        self._stack.callback(lambda: worker.process.poll() is None and worker.stop())
+        worker = Worker(
+            self.directory / f"worker{self._count}",
+            servers,
+            self.url,
+            arguments=["-Q", keys.queue(server)],
+            environment=environment,
+            name=f"w{self._count}",
+            settings=SHORT_LEASE,
+        )
+        self._stack.enter_context(worker)
         worker.wait_until_ready()
         return worker
 
@@ -95,7 +99,7 @@ def look(tools: ToolExecutor, server: str, key: str, tool: str = "look") -> Any:
     return tools.submit(ToolCall(id=key, name=f"{server}.{tool}", arguments={"key": key}))
 
 
-def test_an_audit_that_cannot_be_written_is_said_once_and_counted_and_calls_go_on(
+def test_a_failing_audit_is_logged_once_and_calls_go_on(
     deployment: Deployment, worker: Worker, tools: ToolExecutor, unwritable: None
 ) -> None:
     for number in range(3):
@@ -131,7 +135,7 @@ def test_where_the_audit_is_required_no_call_is_made_without_it(
     assert codes == [ErrorCode.AUDIT_UNAVAILABLE, None], "what could not be written then is written now"
 
 
-def test_where_the_audit_is_required_the_stream_has_to_take_entries(
+def test_a_required_audit_needs_a_writable_stream(
     deployment: Deployment, strict: Worker, tools: ToolExecutor, unwritable: None
 ) -> None:
     deployment.file.parent.mkdir(exist_ok=True)
@@ -164,7 +168,7 @@ def test_a_redis_that_is_full_takes_entries_as_it_takes_answers(
         deployment.client.config_set("maxmemory", 0)
 
 
-def test_what_was_withdrawn_and_is_dropped_by_a_worker_has_an_entry(
+def test_a_withdrawn_call_dropped_by_a_worker_has_an_entry(
     deployment: Deployment, worker: Worker, app: TarsyApp
 ) -> None:
     deployment.client.hset(keys.call_marker("taken-back"), "mark", "withdrawn")
@@ -176,7 +180,7 @@ def test_what_was_withdrawn_and_is_dropped_by_a_worker_has_an_entry(
     assert "taken-back" not in deployment.desk.runs()
 
 
-def test_what_nobody_wants_any_more_is_thrown_away_with_an_entry(
+def test_a_call_after_its_deadline_is_dropped_with_an_entry(
     deployment: Deployment, worker: Worker, app: TarsyApp
 ) -> None:
     exchange = RedisExchange(deployment.client.connection_pool)

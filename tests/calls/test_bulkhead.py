@@ -100,7 +100,7 @@ def cancel(calls: list[PendingCall]) -> None:
     assert set(end(calls)) == {Outcome.CANCELLED}
 
 
-def test_a_server_runs_as_many_calls_as_it_may_and_disturbs_no_other(narrow: Narrow) -> None:
+def test_a_server_runs_calls_up_to_its_limit_and_delays_no_other(narrow: Narrow) -> None:
     calls = narrow.submit("limit", 20, seconds=0.5)
     tools = ToolExecutor(timeout_s=10)
     echoes = 0
@@ -150,7 +150,7 @@ def test_a_check_finds_a_slot_while_calls_take_all_that_they_can(
     cancel(calls)
 
 
-def test_what_is_over_the_limit_of_one_worker_is_taken_by_another(
+def test_calls_over_the_limit_of_one_worker_are_taken_by_another(
     narrow: Narrow, start_worker: StartWorker, servers: dict[str, Any]
 ) -> None:
     calls = narrow.submit("second", 2 * LIMIT, seconds=60)
@@ -161,7 +161,7 @@ def test_what_is_over_the_limit_of_one_worker_is_taken_by_another(
     other.stop()
 
 
-def test_connections_that_are_cut_under_load_leave_the_limit_as_it_was(narrow: Narrow, redis_url: str) -> None:
+def test_cut_connections_under_load_do_not_change_the_limit(narrow: Narrow, redis_url: str) -> None:
     calls = narrow.submit("cut", 20, seconds=1)
     with redis.Redis.from_url(redis_url) as client:
         for _ in range(2):

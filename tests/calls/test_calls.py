@@ -76,7 +76,7 @@ def test_an_image_is_named_in_the_text_and_kept_as_an_attachment(tools: ToolExec
         (ToolCall(id="1", name="desk.order", arguments='{"item": "lamp"'), ErrorCode.INVALID_ARGUMENTS, "item"),
     ],
 )
-def test_what_cannot_be_right_is_rejected_and_says_what_there_is(
+def test_a_call_that_cannot_be_right_is_rejected_with_a_reason(
     tools: ToolExecutor, call: ToolCall, code: ErrorCode, named: str
 ) -> None:
     result = tools.execute(call)

@@ -87,7 +87,7 @@ def test_an_argument_that_there_is_none_of_is_refused(foreign: Celery) -> None:
     assert "besides `server`, `tool`, `arguments` and `call`. The tool did not run." in result["content"]
 
 
-def test_a_foreign_producer_cannot_put_arguments_into_the_workers_log(
+def test_foreign_producers_cannot_put_arguments_into_the_log(
     foreign: Celery, start_worker: StartWorker, tmp_path: pytest.TempPathFactory
 ) -> None:
     worker = start_worker({"other": DEMO_SERVER})

@@ -13,7 +13,7 @@ from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.worker.transport import watchdog
 from tests.conftest import StartWorker
 from tests.npm import npx_server
-from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
+from tests.processes import DEMO_SERVER, Worker, environment_of, is_alive, read_command, wait_until
 from tests.servers import misbehaving_stdio
 
 _SCRIPT = Path(misbehaving_stdio.__file__)
@@ -22,8 +22,9 @@ _GONE_S = 2.0
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here")
 
 
-def _server(kind: str) -> dict[str, Any]:
-    return {"command": sys.executable, "args": [str(_SCRIPT), kind]}
+def _server(kind: str, *more: str) -> dict[str, Any]:
+    """More arguments only tell its process from others."""
+    return {"command": sys.executable, "args": [str(_SCRIPT), kind, *more]}
 
 
 FAMILIES = {
@@ -34,11 +35,30 @@ FAMILIES = {
 }
 
 
+LAUNCHED = f"'{sys.executable}' '{_SCRIPT}' server launched; exit"
+FREEZING = {
+    "itself": _server("server", "itself"),
+    "launched": {"command": "sh", "args": ["-c", LAUNCHED]},
+    "unread": _server("server", "unread"),
+}
+
+
+@pytest.fixture(scope="module")
+def lasting_worker(start_worker: StartWorker) -> Worker:
+    """For the tests that end servers of it, and not the worker."""
+    worker = start_worker({"parent": FAMILIES["parent"], **FREEZING})
+    _list_tools(worker)
+    return worker
+
+
 @pytest.fixture
 def worker(start_worker: StartWorker) -> Worker:
     """A worker whose servers are connected and have started all that they start."""
     worker = start_worker(FAMILIES)
-    wait_until(lambda: len(_grandchildren(worker)) == 2, "the servers have started their grandchildren")
+    wait_until(
+        lambda: len(worker.find_children(misbehaving_stdio.GRANDCHILD)) == 2,
+        "the grandchildren run",
+    )
     _list_tools(worker)
     return worker
 
@@ -48,37 +68,15 @@ def _list_tools(worker: Worker) -> None:
         assert tools.list_tools().failed_servers == {}
 
 
-def _grandchildren(worker: Worker) -> list[psutil.Process]:
-    return [each for each in worker.children() if misbehaving_stdio.GRANDCHILD in _command(each)]
-
-
-def _watchdogs(worker: Worker) -> list[psutil.Process]:
-    return [each for each in worker.children() if watchdog.__file__ in _command(each)]
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _is_left(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def _kill_and_see_all_gone(worker: Worker, *others: psutil.Process) -> None:
     children = [*worker.children(), *others]
     worker.process.kill()
     deadline = time.monotonic() + _GONE_S
     worker.process.wait()
     try:
-        wait_until(lambda: not any(map(_is_left, children)), "no child is left", deadline - time.monotonic())
+        wait_until(lambda: not any(map(is_alive, children)), "no child is left", deadline - time.monotonic())
     finally:
-        for child in filter(_is_left, children):
+        for child in filter(is_alive, children):
             child.kill()
 
 
@@ -89,20 +87,21 @@ def test_nothing_is_left_of_a_worker_that_is_killed(worker: Worker) -> None:
 def test_nothing_is_left_of_npx_and_node(start_worker: StartWorker) -> None:
     worker = start_worker({"everything": npx_server("server-everything")})
     _list_tools(worker)
-    assert {"node"} < {Path(_command(each)[0]).name for each in worker.children() if _command(each)}
+    commands = filter(None, map(read_command, worker.children()))
+    assert {"node"} < {Path(command[0]).name for command in commands}
     _kill_and_see_all_gone(worker)
 
 
 def test_nothing_is_left_of_a_worker_that_stops(worker: Worker) -> None:
-    (dog,) = _watchdogs(worker)
+    (dog,) = worker.find_children(watchdog.__file__)
     assert worker.stop(signal.SIGTERM) == 0  # it fails when a child is left
-    assert not _is_left(dog)
+    assert not is_alive(dog)
 
 
-def test_a_watchdog_that_was_killed_is_replaced_and_protects_as_before(worker: Worker) -> None:
-    (dog,) = _watchdogs(worker)
+def test_a_killed_watchdog_is_replaced_and_protects_as_before(worker: Worker) -> None:
+    (dog,) = worker.find_children(watchdog.__file__)
     dog.kill()
-    wait_until(lambda: [each for each in _watchdogs(worker) if each != dog], "there is a new watchdog")
+    wait_until(lambda: set(worker.find_children(watchdog.__file__)) - {dog}, "there is a new watchdog")
     assert "the watchdog of the MCP servers ended" in worker.log
     _kill_and_see_all_gone(worker)
 
@@ -120,54 +119,46 @@ def test_a_daemon_that_a_server_started_ends_with_the_worker(start_worker: Start
         _kill_and_see_all_gone(worker, daemon)
     else:
         assert worker.stop(signal.SIGTERM) == 0
-        assert not _is_left(daemon)
+        assert not is_alive(daemon)
 
 
 @needs_proc
-def test_no_server_holds_the_pipe_whose_end_wakes_the_watchdog(worker: Worker) -> None:
-    (dog,) = _watchdogs(worker)
+def test_no_server_holds_the_pipe_whose_end_wakes_the_watchdog(lasting_worker: Worker) -> None:
+    (dog,) = lasting_worker.find_children(watchdog.__file__)
     pipe = Path(f"/proc/{dog.pid}/fd/0").readlink()
     holders = [
         each.pid
-        for each in [psutil.Process(worker.pid), *worker.children()]
+        for each in [psutil.Process(lasting_worker.pid), *lasting_worker.children()]
         if pipe in [link.readlink() for link in Path(f"/proc/{each.pid}/fd").iterdir()]
     ]
-    assert sorted(holders) == sorted([worker.pid, dog.pid])
-    worker.stop()
+    assert sorted(holders) == sorted([lasting_worker.pid, dog.pid])
 
 
 @needs_proc
-@pytest.mark.parametrize(
-    "server",
-    [
-        pytest.param(_server("server"), id="itself"),
-        pytest.param(
-            {"command": "sh", "args": ["-c", f"'{sys.executable}' '{_SCRIPT}' server; exit"]}, id="below-a-launcher"
-        ),
-    ],
-)
-def test_a_server_that_is_stopped_is_noticed_and_replaced(start_worker: StartWorker, server: dict[str, Any]) -> None:
-    worker = start_worker({"frozen": server})
-    with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
-        echo = ToolCall(id="c", name="frozen.echo", arguments={"text": "again"})
+@pytest.mark.parametrize("server", ["itself", "launched"])
+def test_a_server_that_is_stopped_is_noticed_and_replaced(lasting_worker: Worker, server: str) -> None:
+    with environment_of(lasting_worker), ToolExecutor(timeout_s=30) as tools:
+        echo = ToolCall(id="c", name=f"{server}.echo", arguments={"text": "again"})
         assert tools.execute(echo).content == "again"
-        (process,) = [each for each in worker.children() if str(_SCRIPT) in _command(each)]
+        (process,) = lasting_worker.find_children(server)
         process.suspend()
         lost = tools.execute(echo)
         assert (lost.outcome, lost.error_code) == (Outcome.UNKNOWN, ErrorCode.SESSION_LOST), lost.content
         assert "its process is stopped" in lost.content
         assert tools.execute(echo).content == "again"
-        wait_until(lambda: not _is_left(process), "the stopped process is gone", timeout_s=5)
-    assert worker.stop() == 0
+        wait_until(lambda: not is_alive(process), "the stopped process is gone", timeout_s=5)
 
 
 @needs_proc
-def test_a_stopped_server_that_does_not_read_what_is_written_is_noticed_as_well(start_worker: StartWorker) -> None:
-    worker = start_worker({"frozen": _server("server")})
-    with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
-        assert tools.execute(ToolCall(id="c", name="frozen.echo", arguments={"text": "hello"})).content == "hello"
-        (process,) = [each for each in worker.children() if str(_SCRIPT) in _command(each)]
+def test_a_stopped_server_that_reads_nothing_is_noticed(lasting_worker: Worker) -> None:
+    with environment_of(lasting_worker), ToolExecutor(timeout_s=30) as tools:
+        assert tools.execute(ToolCall(id="c", name="unread.echo", arguments={"text": "hello"})).content == "hello"
+        (process,) = lasting_worker.find_children("unread")
         process.suspend()
-        lost = tools.execute(ToolCall(id="d", name="frozen.echo", arguments={"text": "x" * 2_000_000}))
+        lost = tools.execute(ToolCall(id="d", name="unread.echo", arguments={"text": "x" * 2_000_000}))
         assert (lost.outcome, lost.error_code) == (Outcome.UNKNOWN, ErrorCode.SESSION_LOST), lost.content
-    assert worker.stop() == 0
+
+
+@needs_proc
+def test_a_worker_that_replaced_its_servers_stops_clean(lasting_worker: Worker) -> None:
+    assert lasting_worker.stop() == 0

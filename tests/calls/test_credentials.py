@@ -153,7 +153,7 @@ def test_credentials_do_not_follow_to_another_origin(
     assert elsewhere.requests == []
 
 
-def test_an_access_token_serves_all_sessions_of_a_process_and_is_replaced_when_it_is_withdrawn(
+def test_an_access_token_is_shared_and_replaced_when_withdrawn(
     tools: ToolExecutor, server: Guarded, worker: Worker
 ) -> None:
     results = tools.execute_many([ToolCall(id=str(n), name="oauth.whoami", arguments={}) for n in range(20)])
@@ -176,7 +176,7 @@ def test_an_access_token_serves_all_sessions_of_a_process_and_is_replaced_when_i
         ("lost-token", "where credentials are not sent; correct `token_url`"),
     ],
 )
-def test_a_token_that_cannot_be_had_makes_the_server_unavailable_and_says_why(
+def test_without_an_access_token_the_server_is_unavailable(
     tools: ToolExecutor, elsewhere: Guarded, name: str, said: str
 ) -> None:
     result = call(tools, f"{name}.whoami")
@@ -185,7 +185,7 @@ def test_a_token_that_cannot_be_had_makes_the_server_unavailable_and_says_why(
     assert elsewhere.requests == []
 
 
-def test_a_secret_in_a_file_may_be_replaced_while_the_worker_runs(
+def test_a_secret_file_may_be_replaced_while_the_worker_runs(
     tools: ToolExecutor, server: Guarded, token_file: Path
 ) -> None:
     assert call(tools, "rotated.whoami").content == "somebody"

@@ -44,13 +44,13 @@ def was_cancelled(directory: Path, name: str) -> None:
 
 @pytest.fixture
 def limited_worker(start_worker: StartWorker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
-    worker = start_worker({"recorder": recording_server(tmp_path)}, arguments=request.param)
+    worker = start_worker({"recorder": recording_server(tmp_path)}, **request.param)
     yield worker
     if worker.process.poll() is None:
         worker.stop()
 
 
-@pytest.mark.parametrize("limited_worker", [["--soft-time-limit", "1"]], indirect=True)
+@pytest.mark.parametrize("limited_worker", [{"arguments": ["--soft-time-limit", "1"]}], indirect=True)
 def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
     pending = hold(ToolExecutor(timeout_s=20), tmp_path, "soft")
     result = pending.result()
@@ -60,9 +60,7 @@ def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: 
     assert limited_worker.stop() == 0
 
 
-def test_the_soft_time_limit_does_not_deny_that_a_lost_worker_may_have_run_the_call(
-    start_worker: StartWorker, redis_url: str
-) -> None:
+def test_the_soft_time_limit_keeps_that_a_call_may_have_run(start_worker: StartWorker, redis_url: str) -> None:
     mute = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
     worker = start_worker({"mute": mute}, arguments=["--soft-time-limit", "1"])
     signature = tool_signature("mute.act", {})
@@ -75,7 +73,7 @@ def test_the_soft_time_limit_does_not_deny_that_a_lost_worker_may_have_run_the_c
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("limited_worker", [["--time-limit", "1"]], indirect=True)
+@pytest.mark.parametrize("limited_worker", [{"arguments": ["--time-limit", "1"]}], indirect=True)
 def test_the_hard_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
     pending = hold(ToolExecutor(timeout_s=20), tmp_path, "hard")
     result = pending.result()
@@ -85,7 +83,7 @@ def test_the_hard_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: 
     assert limited_worker.stop() == 0
 
 
-@pytest.mark.parametrize("limited_worker", [["-c", "1"]], indirect=True)
+@pytest.mark.parametrize("limited_worker", [{"arguments": ["-c", "1"]}], indirect=True)
 def test_revoke_cancels_what_runs_and_what_waits(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
     tools = ToolExecutor(timeout_s=20)
     running = hold(tools, tmp_path, "running")
@@ -102,7 +100,7 @@ def test_revoke_cancels_what_runs_and_what_waits(limited_worker: Worker, tmp_pat
     assert limited_worker.stop() == 0
 
 
-@pytest.mark.parametrize("limited_worker", [[]], indirect=True)
+@pytest.mark.parametrize("limited_worker", [{}], indirect=True)
 def test_an_asyncio_task_that_is_cancelled_cancels_its_call(limited_worker: Worker, tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncToolExecutor(timeout_s=20) as tools:
@@ -117,7 +115,7 @@ def test_an_asyncio_task_that_is_cancelled_cancels_its_call(limited_worker: Work
     was_cancelled(tmp_path, "awaited")
 
 
-@pytest.mark.parametrize("limited_worker", [[]], indirect=True)
+@pytest.mark.parametrize("limited_worker", [{}], indirect=True)
 def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_path: Path) -> None:
     pending = hold(ToolExecutor(timeout_s=20), tmp_path, "warm", seconds=1.5)
     assert limited_worker.stop(signal.SIGTERM) == 0
@@ -125,7 +123,7 @@ def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_p
     assert (tmp_path / "warm.finished").exists()
 
 
-@pytest.mark.parametrize("limited_worker", [[]], indirect=True)
+@pytest.mark.parametrize("limited_worker", [{"settings": "worker_soft_shutdown_timeout = 2\n"}], indirect=True)
 def test_a_soft_shutdown_ends_what_outlasts_its_grace(
     start_worker: StartWorker, limited_worker: Worker, tmp_path: Path, redis_url: str
 ) -> None:

@@ -7,42 +7,33 @@ import psutil
 import pytest
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
-from tests.calls.neighbour import HEALTHY, greet_neighbour
+from tests.calls.neighbour import HEALTHY, call_neighbour
 from tests.conftest import StartWorker
-from tests.processes import Worker, free_port
-from tests.servers import listening, misbehaving_http, misbehaving_sse, misbehaving_stdio
+from tests.processes import Worker, free_port, listening
+from tests.servers import misbehaving_stdio, misbehaving_web
 
 FLOODING = ["floods-stdio", "floods-http", "floods-sse"]
 CALLS = 100
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    http, sse = free_port(), free_port()
-    directory = tmp_path_factory.mktemp("zoo")
-    with (
-        listening([sys.executable, misbehaving_http.__file__, str(http)], http, directory),
-        listening([sys.executable, misbehaving_sse.__file__, str(sse)], sse, directory),
-    ):
-        yield http, sse
+def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    port = free_port()
+    stdio = [misbehaving_stdio.__file__, "floods-notifications"]
+    with listening([sys.executable, misbehaving_web.__file__, str(port)], port, tmp_path_factory.mktemp("web")):
+        yield start_worker(
+            {
+                **HEALTHY,
+                "floods-stdio": {"command": sys.executable, "args": stdio},
+                "floods-http": {"url": f"http://127.0.0.1:{port}/http/call/floods"},
+                "floods-sse": {"type": "sse", "url": f"http://127.0.0.1:{port}/sse/call/floods"},
+            }
+        )
 
 
-@pytest.fixture(scope="module")
-def worker(start_worker: StartWorker, ports: tuple[int, int]) -> Worker:
-    http, sse = ports
-    return start_worker(
-        {
-            **HEALTHY,
-            "floods-stdio": {"command": sys.executable, "args": [misbehaving_stdio.__file__, "floods-notifications"]},
-            "floods-http": {"url": f"http://127.0.0.1:{http}/call/floods"},
-            "floods-sse": {"type": "sse", "url": f"http://127.0.0.1:{sse}/call/floods/sse"},
-        }
-    )
-
-
-def test_floods_cost_the_worker_little_and_the_answers_of_all_servers_flow(worker: Worker) -> None:
+def test_floods_cost_little_and_all_servers_are_answered(worker: Worker) -> None:
     tools = ToolExecutor(timeout_s=30)
-    greet_neighbour(tools)
+    call_neighbour(tools)
     quiet_s = _cpu_of_calls(tools, worker)
     for server in FLOODING:
         assert _call(tools, server, "act") is Outcome.OK
@@ -66,6 +57,6 @@ def _cpu_of_calls(tools: ToolExecutor, worker: Worker) -> float:
     process = psutil.Process(worker.pid)
     before = process.cpu_times()
     for _ in range(CALLS):
-        greet_neighbour(tools)
+        call_neighbour(tools)
     after = process.cpu_times()
     return after.user + after.system - before.user - before.system

@@ -11,8 +11,7 @@ import pytest
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolDefinition, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.npm import npm_server
-from tests.processes import Worker, free_port
-from tests.servers import listening
+from tests.processes import Worker, free_port, listening
 
 pytestmark = pytest.mark.timeout(300)  # the first run installs the servers
 
@@ -168,7 +167,7 @@ def test_a_file_is_written_listed_and_read(tools: ToolExecutor, allowed: Path) -
     assert _call(tools, "files.read_text_file", path=str(path)).content == "three apples\n"
 
 
-def test_a_path_outside_of_the_allowed_directory_is_refused_by_the_server(tools: ToolExecutor, tmp_path: Path) -> None:
+def test_the_server_refuses_a_path_outside_the_allowed_directory(tools: ToolExecutor, tmp_path: Path) -> None:
     outside = tmp_path / "note.txt"
     result = _call(tools, "files.write_file", path=str(outside), content="three apples\n")
     assert result.outcome is Outcome.TOOL_ERROR

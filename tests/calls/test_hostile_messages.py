@@ -37,7 +37,7 @@ def desk_answers(tools: ToolExecutor) -> bool:
 
 
 @pytest.mark.parametrize("body", [[7, {}, {}], [None, {}, {}], [{"a": 1}, {}, {}], ["text", {}, {}]])
-def test_a_body_whose_arguments_are_no_list_leaves_the_worker_alive(
+def test_arguments_that_are_not_a_list_do_not_end_the_worker(
     foreign: Celery, tools: ToolExecutor, worker: Worker, redis_url: str, body: list[object]
 ) -> None:
     with foreign.connection_for_write() as connection, connection.Producer(serializer="json") as producer:

@@ -50,7 +50,7 @@ def test_the_same_key_again_gets_the_same_answer(tools: ToolExecutor, ledger: Le
     assert ledger.runs()["same"] == 1
 
 
-def test_whoever_asks_while_it_runs_waits_for_it(
+def test_the_same_key_while_the_call_runs_waits_for_it(
     worker: Worker, tools: ToolExecutor, ledger: Ledger, redis_url: str
 ) -> None:
     # The first process of a ledger does not answer what begins with `held`: it is ended once all wait.
@@ -82,7 +82,7 @@ def test_agents_have_keys_of_their_own(tools: ToolExecutor, ledger: Ledger) -> N
     assert ledger.runs()["shared"] == 2
 
 
-def test_a_call_that_never_began_may_be_made_anew(worker: Worker, tmp_path: Path, redis_url: str) -> None:
+def test_a_call_that_never_began_may_be_made_again(worker: Worker, tmp_path: Path, redis_url: str) -> None:
     servers = json.loads(worker.config_path.read_text())["mcpServers"]
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {**servers, "unserved": servers["desk"]}}))
@@ -95,7 +95,7 @@ def test_a_call_that_never_began_may_be_made_anew(worker: Worker, tmp_path: Path
         assert set(client.keys(f"{keys.IDEMPOTENCY}*")) == before, "the key is free again"
 
 
-def test_one_who_waits_shorter_takes_nothing_from_the_others(
+def test_an_agent_with_less_time_does_not_end_the_shared_call(
     worker: Worker, tools: ToolExecutor, ledger: Ledger
 ) -> None:
     call = ToolCall(id="1", name="desk.look", arguments={"key": "patient", "wait_s": 2}, idempotency_key="k6")
@@ -110,9 +110,7 @@ def test_one_who_waits_shorter_takes_nothing_from_the_others(
     assert ledger.runs()["patient"] == 1
 
 
-def test_whoever_has_more_time_than_the_one_whose_call_was_taken_back_hears_that_it_never_ran(
-    worker: Worker, tmp_path: Path
-) -> None:
+def test_a_patient_agent_learns_that_a_withdrawn_call_never_ran(worker: Worker, tmp_path: Path) -> None:
     servers = json.loads(worker.config_path.read_text())["mcpServers"]
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {**servers, "unserved": servers["desk"]}}))
@@ -136,6 +134,5 @@ def test_a_claim_whose_reply_was_lost_is_made_once(redis_url: str) -> None:
 
 
 def kill_server(worker: Worker, ledger: Ledger) -> None:
-    for child in worker.children():
-        if str(ledger.path) in child.cmdline():
-            child.kill()
+    for child in worker.find_children(str(ledger.path)):
+        child.kill()

@@ -1,13 +1,22 @@
 """Interceptors of users: installed by entry points, ordered by the configuration, kept from doing harm."""
 
-MODULE = """
-import asyncio, time
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tests.conftest import StartWorker
+from tests.faults.ledger import Ledger, witness
+from tests.processes import Worker, wait_until
+
+SECRET = "hunter2hunter2"
+MODULE = f'''
+import asyncio
+import time
+
 from tarsy_tasks.interceptors import Answer, CallRefused
-
-
-class Named:
-    def __init__(self, name, stage):
-        self.name, self.stage = name, stage
 
 
 class Refusing:
@@ -15,7 +24,7 @@ class Refusing:
 
     async def __call__(self, call, proceed):
         if call.arguments.get("key") == "refused":
-            raise CallRefused(f"No {call.tool} on {call.server} today. Ask for something else.")
+            raise CallRefused(f"No {{call.tool}} on {{call.server}} today. Ask for something else.")
         return await proceed()
 
 
@@ -23,12 +32,13 @@ class Failing:
     stage = "message"
 
     async def __call__(self, call, proceed):
-        if "raises early" in str(call.raw_arguments):
-            raise KeyError("hunter2hunter2")
+        raw = str(call.raw_arguments)
+        if "raises-early" in raw:
+            raise KeyError("{SECRET}")
         ending = await proceed()
-        if "raises late" in str(call.raw_arguments):
-            raise KeyError("hunter2hunter2")
-        return None if "returns none" in str(call.raw_arguments) else ending
+        if "raises-late" in raw:
+            raise KeyError("{SECRET}")
+        return None if "returns-nothing" in raw else ending
 
 
 class Blocking:
@@ -36,9 +46,9 @@ class Blocking:
 
     async def __call__(self, call, proceed):
         if call.arguments.get("key") == "blocks":
-            time.sleep(0.3)
+            time.sleep(0.2)
         if call.arguments.get("key") == "waits":
-            await call.run_blocking(time.sleep, 0.3)
+            await call.run_blocking(time.sleep, 0.2)
         return await proceed()
 
 
@@ -51,9 +61,10 @@ class Changing:
             call.arguments["key"] = "another"
         ending = await proceed()
         if key == "twice":
-            ending = await proceed()
-        if key == "leaks" and isinstance(ending, Answer):
-            return Answer(ending.result.model_copy(update={"content": "password: hunter2hunter2"}))
+            return await proceed()
+        if key == "leaks":
+            update = {{"content": "password: {SECRET}", "structured": {{"password": "{SECRET}"}}}}
+            return Answer(ending.result.model_copy(update=update))
         return ending
 
 
@@ -64,25 +75,153 @@ class Swallowing:
         try:
             return await proceed()
         except asyncio.CancelledError:
+            call.arguments["key"] = "sent-after-its-end"
             return await proceed()
-
-
-first_tag = second_tag = None
 
 
 class Tag:
     stage = "call"
 
     def __init__(self, name):
-        self.name = name
+        self.tag = name
 
     async def __call__(self, call, proceed):
         order = call.state.setdefault("order", [])
-        order.append(self.name)
-        if call.arguments.get("key") == "order" and self.name == "inner":
-            raise CallRefused(" ".join(order))
+        order.append(self.tag)
+        if call.arguments.get("key") == "order" and len(order) == 2:
+            raise CallRefused(" then ".join(order))
         return await proceed()
 
 
-outer, inner = Tag("outer"), Tag("inner")
+alpha, omega = Tag("alpha"), Tag("omega")
+not_one = object()
+'''
+ENTRY_POINTS = """
+[tarsy_tasks.interceptors]
+refusing = house_rules:Refusing
+failing = house_rules:Failing
+blocking = house_rules:Blocking
+changing = house_rules:Changing
+swallowing = house_rules:Swallowing
+alpha = house_rules:alpha
+omega = house_rules:omega
+not_one = house_rules:not_one
+missing = house_rules:Missing
+unused = house_rules:Missing
 """
+USED = ["omega", "alpha", "refusing", "failing", "blocking", "changing", "swallowing"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for PYTHONPATH with the distribution of a user."""
+    directory = tmp_path_factory.mktemp("installed")
+    (directory / "house_rules.py").write_text(MODULE)
+    metadata = directory / "house_rules-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: house-rules\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    return Ledger(tmp_path_factory.mktemp("ledger") / "calls")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(start_worker: StartWorker, installed: Path, ledger: Ledger) -> Worker:
+    environment = {"PYTHONPATH": str(installed)}
+    return start_worker({"desk": witness(ledger)}, interceptors=USED, environment=environment)
+
+
+def call(key: str, tool: str = "look") -> ToolResult:
+    with ToolExecutor(timeout_s=20) as tools:
+        return tools.execute(f"desk.{tool}", {"key": key})
+
+
+def test_a_call_passes_interceptors_in_the_configured_order() -> None:
+    assert call("order").content == "omega then alpha"
+    assert call("nothing-special").outcome is Outcome.OK
+
+
+def test_an_interceptor_can_refuse_a_call(ledger: Ledger) -> None:
+    result = call("refused")
+    assert (result.outcome, result.error_code) == (Outcome.REJECTED, ErrorCode.REFUSED)
+    assert result.content == "No look on desk today. Ask for something else."
+    assert not ledger.runs()["refused"]
+
+
+def test_one_that_raises_before_sending_closes_the_call(ledger: Ledger, worker: Worker) -> None:
+    result = call("raises-early")
+    assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.INTERCEPTOR_FAILED)
+    assert "`failing` failed on `desk.look` (KeyError). The tool did not run." in result.content
+    assert not ledger.runs()["raises-early"]
+    assert "the interceptor failing failed on desk.look" in worker.log
+    assert SECRET not in result.content
+
+
+@pytest.mark.parametrize(("key", "why"), [("raises-late", "KeyError"), ("returns-nothing", "it returned no ending")])
+def test_one_that_fails_after_sending_does_not_hide_it(key: str, why: str, ledger: Ledger) -> None:
+    result = call(key)
+    assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.INTERNAL_ERROR)
+    assert f"`failing` failed on `desk.look` ({why}). The tool may have run." in result.content
+    assert ledger.runs()[key] == 1
+
+
+def test_one_that_blocks_the_event_loop_is_named(worker: Worker) -> None:
+    assert call("waits").outcome is Outcome.OK
+    assert "blocked the event loop" not in worker.log
+    assert call("blocks").outcome is Outcome.OK
+    worker.wait_for_log("the interceptor blocking blocked the event loop of all calls for 2")
+
+
+def test_arguments_can_be_changed_before_they_are_sent(ledger: Ledger) -> None:
+    assert call("changed").outcome is Outcome.OK
+    assert (ledger.runs()["changed"], ledger.runs()["another"]) == (0, 1)
+
+
+def test_a_result_of_an_interceptor_is_masked() -> None:
+    result = call("leaks")
+    assert result.outcome is Outcome.OK
+    assert SECRET not in result.model_dump_json()
+
+
+def test_only_what_is_harmless_is_sent_twice(ledger: Ledger) -> None:
+    assert call("twice").outcome is Outcome.OK
+    assert ledger.runs()["twice"] == 2
+    ledger.path.write_text("")
+    unsafe = call("twice", "add")
+    assert (unsafe.outcome, unsafe.error_code) == (Outcome.UNKNOWN, ErrorCode.INTERNAL_ERROR)
+    assert "`changing`" in unsafe.content
+    assert ledger.runs()["twice"] == 1
+
+
+def test_a_swallowed_cancel_sends_nothing(ledger: Ledger) -> None:
+    with ToolExecutor(timeout_s=20) as tools:
+        pending = tools.submit(ToolCall(name="desk.look", arguments={"key": "long", "wait_s": 30}))
+        wait_until(lambda: ledger.runs()["long"], "the call runs")
+        pending.cancel()
+        assert pending.result(timeout_s=20).outcome is Outcome.CANCELLED
+    assert call("another-one").outcome is Outcome.OK
+    assert not ledger.runs()["sent-after-its-end"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nowhere", "interceptors: 'nowhere' is not installed. Installed entry points in tarsy_tasks.interceptors:"),
+        ("missing", "interceptors: 'missing' cannot be loaded: AttributeError"),
+        ("not_one", "interceptors: 'not_one' is not an interceptor"),
+    ],
+)
+def test_a_worker_refuses_interceptors_that_it_cannot_use(
+    name: str, why: str, installed: Path, worker: Worker, tmp_path: Path
+) -> None:
+    (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{}}, "interceptors": ["{name}"]}}')
+    environment = {**worker.environment_of("worker"), "TARSY_MCP_CONFIG": str(tmp_path / "mcp.json")}
+    command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "worker"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
+    assert done.returncode == 2
+    assert why in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

@@ -40,15 +40,13 @@ def call(name: str, text: str) -> ToolResult:
         ),
     ],
 )
-def test_the_server_receives_what_the_model_meant_and_the_result_says_what_was_mended(
-    text: str, repairs: tuple[str, ...]
-) -> None:
+def test_arguments_are_repaired_and_the_result_lists_the_repairs(text: str, repairs: tuple[str, ...]) -> None:
     result = call("desk.quote", text)
     assert result.structured == {"item": "lamp", "count": 3, "total": 13.5}
     assert result.repairs == repairs
 
 
-def test_the_workers_log_shows_what_was_mended_and_nothing_of_the_arguments(worker: Worker) -> None:
+def test_the_log_shows_repairs_and_nothing_of_the_arguments(worker: Worker) -> None:
     call("desk.echo", "{'text': 'stands-nowhere-else'}")
     wait_until(lambda: "arguments repaired: almost_json single_quotes" in worker.log, "the repairs in the log")
     assert "stands-nowhere-else" not in worker.log

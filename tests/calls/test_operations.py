@@ -21,8 +21,8 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.telemetry.metrics import NO_TOOL, read_metrics
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
-from tests.servers import listening, witness_stdio
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, listening, wait_until
+from tests.servers import witness_stdio
 from tests.servers.webhook_receiver import Receiver, receiver
 
 Samples = dict[tuple[str, ...], float]
@@ -106,7 +106,7 @@ def make_calls() -> None:
         assert tools.execute(ToolCall(id="3", name="desk.invented_by_a_model")).outcome == Outcome.REJECTED
 
 
-def test_a_worker_serves_its_numbers_and_labels_are_names_of_the_catalogue(worker: Worker, metrics_port: int) -> None:
+def test_a_worker_serves_metrics_with_names_of_the_catalogue(worker: Worker, metrics_port: int) -> None:
     make_calls()
     found = samples(f"http://127.0.0.1:{metrics_port}/metrics")
     assert found["tarsy_calls_total", "ok", "desk", "echo"] >= 1
@@ -283,7 +283,7 @@ def listener(app: TarsyApp) -> Iterator[Listener]:
     listener.stop()
 
 
-def test_sessions_that_come_and_go_and_servers_that_fall_ill_are_events_and_alerts(
+def test_sessions_and_failing_servers_become_events_and_alerts(
     worker: Worker, app: TarsyApp, client: Any, listener: Listener, hook: Receiver, shop_port: int, tmp_path: Path
 ) -> None:
     def check() -> None:

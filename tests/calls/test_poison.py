@@ -36,9 +36,8 @@ def start(redis_url: str, ledger: Ledger, tmp_path_factory: pytest.TempPathFacto
 
         def start(*options: str) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
-            (directory / "celeryconfig.py").write_text(SHORT_LEASE)
-            worker = Worker(directory, {"desk": witness(ledger, *options)}, redis_url)
-            stack.callback(lambda: worker.process.poll() is None and worker.stop())
+            worker = Worker(directory, {"desk": witness(ledger, *options)}, redis_url, settings=SHORT_LEASE)
+            stack.enter_context(worker)
             worker.wait_until_ready()
             return worker
 
@@ -81,7 +80,7 @@ def poison(worker: Worker, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_call_that_kills_its_workers_is_set_aside_and_no_other_is_lost(
+def test_a_call_that_kills_its_workers_becomes_a_dead_letter(
     deadly: tuple[str, ToolResult, list[ToolResult]], ledger: Ledger
 ) -> None:
     call_id, result, beside = deadly
@@ -115,7 +114,7 @@ def by_outcome(client: redis.Redis) -> dict[str, tuple[object, ...]]:
     }
 
 
-def test_an_operator_sees_it_without_its_secrets_and_gives_it_back(
+def test_an_operator_sees_a_dead_letter_masked_and_requeues_it(
     deadly: tuple[str, ToolResult, list[ToolResult]], merciful: Worker, ledger: Ledger
 ) -> None:
     call_id, *_ = deadly

@@ -64,14 +64,14 @@ def _configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("verb", SYNC)
-def test_an_agent_without_redis_learns_so_within_its_deadline(absent: TarsyApp, verb: str) -> None:
+def test_agents_learn_in_time_that_redis_is_away(absent: TarsyApp, verb: str) -> None:
     tools = ToolExecutor(["desk"], timeout_s=DEADLINE_S, app=absent)
     with _refused_in_time():
         SYNC[verb](tools)
 
 
 @pytest.mark.parametrize("verb", ASYNC)
-def test_an_asyncio_agent_without_redis_learns_so_within_its_deadline(absent: TarsyApp, verb: str) -> None:
+def test_asyncio_agents_learn_in_time_that_redis_is_away(absent: TarsyApp, verb: str) -> None:
     async def ask() -> None:
         async with AsyncToolExecutor(["desk"], timeout_s=DEADLINE_S, app=absent) as tools:
             with _refused_in_time():
@@ -115,7 +115,7 @@ def test_a_name_that_cannot_be_right_is_rejected_without_redis(absent: TarsyApp)
     assert tools.execute(ToolCall(id="c", name="chair.sit")).outcome is Outcome.REJECTED
 
 
-def test_agent_and_worker_go_on_when_a_redis_that_went_away_is_back(tmp_path: Path) -> None:
+def test_agent_and_worker_go_on_when_redis_is_back(tmp_path: Path) -> None:
     port = free_port()
     with ExitStack() as stack:
         with Valkey(port=port):
@@ -131,7 +131,7 @@ def test_agent_and_worker_go_on_when_a_redis_that_went_away_is_back(tmp_path: Pa
             worker.stop()
 
 
-def test_a_worker_without_redis_waits_says_so_and_serves_once_there_is_one(tmp_path: Path) -> None:
+def test_a_worker_waits_for_redis_and_serves_once_it_is_there(tmp_path: Path) -> None:
     port = free_port()
     with ExitStack() as stack:
         worker = _started(stack, tmp_path, port)
@@ -153,7 +153,7 @@ def test_a_worker_that_waits_for_redis_can_be_stopped(tmp_path: Path) -> None:
 
 def _started(stack: ExitStack, directory: Path, port: int) -> Worker:
     worker = Worker(directory, {"desk": DEMO_SERVER}, url_of(port))
-    stack.callback(lambda: worker.process.poll() is None and worker.stop())
+    stack.enter_context(worker)
     return worker
 
 

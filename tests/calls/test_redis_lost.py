@@ -16,7 +16,7 @@ from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, wait
 from tests.valkey import Valkey
 
 
-def test_a_running_call_is_answered_at_its_deadline_when_redis_is_gone(tmp_path: Path) -> None:
+def test_a_call_without_redis_is_answered_at_its_deadline(tmp_path: Path) -> None:
     with Valkey() as valkey:
         worker = Worker(tmp_path, {"desk": DEMO_SERVER}, f"{valkey.connection_url}/0")
         try:
@@ -33,7 +33,7 @@ def test_a_running_call_is_answered_at_its_deadline_when_redis_is_gone(tmp_path:
             worker.stop()
 
 
-def test_many_asyncio_calls_without_redis_end_together_at_the_deadline(tmp_path: Path) -> None:
+def test_many_asyncio_calls_without_redis_end_at_the_deadline(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
 
     async def run() -> list[BaseException | object]:
@@ -51,7 +51,7 @@ def test_many_asyncio_calls_without_redis_end_together_at_the_deadline(tmp_path:
     assert seconds < 5, "ten times the senders, and not ten times the deadline"
 
 
-def test_a_worker_that_is_told_to_stop_while_redis_stands_still_ends(tmp_path: Path) -> None:
+def test_a_worker_can_be_stopped_while_redis_is_frozen(tmp_path: Path) -> None:
     with Valkey() as valkey:
         worker = Worker(
             tmp_path,

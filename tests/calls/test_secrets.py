@@ -11,15 +11,15 @@ from celery import Celery
 from tarsy_tasks import ErrorCode, ToolCall, ToolExecutor
 from tests.calls.neighbour import BAD_TIMEOUTS
 from tests.conftest import StartWorker
-from tests.processes import Worker, free_port
-from tests.servers import listening, misbehaving_http, misbehaving_stdio
+from tests.processes import Worker, free_port, listening
+from tests.servers import misbehaving_stdio, misbehaving_web
 from tests.servers.misbehaving_stdio import ENCODED_SECRET, SECRET
 
 
 @pytest.fixture(scope="module")
 def http_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     port = free_port()
-    with listening([sys.executable, misbehaving_http.__file__, str(port)], port, tmp_path_factory.mktemp("zoo")):
+    with listening([sys.executable, misbehaving_web.__file__, str(port)], port, tmp_path_factory.mktemp("zoo")):
         yield port
 
 
@@ -32,7 +32,7 @@ def worker(start_worker: StartWorker, http_port: int) -> Worker:
             "stillborn": {"command": sys.executable, "args": ["-c", f"raise SystemExit('password: {SECRET}')"]},
             **{
                 f"{moment}-{kind}": {
-                    "url": f"http://127.0.0.1:{http_port}/{moment}/{kind}?password={SECRET}",
+                    "url": f"http://127.0.0.1:{http_port}/http/{moment}/{kind}?password={SECRET}",
                     "timeouts": BAD_TIMEOUTS,
                 }
                 for moment in ("call", "connect")
@@ -65,7 +65,7 @@ def worker(start_worker: StartWorker, http_port: int) -> Worker:
         ("unheard.act", ErrorCode.SERVER_UNAVAILABLE),
     ],
 )
-def test_a_password_that_a_server_tells_does_not_leave_the_worker(
+def test_a_password_from_a_server_does_not_leave_the_worker(
     worker: Worker, redis_url: str, name: str, code: ErrorCode | None
 ) -> None:
     pending = ToolExecutor(timeout_s=20).submit(ToolCall(id="c", name=name, arguments={"text": ""}))
@@ -80,7 +80,7 @@ def test_a_password_that_a_server_tells_does_not_leave_the_worker(
         assert secret not in worker.log
 
 
-def test_a_password_in_the_name_of_a_tool_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
+def test_a_password_in_a_tools_name_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
     foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
     name = f"password={SECRET}"
     answer = foreign.send_task("tarsy.call_tool", ["blab", name, {}, {"name": name}], queue="mcp.blab").get(timeout=20)
@@ -89,7 +89,7 @@ def test_a_password_in_the_name_of_a_tool_does_not_leave_the_worker(worker: Work
     assert SECRET not in worker.log
 
 
-def test_a_password_that_a_task_fails_of_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
+def test_a_password_in_a_tasks_error_does_not_leave_the_worker(worker: Worker, redis_url: str) -> None:
     foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
     sent = foreign.send_task("tarsy.list_tools", ["blab"], {f"password={SECRET}": 1}, queue="mcp.blab")
     with pytest.raises(Exception, match="unexpected keyword") as failure:
@@ -102,7 +102,7 @@ def test_a_password_that_a_task_fails_of_does_not_leave_the_worker(worker: Worke
     assert SECRET not in worker.log
 
 
-def test_the_password_was_told_and_masked(worker: Worker) -> None:
+def test_the_password_was_sent_and_masked(worker: Worker) -> None:
     """Without this, the test above would pass for a server that never said it."""
     result = ToolExecutor(timeout_s=20).execute(ToolCall(id="c", name="blab.act", arguments={}))
     assert "password: __MASKED__" in result.content

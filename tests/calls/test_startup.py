@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
-from tests.servers import listening, misbehaving_stdio, witness_http
+from tests.processes import DEMO_SERVER, Worker, free_port, is_alive, listening, wait_until
+from tests.servers import misbehaving_stdio, witness_http
 
 BROKEN = {"command": "/no/such/command"}
-HANGING = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs-in-handshake"]}
+HANGING = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs"]}
 WAITING = "waiting for MCP servers"
 
 
@@ -24,7 +24,7 @@ def _ended(worker: Worker) -> int:
     """The exit code of a worker that ends by itself, leaving no process behind."""
     children = worker.children()
     code = worker.process.wait(40)
-    wait_until(lambda: not any(child.is_running() for child in children), "no child is left", timeout_s=2)
+    wait_until(lambda: not any(map(is_alive, children)), "no child is left", timeout_s=2)
     return code
 
 
@@ -32,7 +32,7 @@ def _refusals(worker: Worker) -> list[str]:
     return [line for line in worker.log.splitlines() if "cannot start" in line]
 
 
-def test_a_strict_start_fails_and_names_each_server_that_is_not_there(start_worker: StartWorker) -> None:
+def test_a_strict_start_fails_and_names_each_missing_server(start_worker: StartWorker) -> None:
     servers = {"good": DEMO_SERVER, "absent": BROKEN, "mute": HANGING}
     worker = start_worker(servers, environment=_strict(3), wait=False)
     wait_until(lambda: len(worker.children()) >= 2, "the servers have been started")
@@ -45,7 +45,7 @@ def test_a_strict_start_fails_and_names_each_server_that_is_not_there(start_work
     assert " ready." not in worker.log
 
 
-def test_a_strict_start_does_not_wait_for_a_variable_that_is_not_set(start_worker: StartWorker) -> None:
+def test_a_strict_start_does_not_wait_for_an_unset_variable(start_worker: StartWorker) -> None:
     unset: dict[str, Any] = {"command": "x", "env": {"TOKEN": "${TARSY_TEST_NEVER_SET}"}}
     worker = start_worker({"secretive": unset}, environment=_strict(), wait=False)
     assert _ended(worker) == 3
@@ -76,7 +76,7 @@ def test_a_strict_start_waits_for_a_server_that_comes_up_later(start_worker: Sta
         assert worker.stop() == 0
 
 
-def test_a_strict_start_only_warns_of_a_server_that_is_not_required(start_worker: StartWorker) -> None:
+def test_a_strict_start_warns_of_a_missing_optional_server(start_worker: StartWorker) -> None:
     servers = {"good": DEMO_SERVER, "spare": {**BROKEN, "required": False}}
     worker = start_worker(servers, environment=_strict())
     worker.wait_for_log("started without MCP servers: spare")

@@ -157,7 +157,7 @@ def test_a_changed_tool_of_a_server_that_is_not_pinned_goes_on(worker: Worker, l
     assert found["counts"] == {"added": 0, "removed": 1, "changed": 1}
 
 
-def test_what_a_server_writes_reaches_the_terminal_and_the_log_harmless(worker: Worker, lists: Lists) -> None:
+def test_control_characters_of_servers_are_escaped_in_output(worker: Worker, lists: Lists) -> None:
     """Names and descriptions that clear the screen, set its title, write backwards, or look like lines of ours."""
     name = "act\x1b[2J\n+ sly.good: added\u202e"
     lists.change("sly", tool("look", "looks\x1b]0;t\x07 \x9b2J\u200b\U000e0041"), tool(name, "\x1b[8mhidden"))
@@ -202,7 +202,7 @@ def test_exit_codes(worker: Worker, words: list[str], code: int, said: str) -> N
     assert "Traceback" not in done.stderr
 
 
-def test_a_lost_catalogue_is_written_anew_by_the_next_check(redis_url: str) -> None:
+def test_a_lost_catalogue_is_restored_by_the_next_check(redis_url: str) -> None:
     catalogue = ToolCatalogue(["shown"])
     with redis.Redis.from_url(redis_url) as client:
         client.delete("tarsy:tools:shown", "tarsy:approved-tools:shown")
@@ -215,12 +215,11 @@ def test_a_lost_catalogue_is_written_anew_by_the_next_check(redis_url: str) -> N
     wait_until(is_back, "the tools are listed again")
 
 
-def test_the_tools_of_an_ill_server_are_kept(worker: Worker, lists: Lists) -> None:
-    for child in worker.children():
-        if str(lists.directory / "shown") in child.cmdline():
-            (lists.directory / "shown").unlink()
-            child.kill()
-            child.wait(5)
+def test_the_tools_of_an_unhealthy_server_are_kept(worker: Worker, lists: Lists) -> None:
+    (server,) = worker.find_children(str(lists.directory / "shown"))
+    (lists.directory / "shown").unlink()
+    server.kill()
+    server.wait(5)
     agent_app().send_task(CHECK_SERVER, ("shown",))
     wait_until(lambda: run(worker, "health", "shown", "--json").stdout.count("unhealthy"), "it is ill")
     done = run(worker, "tools", "list", "shown")

@@ -48,7 +48,7 @@ def one_is_stopped(stage: Stage, form: Form) -> Tally:
     load.start(IN_FLIGHT)
     load.wait_for_begun(stage.cast.concurrency // 2, victim.pid)
     stage.give_up(victim)
-    victim.process.send_signal(signal.SIGTERM)
+    victim.ask_to_stop()
     tally = load.tally(repeats=False)
     _expect_exit(tally, victim)
     return tally
@@ -61,7 +61,7 @@ def they_are_restarted(stage: Stage, form: Form) -> Tally:
     for worker in list(stage.workers):
         load.wait_for_begun(len(load.begun()) + IN_FLIGHT)
         stage.give_up(worker)
-        worker.process.send_signal(signal.SIGTERM)
+        worker.ask_to_stop()
         _expect_exit(tally, worker)
         stage.restore()
     replaced = [worker.pid for worker in stage.workers]
@@ -83,7 +83,7 @@ def grace_is_over(stage: Stage, form: Form) -> Tally:
     load.wait_for_begun(stage.cast.concurrency, hasty.pid)
     begun = set(load.begun(hasty.pid))
     stage.give_up(hasty)
-    hasty.process.send_signal(signal.SIGTERM)
+    hasty.ask_to_stop()
     tally = load.tally(unknown=True)
     stopped = [call for call in load.answers if call.result and call.result.error_code is ErrorCode.WORKER_STOPPED]
     unsafe = {call.key for call in load.answers if call.is_unsafe and call.key in begun}
@@ -103,7 +103,7 @@ def _expect_answers_within(tally: Tally, seconds: float) -> None:
 
 def _expect_exit(tally: Tally, worker: Any) -> None:
     try:
-        code = worker.stop(None, timeout_s=_EXIT_S)
+        code = worker.stop(timeout_s=_EXIT_S)
     except AssertionError as error:
         tally.findings.append(f"stopping a worker: {str(error)[:200]}")
     else:

@@ -145,12 +145,8 @@ def _end_worker(stage: Stage, chance: random.Random, number: signal.Signals) -> 
 
 def _kill_server(stage: Stage, chance: random.Random) -> None:
     """An MCP server of one worker."""
-    servers = [
-        child
-        for worker in stage.workers
-        for child in worker.children()
-        if any(str(ledger.path) in child.cmdline() for ledger in stage.ledgers.values())
-    ]
+    paths = [str(ledger.path) for ledger in stage.ledgers.values()]
+    servers = [child for worker in stage.workers for path in paths for child in worker.find_children(path)]
     if servers:
         chance.choice(servers).kill()
 

@@ -124,6 +124,11 @@ class Cast:
     clocks: tuple[str, ...] = ()
     lease_s: float | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a whole deployment, and Redis is reached directly."""
+        return self.operators and not self.proxied
+
 
 @cache
 def _redis_port() -> int:
@@ -219,6 +224,7 @@ class Stage:
             arguments=["-c", str(2 * self.cast.concurrency)],
             environment={**self._clock(number), **environment},
             name=f"worker{number}",
+            mingle=True,
         )
         self.started.append(worker)
         self.workers.append(worker)
@@ -326,7 +332,8 @@ class Stage:
     def _write_settings(self, directory: Path) -> None:
         entry = {"args": [next(iter(self.cast.servers))], "schedule": _TICK_S, "options": {"expires": 15}}
         lines = [
-            "from tarsy_tasks.celery_app import CHECK_SERVER, DEFAULTS",
+            "from tarsy_tasks.broker.task_names import CHECK_SERVER",
+            "from tarsy_tasks.celery_app import DEFAULTS",
             # Checks that are due every 15 s would say too late whether beat is at work.
             f'beat_schedule = {{"tick": {{"task": CHECK_SERVER, **{entry!r}}}}}',
         ]
@@ -352,20 +359,13 @@ class Stage:
         for network in filter(None, (self.worker_network, self.agent_network)):
             network.heal(reset=False)
         services = [*self.operators.values(), *self.started]
-        children = [child for service in services for child in service.children()]
         for service in services:
-            if service.process.poll() is None:
-                service.process.terminate()
+            service.ask_to_stop()
         for service in services:
             try:
                 service.stop(timeout_s=_STOP_S)
             except AssertionError as error:
                 self.problems.append(f"{service.log_path.stem} at its end: {str(error)[:200]}")
-        _, alive = psutil.wait_procs(children, timeout=5)
-        for child in alive:
-            child.kill()
-        if alive:
-            self.problems.append(f"orphans: {[child.cmdline() for child in alive]}")
 
     def _stop_valkey(self) -> None:
         if self.valkey.is_running():

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.commands import TARSY_TASKS, clean_environment, run_command
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, read_command, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_up_ends_when_a_process_ends(tmp_path: Path) -> None:
     up = ServiceProcess([TARSY_TASKS, "up", "--flower-port", "0"], tmp_path / "up.log", environment, tmp_path)
     try:
         up.wait_for_log(" ready.")
-        beat = next(child for child in up.children() if "beat" in child.cmdline())
+        beat = next(child for child in up.children() if "beat" in read_command(child))
         beat.kill()
         assert up.process.wait(30) == 1
         assert "beat ended" in up.log

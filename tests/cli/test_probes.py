@@ -96,7 +96,7 @@ def test_a_restarted_worker_is_not_ready_before_its_start_ends(redis_url: str, t
         file.write_text(str(os.getpid()))  # a process that runs
         file.with_name(file.name.replace("worker@", "other@")).write_text(str(killed.pid))
     make_old(*(tmp_path / "run").glob("other@*"))
-    hanging = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs-in-handshake"]}
+    hanging = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "hangs"]}
     worker = Worker(tmp_path, {"mute": hanging}, redis_url, environment=strict)
     try:
         worker.wait_for_log("waiting for MCP servers")

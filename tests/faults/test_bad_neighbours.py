@@ -6,7 +6,6 @@ By how much they are delayed is measured side by side in benchmarks/recovery.py.
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,35 +13,28 @@ import pytest
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, submit_calls, wait_for_runs, witness
-from tests.processes import Worker, free_port
-from tests.servers import listening, misbehaving_stdio, witness_http
+from tests.processes import Worker
+from tests.servers import misbehaving_stdio
 
 NEIGHBOURS = ["stdio", "new-sse-none", "old-sse-none"]
 HANGING = 32
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
 @pytest.fixture(scope="module", autouse=True)
-def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
-    port = free_port()
+def worker(start_worker: StartWorker, witness_url: str, directory: Path) -> Worker:
     stdio = {name: Ledger(directory / name) for name in ("stdio", "hangs", "lingers", "floods")}
     stderr_flood = [misbehaving_stdio.__file__, "floods-stderr-beside-its-answers"]
-    with listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory):
-        yield start_worker(
-            {
-                "stdio": witness(stdio["stdio"]),
-                "new-sse-none": {"url": f"http://127.0.0.1:{port}/new/sse/none"},
-                "old-sse-none": {"url": f"http://127.0.0.1:{port}/old/sse/none"},
-                "hangs": witness(stdio["hangs"]),
-                "lingers": witness(stdio["lingers"], "--lingers"),
-                "floods": witness(stdio["floods"], "--flood"),
-                "floods-stderr": {"command": sys.executable, "args": stderr_flood},
-            }
-        )
+    return start_worker(
+        {
+            "stdio": witness(stdio["stdio"]),
+            "new-sse-none": {"url": f"{witness_url}/new/sse/none"},
+            "old-sse-none": {"url": f"{witness_url}/old/sse/none"},
+            "hangs": witness(stdio["hangs"]),
+            "lingers": witness(stdio["lingers"], "--lingers"),
+            "floods": witness(stdio["floods"], "--flood"),
+            "floods-stderr": {"command": sys.executable, "args": stderr_flood},
+        }
+    )
 
 
 def test_the_calls_of_other_servers_are_answered_meanwhile(worker: Worker, directory: Path) -> None:
@@ -58,7 +50,7 @@ def test_the_calls_of_other_servers_are_answered_meanwhile(worker: Worker, direc
     for flooding, arguments in [("floods.add", {"key": "k"}), ("floods-stderr.act", {})]:
         result = tools.execute(ToolCall(id="f", name=flooding, arguments=arguments))
         assert result.outcome is Outcome.OK, result.content
-    [lingering] = [child for child in worker.children() if str(directory / "lingers") in child.cmdline()]
+    [lingering] = worker.find_children(str(directory / "lingers"))
     os.kill(lingering.pid, signal.SIGUSR1)
     assert hanging.pop().result().outcome is Outcome.UNKNOWN
     replaced = tools.execute(ToolCall(id="l", name="lingers.add", arguments={"key": "next"}))

@@ -11,8 +11,8 @@ import pytest
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import ServiceProcess, Worker, free_port
-from tests.servers import either_era, listening
+from tests.processes import ServiceProcess, Worker, free_port, listening
+from tests.servers import either_era
 
 HTTP_SERVERS = {"http-new": [], "http-old": ["--handshake"]}
 SERVERS = ["stdio-new", "stdio-old", *HTTP_SERVERS]

@@ -4,25 +4,32 @@ The long form, a thousand cycles, is benchmarks/recovery.py.
 """
 
 import asyncio
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker.deliveries import AuditWrite
+from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.worker.calls.invocation import Invocation
+from tarsy_tasks.interceptors import Answer
+from tarsy_tasks.models import CallInfo, ToolDefinition, ToolResult
+from tarsy_tasks.worker.calls.invocation import Invocation, may_replay
+from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.maskers import build_masker
+from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
+from tarsy_tasks.worker.sessions.session import Session
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, turns, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, read_command, turns, wait_until
 
 WARM_UP = 15
 CYCLES = 40
@@ -33,18 +40,11 @@ QUICKLY = {"min_wait_s": 0.01, "max_wait_s": 0.02}
 HTTP_PATH = "old/sse/forgets-404"
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
 @pytest.fixture
-def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
-    port = free_port()
+def worker(start_worker: StartWorker, witness_url: str, directory: Path) -> Worker:
     stdio = witness(Ledger(directory / "stdio"), retry=QUICKLY)
-    http = {"url": f"http://127.0.0.1:{port}/{HTTP_PATH}", "retry": QUICKLY}
-    with listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory):
-        yield start_worker({"stdio": stdio, "http": http}, arguments=["-c", "8"])
+    http = {"url": f"{witness_url}/{HTTP_PATH}", "retry": QUICKLY}
+    return start_worker({"stdio": stdio, "http": http}, arguments=["-c", "8"])
 
 
 def test_memory_descriptors_threads_and_processes_stay_flat(worker: Worker, directory: Path) -> None:
@@ -83,6 +83,19 @@ def test_memory_descriptors_threads_and_processes_stay_flat(worker: Worker, dire
     assert Ledger(directory / HTTP_PATH.replace("/", "-")).starts == WARM_UP + CYCLES + 1
 
 
+@asynccontextmanager
+async def connection_to(entry: dict[str, Any]) -> AsyncGenerator[ServerConnection]:
+    """A connection in this process, without a worker."""
+    config = ServerConfig.model_validate({"name": "stdio", "retry": QUICKLY, **entry})
+    context = SessionContext()
+    connection = ServerConnection(config, build_masker(), context)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        context.child_watch.close()
+
+
 async def until(found: Callable[[], object]) -> None:
     """Whoever waits bounds it."""
     async for _ in turns():
@@ -92,91 +105,70 @@ async def until(found: Callable[[], object]) -> None:
 
 def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:
     ledger = Ledger(directory / "tasks")
-    config = ServerConfig.model_validate({"name": "stdio", "retry": QUICKLY, **witness(ledger)})
 
     async def run() -> None:
-        context = SessionContext()
-        connection = ServerConnection(config, build_masker(), context)
         this_process = psutil.Process()
         alone = asyncio.all_tasks()
         counts: list[int] = []
-        try:
+        async with connection_to(witness(ledger)) as connection:
             async with asyncio.timeout(60):
                 for _ in range(CYCLES // 2):
                     session = await connection.connected()
-                    invocation = Invocation(connection, session.tools["look"], {"key": "k"}, time.monotonic() + 20)
-                    assert not (await invocation.run()).is_error
+                    invocation, _ = invocation_of(connection, session.tools["look"], "k")
+                    assert isinstance(await invocation.run(), Answer)
                     await until(lambda: not counts or len(asyncio.all_tasks()) <= counts[0])
                     counts.append(len(asyncio.all_tasks()))
                     kill_server(this_process, ledger.path)
-        finally:
-            await connection.close()
-            context.child_watch.close()
         assert asyncio.all_tasks() == alone
 
     asyncio.run(run())
 
 
-def test_a_call_whose_deadline_passed_while_the_server_connected_is_not_sent(directory: Path) -> None:
+def test_a_call_whose_deadline_passed_in_connecting_is_not_sent(directory: Path) -> None:
     ledger = Ledger(directory / "late")
-    config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
 
     async def run() -> None:
-        context = SessionContext()
-        connection = ServerConnection(config, build_masker(), context)
-        try:
+        async with connection_to(witness(ledger)) as connection:
             tool = (await connection.connected()).tools["add"]
-            invocation = Invocation(connection, tool, {"key": "k"}, time.monotonic())
+            invocation, call = invocation_of(connection, tool, "k", within_s=0)
             with pytest.raises(CallError, match="did not run") as caught:
                 await invocation.run()
             assert caught.value.outcome is Outcome.UNAVAILABLE
-            assert (invocation.attempts, invocation.may_have_run) == (0, False)
-        finally:
-            await connection.close()
-            context.child_watch.close()
+            assert (call.attempts, call.may_have_run) == (0, False)
 
     asyncio.run(run())
     assert ledger.runs() == {}
 
 
-def test_what_was_closed_because_the_worker_stops_is_not_sent_any_more(directory: Path) -> None:
+def test_a_call_that_was_given_back_at_stop_is_not_sent(directory: Path) -> None:
     ledger = Ledger(directory / "closed")
-    config = ServerConfig.model_validate({"name": "stdio", **witness(ledger)})
 
     async def run() -> None:
-        context = SessionContext()
-        connection = ServerConnection(config, build_masker(), context)
-        try:
+        async with connection_to(witness(ledger)) as connection:
             tool = (await connection.connected()).tools["add"]
-            invocation = Invocation(connection, tool, {"key": "k"}, time.monotonic() + 20)
-            invocation.close()  # the worker has given the call back to its queue
+            invocation, call = invocation_of(connection, tool, "k")
+            call.is_closed = True  # the worker has given the call back to its queue
             with pytest.raises(CallError):
                 await invocation.run()
             assert not ledger.runs()
-            other = Invocation(connection, tool, {"key": "other"}, time.monotonic() + 20)
-            assert not (await other.run()).is_error
+            other, _ = invocation_of(connection, tool, "other")
+            assert isinstance(await other.run(), Answer)
             assert ledger.runs() == {"other": 1}
-        finally:
-            await connection.close()
-            context.child_watch.close()
 
     asyncio.run(run())
 
 
-def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_else(directory: Path) -> None:
+def test_a_lost_call_that_cannot_be_sent_again_may_have_run(directory: Path) -> None:
     ledger = Ledger(directory / "once")
     started = witness(ledger)
     # It starts once, and never again.
     script = 'test -e "$0" && echo "the licence is used up" >&2 && exit 3; exec "$@"'
     entry = {"command": "sh", "args": ["-c", script, str(ledger.path), started["command"], *started["args"]]}
-    config = ServerConfig.model_validate({"name": "stdio", **entry, "retry": QUICKLY, "timeouts": {"recreate_s": 0.1}})
 
     async def run() -> None:
-        context = SessionContext()
-        connection = ServerConnection(config, build_masker(), context)
-        try:
+        async with connection_to({**entry, "timeouts": {"recreate_s": 0.1}}) as connection:
             tool = (await connection.connected()).tools["look"]
-            invocation = Invocation(connection, tool, {"key": "held"}, time.monotonic() + 20)
+            invocation, _ = invocation_of(connection, tool, "held")
             running = asyncio.create_task(invocation.run())
             async with asyncio.timeout(20):
                 await until(ledger.runs)
@@ -186,15 +178,62 @@ def test_a_call_that_was_lost_and_cannot_be_sent_again_may_have_run_and_nothing_
             assert caught.value.code is ErrorCode.SESSION_LOST
             assert "did not run" not in caught.value.text
             assert "the licence is used up" in caught.value.text
-        finally:
-            await connection.close()
-            context.child_watch.close()
 
     asyncio.run(run())
 
 
+class Sending:
+    """The operation of these calls, without what a whole worker adds."""
+
+    name = "tool_call"
+
+    async def prepare(self, call: RunningCall) -> None: ...
+
+    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Any:
+        return await session.call_tool(call.tool, call.arguments, timeout_s)
+
+    async def build_result(self, call: RunningCall, found: Any) -> ToolResult:
+        assert not found.is_error
+        return ToolResult(call_id="", name=call.tool, content="")
+
+
+def invocation_of(
+    connection: ServerConnection, tool: ToolDefinition, key: str, within_s: float = 20.0
+) -> tuple[Invocation, RunningCall]:
+    async def run_blocking(function: Any, *args: Any) -> Any:
+        raise NotImplementedError
+
+    call = RunningCall(
+        id=key,
+        operation="tool_call",
+        server=tool.server,
+        tool=tool.tool,
+        info=CallInfo(),
+        queue="",
+        delivery_count=1,
+        raw_arguments=None,
+        run_blocking=run_blocking,
+        arguments={"key": key},
+        definition=tool,
+        deadline=time.monotonic() + within_s,
+        connection=connection,
+        delivery=None,
+        record=CallRecord(NoRecorder(), key, CallMessage([tool.server, tool.tool], {})),
+        may_replay=may_replay(tool, connection.server),
+    )
+    return Invocation(call, Sending(), ()), call
+
+
+class NoRecorder:
+    def build_write(self, record: CallRecord, result: ToolResult, size_bytes: int | None) -> AuditWrite:
+        raise NotImplementedError
+
+    def time_of(self, monotonic_s: float) -> float:
+        raise NotImplementedError
+
+
 def servers_of(parent: psutil.Process, path: Path) -> list[psutil.Process]:
-    return [child for child in parent.children(recursive=True) if str(path) in child.cmdline()]
+    return [child for child in parent.children(recursive=True) if str(path) in read_command(child)]
 
 
 def kill_server(parent: psutil.Process, path: Path) -> None:

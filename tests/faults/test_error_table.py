@@ -113,9 +113,7 @@ def invalid_result() -> ValidationError:
         (KeyError("a bug"), NO, MAYBE),
     ],
 )
-def test_what_is_no_answer_of_the_protocol_is_never_sent_again(
-    error: Exception, action: Action, executed: Executed
-) -> None:
+def test_an_error_outside_the_protocol_is_never_retried(error: Exception, action: Action, executed: Executed) -> None:
     recovery = classify_error(error)
     assert (recovery.action, recovery.executed) == (action, executed)
     assert not is_transient(error)

@@ -105,7 +105,7 @@ def test_calls_of_a_server_that_is_gone_do_not_try_it_one_by_one(black_hole: Bla
         assert "out of reach" in tools.failed_servers()["hole"]
 
 
-def test_a_server_that_is_back_is_found_by_a_check_or_else_by_a_call(program: Path) -> None:
+def test_a_server_that_is_back_is_found_by_a_check_or_a_call(program: Path) -> None:
     for server in ("late", "checked"):
         assert "handshake" in call_until_gone(server).content
     program.with_name("well").touch()
@@ -115,6 +115,6 @@ def test_a_server_that_is_back_is_found_by_a_check_or_else_by_a_call(program: Pa
     wait_until(lambda: call("late").outcome is Outcome.OK, "a call found it", timeout_s=CHECK_INTERVAL_S + 5)
 
 
-def test_a_configuration_that_is_wrong_is_said_each_time() -> None:
+def test_a_wrong_configuration_is_reported_each_time() -> None:
     for _ in range(3):
         assert call("unset").error_code is ErrorCode.SERVER_MISCONFIGURED

@@ -1,6 +1,5 @@
 """Servers that do not get over the probe for the new era, and connections that a proxy closes while they are idle."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,7 @@ from tarsy_tasks.agent.executor import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.closing_proxy import ClosingProxy
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, is_alive, wait_until
 
 PROXIED = [f"{era}-{reply}-none" for era in ("new", "old") for reply in ("json", "sse")]
 PROBE_MS = 9_000
@@ -20,17 +18,8 @@ PROBE_MS = 9_000
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
-@pytest.fixture(scope="module")
-def proxy(directory: Path) -> Iterator[ClosingProxy]:
-    port = free_port()
-    with (
-        listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory),
-        ClosingProxy(port).running() as proxy,
-    ):
+def proxy(witness_url: str) -> Iterator[ClosingProxy]:
+    with ClosingProxy(int(witness_url.rpartition(":")[2])).running() as proxy:
         yield proxy
 
 
@@ -39,11 +28,6 @@ def worker(start_worker: StartWorker, proxy: ClosingProxy, directory: Path) -> W
     stdio = {kind: witness(Ledger(directory / kind), "--probe", kind) for kind in ("kills", "ignored")}
     proxied = {name: {"url": f"http://127.0.0.1:{proxy.port}/{name.replace('-', '/')}"} for name in PROXIED}
     return start_worker({**stdio, **proxied})
-
-
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=30)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,7 +46,7 @@ def look(tools: ToolExecutor, server: str, key: str) -> ToolResult:
 
 
 @pytest.mark.parametrize("server", PROXIED)
-def test_a_connection_that_was_closed_while_it_was_idle_costs_nothing(
+def test_a_connection_closed_while_idle_loses_no_call(
     tools: ToolExecutor, proxy: ClosingProxy, directory: Path, server: str
 ) -> None:
     assert add(tools, server, "before").outcome is Outcome.OK
@@ -74,7 +58,7 @@ def test_a_connection_that_was_closed_while_it_was_idle_costs_nothing(
 
 # The SDK closes a connection once the answer has come as an event stream; only the others are ever idle.
 @pytest.mark.parametrize("server", [name for name in PROXIED if "json" in name])
-def test_a_connection_that_is_closed_just_as_a_call_is_sent_costs_only_what_is_not_harmless(
+def test_a_connection_closed_at_sending_loses_unsafe_calls_only(
     tools: ToolExecutor, proxy: ClosingProxy, directory: Path, server: str
 ) -> None:
     assert add(tools, server, "first").outcome is Outcome.OK
@@ -89,7 +73,7 @@ def test_a_connection_that_is_closed_just_as_a_call_is_sent_costs_only_what_is_n
     assert (harmless.outcome, harmless.attempts) == (Outcome.OK, 2), harmless.content
 
 
-def test_a_server_that_the_probe_kills_is_started_again_without_it(
+def test_a_server_killed_by_the_probe_is_restarted_without_it(
     tools: ToolExecutor, worker: Worker, directory: Path
 ) -> None:
     ledger = Ledger(directory / "kills")
@@ -114,6 +98,6 @@ def test_a_server_that_ignores_the_probe_is_waited_for_once(
 
 
 def kill_server(worker: Worker, ledger: Ledger) -> None:
-    [process] = [child for child in worker.children() if str(ledger.path) in child.cmdline()]
+    [process] = worker.find_children(str(ledger.path))
     process.kill()
-    wait_until(lambda: not process.is_running(), "the server is gone")
+    wait_until(lambda: not is_alive(process), "the server is gone")

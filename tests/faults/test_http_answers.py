@@ -1,25 +1,19 @@
-"""What an HTTP server answers when it cannot serve, to 64 calls in flight: forgotten sessions, statuses with and
+"""What an HTTP server answers when it cannot serve, to many calls in flight: forgotten sessions, statuses with and
 without Retry-After, replies that are cut, certificates that nobody vouches for.
 """
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls
-from tests.processes import Worker, free_port
-from tests.servers import listening, witness_http
+from tests.processes import Worker, free_port, listening
+from tests.security.certificates import Authority
+from tests.servers import witness_http
 
 FORGETTING = [f"old-sse-{kind}" for kind in witness_http.FORGETTING]
 ASKED_TO_WAIT = [
@@ -50,45 +44,31 @@ BREAKING = [
 FAILING = [*ASKED_TO_WAIT, *ASKED_TO_WAIT_LONG, *REFUSING, *BREAKING]
 SERVERS = [*FORGETTING, *FAILING, *REFUSING_AT_ONCE]
 KEYS = [f"key{number}" for number in range(IN_FLIGHT)]
+FEW = KEYS[:16]
+"""Of servers that answer each call on its own merits, all of which are called at once."""
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
-@pytest.fixture(scope="module")
-def ports(directory: Path) -> Iterator[tuple[int, int]]:
-    """Where the witness listens: in the clear, and with a certificate that nobody vouches for."""
-    plain, secure = free_port(), free_port()
-    tls_directory = directory / "tls"
-    tls_directory.mkdir()
-    write_certificate(directory / "certificate.pem", directory / "key.pem")
-    command = [sys.executable, witness_http.__file__]
-    tls = ["--tls", str(directory / "certificate.pem"), str(directory / "key.pem")]
-    with ExitStack() as stack:
-        stack.enter_context(listening([*command, str(plain), str(directory)], plain, directory))
-        stack.enter_context(listening([*command, str(secure), str(tls_directory), *tls], secure, directory))
-        yield plain, secure
+def tls_url(directory: Path) -> Iterator[str]:
+    """Of a witness with a certificate of an unknown authority."""
+    port, place = free_port(), directory / "tls"
+    place.mkdir()
+    certificate, key = Authority(directory, "unknown").issue("server")
+    command = [sys.executable, witness_http.__file__, str(port), str(place), "--tls", str(certificate), str(key)]
+    with listening(command, port, directory):
+        yield f"https://127.0.0.1:{port}/new/json/none"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker(start_worker: StartWorker, ports: tuple[int, int]) -> Worker:
-    plain, secure = ports
-    servers = {name: {"url": f"http://127.0.0.1:{plain}/{name.replace('-', '/', 2)}"} for name in SERVERS}
-    tls = {"url": f"https://127.0.0.1:{secure}/new/json/none"}
-    return start_worker({**servers, "tls": tls}, arguments=["-c", "2048"])
-
-
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=60)
+def worker(start_worker: StartWorker, witness_url: str, tls_url: str) -> Worker:
+    servers = {name: {"url": f"{witness_url}/{name.replace('-', '/', 2)}"} for name in SERVERS}
+    return start_worker({**servers, "tls": {"url": tls_url}}, arguments=["-c", "2048"])
 
 
 @pytest.fixture(scope="module")
 def answers(tools: ToolExecutor) -> dict[str, list[ToolResult]]:
     """Of the servers that fail by themselves: all at once, to save time; each test looks at one."""
-    pending = {server: submit_calls(tools, server, KEYS) for server in FAILING}
+    pending = {server: submit_calls(tools, server, FEW) for server in FAILING}
     return {server: [call.result() for call in calls] for server, calls in pending.items()}
 
 
@@ -102,7 +82,7 @@ def outcomes(results: list[ToolResult]) -> set[tuple[Outcome, ErrorCode | None]]
 
 
 @pytest.mark.parametrize("server", FORGETTING)
-def test_a_forgotten_session_is_replaced_once_and_no_call_is_lost(
+def test_a_forgotten_session_is_replaced_once_and_no_call_lost(
     tools: ToolExecutor, directory: Path, server: str
 ) -> None:
     ledger = Ledger(directory / server)
@@ -119,7 +99,7 @@ def test_a_server_that_asks_to_wait_is_asked_again_when_it_wants(
 ) -> None:
     ledger = Ledger(directory / server)
     assert outcomes(answers[server]) == {(Outcome.OK, None)}
-    assert ledger.runs() == dict.fromkeys(KEYS, 1)
+    assert ledger.runs() == dict.fromkeys(FEW, 1)
     assert ledger.lines("early") == []
 
 
@@ -138,7 +118,7 @@ def test_a_refusal_is_final(answers: dict[str, list[ToolResult]], directory: Pat
     ledger = Ledger(directory / server)
     results = answers[server]
     assert outcomes(results) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
-    assert len(ledger.lines("request", "tools/call")) == IN_FLIGHT
+    assert len(ledger.lines("request", "tools/call")) == len(FEW)
     assert ledger.runs() == {}
 
 
@@ -154,7 +134,7 @@ def test_a_connection_that_is_refused_is_not_tried_again(tools: ToolExecutor, di
     assert outcomes(call_all(tools, server)) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
 
 
-def test_a_certificate_that_nobody_vouches_for_is_final(tools: ToolExecutor, directory: Path) -> None:
+def test_an_untrusted_certificate_is_final(tools: ToolExecutor, directory: Path) -> None:
     ledger = Ledger(directory / "tls" / "connections")
     before = len(ledger.lines())
     result = tools.execute(ToolCall(id="c", name="tls.look", arguments={}))
@@ -166,34 +146,12 @@ def test_a_certificate_that_nobody_vouches_for_is_final(tools: ToolExecutor, dir
 
 
 @pytest.mark.parametrize("server", BREAKING)
-def test_a_server_that_breaks_after_it_ran_a_call_is_asked_again_only_for_what_is_harmless(
+def test_after_a_break_in_mid_call_only_safe_calls_are_resent(
     answers: dict[str, list[ToolResult]], directory: Path, server: str
 ) -> None:
     ledger = Ledger(directory / server)
     results = answers[server]
-    check_answers(results, ledger, lost=KEYS[1::2])
+    check_answers(results, ledger, lost=FEW[1::2])
     assert {result.error_code for result in results if result.is_error} == {ErrorCode.SESSION_LOST}
     assert {result.attempts for result in results[::2]} == {2}
     assert ledger.starts == 1
-
-
-def write_certificate(certificate_path: Path, key_path: Path) -> None:
-    """A certificate for 127.0.0.1 that is signed by nobody but itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )

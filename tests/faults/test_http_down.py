@@ -14,8 +14,8 @@ import pytest
 from tarsy_tasks import Outcome, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls, wait_for_runs
-from tests.processes import ServiceProcess, Worker, free_port, wait_until
-from tests.servers import either_era, listening
+from tests.processes import ServiceProcess, Worker, free_port, listening, wait_until
+from tests.servers import either_era
 
 DOWN_S = 3.0
 HALF = IN_FLIGHT // 2
@@ -88,7 +88,7 @@ def outage(worker: Worker, servers: dict[str, Server]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_server_that_is_down_for_3_s_costs_no_call_that_is_harmless_to_repeat(
+def test_an_outage_of_3_s_loses_no_call_that_may_be_repeated(
     worker: Worker, servers: dict[str, Server], variant: str
 ) -> None:
     server = servers[variant]

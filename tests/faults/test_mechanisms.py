@@ -1,7 +1,5 @@
 """The mechanisms of recovery, each shown by a test that fails without it."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,7 @@ from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.executor import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, wait_until
 
 HTTP_SERVERS = {
     # The reply is an event stream, as of most servers of the handshake era.
@@ -24,31 +21,11 @@ UNREAD = 80
 """More calls than the transport queues for a server that does not read."""
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
 @pytest.fixture(scope="module", autouse=True)
-def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
-    ports = {name: free_port() for name in HTTP_SERVERS}
-    command = [sys.executable, witness_http.__file__]
-    with (
-        listening([*command, str(ports["drained"]), str(directory)], ports["drained"], directory),
-        listening([*command, str(ports["compared"]), str(directory)], ports["compared"], directory),
-        listening([*command, str(ports["budgeted"]), str(directory)], ports["budgeted"], directory),
-    ):
-        servers = {
-            name: {"url": f"http://127.0.0.1:{ports[name]}/{path.replace('-', '/', 2)}"}
-            for name, path in HTTP_SERVERS.items()
-        }
-        deaf = witness(Ledger(directory / "deaf"), "--stops-reading", timeouts={"tools": {"add": 3}})
-        yield start_worker({**servers, "deaf": deaf})
-
-
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=30)
+def worker(start_worker: StartWorker, witness_url: str, directory: Path) -> Worker:
+    servers = {name: {"url": f"{witness_url}/{path.replace('-', '/', 2)}"} for name, path in HTTP_SERVERS.items()}
+    deaf = witness(Ledger(directory / "deaf"), "--stops-reading", timeouts={"tools": {"add": 3}})
+    return start_worker({**servers, "deaf": deaf})
 
 
 def call(name: str, key: str = "") -> ToolCall:
@@ -62,9 +39,7 @@ def begin(tools: ToolExecutor, ledger: Ledger, name: str, key: str) -> PendingCa
     return pending
 
 
-def test_a_session_is_swapped_first_and_closed_when_its_other_calls_are_through(
-    tools: ToolExecutor, directory: Path
-) -> None:
+def test_a_replaced_session_is_closed_after_its_running_calls(tools: ToolExecutor, directory: Path) -> None:
     ledger = Ledger(directory / HTTP_SERVERS["drained"])
     sibling = begin(tools, ledger, "drained.linger", "sibling")
     assert tools.execute(call("drained.forget")).outcome is Outcome.OK
@@ -77,9 +52,7 @@ def test_a_session_is_swapped_first_and_closed_when_its_other_calls_are_through(
     wait_until(lambda: ledger.lines("delete"), "the old session is closed when its last call is through")
 
 
-def test_a_session_that_replaced_the_one_that_a_call_saw_fail_is_left_in_peace(
-    tools: ToolExecutor, directory: Path
-) -> None:
+def test_a_session_that_was_replaced_is_not_replaced_again(tools: ToolExecutor, directory: Path) -> None:
     ledger = Ledger(directory / HTTP_SERVERS["compared"])
     assert tools.execute(call("compared.forget")).outcome is Outcome.OK
     latecomer = begin(tools, ledger, "compared.add", "late")
@@ -91,9 +64,7 @@ def test_a_session_that_replaced_the_one_that_a_call_saw_fail_is_left_in_peace(
     assert ledger.starts == 2
 
 
-def test_a_call_that_was_never_sent_has_a_budget_beside_that_of_one_that_may_have_run(
-    tools: ToolExecutor, directory: Path
-) -> None:
+def test_retries_of_unsent_calls_are_counted_on_their_own(tools: ToolExecutor, directory: Path) -> None:
     # Its reply is cut off, and then the server does not know its session: both happen when such a server is restarted.
     ledger = Ledger(directory / HTTP_SERVERS["budgeted"])
     result = tools.execute(call("budgeted.look", "twice"))
@@ -102,7 +73,7 @@ def test_a_call_that_was_never_sent_has_a_budget_beside_that_of_one_that_may_hav
     assert ledger.starts == 2
 
 
-def test_calls_that_cannot_be_written_end_in_time_and_the_next_one_has_a_new_server(directory: Path) -> None:
+def test_calls_that_cannot_be_written_end_and_replace_the_server(directory: Path) -> None:
     # The limit is 3 s. The SDK's own timeout begins when a request is handed on, which it is not behind 2 MB that
     # nobody reads; and then it tries for 5 s to tell the server.
     tools = ToolExecutor(timeout_s=6)

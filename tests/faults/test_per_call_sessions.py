@@ -1,7 +1,5 @@
 """`session: per_call` keeps callers apart on a server that holds state, and leaves nothing behind."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,38 +7,25 @@ import pytest
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, free_port, wait_until
-from tests.servers import listening, witness_http
+from tests.processes import Worker, wait_until
 
 PARTY = 8
 HTTP_PATH = "old/sse/none"
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ledgers")
-
-
 @pytest.fixture(scope="module", autouse=True)
-def worker(start_worker: StartWorker, directory: Path) -> Iterator[Worker]:
+def worker(start_worker: StartWorker, witness_url: str, directory: Path) -> Worker:
     def stdio(name: str, **settings: str) -> dict[str, object]:
         return witness(Ledger(directory / name), "--party", str(PARTY), **settings)
 
-    port = free_port()
-    with listening([sys.executable, witness_http.__file__, str(port), str(directory)], port, directory):
-        yield start_worker(
-            {
-                "apart": stdio("apart", session="per_call"),
-                "apart-old": witness(Ledger(directory / "apart-old"), "--probe", "refused", session="per_call"),
-                "together": stdio("together"),
-                "http": {"url": f"http://127.0.0.1:{port}/{HTTP_PATH}", "session": "per_call"},
-            }
-        )
-
-
-@pytest.fixture(scope="module")
-def tools(worker: Worker) -> ToolExecutor:
-    return ToolExecutor(timeout_s=30)
+    return start_worker(
+        {
+            "apart": stdio("apart", session="per_call"),
+            "apart-old": witness(Ledger(directory / "apart-old"), "--probe", "refused", session="per_call"),
+            "together": stdio("together"),
+            "http": {"url": f"{witness_url}/{HTTP_PATH}", "session": "per_call"},
+        }
+    )
 
 
 def count(tools: ToolExecutor, server: str) -> str:
@@ -71,7 +56,7 @@ def test_the_process_of_each_call_is_gone_afterwards(tools: ToolExecutor, worker
 
     def is_tidy() -> bool:
         # One stays: the session that knows the server's tools.
-        return len([child for child in worker.children() if path in child.cmdline()]) == 1
+        return len(worker.find_children(path)) == 1
 
     wait_until(is_tidy, "only the shared process of the server is left")
 

@@ -47,7 +47,7 @@ Replay = Literal["hinted", "always", "never"]
         ({}, "never", [], False),
     ],
 )
-def test_what_may_have_run_is_sent_again_only_if_that_is_harmless(
+def test_a_call_that_may_have_run_is_sent_again_only_if_harmless(
     hints: dict[str, Any], replay: Replay, idempotent_tools: list[str], expected: bool
 ) -> None:
     tool = ToolDefinition(name="k8s.get_pods", server="k8s", tool="get_pods", annotations=hints)

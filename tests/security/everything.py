@@ -20,7 +20,7 @@ import psutil
 import redis
 
 from tarsy_tasks.celery_app import build_app
-from tests.processes import Flower, Worker
+from tests.processes import Flower, Worker, read_command
 
 __all__ = [
     "Seen",
@@ -146,7 +146,7 @@ def read_command_lines(processes: Mapping[str, psutil.Process]) -> Seen:
     found: Seen = {}
     for name, process in processes.items():
         for each in (process, *process.children(recursive=True)):
-            found[f"ps {name} {each.pid}"] = "\n".join(each.cmdline()).encode()
+            found[f"ps {name} {each.pid}"] = "\n".join(read_command(each)).encode()
     return found
 
 

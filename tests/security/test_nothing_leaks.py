@@ -205,9 +205,14 @@ class Doomed:
 
     def start(self) -> Worker:
         directory = self._directory / f"doomed{len(self.workers)}"
-        directory.mkdir()
-        (directory / "celeryconfig.py").write_text(SHORT_LEASE)
-        worker = Worker(directory, {"doomed": self._server}, self._redis_url, name=directory.name, arguments=["-E"])
+        worker = Worker(
+            directory,
+            {"doomed": self._server},
+            self._redis_url,
+            name=directory.name,
+            arguments=["-E"],
+            settings=SHORT_LEASE,
+        )
         self.workers.append(worker)
         return worker
 
@@ -237,7 +242,7 @@ def story(
         stack.callback(doomed.stop)
         doomed.start()
         beat = ServiceProcess(beat_command, directory / "beat.log", worker.environment_of("beat"), directory)
-        stack.callback(lambda: beat.process.poll() is None and beat.stop())
+        stack.enter_context(beat)
         config = worker.environment["TARSY_MCP_CONFIG"]
         flower = Flower(
             directory,
@@ -245,7 +250,7 @@ def story(
             ("--logging=debug",),
             {"TARSY_MCP_CONFIG": config, "FLOWER_UNAUTHENTICATED_API": "true"},
         )
-        stack.callback(lambda: flower.process.poll() is None and flower.stop())
+        stack.enter_context(flower)
         worker.wait_until_ready()
         doomed.workers[0].wait_until_ready()
         logging.getLogger("tarsy_tasks.agent").info(MARK)
@@ -369,7 +374,7 @@ def keys_with(client: redis.Redis, name: str) -> set[str]:
     return {key for key, content in read_keys(client) if find_leaks(content, [name])}
 
 
-def test_what_was_planted_was_told_and_masked(story: Story) -> None:
+def test_what_was_planted_was_sent_and_masked(story: Story) -> None:
     """Without this, the others would pass for servers that say nothing."""
     told = {f"desk {how}": outcome for how, outcome in (HOW | HOW_STDIO).items()}
     told |= {f"{server} {how}": outcome for server in ("web", "old") for how, outcome in HOW.items()}
@@ -380,7 +385,7 @@ def test_what_was_planted_was_told_and_masked(story: Story) -> None:
     assert silent == []
 
 
-def test_arguments_are_checked_by_what_the_server_demands_not_by_what_is_shown_of_it(story: Story) -> None:
+def test_arguments_are_checked_against_the_schema_before_masking(story: Story) -> None:
     assert story.results["the right member"].outcome is Outcome.OK
     assert story.results["of no member"].outcome is Outcome.REJECTED
 
@@ -394,12 +399,12 @@ def test_nobody_can_read_what_was_planted(story: Story) -> None:
     assert {where: names for where, names in leaks.items() if names} == documented
 
 
-def test_arguments_lie_in_their_queue_and_on_the_books_until_the_call_is_answered(story: Story) -> None:
+def test_arguments_are_in_redis_only_until_the_call_is_answered(story: Story) -> None:
     assert story.waiting == {keys.queue("unserved"), keys.UNACKED}
     assert story.running == {keys.UNACKED}
 
 
-def test_the_secret_of_a_server_that_is_not_masked_is_found_but_in_no_log_and_no_audit(story: Story) -> None:
+def test_an_unmasked_secret_is_in_results_not_in_log_or_audit(story: Story) -> None:
     found = {where for where, names in story.leaks().items() if OPEN in names}
     kinds = ("redis celery-task-meta-", "redis tarsy:tools:open", "Flower /mcp/servers/open", "Flower /mcp/api/calls/")
     for kind in (*kinds, "channels", "tarsy-tasks tools list"):

@@ -8,9 +8,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
+
+from tests.servers.plain_http import JSON, PlainHandler, PlainServer, serving
 
 __all__ = ["Guarded", "Request", "guarded"]
 
@@ -30,8 +31,8 @@ class Request(NamedTuple):
         return '"tools/call"' in self.body
 
 
-class Guarded(ThreadingHTTPServer):
-    """One server on a port of its own.
+class Guarded(PlainServer):
+    """One server on its own port.
 
     Attributes:
         keys: By the name of an MCP server, what it takes: the name of a header and its value, or `?parameter` and its.
@@ -43,10 +44,8 @@ class Guarded(ThreadingHTTPServer):
         gate: While it is clear, no token is given.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.keys: dict[str, tuple[str, str]] = {}
         self.elsewhere = ""
         self.requests: list[Request] = []
@@ -58,10 +57,6 @@ class Guarded(ThreadingHTTPServer):
         self.released = threading.Event()
         self.lock = threading.Lock()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
     def calls(self, path: str) -> list[Request]:
         return [each for each in self.requests if each.path.startswith(path) and each.is_call]
 
@@ -69,14 +64,13 @@ class Guarded(ThreadingHTTPServer):
         return [each for each in self.requests if each.path.startswith("/token")]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(PlainHandler):
     """Answers by path."""
 
-    protocol_version = "HTTP/1.1"
     server: Guarded
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        body = self.read_body().decode()
         self.record(body)
         kind, _, name = urlsplit(self.path).path[1:].partition("/")
         match kind:
@@ -135,16 +129,13 @@ class Handler(BaseHTTPRequestHandler):
                 result = {"content": [{"type": "text", "text": "somebody"}]}
             case _:
                 pass
-        message = {"jsonrpc": "2.0", "id": request["id"], "result": {"resultType": "complete", **result}}
+        message = {"id": request["id"], "result": {"resultType": "complete", **result}}
         # A cookie has no port: the jar would send it to every server of the host.
-        self.reply(200, json.dumps(message).encode(), {"Content-Type": "application/json", "Set-Cookie": "c=cookie-5"})
+        self.reply_json(message, headers={"Set-Cookie": "c=cookie-5"})
 
     def stream(self) -> None:
         """An event stream that names an endpoint on the other server."""
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
+        self.begin_stream()
         self.wfile.write(f"event: endpoint\ndata: {self.server.elsewhere}/mcp/messages\n\n".encode())
         self.wfile.flush()
         self.server.released.wait(30)
@@ -153,7 +144,6 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(status, b"", {"Location": f"{self.server.elsewhere}/mcp/elsewhere"})
 
     def give_token(self, kind: str, form: dict[str, str]) -> None:
-        plain = {"Content-Type": "application/json"}
         match kind:
             case "hangs":
                 self.server.released.wait(30)
@@ -164,16 +154,15 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(307, b"", {"Location": f"{self.server.elsewhere}/token/plain?secret=1"})
             case "refuses":
                 said = {"error": "invalid_client", "error_description": f"no client has {form.get('client_secret')}"}
-                self.reply(401, json.dumps(said).encode(), plain)
+                self.reply(401, json.dumps(said).encode(), JSON)
             case "endless":
-                self.send_response(200)
-                self.end_headers()
+                self.begin()
                 with suppress(OSError):
                     while not self.server.released.is_set():
                         self.wfile.write(b"x" * 65536)
             case "mac" | "broken":
                 fields = {"token_type": "mac"} if kind == "mac" else {"access_token": "two\r\nlines"}
-                self.reply(200, json.dumps({"access_token": "t", **fields}).encode(), plain)
+                self.reply(200, json.dumps({"access_token": "t", **fields}).encode(), JSON)
             case status if status.isdigit():
                 self.reply(int(status), b"not now")
             case _:
@@ -184,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
                 said = {"access_token": token, "token_type": "bearer"}
                 if self.server.token_s is not None:
                     said["expires_in"] = self.server.token_s
-                self.reply(200, json.dumps(said).encode(), plain)
+                self.reply(200, json.dumps(said).encode(), JSON)
 
     def tell_metadata(self, kind: str) -> None:
         metadata = {"issuer": f"{self.server.url}/{kind}", "token_endpoint": f"{self.server.url}/token/plain"}
@@ -196,28 +185,14 @@ class Handler(BaseHTTPRequestHandler):
             case _:
                 self.reply(404, b"")
                 return
-        self.reply(200, json.dumps(metadata).encode(), {"Content-Type": "application/json"})
-
-    def reply(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.reply(200, json.dumps(metadata).encode(), JSON)
 
 
 @contextmanager
 def guarded() -> Iterator[Guarded]:
-    with Guarded() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    with serving(Guarded()) as server:
         try:
             yield server
         finally:
             server.gate.set()
             server.released.set()
-            server.shutdown()
-            thread.join()

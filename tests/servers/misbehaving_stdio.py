@@ -57,7 +57,7 @@ class Server:
         self.answer(request, {"tools": [tool("act"), tool("echo")]})
 
     def act(self, request: Message) -> None:
-        self.answer(request, text("done"))
+        self.answer(request, text("still here"))
 
     def answer(self, request: Message, result: Message) -> None:
         self.write({"id": request["id"], "result": result})
@@ -108,7 +108,7 @@ class ExitsAfterHandshake(Server):
         sys.exit(5)
 
 
-class HangsInHandshake(Server):
+class Hangs(Server):
     def initialize(self, request: Message) -> None:
         say("waiting for the database")
 
@@ -160,15 +160,18 @@ class FloodsStdoutWithoutLineEnd(Server):
             self.write_bytes(b"x" * 100_000)
 
 
-class PrintsGarbage(Server):
+class Garbage(Server):
     """Puts lines that are no JSON-RPC around every message, and a byte that is not UTF-8 into its text."""
+
+    def act(self, request: Message) -> None:
+        self.answer(request, text("done"))
 
     def write_bytes(self, line: bytes) -> None:
         garbage = b'Listening ...\n\xff\xfe\x00\x80\n\n{"jsonrpc": "2.0", "id":\n[]\nnull\n{"jsonrpc": "2.0"}\n'
-        super().write_bytes(garbage + line.replace(b"done", b"do\xffne") + garbage)
+        super().write_bytes(garbage + line.replace(b"done", b"st\xffill here") + garbage)
 
 
-class AnswersWithWrongId(Server):
+class WrongId(Server):
     def act(self, request: Message) -> None:
         self.answer({"id": request["id"] + 1_000}, text("for somebody else"))
 
@@ -179,18 +182,18 @@ class AnswersTwice(Server):
         self.answer(request, text("second"))
 
 
-class AnswersTooMuchIdFirst(Server):
+class TooMuchIdFirst(Server):
     def act(self, request: Message) -> None:
         self.answer(request, text("x" * LARGE_BYTES))
 
 
-class AnswersTooMuchIdLast(Server):
+class TooMuchIdLast(Server):
     def act(self, request: Message) -> None:
         body = json.dumps({"result": text("x" * LARGE_BYTES), "id": request["id"], "jsonrpc": "2.0"})
         self.write_bytes(body.encode() + b"\n")
 
 
-class AnswersTooMuchIdBetween(Server):
+class TooMuchIdBetween(Server):
     """The id stands where nobody finds it: between two results that are too long."""
 
     def act(self, request: Message) -> None:

@@ -14,9 +14,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+
+from tests.servers.plain_http import JSON, Message, PlainHandler, PlainServer, event, serving
 
 __all__ = ["MARK", "Telltale", "telling_on_web"]
 
@@ -24,7 +24,6 @@ MARK = "innocent-bystander"
 """What is no secret, and stands beside all of them."""
 LARGE_CHARS = 3_000_000
 FLOOD_LINES = 300
-Message = dict[str, Any]
 
 
 class Telltale:
@@ -249,59 +248,50 @@ class _Stdio:
         print(words, file=sys.stderr, flush=True)
 
 
-class Web(ThreadingHTTPServer):
-    """Listens on 127.0.0.1. At `/token` it gives an access token; `/broken` does not work."""
-
-    daemon_threads = True
+class Web(PlainServer):
+    """At `/token` it gives an access token; `/broken` does not work."""
 
     def __init__(self, secrets: dict[str, str]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.secrets = secrets
         self.telltale = Telltale(secrets)
         self.stream: queue.Queue[bytes | None] = queue.Queue()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is none of this server's business."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(PlainHandler):
     server: Web
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.read_body()
         path = self.path.partition("?")[0]
         if path == "/token":
-            self._reply(200, {"access_token": self.server.secrets["access token"], "token_type": "bearer"})
+            said = {"access_token": self.server.secrets["access token"], "token_type": "bearer"}
+            self.reply(200, json.dumps(said).encode(), JSON)
             return
         request = json.loads(body)
         if path == "/broken":
-            self._reply(500, f"{MARK}: door-code {self.server.secrets['broken']}")
+            self.reply(500, f"{MARK}: door-code {self.server.secrets['broken']}".encode(), JSON)
         elif "id" not in request:
-            self._reply(202, None)
+            self.reply(202)
         elif path == "/messages":
-            self._reply(202, None)
+            self.reply(202)
             for message in self._answers(request):
-                self.server.stream.put(_event(message))
+                self.server.stream.put(event(message))
         else:
             self._answer(request)
 
     def do_GET(self) -> None:
         if not self.path.startswith("/sse"):
-            self._reply(405, None)
+            self.reply(405)
             return
         self.server.stream = events = queue.Queue()
-        self._begin_stream()
+        self.begin_stream()
         self.wfile.write(b"event: endpoint\ndata: /messages\n\n")
-        while (event := events.get()) is not None:
-            self.wfile.write(event)
+        while (data := events.get()) is not None:
+            self.wfile.write(data)
 
     def do_DELETE(self) -> None:
-        self._reply(200, None)
+        self.reply(200)
 
     def _answers(self, request: Message) -> Iterator[Message]:
         """What is told of a request, with what came along with it as what the server was handed."""
@@ -313,59 +303,29 @@ class _Handler(BaseHTTPRequestHandler):
         secret = self.server.secrets.get(how, "")
         match how:
             case "status":
-                self._reply(500, f"{MARK}: cannot log in, password: {secret}")
+                self.reply(500, f"{MARK}: cannot log in, password: {secret}".encode(), JSON)
             case "page":
-                self._reply(200, f"<h1>{MARK}</h1><!-- password: {secret} -->", "text/html")
+                self.reply(200, f"<h1>{MARK}</h1><!-- password: {secret} -->".encode(), {"Content-Type": "text/html"})
             case "redirect":
-                self._reply(307, None, location=f"http://127.0.0.2:9/{MARK}?password={secret}")
+                self.reply(307, headers={"Location": f"http://127.0.0.2:9/{MARK}?password={secret}"})
             case _ if request["method"] == "tools/call":
-                self._begin_stream()
+                self.begin_stream()
                 for message in self._answers(request):
-                    self.wfile.write(_event(message))
+                    self.wfile.write(event(message))
                 self.close_connection = True
             case _:
                 (message,) = self._answers(request)
-                self._reply(404 if "error" in message else 200, {"jsonrpc": "2.0", **message})
-
-    def _begin_stream(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
-
-    def _reply(
-        self, status: int, said: Message | str | None, kind: str = "application/json", location: str = ""
-    ) -> None:
-        body = b"" if said is None else said.encode() if isinstance(said, str) else json.dumps(said).encode()
-        self.send_response(status)
-        if body:
-            self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        if location:
-            self.send_header("Location", location)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def _event(message: Message) -> bytes:
-    return b"event: message\ndata: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n"
+                self.reply_json(message, 404 if "error" in message else 200)
 
 
 @contextmanager
 def telling_on_web(secrets: dict[str, str]) -> Iterator[Web]:
     """The servers at `/mcp` and `/sse`, until they are not needed any more."""
-    with Web(secrets) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    with serving(Web(secrets)) as server:
         try:
             yield server
         finally:
             server.stream.put(None)
-            server.shutdown()
-            thread.join()
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.servers.plain_http import JSON, PlainHandler, PlainServer, event
 
 RETRY_AFTER_S = {"seconds": 1, "date": 2, "late": 3600}
 FORGETTING: dict[str, tuple[int, dict[str, Any] | None]] = {
@@ -45,28 +46,27 @@ HINTS: dict[str, dict[str, Any]] = {
 """
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(PlainHandler):
     """Answers what it is asked, unless the path says otherwise."""
 
-    protocol_version = "HTTP/1.1"
     server: "Server"
 
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.read_body())
         method, params = request["method"], request.get("params", {})
         key = params.get("arguments", {}).get("key", "")
         self.record("request", method, key)
         if "id" not in request:
-            self.reply(202, {}, b"")
+            self.reply(202)
         elif not self.forgot(request) and not self.fails(request, method, key):
             self.serve(request, method, key)
 
     def do_GET(self) -> None:
-        self.reply(405, {}, b"")
+        self.reply(405)
 
     def do_DELETE(self) -> None:
         self.record("delete")
-        self.reply(200, {}, b"")
+        self.reply(200)
 
     @property
     def sessions(self) -> dict[str, int]:
@@ -87,10 +87,10 @@ class Handler(BaseHTTPRequestHandler):
         if session in self.sessions:
             return False
         if request.get("params", {}).get("arguments", {}).get("key", "").startswith("late"):
-            self.server.released.wait()
+            self.server.released[self.path].wait()
         status, error = FORGETTING.get(self.fault, (404, None))
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode() if error else b""
-        self.reply(status, {"Content-Type": "application/json"} if error else {}, body)
+        self.reply(status, body, JSON if error else {})
         return True
 
     def fails(self, request: dict[str, Any], method: str, key: str) -> bool:
@@ -112,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
             self.cut({"id": request["id"], "result": {"content": []}}, CUT_AFTER[fault])
         else:
             _, status, *retry = fault.split("-")
-            self.reply(int(status), self.retry_after(retry[0], key) if retry else {}, b"not now")
+            self.reply(int(status), b"not now", self.retry_after(retry[0], key) if retry else {})
         return True
 
     def retry_after(self, form: str, key: str) -> dict[str, str]:
@@ -143,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
                 result = {"content": [{"type": "text", "text": self.run(request["params"]["name"], key)}]}
             case _:
                 error = {"code": -32601, "message": f"no method {method}"}
-                self.reply_json(404 if self.era == "new" else 400, {"id": request["id"], "error": error})
+                self.reply_json({"id": request["id"], "error": error}, 404 if self.era == "new" else 400)
                 return
         self.answer({"id": request["id"], "result": {"resultType": "complete", **result}}, headers)
 
@@ -152,9 +152,9 @@ class Handler(BaseHTTPRequestHandler):
         if tool == "forget":
             self.sessions.clear()
         if tool == "release":
-            self.server.released.set()
+            self.server.released[self.path].set()
         if tool == "linger":
-            self.server.released.wait()
+            self.server.released[self.path].wait()
         if tool == "count":
             session = self.headers.get("Mcp-Session-Id", "")
             self.sessions[session] += 1
@@ -163,13 +163,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, message: dict[str, Any], headers: dict[str, str]) -> None:
         kind, body = self.body_of(message)
-        self.reply(200, {"Content-Type": kind, **headers}, body)
+        self.reply(200, body, {"Content-Type": kind, **headers})
 
     def body_of(self, message: dict[str, Any]) -> tuple[str, bytes]:
-        body = json.dumps({"jsonrpc": "2.0", **message})
         if self.path.split("/")[2] == "json":
-            return "application/json", body.encode()
-        return "text/event-stream", f"event: message\ndata: {body}\n\n".encode()
+            return "application/json", json.dumps({"jsonrpc": "2.0", **message}).encode()
+        return "text/event-stream", event(message)
 
     def cut(self, message: dict[str, Any], after_bytes: int) -> None:
         kind, body = self.body_of(message)
@@ -177,41 +176,22 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[:after_bytes])
         self.close_connection = True
 
-    def reply_json(self, status: int, message: dict[str, Any]) -> None:
-        self.reply(status, {"Content-Type": "application/json"}, json.dumps({"jsonrpc": "2.0", **message}).encode())
-
-    def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.begin(status, {**headers, "Content-Length": str(len(body))})
-        self.wfile.write(body)
-
-    def begin(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
     def record(self, *words: str) -> None:
         self.server.record(self.path.strip("/").replace("/", "-"), *words)
 
-    def log_message(self, *_: Any) -> None:
-        """Says nothing; the ledger does."""
 
-
-class Server(ThreadingHTTPServer):
-    """Listens on 127.0.0.1; `sessions` are the ids that it knows, by path, and how often `count` was called in each."""
-
-    daemon_threads = True
-    request_queue_size = 256
+class Server(PlainServer):
+    """`sessions` are the ids that it knows, by path, and how often `count` was called in each."""
 
     def __init__(self, port: int, directory: Path, tls: ssl.SSLContext | None) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(Handler, port)
         self.directory = directory
         self.tls = tls
         self.sessions: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self.attempts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.not_before: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.lock = threading.Lock()
-        self.released = threading.Event()
+        self.released: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
     def record(self, ledger: str, *words: str) -> None:
         with (self.directory / ledger).open("a") as file:
@@ -222,9 +202,6 @@ class Server(ThreadingHTTPServer):
             self.record("connections", "connection")
             request = self.tls.wrap_socket(request, server_side=True)
         super().finish_request(request, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is none of this server's business."""
 
 
 def main() -> None:

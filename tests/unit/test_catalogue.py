@@ -107,7 +107,7 @@ def test_what_changed_while_the_operator_read_is_not_approved(client: redis.Redi
 
 def require(approvals: Approvals, tool: ToolDefinition, client: redis.Redis) -> None:
     async def asked() -> None:
-        exchange = AsyncRedisExchange(client.connection_pool)
+        exchange = AsyncRedisExchange(lambda: client.connection_pool)
         try:
             await approvals.require(tool, exchange)
         finally:

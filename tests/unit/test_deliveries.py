@@ -56,7 +56,7 @@ def on_a_loop(client: redis.Redis, act: Callable[[AsyncDeliveries], Awaitable[T]
     """What the worker's event loop does with the same table."""
 
     async def acted() -> T:
-        exchange = AsyncRedisExchange(client.connection_pool)
+        exchange = AsyncRedisExchange(lambda: client.connection_pool)
         try:
             return await act(AsyncDeliveries(exchange))
         finally:

@@ -156,7 +156,7 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
     assert not client.exists("tarsy:waiting:mcp.desk")
 
     async def begin() -> None:
-        exchange = AsyncRedisExchange(client.connection_pool)
+        exchange = AsyncRedisExchange(lambda: client.connection_pool)
         await AsyncDeliveries(exchange).clear_isolated(ID)
         await AsyncDeliveries(exchange).begin(delivery, "w0@host 1")
         exchange.close()

@@ -51,7 +51,7 @@ class Deadline:
             retry=retry_if_exception_type(RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(10), reraise=True
         ):
             with attempt:
-                await self._context.in_flight.sync(self._context.clock)
+                await self._context.clock.sync_async(self._context.results.execute)
 
 
 class OwnQueue:
@@ -97,5 +97,5 @@ class PinnedDefinition:
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         if call.connection.server.pin == "block":
             assert call.definition is not None
-            await self._approvals.require(call.definition, self._context.in_flight.exchange)
+            await self._approvals.require(call.definition, self._context.results)
         return await proceed()

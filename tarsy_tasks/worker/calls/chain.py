@@ -100,7 +100,7 @@ class Guarded:
             if call.attempts and call.may_have_run and not call.may_replay:
                 raise RuntimeError("it called proceed() again for a call that may have run and must not be repeated")
             try:
-                return await proceed()
+                return await _Timed(proceed())
             except BaseException as error:
                 inner.append(error)
                 raise
@@ -141,12 +141,16 @@ class Guarded:
 
 
 class _Timed:
-    """Awaits a coroutine and reports when one of its steps blocks the loop, not counting what it awaits."""
+    """Awaits a coroutine and reports when one of its steps blocks the loop, not counting what is timed further inside.
+
+    Args:
+        report: Called with the seconds of such a step; None: it only counts for others.
+    """
 
     _nested_s = 0.0
     """Time that steps further inside took, within the step that runs now."""
 
-    def __init__(self, coroutine: Awaitable[Ending], report: Callable[[float], None]) -> None:
+    def __init__(self, coroutine: Awaitable[Ending], report: Callable[[float], None] | None = None) -> None:
         self._coroutine = coroutine
         self._report = report
 
@@ -163,7 +167,7 @@ class _Timed:
             finally:
                 took_s = time.perf_counter() - began
                 own_s, _Timed._nested_s = took_s - _Timed._nested_s, outer_s + took_s
-                if own_s >= _BLOCKING_S:
+                if self._report is not None and own_s >= _BLOCKING_S:
                     self._report(own_s)
             try:
                 sent = yield yielded

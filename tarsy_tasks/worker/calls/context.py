@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.worker.calls.quarantine import Quarantine
@@ -40,6 +41,7 @@ class WorkerContext:
         connections: Ways to the MCP servers, by server id.
         clock: That of Redis.
         in_flight: The in-flight table, for the loop.
+        results: The Redis of the result backend, for the loop.
         masker: For texts that belong to no server.
         quarantine: Where calls run whose workers were lost.
         threads: For work on large values, as many as there are cores.
@@ -59,6 +61,7 @@ class WorkerContext:
     metrics: CallMetrics
     audit: Audit
     in_flight: AsyncDeliveries
+    results: AsyncRedisExchange
     child_watch: ChildWatch
     alerts: AlertFeed = field(default_factory=AlertFeed)
     masker: Masker = field(default_factory=build_masker)

@@ -6,12 +6,14 @@ every operation (`execution`, `invocation`).
 
 import asyncio
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from mcp_types import CallToolResult, TextContent
 
 from tarsy_tasks.arguments import ParsedArguments, read_arguments
+from tarsy_tasks.arguments.schema import is_compiled
 from tarsy_tasks.errors import ArgumentsError
 from tarsy_tasks.models import ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -51,7 +53,7 @@ class ToolCallOperation:
         call.may_replay = may_replay(definition, connection.server)
         call.record.tool, call.record.is_listed = definition.tool, True
         try:
-            if _is_large(call.raw_arguments):
+            if _is_large(call.raw_arguments) or not is_compiled(_schema_of(connection, definition)):
                 parsed = await self._off_loop(_read_arguments, call.raw_arguments, connection, definition)
             else:
                 parsed = _read_arguments(call.raw_arguments, connection, definition)
@@ -101,13 +103,12 @@ class ToolCallOperation:
 
 def _read_arguments(arguments: Any, connection: ServerConnection, definition: ToolDefinition) -> ParsedArguments:
     """The arguments, checked by the server's own schema; a rejection says only what of it may be shown."""
-    session = connection.session
-    own = session.unmasked_schema(definition.tool) if session is not None else None
-    if own is None:
-        return read_arguments(arguments, definition.input_schema)
+    own = _schema_of(connection, definition)
     try:
         return read_arguments(arguments, own)
     except ArgumentsError as error:
+        if own is definition.input_schema:
+            raise
         repairs = error.repairs
     read_arguments(arguments, definition.input_schema)
     raise ArgumentsError(
@@ -116,6 +117,13 @@ def _read_arguments(arguments: Any, connection: ServerConnection, definition: To
         "tool's schema holds a secret. Look in the schema for values that are masked, and ask the user for them.",
         repairs,
     )
+
+
+def _schema_of(connection: ServerConnection, definition: ToolDefinition) -> Mapping[str, Any]:
+    """The schema of a tool's arguments, as the server itself has it: without masks."""
+    session = connection.session
+    own = session.unmasked_schema(definition.tool) if session is not None else None
+    return definition.input_schema if own is None else own
 
 
 def _is_large_result(found: CallToolResult) -> bool:

@@ -9,7 +9,7 @@ import contextvars
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
@@ -22,11 +22,10 @@ from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import Delivery
-from tarsy_tasks.broker.kombu_transport import release_lease
+from tarsy_tasks.broker.kombu_transport import broker_pool, release_lease
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.worker.calls.chain import load_interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
@@ -38,6 +37,7 @@ from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
+from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -85,49 +85,49 @@ class TaskPool(ThreadsTaskPool):
         return self._bulkhead.limit(server)
 
     def on_start(self) -> None:
-        from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
-
         servers = served_servers(self.app)
-        configured = self.app.mcp_config.servers
-        session_context = SessionContext(Inheritance(configured.values(), broker_urls(self.app)))
-        connections = build_connections((configured[name] for name in servers), session_context)
-        self._bulkhead.open(self.limit, (connection.server for connection in connections.values()))
-        options = self.app.conf.broker_transport_options
-        options["queue_order_strategy"] = partial(QueueOrder, self._bulkhead)
-        settings = load_settings()
-        metrics = CallMetrics()
-        maskers = {name: build_record_masker(connection.server) for name, connection in connections.items()}
-        instance = self.app.worker_instance
-        lease_s = float(options["visibility_timeout"])
-        context = self._context = WorkerContext(
-            instance=instance,
-            lease_s=lease_s,
-            settings=settings,
-            loop=self._loop,
-            connections=connections,
-            clock=metrics.clock,
-            metrics=metrics,
-            audit=Audit(instance.partition("#")[0], maskers, settings, metrics.clock, metrics, [metrics]),
-            child_watch=session_context.child_watch,
-            in_flight=AsyncDeliveries(AsyncRedisExchange(self.app.backend.client.connection_pool)),
-        )
+        context = self._context = self._build_context(servers)
         self.app.worker_context = context
-        users = load_interceptors(self.app.mcp_config.interceptors)
-        self._runner = CallRunner(context, build_interceptors(context, users), ToolCallOperation(context))
-        self._leases = LeaseKeeper(self.app, context.audit, instance, servers, lease_s)
-        self._grace_s = settings.shutdown_grace_s
-        self._shutdown = ShutdownWatch(self._grace_s, self._end_all)
+        self._bulkhead.open(self.limit, (connection.server for connection in context.connections.values()))
+        self.app.conf.broker_transport_options["queue_order_strategy"] = partial(QueueOrder, self._bulkhead)
+        interceptors = build_interceptors(context, self.app.interceptors)
+        self._runner = CallRunner(context, interceptors, ToolCallOperation(context))
+        self._leases = LeaseKeeper(self.app, context.audit, context.instance, servers, context.lease_s)
+        self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
         # From here on a result waits for a Redis that is away, until the worker stops.
         self.app.backend.stopping = threading.Event()
         self._loop.start()
         try:
-            connect_servers(connections.values(), self._loop)
+            connect_servers(context.connections.values(), self._loop)
         except BaseException:
             # Celery stops no pool that did not start.
             self._close_sessions()
             raise
         self._leases.start()
         self._shutdown.start()
+
+    def _build_context(self, servers: Sequence[str]) -> WorkerContext:
+        app, settings, metrics = self.app, load_settings(), CallMetrics()
+        configured = app.mcp_config.servers
+        sessions = SessionContext(Inheritance(configured.values(), broker_urls(app)))
+        connections = build_connections((configured[name] for name in servers), sessions)
+        maskers = {name: build_record_masker(connection.server) for name, connection in connections.items()}
+        worker = app.worker_instance.partition("#")[0]
+        results = AsyncRedisExchange(lambda: app.backend.client.connection_pool)
+        is_one_redis = app.conf.broker_url == app.conf.result_backend
+        return WorkerContext(
+            instance=app.worker_instance,
+            lease_s=float(app.conf.broker_transport_options["visibility_timeout"]),
+            settings=settings,
+            loop=self._loop,
+            connections=connections,
+            clock=metrics.clock,
+            metrics=metrics,
+            audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics]),
+            in_flight=AsyncDeliveries(results if is_one_redis else AsyncRedisExchange(partial(broker_pool, app))),
+            results=results,
+            child_watch=sessions.child_watch,
+        )
 
     def register_with_event_loop(self, loop: Any) -> None:
         self._bulkhead.watch(loop)
@@ -136,7 +136,7 @@ class TaskPool(ThreadsTaskPool):
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
         self._shutdown.done()
         self._leases.depart()
-        self._wait_for_all(self._grace_s)
+        self._wait_for_all(self._context.settings.shutdown_grace_s)
         self.on_terminate()
 
     def on_terminate(self) -> None:
@@ -175,7 +175,8 @@ class TaskPool(ThreadsTaskPool):
 
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
         wait_for(closing, _CLOSE_S)
-        self._loop.call_soon(self._context.in_flight.exchange.close)
+        for exchange in (self._context.in_flight.exchange, self._context.results):
+            self._loop.call_soon(exchange.close)
         self._loop.stop()
         self._context.child_watch.close()
 

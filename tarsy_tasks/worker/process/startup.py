@@ -17,6 +17,7 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.calls.cancellation import CancellationStep
+from tarsy_tasks.worker.calls.chain import load_interceptors
 from tarsy_tasks.worker.process import canvas_limits
 from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
@@ -34,6 +35,7 @@ def configure(worker: Any) -> None:
     worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
     try:
         servers = worker.app.mcp_config.enabled_servers
+        worker.app.interceptors = load_interceptors(worker.app.mcp_config.interceptors)
     except ConfigError as error:
         _refuse(str(error))
     worker.app.steps["worker"].add(HealthStep)
