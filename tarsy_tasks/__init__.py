@@ -56,27 +56,18 @@ __all__ = [
     "tool_signature",
 ]
 
-_MODULES = {
-    "AsyncPendingCall": "agent.async_executor",
-    "AsyncToolExecutor": "agent.async_executor",
-    "Attachment": "models",
-    "BrokerUnavailable": "errors",
-    "ConfigError": "errors",
-    "ErrorCode": "outcomes",
-    "Outcome": "outcomes",
-    "OutcomeError": "errors",
-    "PendingCall": "agent.executor",
-    "ResultTimeout": "errors",
-    "TarsyTasksError": "errors",
-    "ToolCall": "models",
-    "ToolDefinition": "models",
-    "ToolExecutor": "agent.executor",
-    "ToolList": "agent.tool_list",
-    "ToolResult": "models",
-    "app": "entry_point",
-    "mask_text": "masking.masker",
-    "tool_signature": "agent.signatures",
+_NAMES = {
+    "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
+    "models": "Attachment ToolCall ToolDefinition ToolResult",
+    "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
+    "outcomes": "ErrorCode Outcome",
+    "agent.executor": "PendingCall ToolExecutor",
+    "agent.tool_list": "ToolList",
+    "entry_point": "app",
+    "masking.masker": "mask_text",
+    "agent.signatures": "tool_signature",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

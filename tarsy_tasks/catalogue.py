@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import BrokerUnavailable, ToolNameError
-from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.models import FrozenModel, ToolDefinition, ToolListing
 from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 from tarsy_tasks.tool_names import build_name_list, resolve_tool_name
 
@@ -43,15 +43,13 @@ CATALOGUE_TTL_S = 30 * 24 * 3600
 COUNTERS = ("added", "removed", "changed")
 
 
-class ApprovedTool(BaseModel):
+class ApprovedTool(FrozenModel):
     """A definition that is approved.
 
     Attributes:
         approved_at: In seconds since the epoch, by the clock of Redis.
         new: It was added after the server's first listing, and was approved because it was new, not by an operator.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     v: Literal[1] = 1
     fingerprint: str
@@ -60,7 +58,7 @@ class ApprovedTool(BaseModel):
     new: bool = False
 
 
-class ToolDiff(BaseModel):
+class ToolDiff(FrozenModel):
     """How a server's listing differs from what was approved; tools by name, sorted.
 
     Attributes:
@@ -69,27 +67,18 @@ class ToolDiff(BaseModel):
         changed: Listed with another definition: as approved (None if that cannot be read), and as listed now.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    added: dict[str, ToolDefinition] = Field(default_factory=dict[str, ToolDefinition])
-    removed: dict[str, ToolDefinition] = Field(default_factory=dict[str, ToolDefinition])
-    changed: dict[str, tuple[ToolDefinition | None, ToolDefinition]] = Field(
-        default_factory=dict[str, tuple[ToolDefinition | None, ToolDefinition]]
-    )
+    added: dict[str, ToolDefinition] = Field(default_factory=dict)
+    removed: dict[str, ToolDefinition] = Field(default_factory=dict)
+    changed: dict[str, tuple[ToolDefinition | None, ToolDefinition]] = Field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
+        return any(vars(self).values())
 
     def __str__(self) -> str:
-        parts = [
-            f"{what} {', '.join(tools)}"
-            for what, tools in (("added", self.added), ("removed", self.removed), ("changed", self.changed))
-            if tools
-        ]
-        return "; ".join(parts) or "nothing"
+        return "; ".join(f"{what} {', '.join(tools)}" for what, tools in self if tools) or "nothing"
 
 
-class ListedServer(BaseModel):
+class ListedServer(FrozenModel):
     """What one server offers, as it was last listed.
 
     Attributes:
@@ -99,8 +88,6 @@ class ListedServer(BaseModel):
         counts: How many tools were ever added, removed and changed after the first listing.
         approvals: As stored in Redis, by tool. They are parsed only for `diff`, because most lookups do not need them.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     listing: ToolListing
     listed_at: float
@@ -254,11 +241,9 @@ def approve_tools(redis: Any, listed: ListedServer, tools: Iterable[str] | None 
     """
     diff, server = listed.diff, listed.listing.server
     chosen = None if tools is None else set(tools)
-
-    def pick(different: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: each for name, each in different.items() if chosen is None or name in chosen}
-
-    approved = ToolDiff(added=pick(diff.added), removed=pick(diff.removed), changed=pick(diff.changed))
+    approved = ToolDiff.model_validate(
+        {what: {name: tools[name] for name in tools if chosen is None or name in chosen} for what, tools in diff}
+    )
     seconds, microseconds = redis.time()
     key = keys.approved_tools_key(server)
     pipeline = redis.pipeline()

@@ -12,16 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import click
-from celery.signals import (
-    after_setup_logger,
-    beat_init,
-    celeryd_after_setup,
-    celeryd_init,
-    import_modules,
-    worker_ready,
-    worker_shutdown,
-    worker_shutting_down,
-)
+from celery import signals
 
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import ConfigError
@@ -55,7 +46,7 @@ def load_celeryconfig(directory: Path) -> dict[str, Any]:
     }
 
 
-@celeryd_init.connect
+@signals.celeryd_init.connect
 def _configure_worker(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
         from tarsy_tasks.worker.process import control, startup
@@ -64,7 +55,7 @@ def _configure_worker(instance: Any, **_: Any) -> None:
         startup.configure(instance)
 
 
-@celeryd_after_setup.connect
+@signals.celeryd_after_setup.connect
 def _select_queues(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
         from tarsy_tasks.worker import maskers
@@ -76,7 +67,7 @@ def _select_queues(instance: Any, **_: Any) -> None:
         startup.select_queues(instance)
 
 
-@worker_ready.connect
+@signals.worker_ready.connect
 def _report(sender: Any, **_: Any) -> None:
     if isinstance(sender.app, TarsyApp):
         from tarsy_tasks.worker.reporting.lifecycle import Reporting
@@ -91,12 +82,12 @@ def _report(sender: Any, **_: Any) -> None:
             def ended(**_: Any) -> None:
                 reporting.close()
 
-            worker_shutting_down.connect(stopping, weak=False)
-            worker_shutdown.connect(ended, weak=False)
+            signals.worker_shutting_down.connect(stopping, weak=False)
+            signals.worker_shutdown.connect(ended, weak=False)
         context.reporting.worker_ready(sender)
 
 
-@beat_init.connect
+@signals.beat_init.connect
 def _mask_log_of_beat(sender: Any, **_: Any) -> None:
     if isinstance(sender.app, TarsyApp):
         _mask_log(sender.app)
@@ -111,7 +102,7 @@ def _mask_log(app: TarsyApp) -> None:
     log_masking.mask_log(maskers.build_masker())
 
 
-@import_modules.connect
+@signals.import_modules.connect
 def _serve_metrics(sender: Any, **_: Any) -> None:
     """Flower loads modules like this too: it is a command of Celery's command line."""
     context = click.get_current_context(silent=True)
@@ -124,7 +115,7 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
             logger.warning("this Flower has no MCP pages; start it with `tarsy-tasks flower` to get them")
 
 
-@after_setup_logger.connect
+@signals.after_setup_logger.connect
 def _log_one_line_a_call(**_: Any) -> None:
     """One log line per call, when it ends; a second one on its arrival would double the cost."""
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)

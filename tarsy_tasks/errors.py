@@ -36,7 +36,10 @@ __all__ = [
 
 
 class TarsyTasksError(Exception):
-    """Base of all errors that the package raises."""
+    """Base of all errors that the package raises. The first argument is the text."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class ConfigError(TarsyTasksError):
@@ -56,9 +59,6 @@ class BrokerUnavailable(TarsyTasksError):
         super().__init__(text, may_have_run)
         self.may_have_run = may_have_run
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class ResultTimeout(TarsyTasksError):
     """`pending.result(timeout_s)` ended without an answer. The call goes on: ask again, or cancel it."""
@@ -75,9 +75,6 @@ class OutcomeError(TarsyTasksError):
     def __init__(self, text: str, result: Any = None) -> None:
         super().__init__(text, result)
         self.result = result
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class PoisonMessage(TarsyTasksError):

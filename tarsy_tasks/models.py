@@ -15,13 +15,19 @@ from tarsy_tasks.errors import CallError, OutcomeError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.tool_names import function_name
 
-__all__ = ["Attachment", "CallInfo", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
+__all__ = ["Attachment", "CallInfo", "FrozenModel", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
 
 PROTOCOL_VERSION = 1
 """Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""
 
 
-class ToolCall(BaseModel):
+class FrozenModel(BaseModel):
+    """Data that does not change. What a newer version adds to it is ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class ToolCall(FrozenModel):
     """One tool call, as a model asked for it.
 
     Attributes:
@@ -33,15 +39,13 @@ class ToolCall(BaseModel):
             with the key gets the same answer, unless the call did not run (`unavailable`). None: each call is made.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     id: str = ""
     name: str
     arguments: dict[str, Any] | str | None = None
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=1000)
 
 
-class CallInfo(BaseModel):
+class CallInfo(FrozenModel):
     """The fourth argument of the task `tarsy.call_tool`: who calls, and how long they wait.
 
     Attributes:
@@ -54,8 +58,6 @@ class CallInfo(BaseModel):
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     v: Literal[1] = PROTOCOL_VERSION
     call_id: str = ""
     name: str = ""
@@ -66,7 +68,7 @@ class CallInfo(BaseModel):
     sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
-class ToolDefinition(BaseModel):
+class ToolDefinition(FrozenModel):
     """A tool that an agent may offer to its model.
 
     Attributes:
@@ -77,8 +79,6 @@ class ToolDefinition(BaseModel):
         input_schema: JSON Schema of the arguments, as the MCP server gave it.
         annotations: MCP hints in their wire spelling, such as `readOnlyHint`. Claims of the server, not guarantees.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     server: str
@@ -102,14 +102,12 @@ class ToolDefinition(BaseModel):
         return hashlib.sha256(json.dumps(shown, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-class ToolListing(BaseModel):
+class ToolListing(FrozenModel):
     """What one server offers; the result of the task `tarsy.list_tools` if that succeeded.
 
     Attributes:
         instructions: For models, how to use the server: the configured text, or else the server's own.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     v: Literal[1] = PROTOCOL_VERSION
     server: str
@@ -117,7 +115,7 @@ class ToolListing(BaseModel):
     instructions: str = ""
 
 
-class Attachment(BaseModel):
+class Attachment(FrozenModel):
     """A part of a result that is not text.
 
     Attributes:
@@ -127,8 +125,6 @@ class Attachment(BaseModel):
         text: The text of an embedded text resource.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     type: str
     mime_type: str | None = None
     uri: str | None = None
@@ -137,7 +133,7 @@ class Attachment(BaseModel):
     text: str | None = None
 
 
-class ToolResult(BaseModel):
+class ToolResult(FrozenModel):
     """The answer to one call; there is exactly one, whatever happened.
 
     Attributes:
@@ -153,8 +149,6 @@ class ToolResult(BaseModel):
         attempts: How often the call was sent to the MCP server; 0 when it never was.
         duration_s: Seconds from when the worker picked the call up until its answer was ready.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     v: Literal[1] = PROTOCOL_VERSION
     call_id: str

@@ -19,8 +19,7 @@ def read_secret_file(path: str) -> str:
 
     Raises:
         ValueError: It cannot be read, or is empty, too large or not UTF-8. The text names the file and the remedy, but
-        no
-            content, and not a path that may be the secret itself, pasted into the wrong place.
+            no content, and not a path that may be the secret itself, pasted into the wrong place.
     """
     shown = path if Path(path).is_absolute() and path.isprintable() else "the file (not an absolute path)"
     try:

@@ -53,8 +53,8 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
         ToolNameError: `INVALID_NAME`, `UNKNOWN_SERVER` or `UNKNOWN_TOOL`; the text lists the names that exist, closest
             first.
     """
-    readings = list(_readings(name, catalogue))
-    found = _distinct((server, tool) for server, tool in readings if tool in catalogue[server])
+    readings = list(dict.fromkeys(_readings(name, catalogue)))
+    found = [(server, tool) for server, tool in readings if tool in catalogue[server]]
     if not found and (digest := _DIGEST_AT_END.search(name)):
         servers = {server for server, _ in readings} if re.search(r"[.:]", name) else catalogue
         found = [
@@ -86,7 +86,7 @@ def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
     Raises:
         ToolNameError: `INVALID_NAME` or `UNKNOWN_SERVER`; the text lists the servers, closest first.
     """
-    readings = _distinct(_readings(name, servers))
+    readings = list(dict.fromkeys(_readings(name, servers)))
     if not readings and _DIGEST_AT_END.search(name):
         # The limit was so short that the server's name was cut too.
         head = _DIGEST_AT_END.sub("", name)
@@ -155,10 +155,6 @@ def _separated(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]
     server, _, tool = name.partition(separator)
     if tool and server in servers:
         yield server, tool
-
-
-def _distinct(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys(pairs))
 
 
 def _not_resolved(name: str, servers: Collection[str], tools: list[str]) -> ToolNameError:

@@ -96,7 +96,7 @@ def find_leaks_in_redis(client: redis.Redis) -> dict[str, set[str]]:
 
 @lru_cache(maxsize=8)
 def _build_search(names: frozenset[str], known: int) -> tuple[dict[bytes, str], Any]:
-    """What to find, with whose it is, and how; made anew when more is known."""
+    """What to find, with whose it is, and how; built again when more is known."""
     forms = {form: name for name in names for form in _forms(_known[name])}
     options = re2.Options()
     options.max_mem = 256 * 1024 * 1024

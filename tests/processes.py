@@ -37,7 +37,7 @@ def wait_until(found: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
 
 
 async def turns() -> AsyncGenerator[None]:
-    """For a look at each turn of an event loop, again and again; whoever looks bounds it."""
+    """For a look at each turn of an event loop, again and again; the caller limits how long."""
     while True:
         yield
         await asyncio.sleep(0.01)

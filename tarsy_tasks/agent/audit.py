@@ -15,18 +15,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks.agent.per_app import PerApp
+from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.telemetry.audit import AuditEntry, StepName, build_canonical, build_digest
+from tarsy_tasks.telemetry.shown_arguments import build_shown, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from celery import Celery
 
-    from tarsy_tasks.agent.submitted import SubmittedCall
-    from tarsy_tasks.config import ServerConfig
+    from tarsy_tasks.config.masking import Masking
 
 __all__ = ["AgentAudit", "audit_of"]
 
@@ -39,11 +39,7 @@ _NAMES = ("call_id", "agent_id", "run_id", "server", "tool")
 
 
 class AgentAudit:
-    """The entries of one process about calls through one application. Safe to share between threads.
-
-    Args:
-        app: The application whose broker stores them.
-    """
+    """The entries of one process, stored by the broker of one application. Safe to share between threads."""
 
     def __init__(self, app: "Celery") -> None:
         from tarsy_tasks.settings import load_settings
@@ -58,19 +54,11 @@ class AgentAudit:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tarsy-audit")
 
     def record(
-        self,
-        call: "SubmittedCall",
-        error: CallError | BrokerUnavailable,
-        *,
-        agent_id: str | None,
-        run_id: str | None,
+        self, call: SubmittedCall, error: CallError | BrokerUnavailable, *, agent_id: str | None, run_id: str | None
     ) -> None:
         """Record how a call ended; returns at once."""
         if not self._limit:
             return
-        from tarsy_tasks.telemetry.audit import StepName, build_canonical, build_digest
-        from tarsy_tasks.telemetry.shown_arguments import shorten
-
         canonical = build_canonical(call.call.arguments)
         code = error.code if isinstance(error, CallError) else ErrorCode.NOT_STARTED
         fields: dict[str, Any] = {
@@ -105,7 +93,10 @@ class AgentAudit:
             # Nobody waits for the audit, and an agent's calls go on without it.
             with self._lock:
                 self._unwritten.extendleft(reversed(batch))
-            self._close_connection()
+            channel, self._channel = self._channel, None
+            if channel is not None:
+                with suppress(Exception):
+                    channel.connection.client.release()
             if not self._is_failing:
                 logger.warning("audit entries cannot be written, and are kept for the next attempt: %s", error)
             self._is_failing = True
@@ -113,7 +104,7 @@ class AgentAudit:
             self._is_failing = False
 
     def _write_all(self, batch: list[tuple[float, dict[str, Any]]]) -> None:
-        from tarsy_tasks.telemetry.audit import AuditEntry, StepName
+        from tarsy_tasks.celery_app import mcp_config_of
 
         app: Any = self._app()
         if app is None:
@@ -122,42 +113,28 @@ class AgentAudit:
             # Not a producer's: that tries to connect for a long time, and an agent that ends would wait for it.
             connection = app.connection_for_write()
             self._channel = connection.ensure_connection(max_retries=1, interval_start=0).channel()
-        servers = _load_servers(app)
+        try:
+            servers = mcp_config_of(app).servers
+        except ConfigError:  # or there is none
+            servers = {}
         with self._channel.conn_or_acquire() as client:
             self._clock.sync(client)
             with client.pipeline(transaction=False) as pipeline:
                 for noted_at, fields in batch:
                     at = self._clock.at(noted_at)
                     steps = [*fields["steps"], {"name": StepName.ANSWERED, "at": at}]
-                    entry = AuditEntry.model_validate({**_masked(fields, servers), "at": at, "steps": steps})
+                    server = servers.get(fields["server"])
+                    masked = _mask_fields(fields, server.masking if server else None)
+                    entry = AuditEntry.model_validate({**masked, "at": at, "steps": steps})
                     pipeline.xadd(keys.AGENT_AUDIT, {keys.AUDIT_FIELD: entry.encode()}, maxlen=self._limit)
                 pipeline.expire(keys.AGENT_AUDIT, keys.AUDIT_TTL_S)
                 pipeline.execute()
 
-    def _close_connection(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            with suppress(Exception):
-                channel.connection.client.release()
 
-
-def _load_servers(app: "Celery") -> "Mapping[str, ServerConfig]":
-    """Those that are configured; none where there is no configuration."""
-    from tarsy_tasks.celery_app import mcp_config_of
-
-    try:
-        return mcp_config_of(app).servers
-    except ConfigError:
-        return {}
-
-
-def _masked(fields: dict[str, Any], servers: "Mapping[str, ServerConfig]") -> dict[str, Any]:
-    """The fields of an entry, masked by the server's configuration."""
+def _mask_fields(fields: dict[str, Any], masking: "Masking | None") -> dict[str, Any]:
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.telemetry.shown_arguments import build_shown
 
-    server = servers.get(fields["server"])
-    settings = {"groups": server.masking.groups, "patterns": server.masking.patterns} if server else {}
+    settings = {"groups": masking.groups, "patterns": masking.patterns} if masking else {}
 
     def mask(text: str) -> str:
         # Half of a surrogate pair can be neither stored nor shown.

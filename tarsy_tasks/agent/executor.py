@@ -1,27 +1,48 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
-Owns blocking. `dispatcher` sends calls and knows how they end; `async_executor` is the same with `await`.
+Owns blocking, and what it shares with `async_executor`, which is the same with `await`. `dispatcher` sends calls and
+knows how they end.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tarsy_tasks.agent.dispatcher import CallDispatcher
-from tarsy_tasks.agent.pending import Pending
-from tarsy_tasks.agent.submitted import Arguments, build_call, build_calls
+from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.publishing import Publisher
+from tarsy_tasks.agent.selection import Selection
+from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
-from tarsy_tasks.agent.waiting import block
+from tarsy_tasks.agent.waiting import run, wait_in_thread
 from tarsy_tasks.models import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["PendingCall", "ToolExecutor"]
+__all__ = ["BaseExecutor", "BasePendingCall", "PendingCall", "ToolExecutor"]
 
 
-class PendingCall(Pending):
-    """A call that was submitted. See `Pending` for its attributes."""
+class BasePendingCall:
+    """A call that was submitted.
+
+    Attributes:
+        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
+        call: The call itself.
+    """
+
+    def __init__(self, dispatcher: CallDispatcher, submitted: SubmittedCall) -> None:
+        self.id = submitted.id
+        self.call = submitted.call
+        self._dispatcher = dispatcher
+        self._submitted = submitted
+
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._submitted.future.done()
+
+
+class PendingCall(BasePendingCall):
+    """A call that was submitted. See `BasePendingCall` for its attributes."""
 
     def result(self, timeout_s: float | None = None) -> ToolResult:
         """Wait for the answer.
@@ -33,7 +54,7 @@ class PendingCall(Pending):
         Raises:
             ResultTimeout: This `timeout_s` ended before that of the executor; the call goes on.
         """
-        return block(self._dispatcher.wait_for_one(self._submitted, timeout_s))
+        return run(self._dispatcher.wait_for_one(self._submitted, timeout_s, wait_in_thread))
 
     def cancel(self) -> None:
         """Cancel the call, whether it waits in its queue or runs. `result` then says how it ended.
@@ -44,7 +65,33 @@ class PendingCall(Pending):
         self._dispatcher.cancel(self._submitted)
 
 
-class ToolExecutor:
+class BaseExecutor:
+    """What both executors are made of."""
+
+    def __init__(
+        self,
+        servers: Collection[str] | None = None,
+        *,
+        tool_filter: Mapping[str, Collection[str]] | None = None,
+        timeout_s: float = 60.0,
+        agent_id: str | None = None,
+        run_id: str | None = None,
+        app: "Celery | None" = None,
+    ) -> None:
+        if not 0 < timeout_s < float("inf"):
+            raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        selection = Selection(servers, tool_filter, app)
+        publisher = Publisher(app)
+        self._dispatcher = CallDispatcher(publisher, selection, timeout_s, agent_id, run_id)
+        self._lister = ToolLister(publisher, selection, timeout_s)
+
+    def _last_list(self) -> ToolList:
+        if self._lister.last is None:
+            raise RuntimeError("no tools were listed yet: call list_tools() first")
+        return self._lister.last
+
+
+class ToolExecutor(BaseExecutor):
     """Runs the tool calls of one agent through the workers.
 
     Args:
@@ -66,31 +113,15 @@ class ToolExecutor:
         ...     result = tools.execute("k8s.pods_list", {"namespace": "default"})
     """
 
-    def __init__(
-        self,
-        servers: Collection[str] | None = None,
-        *,
-        tool_filter: Mapping[str, Collection[str]] | None = None,
-        timeout_s: float = 60.0,
-        agent_id: str | None = None,
-        run_id: str | None = None,
-        app: "Celery | None" = None,
-    ) -> None:
-        self._dispatcher = CallDispatcher(
-            servers=servers, tool_filter=tool_filter, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, app=app
-        )
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Forget the tools. Calls that were submitted go on; connections belong to the process, not to one executor."""
-        self._dispatcher.lister.clear()
+        self._lister.last = None
 
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
@@ -101,27 +132,15 @@ class ToolExecutor:
             BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses this user all servers.
         """
         deadline = self._dispatcher.deadline()
-        lister = self._dispatcher.lister
-        return block(lister.wait(lister.send(deadline), deadline))
+        return run(self._lister.wait(self._lister.send(deadline), deadline, wait_in_thread))
 
     def failed_servers(self) -> dict[str, str]:
-        """`failed_servers` of the last `list_tools`: why tools of a server are missing, by server.
-
-        Raises:
-            RuntimeError: `list_tools` was not called yet.
-        """
-        return dict(self._dispatcher.lister.last.failed_servers)
+        """`ToolList.failed_servers` of the last list. Raises `RuntimeError` before the first `list_tools`."""
+        return dict(self._last_list().failed_servers)
 
     def prompt_section(self, *, tools: bool = True) -> str:
-        """`prompt_section` of the last `list_tools`: text for a system prompt about the tools and the failed servers.
-
-        Args:
-            tools: Whether to describe the tools; False for native function calling.
-
-        Raises:
-            RuntimeError: `list_tools` was not called yet.
-        """
-        return self._dispatcher.lister.last.prompt_section(tools=tools)
+        """`ToolList.prompt_section` of the last list. Raises `RuntimeError` before the first `list_tools`."""
+        return self._last_list().prompt_section(tools=tools)
 
     def submit(self, call: ToolCall | str, arguments: Arguments = None) -> PendingCall:
         """Enqueue a call and return at once. Arguments are those of `execute`.
@@ -157,4 +176,5 @@ class ToolExecutor:
             ValueError: One of the calls cannot be sent as JSON. Nothing was sent.
         """
         submitted = self._dispatcher.prepare(build_calls(calls))
-        return block(self._dispatcher.wait_for_all(submitted, self._dispatcher.send_all(submitted)))
+        errors = self._dispatcher.send_all(submitted)
+        return run(self._dispatcher.wait_for_all(submitted, errors, wait_in_thread))

@@ -6,6 +6,7 @@ arguments.
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from tarsy_tasks.broker import keys
@@ -25,49 +26,36 @@ __all__ = ["Claim", "claim"]
 def _release(*, claim: Key, task_id: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """An idempotency key that belongs to one task.
+    """An idempotency key, in Redis, that belongs to the task `task_id`. `is_new`: nobody used it before."""
 
-    Attributes:
-        task_id: The task that the key belongs to.
-        is_new: Nobody used the key before.
-    """
-
-    def __init__(self, redis: Any, name: str, task_id: str, *, is_new: bool) -> None:
-        self.task_id = task_id
-        self.is_new = is_new
-        self._redis = redis
-        self._name = name
+    redis: Any
+    key: str
+    task_id: str
+    is_new: bool
 
     def release(self) -> None:
         """Free the key, because the call never ran and never will: the next call with it is made."""
-        self._redis.execute_command(*_release.command(claim=self._name, task_id=self.task_id))
+        self.redis.execute_command(*_release.command(claim=self.key, task_id=self.task_id))
 
 
 def claim(redis: Any, call: tuple[str, str, str | None], *, agent_id: str | None, key: str, task_id: str) -> Claim:
-    """Claim a key for a task, unless it belongs to another task already.
-
-    Args:
-        redis: A redis-py client of the result backend.
-        call: Server, tool and arguments.
-        task_id: The task to be sent if the key is new.
+    """Claim a key for a task and its call (server, tool and arguments), unless it belongs to another task already.
 
     Raises:
         CallError: The key was used for another call.
     """
     name = keys.idempotency_key(agent_id, hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest())
     digest = hashlib.sha256(json.dumps(call).encode()).hexdigest()
-    found = redis.set(name, f"{task_id} {digest}", nx=True, get=True, ex=keys.IDEMPOTENCY_TTL_S)
-    if found is None:
-        return Claim(redis, name, task_id, is_new=True)
-    first_id, _, first_digest = found.decode().partition(" ")
-    if first_id == task_id:
-        # This is a retry: the reply to the first attempt was lost with the connection.
-        return Claim(redis, name, task_id, is_new=True)
+    ours = f"{task_id} {digest}".encode()
+    found = redis.set(name, ours, nx=True, get=True, ex=keys.IDEMPOTENCY_TTL_S)
+    first_id, _, first_digest = (found or ours).decode().partition(" ")
     if first_digest != digest:
         raise CallError(
             ErrorCode.IDEMPOTENCY_CONFLICT,
             f"The idempotency key `{key}` was used for another call: another tool, or other arguments. Nothing was "
             "sent. Use a new key for a new call.",
         )
-    return Claim(redis, name, first_id, is_new=False)
+    # It is found to be ours when the reply to an earlier attempt was lost with the connection.
+    return Claim(redis, name, first_id, is_new=first_id == task_id)

@@ -5,102 +5,90 @@ Owns the requests, and the last list of an executor.
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tarsy_tasks.agent.publishing import Publisher
 from tarsy_tasks.agent.results import read_listing
 from tarsy_tasks.agent.selection import Selection
-from tarsy_tasks.agent.submitted import SubmittedListing
-from tarsy_tasks.agent.tool_list import ToolList, build_tool_list
-from tarsy_tasks.agent.waiting import Waits, seconds_until, wait_for
-from tarsy_tasks.agent.withdrawal import withdraw_later
+from tarsy_tasks.agent.tool_list import ToolList
+from tarsy_tasks.agent.waiting import Wait, seconds_until
+from tarsy_tasks.agent.withdrawal import withdraw, withdrawal_threads
 from tarsy_tasks.errors import BrokerUnavailable, TarsyTasksError
-from tarsy_tasks.models import ToolListing
+from tarsy_tasks.models import ToolDefinition, ToolListing
 
-__all__ = ["ToolLister"]
+__all__ = ["ListRequest", "ToolLister"]
 
 
+class ListRequest(NamedTuple):
+    """A request for the tools of one server. `future` resolves to the listing, or raises `TarsyTasksError`."""
+
+    server: str
+    task_id: str
+    future: "Future[ToolListing]"
+
+
+@dataclass(eq=False)
 class ToolLister:
-    """Lists the tools of one executor.
+    """Lists the tools of one executor; `last` is the last list."""
 
-    Args:
-        selection: The servers to ask, and the tools to show.
-        timeout_s: Seconds that the answers may take.
-    """
+    publisher: Publisher
+    selection: Selection
+    timeout_s: float
+    last: ToolList | None = None
 
-    def __init__(self, publisher: Publisher, selection: Selection, timeout_s: float) -> None:
-        self._publisher = publisher
-        self._selection = selection
-        self._timeout_s = timeout_s
-        self._last: ToolList | None = None
-
-    @property
-    def last(self) -> ToolList:
-        """The last list.
-
-        Raises:
-            RuntimeError: There is none yet.
-        """
-        if self._last is None:
-            raise RuntimeError("no tools were listed yet: call list_tools() first")
-        return self._last
-
-    def clear(self) -> None:
-        """Forget the last list."""
-        self._last = None
-
-    def send(self, deadline: float) -> list[SubmittedListing]:
-        """Ask workers for the tools of each server.
-
-        Raises:
-            BrokerUnavailable: Redis could not be reached before the deadline, or this user may ask for no server.
-        """
-        sent: list[SubmittedListing] = []
+    def send(self, deadline: float) -> list[ListRequest]:
+        """Ask workers for the tools of each server. Raises if this user can ask for no server."""
+        requests: list[ListRequest] = []
         refused: list[BrokerUnavailable] = []
-        for server in self._selection.servers:
+        for server in self.selection.servers:
             try:
                 if refused and not seconds_until(deadline):
                     raise refused[-1]  # Redis was waited for until the deadline
-                sent.append(self._send_one(server, deadline))
+                listener = self.publisher.subscribe(deadline)
+                task_id = listener.new_id()
+                task = (listener, task_id, "tarsy.list_tools", (server,), read_listing, deadline)
+                requests.append(ListRequest(server, task_id, self.publisher.publish(*task)))
             except BrokerUnavailable as error:
                 failed: Future[ToolListing] = Future()
                 failed.set_exception(error)
-                sent.append(SubmittedListing("", server, failed))
+                requests.append(ListRequest(server, "", failed))
                 refused.append(error)
-        if refused and len(refused) == len(sent):
+        if refused and len(refused) == len(requests):
             raise refused[0]
-        return sent
+        return requests
 
-    def _send_one(self, server: str, deadline: float) -> SubmittedListing:
-        listener = self._publisher.subscribe(deadline)
-        task_id = listener.new_id()
-        future = listener.expect(task_id, read_listing, deadline)
-        try:
-            self._publisher.publish(listener, task_id, "tarsy.list_tools", (server,), deadline)
-        except BaseException:
-            listener.forget(task_id, future)
-            raise
-        return SubmittedListing(task_id, server, future)
-
-    def wait(self, listings: Sequence[SubmittedListing], deadline: float) -> Waits[ToolList]:
+    async def wait(self, requests: Sequence[ListRequest], deadline: float, wait: Wait) -> ToolList:
         """Wait for the tools of each server. A server that did not answer is one of `failed_servers`."""
-        answers: list[tuple[str, ToolListing | str]] = []
+        tools: list[ToolDefinition] = []
+        instructions: dict[str, str] = {}
+        failed: dict[str, str] = {}
         try:
-            for listing in listings:
+            for server, _, future in requests:
                 try:
-                    answers.append((listing.server, (yield from wait_for(listing.future, deadline))))
+                    listing = await wait(future, deadline)
                 except TimeoutError:
-                    why = f"no worker answered within {self._timeout_s:g} s; check that a worker serves this server"
-                    answers.append((listing.server, why))
+                    why = f"no worker answered within {self.timeout_s:g} s; check that a worker serves this server"
+                    failed[server] = why
+                    continue
                 except TarsyTasksError as error:
-                    answers.append((listing.server, str(error)))
+                    failed[server] = str(error)
+                    continue
+                tools += [tool for tool in listing.tools if self.selection.includes(server, tool.tool)]
+                if listing.instructions:
+                    instructions[server] = listing.instructions
+                selected = self.selection.tool_filter.get(server, frozenset())
+                if missing := selected - {tool.tool for tool in listing.tools}:
+                    failed[server] = f"it has no tool {', '.join(sorted(missing))}"
         finally:
-            self.drop(listings)
-        self._last = build_tool_list(self._selection, answers)
-        return self._last
+            self.drop(requests)
+        self.last = ToolList(tools, dict(sorted(failed.items())), instructions)
+        return self.last
 
-    def drop(self, listings: Iterable[SubmittedListing]) -> None:
+    def drop(self, requests: Iterable[ListRequest]) -> None:
         """Withdraw the requests that were not answered, so that they do not stay in a queue that no worker serves."""
-        for listing in listings:
-            if listing.id and not listing.future.done():
-                self._publisher.listener.forget(listing.id, listing.future)
-                withdraw_later(self._publisher.app, listing.id, listing.server)
+        app = self.publisher.app
+        for server, task_id, future in requests:
+            if task_id and not future.done():
+                self.publisher.listener.forget(task_id, future)
+                withdrawal_threads(app).submit(withdraw, app, task_id, server)

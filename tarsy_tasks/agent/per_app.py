@@ -18,10 +18,9 @@ T = TypeVar("T")
 
 
 class PerApp(Generic[T]):
-    """Call it with an application to get that application's object, which is built on first use.
+    """Call it with an application to get that application's object, which `build` builds on first use.
 
-    Args:
-        build: Builds the object. It is kept as long as the application, so it must not refer to the application.
+    The object is kept as long as the application, so it must not refer to the application.
     """
 
     def __init__(self, build: "Callable[[Celery], T]") -> None:

@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tarsy_tasks.agent.per_app import PerApp
 from tarsy_tasks.agent.redis_errors import is_refusal
@@ -39,15 +38,18 @@ _FOREIGN_POLL_S = 0.25
 """Answers to calls of other processes (the same idempotency key) are not announced to this one."""
 
 
+class _Wait(NamedTuple):
+    future: "Future[Any]"
+    convert: Callable[[Meta], Any]
+    deadline: float
+
+
 class ReplyListener:
     """Receives the stored results of Celery tasks, from its first use until the process ends.
 
-    Args:
-        redis: A redis-py client of the result backend.
-
     Attributes:
-        clock: The clock of that Redis, set before the subscription is announced.
-        redis: That client.
+        clock: The clock of Redis, set before the subscription is announced.
+        redis: A redis-py client of the result backend.
     """
 
     def __init__(self, redis: Any) -> None:
@@ -62,7 +64,6 @@ class ReplyListener:
         self._foreign: set[str] = set()
         self._settled = threading.Event()
         self._failure: Exception | None = None
-        self._refusal: Exception | None = None
         threading.Thread(target=self._run, name="tarsy-replies", daemon=True).start()
 
     def new_id(self) -> str:
@@ -70,11 +71,9 @@ class ReplyListener:
         return self._id_prefix + str(uuid.uuid4())[keys.TASK_ID_PREFIX_LENGTH :]
 
     def expect(self, task_id: str, convert: Callable[[Meta], T], deadline: float = float("inf")) -> "Future[T]":
-        """A future for the answer of a task. Call it before publishing.
+        """A future for the answer of a task, as `convert` reads it. Call it before publishing.
 
-        Args:
-            convert: Turns what Celery stored into the future's value.
-            deadline: Monotonic time after which nobody waits; the future is dropped then.
+        At `deadline`, a monotonic time, the future is dropped.
         """
         future: Future[T] = Future()
         # It cannot be cancelled from here on: an asyncio wait that is cancelled must not take the answer from others.
@@ -86,11 +85,7 @@ class ReplyListener:
         return future
 
     def forget(self, task_id: str, future: "Future[Any]") -> bool:
-        """Nobody waits for this answer any more.
-
-        Returns:
-            Whether it was still pending: then the caller may set its result.
-        """
+        """Drop a future. Whether it was still pending: then the caller may set its result."""
         with self._lock:
             waits = self._pending.get(task_id, [])
             left = [wait for wait in waits if wait.future is not future]
@@ -101,24 +96,20 @@ class ReplyListener:
         """Read an answer that may be stored already. The answer to another process's call is polled from now on."""
         body = self.redis.get(keys.result_key(task_id))
         if body is not None:
-            self._complete_stored(task_id, body)
+            self._complete(task_id, _decode(body))
         elif not task_id.startswith(self._id_prefix):
             self.redis.publish(self._wakes, b"")  # wakes the thread, so that it polls
 
     def wait_until_subscribed(self, timeout_s: float) -> None:
-        """Return once answers can arrive.
-
-        Raises:
-            BrokerUnavailable: Redis did not accept the subscription in time, or refuses this user.
-        """
+        """Return once answers can arrive. Raises if Redis did not accept the subscription in time, or refuses it."""
         if not self._settled.wait(timeout_s):
             raise BrokerUnavailable(
                 f"Redis did not answer within {timeout_s:g} s ({self._failure or 'no connection'}). "
                 "The call was not enqueued and the tool did not run. Check TARSY_REDIS_URL and that Redis runs."
             )
-        if self._refusal is not None:
+        if (failure := self._failure) is not None and is_refusal(failure):
             raise BrokerUnavailable(
-                f"Redis refuses this user ({self._refusal}). The call was not enqueued and the tool did not run. Check "
+                f"Redis refuses this user ({failure}). The call was not enqueued and the tool did not run. Check "
                 "user and password in TARSY_REDIS_URL, and the rules of that user (docs/security.md)."
             )
 
@@ -132,11 +123,10 @@ class ReplyListener:
                 if self._pending:
                     logger.warning("connection to Redis lost, reconnecting: %s", error)
                 self._failure = error
-                self._refusal = error if is_refusal(error) else None
-                if self._refusal is None:
-                    self._settled.clear()
-                else:
+                if is_refusal(error):
                     self._settled.set()
+                else:
+                    self._settled.clear()
                 time.sleep(_RECONNECT_S)
             finally:
                 pubsub.close()
@@ -149,11 +139,12 @@ class ReplyListener:
             if message is None or message["channel"] != self._channel.encode():
                 pass
             elif message["type"] == "message":
-                self._receive_announced(message["data"])
+                meta = _decode(message["data"])
+                self._complete(str(meta.get("task_id")), meta)
             elif message["type"] == "subscribe":
                 # The first subscription, or one that redis-py renewed after a lost connection.
                 self.clock.sync(self.redis)
-                self._refusal = None
+                self._failure = None
                 self._settled.set()
                 self._catch_up()
             if time.monotonic() >= next_poll:
@@ -174,51 +165,34 @@ class ReplyListener:
             return
         for task_id, body in zip(task_ids, self.redis.mget(map(keys.result_key, task_ids)), strict=True):
             if body is not None:
-                self._complete_stored(task_id, body)
+                self._complete(task_id, _decode(body))
 
-    def _set_waits(self, task_id: str, waits: "list[_Wait]") -> None:
+    def _set_waits(self, task_id: str, waits: list[_Wait]) -> None:
         if waits:
             self._pending[task_id] = waits
         else:
             self._pending.pop(task_id, None)
             self._foreign.discard(task_id)
 
-    def _receive_announced(self, body: bytes) -> None:
-        """Take an announced answer. One that cannot be read is read later from where it is stored."""
-        with suppress(ValueError, TypeError, KeyError):
-            meta = json.loads(body)
-            self._complete(str(meta["task_id"]), meta, str(meta["status"]))
-
-    def _complete_stored(self, task_id: str, body: bytes) -> None:
-        """Take a stored answer."""
-        try:
-            meta = json.loads(body)
-            status = str(meta["status"])
-        except (ValueError, TypeError, KeyError):
-            meta, status = {"status": _DAMAGED, "result": None}, _DAMAGED
-        self._complete(task_id, meta, status)
-
-    def _complete(self, task_id: str, meta: Meta, status: str) -> None:
-        if status not in _READY_STATES:
+    def _complete(self, task_id: str, meta: Meta) -> None:
+        if str(meta["status"]) not in _READY_STATES:
             return
         with self._lock:
             waits = self._pending.get(task_id, [])
             self._set_waits(task_id, [])
         for wait in waits:
-            wait.resolve(meta)
+            try:
+                wait.future.set_result(wait.convert(meta))
+            except Exception as error:
+                wait.future.set_exception(error)
 
 
-@dataclass(slots=True)
-class _Wait:
-    future: "Future[Any]"
-    convert: Callable[[Meta], Any]
-    deadline: float
-
-    def resolve(self, meta: Meta) -> None:
-        try:
-            self.future.set_result(self.convert(meta))
-        except Exception as error:
-            self.future.set_exception(error)
+def _decode(body: bytes) -> Meta:
+    with suppress(ValueError):
+        meta: Any = json.loads(body)
+        if isinstance(meta, dict) and "status" in meta:
+            return cast("Meta", meta)
+    return {"status": _DAMAGED, "result": None}
 
 
 listener_of = PerApp(lambda app: ReplyListener(app.backend.client))

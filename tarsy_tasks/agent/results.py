@@ -76,11 +76,7 @@ def read_result(meta: Meta, call: ToolCall) -> ToolResult:
 
 
 def read_listing(meta: Meta) -> ToolListing:
-    """The tools of a server.
-
-    Raises:
-        CallError: The worker could not list them.
-    """
+    """The tools of a server. Raises `CallError` if the worker could not list them."""
     if meta["status"] != "SUCCESS":
         raise build_task_failure(meta.get("task_id"), meta["status"], meta.get("result"), "the list of tools", then="")
     try:

@@ -17,34 +17,22 @@ __all__ = ["Selection", "find_servers"]
 
 
 class Selection:
-    """The servers and tools of one executor.
-
-    Args:
-        servers: Ids of servers; None for all that are configured and enabled.
-        tool_filter: For some servers, the tools; an empty list means all.
-        app: The executor's application, whose configuration counts; None for the configuration file.
+    """The servers and tools of one executor. Arguments and errors are those of `ToolExecutor`.
 
     Attributes:
         servers: Ids of the selected servers, in the order given.
-        tool_filter: As given, as sets.
-
-    Raises:
-        ValueError: A server that is not configured, a filter for a server that is not selected, or a plain string
-            where a list belongs.
-        ConfigError: `servers` is None, and the configuration is missing; or it is wrong.
+        tool_filter: For some servers, the tools; an empty set means all.
     """
 
     def __init__(
         self,
         servers: Collection[str] | None,
         tool_filter: Mapping[str, Collection[str]] | None,
-        app: "Celery | None" = None,
+        app: "Celery | None",
     ) -> None:
         wanted = None if servers is None else build_name_list(servers, "servers")
-        configured = find_servers(app)
-        if wanted is None and configured is None and (missing := _missing()):
-            raise missing
-        self.servers = list(configured or ()) if wanted is None else list(dict.fromkeys(wanted))
+        configured = find_servers(app, is_needed=wanted is None)
+        self.servers = list(dict.fromkeys(wanted if wanted is not None else configured or ()))
         if configured is not None and (unknown := [server for server in self.servers if server not in configured]):
             known = ", ".join(configured) or "none"
             raise ValueError(f"servers not configured or not enabled: {', '.join(unknown)}. Configured: {known}.")
@@ -61,11 +49,7 @@ class Selection:
         return not selected or tool in selected
 
     def resolve(self, name: str) -> tuple[str, str]:
-        """The server and the tool that a name means, as far as they can be known without the server's list.
-
-        Raises:
-            ToolNameError: The name, its server or its tool is not one of the selection.
-        """
+        """The server and the tool that a name means, as far as they can be known without the server's list."""
         server, tool = resolve_server(name, self.servers)
         if not self.includes(server, tool):
             selected = ", ".join(f"{server}.{each}" for each in sorted(self.tool_filter[server]))
@@ -77,35 +61,28 @@ class Selection:
         return server, tool
 
 
-def find_servers(app: "Celery | None") -> list[str] | None:
-    """Ids of the servers that are configured and enabled; None where this machine has no configuration.
+def find_servers(app: "Celery | None", *, is_needed: bool = False) -> list[str] | None:
+    """Ids of the servers that are configured and enabled, for the application or else in the configuration file.
 
-    Args:
-        app: The application whose servers they are; None: those of the configuration file.
+    Returns:
+        None where this machine has no configuration, and none `is_needed`.
 
     Raises:
-        ConfigError: The configuration is wrong.
+        ConfigError: The configuration is wrong, or needed and missing.
     """
+    from tarsy_tasks.config import find_config_path, load_config
+
     try:
         if app is None:
-            from tarsy_tasks.config import find_config_path, load_config
-
             return list(load_config(find_config_path()).enabled_servers)
         from tarsy_tasks.celery_app import mcp_config_of
 
         return list(mcp_config_of(app).enabled_servers)
     except ConfigError:
-        if _missing() is None:
-            raise
-        return None
-
-
-def _missing() -> ConfigError | None:
-    """The error that there is no configuration file; None if there is one."""
-    from tarsy_tasks.config import find_config_path
-
-    try:
-        find_config_path()
-    except ConfigError as error:
-        return error
-    return None
+        try:
+            find_config_path()
+        except ConfigError:
+            if is_needed:
+                raise
+            return None
+        raise

@@ -1,4 +1,4 @@
-"""What an executor keeps of a call, and of a request for a server's tools, until it is answered."""
+"""A call from the moment an agent asks for it until it is answered."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,9 +8,9 @@ from typing import Any
 
 from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
-from tarsy_tasks.models import ToolCall, ToolListing, ToolResult
+from tarsy_tasks.models import ToolCall, ToolResult
 
-__all__ = ["Arguments", "SubmittedCall", "SubmittedListing", "build_call", "build_calls", "encode_arguments"]
+__all__ = ["Arguments", "SubmittedCall", "build_call", "build_calls", "encode_arguments"]
 
 Arguments = Mapping[str, Any] | str | None
 """A mapping, or the text that a model wrote."""
@@ -25,18 +25,17 @@ class SubmittedCall:
         deadline: Monotonic time after which nobody waits.
         server: Id of the server; empty if it is not known.
         tool: Name of the tool, as far as it is known here.
-        future: Resolves to the `ToolResult`.
         id: The task id; empty for a call that was not sent.
         claim: Of the call's idempotency key, if it has one.
-        sent_at: When it was sent, in seconds since the epoch by the clock of Redis.
+        sent_at: In seconds since the epoch by the clock of Redis.
         is_recorded: The audit has its entry.
     """
 
     call: ToolCall
     arguments: str | None
     deadline: float
-    server: str
-    tool: str
+    server: str = ""
+    tool: str = ""
     future: "Future[ToolResult]" = field(default_factory=Future["ToolResult"])
     id: str = ""
     claim: Claim | None = None
@@ -52,21 +51,8 @@ class SubmittedCall:
         return seconds_until(self.deadline)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SubmittedListing:
-    """A request for the tools of one server; `future` resolves to the listing, or raises `CallError`."""
-
-    id: str
-    server: str
-    future: "Future[ToolListing]"
-
-
 def build_call(call: ToolCall | str, arguments: Arguments = None) -> ToolCall:
-    """The call that an executor's method was asked for: a `ToolCall`, or a name and arguments.
-
-    Raises:
-        ValueError: Neither, or arguments beside a `ToolCall`, which has its own.
-    """
+    """The call that an executor's method was asked for: a `ToolCall`, or a name and arguments."""
     if not isinstance(call, ToolCall):
         return ToolCall(name=call, arguments=arguments)  # pyright: ignore[reportArgumentType] - pydantic copies mappings
     if arguments is not None:
@@ -75,7 +61,7 @@ def build_call(call: ToolCall | str, arguments: Arguments = None) -> ToolCall:
 
 
 def build_calls(calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolCall]:
-    """The calls that `execute_many` was asked for. Raises as `build_call`."""
+    """The calls that `execute_many` was asked for."""
     built: list[ToolCall] = []
     for each in calls:
         if isinstance(each, ToolCall):
@@ -88,11 +74,7 @@ def build_calls(calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolC
 
 
 def encode_arguments(call: ToolCall) -> str | None:
-    """The arguments as text, because kombu's own JSON changes objects that have a key `__type__`.
-
-    Raises:
-        ValueError: They hold something that is not JSON.
-    """
+    """The arguments as text, because kombu's own JSON changes objects that have a key `__type__`."""
     if call.arguments is None or isinstance(call.arguments, str):
         return call.arguments
     try:

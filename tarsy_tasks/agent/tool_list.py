@@ -4,12 +4,12 @@ Owns the snapshot that `list_tools` returns. The definitions come from the worke
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, cast, overload
 
-from tarsy_tasks.agent.selection import Selection
-from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.models import ToolDefinition
 
-__all__ = ["ToolList", "build_tool_list"]
+__all__ = ["ToolList"]
 
 
 class ToolList(Sequence[ToolDefinition]):
@@ -43,11 +43,7 @@ class ToolList(Sequence[ToolDefinition]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ToolList):
-            return (self._tools, self.failed_servers, self.instructions) == (
-                other._tools,
-                other.failed_servers,
-                other.instructions,
-            )
+            return vars(self) == vars(other)
         return list(self._tools) == list(cast("Sequence[object]", other)) if isinstance(other, (list, tuple)) else False
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
@@ -70,7 +66,7 @@ class ToolList(Sequence[ToolDefinition]):
             >>> functions = [{"name": tool.function_name(), "parameters": tool.input_schema} for tool in listed]
             >>> system_prompt += listed.prompt_section(tools=False)
         """
-        name_of = name_of or (_canonical_name if tools else ToolDefinition.function_name)
+        name_of = name_of or (attrgetter("name") if tools else ToolDefinition.function_name)
         by_server: dict[str, list[ToolDefinition]] = {}
         for tool in self._tools:
             by_server.setdefault(tool.server, []).append(tool)
@@ -90,31 +86,6 @@ class ToolList(Sequence[ToolDefinition]):
             failed = [f"- {server}: {why}" for server, why in self.failed_servers.items()]
             lines += ["", "## Not available now", *failed]
         return "\n".join(lines) if tools or len(lines) > 1 else ""
-
-
-def build_tool_list(selection: Selection, answers: Iterable[tuple[str, ToolListing | str]]) -> ToolList:
-    """The snapshot of what each server answered.
-
-    Args:
-        answers: By server, its listing, or why there is none.
-    """
-    tools: list[ToolDefinition] = []
-    instructions: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    for server, answer in answers:
-        if isinstance(answer, str):
-            failed[server] = answer
-            continue
-        tools += [tool for tool in answer.tools if selection.includes(server, tool.tool)]
-        if answer.instructions:
-            instructions[server] = answer.instructions
-        if missing := selection.tool_filter.get(server, frozenset()) - {tool.tool for tool in answer.tools}:
-            failed[server] = f"it has no tool {', '.join(sorted(missing))}"
-    return ToolList(tools, dict(sorted(failed.items())), instructions)
-
-
-def _canonical_name(tool: ToolDefinition) -> str:
-    return tool.name
 
 
 def _describe(tool: ToolDefinition, name: str) -> str:

@@ -1,33 +1,24 @@
-"""Waiting for several answers, written once for both executors.
+"""Waiting for answers, written once for both executors.
 
-The dispatcher waits in generators, which yield each `Wait` and get its answer, or `TimeoutError`. `block` runs such a
-generator in a thread that blocks, `wait_async` in a coroutine.
+The dispatcher waits in coroutines, through the function that its executor gives it. `wait_in_thread` blocks in place of
+awaiting, so `run` can execute such a coroutine without an event loop; `wait_in_loop` awaits.
 """
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Coroutine
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["Wait", "Waits", "block", "seconds_until", "wait_async", "wait_for", "wrap"]
+__all__ = ["Wait", "run", "seconds_until", "wait_in_loop", "wait_in_thread"]
 
 T = TypeVar("T")
 
 
-class Wait(NamedTuple):
-    """For the answer of a future, at most until a monotonic time."""
+class Wait(Protocol):
+    """Waits for a future until a monotonic time. Raises `TimeoutError`, or what the future raises."""
 
-    future: "Future[Any]"
-    deadline: float
-
-
-Waits = Generator[Wait, Any, T]
-
-
-def wait_for(future: "Future[T]", deadline: float) -> Waits[T]:
-    """One wait. Raises `TimeoutError`, or what the future raises."""
-    return (yield Wait(future, deadline))
+    def __call__(self, future: "Future[T]", deadline: float, /) -> Awaitable[T]: ...
 
 
 def seconds_until(deadline: float) -> float:
@@ -36,38 +27,21 @@ def seconds_until(deadline: float) -> float:
     return left_s if left_s > 0 else 0.0
 
 
-def block(waits: Waits[T]) -> T:
-    """Run the waits in this thread."""
+async def wait_in_thread(future: "Future[T]", deadline: float) -> T:
+    return future.result(seconds_until(deadline))
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that only waits in this thread."""
     try:
-        wait = next(waits)
-        while True:
-            try:
-                answer = wait.future.result(seconds_until(wait.deadline))
-            except BaseException as error:
-                wait = waits.throw(error)
-            else:
-                wait = waits.send(answer)
+        coroutine.send(None)
     except StopIteration as end:
         return end.value
+    raise RuntimeError("the coroutine awaits an event loop")
 
 
-async def wait_async(waits: Waits[T]) -> T:
-    """Run the waits in this coroutine."""
-    try:
-        wait = next(waits)
-        while True:
-            try:
-                answer = await wrap(wait.future, wait.deadline)
-            except BaseException as error:
-                wait = waits.throw(error)
-            else:
-                wait = waits.send(answer)
-    except StopIteration as end:
-        return end.value
-
-
-async def wrap(future: "Future[T]", deadline: float) -> T:
-    """Await a future of another thread. It is shared, so neither a timeout nor a cancelled task cancels it."""
+async def wait_in_loop(future: "Future[T]", deadline: float) -> T:
+    """The future is shared between waits, so neither a timeout nor a cancelled task cancels it."""
     if future.done():
         return future.result()
     wrapped = asyncio.wrap_future(future)

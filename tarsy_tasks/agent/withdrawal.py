@@ -1,10 +1,10 @@
 """Asking Redis what became of a call that nobody waits for any more; a call that has not begun is withdrawn.
 
 Owns that question, which is asked when a deadline passes or a call is cancelled. It can take long when Redis hangs, so
-threads of its own ask it, and the agent does not have to wait for them.
+`withdrawal_threads` ask it, and the agent does not have to wait for them.
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,10 @@ from tarsy_tasks.broker.exchange import RedisExchange
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["Withdrawal", "cancel_running", "withdraw", "withdraw_later"]
+__all__ = ["Withdrawal", "cancel_running", "withdraw", "withdrawal_threads"]
 
 _THREADS = 2
 _POOL_WAIT_S = 1.0
-_RETRY_FOR_S = 60.0
-_RETRY_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,10 @@ class Withdrawal:
 
 
 def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = False) -> Withdrawal:
-    """Withdraw a call, unless it has begun.
+    """Withdraw a call, unless it has begun. Raises one of `connection_errors` when Redis cannot be reached.
 
     Args:
         is_shared: Others wait for it too (the same idempotency key), so only find out where it stands.
-
-    Raises:
-        Exception: As Celery and redis-py do when Redis cannot be reached.
     """
     pool: Any = app.producer_pool
     with pool.acquire(block=True, timeout=_POOL_WAIT_S) as producer:
@@ -77,23 +72,4 @@ def cancel_running(app: "Celery", task_id: str) -> None:
         producer.publish({"id": task_id}, exchange=exchange, declare=[exchange], serializer="json", retry=False)
 
 
-def withdraw_later(
-    app: "Celery", task_id: str, server: str, *, is_shared: bool = False, retry: bool = False
-) -> "Future[Withdrawal]":
-    """`withdraw` in a thread.
-
-    Args:
-        retry: Try for a minute while Redis is away.
-    """
-    function = _withdraw_with_retries if retry else withdraw
-    return _threads_of(app).submit(function, app, task_id, server, is_shared=is_shared)
-
-
-def _withdraw_with_retries(app: "Celery", task_id: str, server: str, *, is_shared: bool) -> Withdrawal:
-    from tenacity import Retrying, stop_after_delay, wait_fixed
-
-    retrying = Retrying(stop=stop_after_delay(_RETRY_FOR_S), wait=wait_fixed(_RETRY_WAIT_S), reraise=True)
-    return retrying(withdraw, app, task_id, server, is_shared=is_shared)
-
-
-_threads_of = PerApp(lambda _: ThreadPoolExecutor(_THREADS, thread_name_prefix="tarsy-withdraw"))
+withdrawal_threads = PerApp(lambda _: ThreadPoolExecutor(_THREADS, thread_name_prefix="tarsy-withdraw"))

@@ -37,4 +37,4 @@ class OutageLog:
         with self._lock:
             failures, self._failures = self._failures, 0
         if failures:
-            self._logger.warning("recovered after %d failures: %s", failures, self._what)
+            self._logger.warning("resolved after %d failures: %s", failures, self._what)

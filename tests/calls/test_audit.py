@@ -192,7 +192,7 @@ def test_listings_and_checks_are_not_audited(tools: ToolExecutor, foreign: Celer
     assert client.xlen(keys.AUDIT) == before
 
 
-def test_no_secret_lies_in_the_audit(tools: ToolExecutor, client: Any, directory: Path) -> None:
+def test_no_secret_is_in_the_audit(tools: ToolExecutor, client: Any, directory: Path) -> None:
     arguments = {"text": f"password={SECRET}", "password": SECRET}
     for name in ("blab.act", "blab.refuse", f"blab.password={SECRET}"):
         only_entry(client, call(tools, name, arguments))

@@ -1,4 +1,4 @@
-"""The audit when things fail: one entry a call, whoever dies; where none can be written, it is loud, or stops calls."""
+"""The audit when things fail: one entry per call, also of a lost worker; a failed write is logged, or stops calls."""
 
 import os
 import signal
@@ -104,7 +104,7 @@ def test_a_failing_audit_is_logged_once_and_calls_go_on(
 ) -> None:
     for number in range(3):
         assert look(tools, "desk", f"free{number}").result().outcome is Outcome.OK
-    complaint = "entries for the audit are not taken by Redis: WRONGTYPE"
+    complaint = "audit entries cannot be written to Redis: WRONGTYPE"
     worker.wait_for_log(complaint)
     assert worker.log.count(complaint) == 1
     wait_until(lambda: unaudited(deployment.client) == 3, "they are counted")
@@ -112,7 +112,7 @@ def test_a_failing_audit_is_logged_once_and_calls_go_on(
     pending = look(tools, "desk", "again")
     assert pending.result().outcome is Outcome.OK
     only_entry(deployment.client, pending.id)
-    worker.wait_for_log("no more, after 3 times: entries for the audit are not taken")
+    worker.wait_for_log("resolved after 3 failures: audit entries cannot be written to Redis")
 
 
 def unaudited(client: Any) -> int:
@@ -125,7 +125,7 @@ def test_where_the_audit_is_required_no_call_is_made_without_it(
     result = look(tools, "vault", "no-directory").result()
     assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.AUDIT_UNAVAILABLE)
     assert "did not run" in result.content
-    strict.wait_for_log("entries for the audit cannot be written to its file")
+    strict.wait_for_log("audit entries cannot be written to the audit file")
     deployment.file.parent.mkdir()
     assert look(tools, "vault", "writable").result().outcome is Outcome.OK
     assert set(deployment.vault.runs()) == {"writable"}
@@ -141,7 +141,7 @@ def test_a_required_audit_needs_a_writable_stream(
     deployment.file.parent.mkdir(exist_ok=True)
     result = look(tools, "vault", "no-stream").result()
     assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.AUDIT_UNAVAILABLE)
-    strict.wait_for_log("entries for the audit are not taken by Redis: WRONGTYPE")
+    strict.wait_for_log("audit entries cannot be written to Redis: WRONGTYPE")
     deployment.client.delete(keys.AUDIT)
     pending = look(tools, "vault", "stream")
     assert pending.result().outcome is Outcome.OK
@@ -184,13 +184,13 @@ def test_a_call_after_its_deadline_is_dropped_with_an_entry(
     deployment: Deployment, worker: Worker, app: TarsyApp
 ) -> None:
     exchange = RedisExchange(deployment.client.connection_pool)
-    books = Deliveries(lambda: exchange)
+    deliveries = Deliveries(lambda: exchange)
     app.send_task(
         "tarsy.call_tool", ["nowhere", "look", '{"password": "hunter-2"}'], task_id="old", queue="mcp.nowhere"
     )
-    text = books.entry_of("old", "mcp.nowhere").decode().split("\n", 2)
+    text = deliveries.entry_of("old", "mcp.nowhere").decode().split("\n", 2)
     deployment.client.hset(keys.UNACKED, "old", f"{text[0]}\n1.0\n{text[2]}")
-    books.publish("mcp.nowhere", "damaged", "no message", garbage_at=1.0)
+    deliveries.publish("mcp.nowhere", "damaged", "no message", garbage_at=1.0)
     entry = only_entry(deployment.client, "old")
     assert (entry.outcome, entry.error_code) == (Outcome.UNAVAILABLE, ErrorCode.NOT_STARTED)
     assert (entry.name, "hunter" in entry.arguments) == ("nowhere.look", False)

@@ -80,7 +80,7 @@ def test_a_wrong_message_is_answered_with_a_reason(foreign: Celery, arguments: l
     assert (result["outcome"], result["error_code"]) == ("rejected", code)
 
 
-def test_an_argument_that_there_is_none_of_is_refused(foreign: Celery) -> None:
+def test_an_unknown_argument_of_the_task_is_refused(foreign: Celery) -> None:
     sent = foreign.send_task("tarsy.call_tool", ["desk", "echo"], {"argument": {"text": "x"}}, queue="mcp.desk")
     result = sent.get(timeout=20)
     assert (result["outcome"], result["error_code"]) == ("rejected", ErrorCode.INVALID_MESSAGE)

@@ -129,7 +129,7 @@ def call(tools: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
 
 
 @pytest.mark.parametrize("name", ["bearer", "header", "query", "oauth", "rotated"])
-def test_a_server_that_asks_who_is_asking_is_told(tools: ToolExecutor, server: Guarded, name: str) -> None:
+def test_a_server_that_needs_credentials_gets_them(tools: ToolExecutor, server: Guarded, name: str) -> None:
     assert call(tools, f"{name}.whoami").content == "somebody"
     assert server.calls(f"/mcp/{name}")
 

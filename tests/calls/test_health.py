@@ -99,8 +99,8 @@ def test_without_beat_nothing_is_healthy(worker: Worker, client: redis.Redis) ->
     assert (report.healthy, report.tool_count, report.server_info) == (True, 5, "tarsy-tasks demo 1.0")
     assert (found.status, found.check) == (HealthStatus.UNKNOWN, None)
     assert "is beat running?" in found.reason
-    ill = wait_until(lambda: reported(client, "gone"), "the worker has reported")
-    assert ill.status is HealthStatus.UNHEALTHY
+    failed = wait_until(lambda: reported(client, "gone"), "the worker has reported")
+    assert failed.status is HealthStatus.UNHEALTHY
 
 
 @pytest.mark.usefixtures("worker")
@@ -147,7 +147,7 @@ def test_a_key_of_another_type_is_reported_and_replaced(
     assert "cannot be read" in blind.skipped[0]
     build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("desk",))
     worker.wait_for_log(f"the key {key} in Redis was a string")
-    wait_until(lambda: reported(client, "desk"), "it is written anew")
+    wait_until(lambda: reported(client, "desk"), "it is written again")
     assert 0 < client.ttl(key) <= RECORD_TTL_S
     assert not read_health(client, ["desk"])["desk"].skipped
 
@@ -158,7 +158,7 @@ def test_a_damaged_list_of_tools_affects_no_other_server(worker: Worker, client:
     client.set(key, "somebody else's", ex=60)
     build_app({"broker_url": redis_url}).send_task(CHECK_SERVER, ("desk",))
     worker.wait_for_log(f"the key {key} in Redis was a string")
-    wait_until(lambda: health.cached_tools("desk"), "they are written anew")
+    wait_until(lambda: health.cached_tools("desk"), "they are written again")
 
 
 def test_two_deployments_on_one_redis_use_separate_databases(

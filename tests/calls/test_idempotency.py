@@ -1,4 +1,4 @@
-"""A call with an idempotency key is made once, whoever asks for it, and however often."""
+"""A call with an idempotency key runs once, however often and by however many agents it is submitted."""
 
 import json
 from pathlib import Path

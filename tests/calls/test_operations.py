@@ -179,7 +179,7 @@ def ask(app: TarsyApp, command: str, **arguments: Any) -> dict[str, Any]:
     return answer
 
 
-def test_mcp_sessions_tells_how_each_session_is(worker: Worker, app: TarsyApp) -> None:
+def test_mcp_sessions_shows_the_state_of_each_session(worker: Worker, app: TarsyApp) -> None:
     found = ask(app, "mcp_sessions")
     assert found["desk"]["state"] == "connected"
     assert found["desk"] | {"last_error": None, "sessions_opened": 1} == {
@@ -229,10 +229,17 @@ def test_mcp_refresh_lists_the_tools_and_says_what_changed(worker: Worker, app: 
 
 
 @pytest.mark.parametrize("command", ["mcp_reconnect", "mcp_disconnect", "mcp_refresh"])
-def test_a_command_for_no_server_lists_what_there_is(worker: Worker, app: TarsyApp, command: str) -> None:
+def test_a_command_without_a_known_server_lists_the_servers(worker: Worker, app: TarsyApp, command: str) -> None:
     assert "serves: desk, witness, shop" in ask(app, command, server="nowhere")["error"]
     assert "name an MCP server" in ask(app, command)["error"]
     assert "serves: desk, witness, shop" in ask(app, command, server=["desk"])["error"]
+    assert "Traceback" not in worker.log
+
+
+def test_celerys_own_commands_describe_a_worker(worker: Worker, app: TarsyApp) -> None:
+    options = ask(app, "stats")["broker"]["transport_options"]
+    assert options["queue_order_strategy"].endswith("bulkhead:QueueOrder")
+    assert ask(app, "conf")["broker_transport_options"]
     assert "Traceback" not in worker.log
 
 

@@ -1,4 +1,4 @@
-"""A call that kills each worker that has it is set aside, and costs no other call; an operator deals with it."""
+"""A call that kills each worker that runs it becomes a dead letter and costs no other call; an operator handles it."""
 
 import json
 import subprocess
@@ -131,7 +131,7 @@ def test_an_operator_sees_a_dead_letter_masked_and_requeues_it(
     assert ledger.runs()["deadly"] == MAX_DELIVERIES + 1
 
 
-def test_what_is_not_there_and_what_cannot_be_read_is_said(merciful: Worker, redis_url: str) -> None:
+def test_missing_and_damaged_dead_letters_are_reported(merciful: Worker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         client.set(keys.dead_letter_key("broken"), "nonsense", ex=600)
         client.zadd(keys.DEAD_LETTERS, {"broken": 1.0})

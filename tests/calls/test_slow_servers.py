@@ -1,4 +1,4 @@
-"""Servers that take long to start, and one that does one thing at a time: they are not ill for that."""
+"""Servers that take long to start, and one that does one thing at a time: that alone does not make them unhealthy."""
 
 import os
 import sys

@@ -91,7 +91,7 @@ def test_a_strict_start_asks_only_for_the_servers_that_it_serves(start_worker: S
     assert worker.stop() == 0
 
 
-def test_a_degraded_start_says_which_servers_are_not_there(start_worker: StartWorker) -> None:
+def test_a_degraded_start_names_the_servers_that_are_missing(start_worker: StartWorker) -> None:
     worker = start_worker({"good": DEMO_SERVER, "absent": BROKEN}, environment={"TARSY_STARTUP": "degraded"})
     worker.wait_for_log("started without MCP servers: absent")
     worker.wait_for_log("connected to MCP server good")

@@ -122,7 +122,7 @@ BREAKS = [
     ),
     Break(
         "neighbour",
-        "our books have names of their own",
+        "our in-flight table has key names of its own",
         "broker/keys.py",
         'LEASES = "tarsy:leases"',
         'LEASES = "unacked_index"',

@@ -19,7 +19,7 @@ class Network:
 
     Args:
         upstream_port: Where it leads.
-        tls: What it shows to whoever connects, and asks of them; None for plain TCP.
+        tls: The certificates it presents and requires; None for plain TCP.
 
     Attributes:
         port: Where it listens.
@@ -45,7 +45,7 @@ class Network:
             thread.join(10)
 
     def cut(self) -> None:
-        """From now on nothing passes, either way; also not for whoever connects meanwhile."""
+        """From now on nothing passes, either way; also not on new connections."""
         self._loop.call_soon_threadsafe(self._passable.clear)
 
     def heal(self, *, reset: bool) -> None:

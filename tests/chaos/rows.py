@@ -32,7 +32,7 @@ _PROXIED = Cast(operators=True, proxied=True)
 _WRONG_CLOCKS = Cast(clocks=("+90s", "-90s"))
 _FIVE_SERVERS = Cast(workers=1, servers=rows_servers.SERVERS)
 _SHORT_LEASE = Cast(lease_s=2)
-"""A message has to outlive three leases before it is set aside."""
+"""A message has to outlive three leases before it becomes a dead letter."""
 
 ROWS = [
     Row("killed", "worker killed (SIGKILL), a second one alive", _DEPLOYMENT, rows_workers.one_is_killed),

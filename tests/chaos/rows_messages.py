@@ -44,16 +44,19 @@ def a_message_kills_its_worker(stage: Stage, form: Form) -> Tally:
         return pending
 
     # One after the other: each dies of itself, never of the other one before it has come to its server.
-    set_aside, once = answered(deadly), answered(unsafe).result()
+    dead_letter, once = answered(deadly), answered(unsafe).result()
     while load.unanswered():
         stage.replace_dead()
     tally = load.tally(unknown=True)
-    tally.expect(str(set_aside.result().error_code) == "SET_ASIDE", f"it was not set aside: {set_aside.result()!r}")
+    tally.expect(
+        str(dead_letter.result().error_code) == "SET_ASIDE",
+        f"it did not become a dead letter: {dead_letter.result()!r}",
+    )
     tally.expect(once.outcome is Outcome.UNKNOWN, f"the unsafe call was not `unknown`: {once!r}")
     runs = stage.ledger.runs()
     tally.expect(runs["deadly"] == _ATTEMPTS, f"it killed {runs['deadly']} workers, not {_ATTEMPTS}")
     tally.expect(runs["deadly-add"] == 1, f"the unsafe one was executed {runs['deadly-add']} times")
-    _expect_poison(stage, tally, set_aside.id)
+    _expect_poison(stage, tally, dead_letter.id)
     return tally
 
 
@@ -99,7 +102,7 @@ def they_are_bad(stage: Stage, form: Form) -> Tally:
         tally.expect(ending in expected, f"{what}: answered {ending}, not {' or '.join(expected)}")
     tally.notes.append(f"{stage.redis.dbsize() - before} keys more than before")
     tally.expect_soon(lambda: not stage.redis.llen(keys.queue("desk")), "the queue is empty")
-    # What cannot be read cannot be answered either: it is delivered until it is set aside.
+    # What cannot be read cannot be answered either: it is delivered until it becomes a dead letter.
     tally.findings += stage.check_nothing_left(1.5 * (_ATTEMPTS + 1))
     load = stage.load("after-bad")
     load.start(IN_FLIGHT, wait_s=(0.1, 0.2))
@@ -212,7 +215,7 @@ def _message(
 
 
 def _expect_poison(stage: Stage, tally: Tally, task_id: str) -> None:
-    """What was set aside can be seen, does not stay for ever, and can be dropped."""
+    """Dead letters can be listed, expire, and can be dropped."""
     listed = _poison(stage, "list", "--json")
     tally.expect(task_id in listed, f"`poison list` does not show it: {listed[:200]}")
     tally.expect(task_id in _poison(stage, "show", task_id), "`poison show` does not show it")

@@ -231,7 +231,7 @@ class Stage:
         return worker
 
     def give_up(self, worker: Worker) -> None:
-        """This one is about to end; whoever else ends is a finding."""
+        """This one is about to end; any other that ends is a finding."""
         self.workers.remove(worker)
 
     def replace_dead(self) -> None:

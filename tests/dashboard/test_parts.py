@@ -47,7 +47,7 @@ def test_only_the_whole_is_shown_as_100_percent() -> None:
 
 
 @pytest.mark.parametrize("at", [None, float("nan"), float("inf"), 1e20, -1e20])
-def test_an_impossible_time_is_shown_as_none(at: float | None) -> None:
+def test_an_impossible_time_is_shown_as_a_dash(at: float | None) -> None:
     assert formats.time_tag(at) == "–"
 
 

@@ -129,7 +129,7 @@ def test_a_connection_that_is_refused_is_not_tried_again(tools: ToolExecutor, di
     result = tools.execute(ToolCall(id="c", name=f"{server}.look", arguments={}))
     assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)
     methods = [line[1] for line in ledger.lines("request")[before:]]
-    # Whoever forbids the probe for the new era may still allow the handshake of the old one.
+    # A server that forbids the probe for the new era may still allow the handshake of the old one.
     assert methods == (["server/discover", "initialize"] if "403" in server else ["server/discover"])
     assert outcomes(call_all(tools, server)) == {(Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)}
 

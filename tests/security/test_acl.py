@@ -345,7 +345,7 @@ def test_an_agent_cancels_its_call_without_remote_control(sre: TarsyApp, worker:
 
 
 @pytest.mark.parametrize("said", [b"no message", b'{"body": "e30=", "headers": {}, "properties": {}}'])
-def test_a_cancellation_that_is_none_leaves_the_worker_alive(
+def test_an_invalid_cancellation_leaves_the_worker_alive(
     sre: TarsyApp, worker: Worker, as_user: Any, said: bytes
 ) -> None:
     assert as_user("sre").publish("/0.tarsy.cancel", said) == 1

@@ -137,7 +137,9 @@ def test_what_is_not_signed_is_refused_with_an_answer(
     assert is_well(worker, agent, app_with)
 
 
-def test_what_a_stranger_signed_is_refused(worker: Worker, agent: Pair, app_with: Any, directory: Path) -> None:
+def test_a_message_with_an_unknown_signer_is_refused(
+    worker: Worker, agent: Pair, app_with: Any, directory: Path
+) -> None:
     stranger = Authority(directory, "strangers").issue("stranger")
     result = ToolExecutor(timeout_s=20, app=app_with(variables(stranger))).execute(ECHO)
     assert result.error_code is ErrorCode.INVALID_MESSAGE

@@ -1,4 +1,4 @@
-"""Alerts: once for each change, whoever saw it, and no storm of them."""
+"""Alerts: one for each change, however many workers saw it, and few from a flapping server."""
 
 import json
 import logging
@@ -46,19 +46,19 @@ def let_pass(client: Any, seconds: float, server: str = "k8s") -> None:
                 client.hset(key, name, float(value) - seconds)
 
 
-def fall_ill(client: Any, worker: str = "w1", server: str = "k8s") -> str | None:
+def fail_twice(client: Any, worker: str = "w1", server: str = "k8s") -> str | None:
     """The status of the alert that the second failed check in a row gives."""
     assert seen(client, False, worker, server) is None
     let_pass(client, 5, server)
     return seen(client, False, worker, server)
 
 
-def test_falling_ill_is_told_once_and_recovery_once(client: Any) -> None:
+def test_a_failure_and_a_recovery_are_each_reported_once(client: Any) -> None:
     assert seen(client, True) is None
-    assert fall_ill(client) == "unhealthy"
+    assert fail_twice(client) == "unhealthy"
     let_pass(client, 15)
     assert seen(client, False) is None
-    assert seen(client, True) is None, "it may fall ill again in a moment"
+    assert seen(client, True) is None, "it may fail again in a moment"
     let_pass(client, 30)
     assert seen(client, True) == "healthy"
     assert seen(client, True) is None
@@ -72,89 +72,89 @@ def test_a_single_failed_check_is_no_alert(client: Any) -> None:
     for _ in range(5):
         assert seen(client, True) is None
         assert seen(client, False) is None
-        assert seen(client, False) is None, "the same failure, told twice"
+        assert seen(client, False) is None, "the same failure, reported twice"
         let_pass(client, 60)
 
 
-def test_a_server_that_was_never_well_is_told_of(client: Any) -> None:
-    assert fall_ill(client) == "unhealthy"
+def test_a_server_that_was_never_healthy_is_reported(client: Any) -> None:
+    assert fail_twice(client) == "unhealthy"
 
 
-def test_as_long_as_one_worker_finds_it_healthy_it_is(client: Any) -> None:
+def test_a_server_is_healthy_while_one_worker_reaches_it(client: Any) -> None:
     assert seen(client, True, "w1") is None
     assert seen(client, False, "w2") is None
     let_pass(client, 10)
     assert seen(client, False, "w2") is None
-    assert fall_ill(client, "w1") == "unhealthy"
+    assert fail_twice(client, "w1") == "unhealthy"
 
 
-def test_a_worker_that_is_gone_vouches_for_nobody(client: Any) -> None:
+def test_an_old_check_of_a_lost_worker_does_not_count(client: Any) -> None:
     assert seen(client, True, "w1") is None
     let_pass(client, 50)
-    assert fall_ill(client, "w2") == "unhealthy"
+    assert fail_twice(client, "w2") == "unhealthy"
     assert client.hkeys(keys.alert_state_key("k8s")).count(b"seen:w1") == 0
 
 
-def test_a_flapping_server_is_reported_ill_and_stays_it(client: Any) -> None:
-    told = []
+def test_a_flapping_server_is_reported_once_as_unhealthy(client: Any) -> None:
+    published = []
     for number in range(240):
-        told.append(seen(client, number % 2 == 0))
+        published.append(seen(client, number % 2 == 0))
         let_pass(client, 15)
-    assert [each for each in told if each] == ["unhealthy"]
+    assert [each for each in published if each] == ["unhealthy"]
 
 
-def test_the_more_often_it_relapses_the_longer_it_has_to_hold(client: Any) -> None:
-    told = []
-    for number in range(240):  # an hour of checks, two minutes well and two ill
-        told.append(seen(client, number // 8 % 2 == 0))
+def test_repeated_failures_delay_the_report_of_a_recovery(client: Any) -> None:
+    published = []
+    for number in range(240):  # an hour of checks, two minutes healthy and two unhealthy
+        published.append(seen(client, number // 8 % 2 == 0))
         let_pass(client, 15)
-    assert 2 <= told.count("unhealthy") <= 6
+    assert 2 <= published.count("unhealthy") <= 6
     let_pass(client, 2 * 3600)
     assert seen(client, True) is None
     let_pass(client, 1000)
     assert seen(client, True) == "healthy"
 
 
-def test_whoever_of_many_sees_it_first_is_the_one_who_tells(client: Any) -> None:
+def test_many_workers_that_see_a_failure_report_it_once(client: Any) -> None:
     assert seen(client, True, "w0") is None
     let_pass(client, 50)
     assert seen(client, False, "w0") is None
     let_pass(client, 5)
     with ThreadPoolExecutor(16) as pool:
-        told = list(pool.map(lambda number: seen(client, False, f"w{number}"), range(64)))
-    assert [each for each in told if each] == ["unhealthy"]
+        published = list(pool.map(lambda number: seen(client, False, f"w{number}"), range(64)))
+    assert [each for each in published if each] == ["unhealthy"]
 
 
 @pytest.mark.parametrize(
     "value", ["a text", {"said": "perhaps", "since": "x", "well": "y", "ill": "z"}, {"seen:w9": "broken"}]
 )
-def test_a_damaged_state_is_begun_anew(client: Any, value: Any) -> None:
+def test_a_damaged_state_is_replaced(client: Any, value: Any) -> None:
     key = keys.alert_state_key("k8s")
     if isinstance(value, dict):
         client.hset(key, mapping=value)
     else:
         client.set(key, value)
     client.set(keys.ALERTS, "no stream")
-    assert fall_ill(client) == "unhealthy"
+    assert fail_twice(client) == "unhealthy"
     assert client.xlen(keys.ALERTS) == 1
 
 
-def test_subscribers_hear_of_it_until_they_do_not_want_to(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_subscribers_get_alerts_until_they_unsubscribe(client: Any, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Alert] = []
     unsubscribe = FEED.subscribe(heard.append)
     with caplog.at_level(logging.WARNING):
-        fall_ill(client)
+        fail_twice(client)
     later: list[Alert] = []
     FEED.subscribe(later.append)()
     assert later[-1:] == heard[-1:], "what was before, is told at once"
     unsubscribe()
-    fall_ill(client, server="other")
+    fail_twice(client, server="other")
     assert (heard[-1].server, heard[-1].status) == ("k8s", "unhealthy")
     assert str(heard[-1]) == "MCP server k8s is unhealthy: it broke"
     assert "alert: MCP server k8s is unhealthy: it broke" in caplog.text
 
 
-def test_an_alert_whose_telling_was_lost_with_the_connection_is_told_when_asked_again(client: Any) -> None:
+def test_an_alert_lost_with_its_reply_is_returned_on_a_retry(client: Any) -> None:
     record = HealthRecord(server="k8s", healthy=False, error="it broke", latency_s=0.1, checked_at=0, worker="w1")
     seen(client, False)
     let_pass(client, 5)

@@ -1,4 +1,4 @@
-"""The audit's file: whole lines, whoever appends, whatever becomes of the file."""
+"""The audit file: whole lines, also from many writers, and also when the file is moved or removed."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def test_threads_and_processes_append_whole_lines(path: Path) -> None:
     file.close()
 
 
-def test_a_file_that_was_rotated_is_opened_anew(path: Path) -> None:
+def test_a_rotated_file_is_opened_again(path: Path) -> None:
     file = AuditFile(path)
     file.append("first")
     path.rename(path.with_suffix(".1"))

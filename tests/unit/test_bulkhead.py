@@ -31,7 +31,7 @@ def test_checks_go_first_and_the_rest_keeps_its_order() -> None:
 
 
 @pytest.mark.parametrize(("slots", "half"), [(3, 1), (8, 4), (256, 128)])
-def test_a_server_that_says_nothing_may_take_half_of_the_slots(slots: int, half: int) -> None:
+def test_a_server_without_a_limit_may_take_half_of_the_slots(slots: int, half: int) -> None:
     assert "mcp.a" in selected(bulkhead(slots), *["mcp.a"] * (half - 1))
     assert "mcp.a" not in selected(bulkhead(slots), *["mcp.a"] * half)
 
@@ -71,7 +71,7 @@ class Hub:
         self.woken += 1
 
 
-def test_the_worker_is_woken_for_a_slot_that_it_waits_for_and_for_no_other() -> None:
+def test_only_a_slot_that_the_worker_waits_for_wakes_it() -> None:
     found, hub = bulkhead(8, a=1), Hub()
     found.watch(hub)
     selected(found, "mcp.b")

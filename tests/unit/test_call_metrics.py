@@ -60,7 +60,7 @@ def test_a_time_falls_into_the_first_bucket_that_holds_it() -> None:
     assert [bucket_of(seconds) for seconds in (0, 0.005, 0.0051, 300, 301)] == ["0.005", "0.005", "0.01", "300", "inf"]
 
 
-def test_what_callers_did_wrong_does_not_count_as_a_failure_of_the_server(client: Any) -> None:
+def test_mistakes_of_callers_are_not_failures_of_the_server(client: Any) -> None:
     metrics = CallMetrics()
     metrics.note_result("k8s", "get", answer(ErrorCode.INVALID_ARGUMENTS, attempts=0), None)
     metrics.note_result("k8s", "get", answer(ErrorCode.CANCELLED), None)
@@ -143,7 +143,7 @@ def test_a_redis_that_takes_no_writes_is_asked_again(client: Any) -> None:
     assert of(client, "k8s", "get").calls == {Outcome.OK: 1}
 
 
-def test_a_server_that_makes_up_tools_costs_a_bounded_number_of_them(client: Any) -> None:
+def test_the_number_of_tools_counted_per_server_is_bounded(client: Any) -> None:
     metrics = CallMetrics()
     for number in range(1200):
         metrics.add("k8s", f"tool-{number}", {"calls:ok": 1})

@@ -5,7 +5,7 @@ import threading
 from tarsy_tasks.worker.process.request import CallRequest
 
 
-def test_a_request_that_ends_in_two_threads_at_once_is_acknowledged_once() -> None:
+def test_a_request_ended_by_two_threads_is_acknowledged_once() -> None:
     request = CallRequest.__new__(CallRequest)
     acknowledged: list[str] = []
     second = threading.Thread(target=request.acknowledge)

@@ -41,7 +41,7 @@ def list_tools(client: redis.Redis, *tools: ToolDefinition, instructions: str = 
     record_listing(client, ToolListing(server=SERVER, tools=tools, instructions=instructions), worker="w1")
 
 
-def test_a_fingerprint_is_that_of_all_a_model_is_told() -> None:
+def test_a_fingerprint_covers_all_that_a_model_sees() -> None:
     one = tool("a", "does it", type="object", properties={"x": {}, "y": {}})
     same = tool("a", "does it", properties={"y": {}, "x": {}}, type="object")
     assert one.fingerprint == same.fingerprint
@@ -69,7 +69,7 @@ def test_what_is_seen_first_is_approved(client: redis.Redis) -> None:
     assert raw["tools"][0]["fingerprint"] == tool("a").fingerprint
 
 
-def test_a_change_is_told_once_counted_and_shown(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_is_logged_once_counted_and_shown(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     list_tools(client, tool("kept"), tool("gone"), tool("bent", "before"))
     with caplog.at_level(logging.INFO, "tarsy_tasks.worker.reporting.tool_changes"):
         for _ in range(2):
@@ -148,7 +148,7 @@ def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Red
     assert failed.value.code is ErrorCode.SERVER_UNAVAILABLE
 
 
-def test_an_approval_that_cannot_be_read_is_none(client: redis.Redis) -> None:
+def test_an_unreadable_approval_does_not_count(client: redis.Redis) -> None:
     list_tools(client, tool("a"))
     for damaged in (b"\xff{", b'{"v": 2}'):
         client.hset(keys.approved_tools_key(SERVER), "a", damaged)
@@ -157,7 +157,7 @@ def test_an_approval_that_cannot_be_read_is_none(client: redis.Redis) -> None:
         assert read_catalogue(client, [SERVER])[SERVER].diff.changed["a"][0] is None
 
 
-def test_a_listing_that_cannot_be_read_is_written_anew(client: redis.Redis) -> None:
+def test_an_unreadable_listing_is_replaced(client: redis.Redis) -> None:
     for damaged in (b"\xff{", b'{"v": 2, "server": "desk"}', b"[]"):
         client.hset(keys.tools_key(SERVER), "listing", damaged)
         assert read_catalogue(client, [SERVER]) == {}
@@ -165,7 +165,7 @@ def test_a_listing_that_cannot_be_read_is_written_anew(client: redis.Redis) -> N
         assert read_catalogue(client, [SERVER])[SERVER].listing.tools == (tool("a"),)
 
 
-def test_a_listing_that_is_too_long_is_left_out_and_that_is_known(
+def test_a_listing_that_is_too_long_is_recorded_as_left_out(
     client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     list_tools(client, tool("a", "x" * 17_000_000))
@@ -178,7 +178,7 @@ def test_a_listing_that_is_too_long_is_left_out_and_that_is_known(
 
 
 @pytest.mark.parametrize("key", [keys.tools_key(SERVER), keys.approved_tools_key(SERVER)])
-def test_a_key_of_another_type_is_read_as_none_and_written_anew(
+def test_a_key_of_another_type_is_ignored_and_replaced(
     client: redis.Redis, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     list_tools(client, tool("a"))
@@ -204,9 +204,7 @@ def test_a_server_cannot_make_its_approvals_be_forgotten(client: redis.Redis) ->
     assert client.hget(keys.approved_tools_key(SERVER), "new0"), "nor what it listed later"
 
 
-def test_a_server_that_renames_its_tools_for_ever_fills_no_redis_and_is_not_trusted_any_more(
-    client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_endless_new_tools_are_limited_and_need_approval(client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     for turn in range(6):
         list_tools(client, *(tool(f"t{turn}-{number}") for number in range(900)))
     assert client.hlen(keys.approved_tools_key(SERVER)) == 5000
@@ -222,7 +220,7 @@ def test_a_server_that_renames_its_tools_for_ever_fills_no_redis_and_is_not_trus
     require(Approvals(), tool("t5-500"), client)
 
 
-def test_what_was_approved_counts_no_more_soon_after_another_definition_was(client: redis.Redis) -> None:
+def test_an_older_approval_soon_expires_after_a_newer_one(client: redis.Redis) -> None:
     approvals = Approvals(known_s=0.1)
     list_tools(client, tool("a", "one"))
     require(approvals, tool("a", "one"), client)
@@ -273,7 +271,7 @@ def test_without_redis_the_catalogue_says_so() -> None:
         ToolCatalogue([SERVER], app=app).tools()
 
 
-def test_while_redis_is_away_the_catalogue_answers_with_what_it_knows(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_redis_the_catalogue_answers_from_its_last_read(caplog: pytest.LogCaptureFixture) -> None:
     with ValkeyServer(port=free_port()) as valkey:
         app = build_app({"result_backend": f"{valkey.connection_url}/0"})
         list_tools(app.backend.client, tool("a"))

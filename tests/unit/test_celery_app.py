@@ -30,7 +30,7 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     assert app_in(tmp_path).stdout.split() == [str(DEFAULTS["worker_concurrency"]), "json"]
 
 
-def test_a_celeryconfig_in_the_working_directory_wins_over_the_defaults(tmp_path: Path) -> None:
+def test_a_celeryconfig_in_the_working_directory_wins(tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text("import os\nworker_concurrency = 7\n")
     assert app_in(tmp_path).stdout.split() == ["7", "json"]
 
@@ -92,7 +92,7 @@ def test_tasks_go_to_the_queue_of_their_server() -> None:
     assert route_task("another.task", ("k8s",)) is None
 
 
-def test_our_backend_and_transport_are_in_place_whatever_the_url_says() -> None:
+def test_any_redis_url_gets_our_backend_and_transport() -> None:
     app = build_app({"broker_url": "redis://127.0.0.1:1/5", "result_backend": "redis://127.0.0.1:1/6"})
     assert isinstance(app.backend, ResultBackend)
     assert app.connection_for_write().get_transport_cls() is kombu_transport.Transport
@@ -100,7 +100,7 @@ def test_our_backend_and_transport_are_in_place_whatever_the_url_says() -> None:
 
 
 def test_upstream_still_needs_what_we_override() -> None:
-    """When one of these fails, upstream has mended it, and the override can go."""
+    """When one of these fails, upstream has fixed it, and the override can be removed."""
     import inspect
 
     assert "self.Client(**client_kwargs)" in inspect.getsource(kombu_redis.Channel._create_client)

@@ -93,7 +93,7 @@ def test_of_very_many_parts_the_first_are_kept() -> None:
     assert result.content.endswith(f"\n{PARTS_LIMIT - 1}\n[cut: the first 1000 of 1005 parts; ask for less]")
 
 
-def test_structured_content_wins_and_stands_in_for_a_missing_text() -> None:
+def test_structured_content_replaces_a_missing_text() -> None:
     result = build(structured_content={"a": float("inf"), "b": [1.5]})
     assert result.structured == {"a": "inf", "b": [1.5]}
     assert json.loads(result.content) == result.structured

@@ -57,7 +57,7 @@ def test_of_a_kubernetes_secret_in_two_parts_nothing_is_left(document: str, part
         assert "YWNvcm4" not in shown, cut
 
 
-def test_a_document_in_parts_is_put_together_only_for_its_secrets() -> None:
+def test_a_document_in_parts_is_joined_only_to_mask_secrets() -> None:
     document = json.dumps({"password": "hunter2", "a": [1, 2]})
     assert json.loads(build(text(document[:30]), text(document[30:])).content) == {"password": MASK, "a": [1, 2]}
     innocent = json.dumps({"user": "ann", "a": [1, 2]})
@@ -78,7 +78,7 @@ def test_a_long_secret_is_masked_wherever_it_is_split(cuts: tuple[int, ...]) -> 
         assert len(result.content.replace(MASK, "").replace("\n", "")) < 30, result.content
 
 
-def test_a_known_secret_is_masked_that_is_split_over_attachments_or_strings() -> None:
+def test_a_known_secret_split_over_parts_is_masked() -> None:
     for cut in range(1, len(KNOWN)):
         shown = build(
             resource(f"a {KNOWN[:cut]}"),
@@ -99,7 +99,7 @@ def test_a_known_secret_is_masked_that_is_split_over_attachments_or_strings() ->
         b"\x00\xffghp_abcdefghijklmnopqrstuvwxyz012345\x00",
     ],
 )
-def test_bytes_with_a_secret_are_left_out_and_said_to_be(content: bytes) -> None:
+def test_bytes_with_a_secret_are_left_out_with_a_note(content: bytes) -> None:
     result = build(blob(content))
     assert result.attachments[0].data is None
     assert (result.attachments[0].text or "").startswith("[left out")
@@ -119,12 +119,12 @@ def test_bytes_without_a_secret_stay() -> None:
     assert build(image).attachments[0].data == image.data
 
 
-def test_what_should_be_base64_and_is_none_is_searched_as_it_is() -> None:
+def test_invalid_base64_is_searched_as_plain_text() -> None:
     image = ImageContent(type="image", data="password: hunter2hunter2!", mime_type="image/png")
     assert "hunter2" not in build(image).model_dump_json()
 
 
-def test_a_structured_value_that_is_too_long_is_left_out_and_named() -> None:
+def test_a_structured_value_that_is_too_long_is_left_out() -> None:
     rows = [{"name": f"row {n}", "text": "x" * 1000} for n in range(STRUCTURED_LIMIT // 1000)]
     result = build(text("42 rows"), structured_content={"rows": rows})
     assert result.structured is None

@@ -74,7 +74,7 @@ def test_a_key_in_the_query_joins_what_the_address_has(server: Guarded) -> None:
     assert only(server).path == "/mcp/x?page=2&key=a+b%26c"
 
 
-def test_a_user_in_the_address_is_sent_as_a_header_unless_there_is_another(server: Guarded) -> None:
+def test_a_user_in_the_url_is_sent_unless_auth_is_configured(server: Guarded) -> None:
     url = server.url.replace("://", "://me:p%40ss@") + "/mcp/x"
     send(url)
     assert only(server).headers["authorization"] == "Basic bWU6cEBzcw=="
@@ -106,7 +106,7 @@ def test_nothing_is_sent_to_another_origin(server: Guarded, entry: dict[str, Any
     assert SECRET not in json.dumps([answer.text for answer in answers])
 
 
-def test_a_secret_that_was_replaced_in_its_file_is_read_anew_when_it_is_refused(server: Guarded, tmp_path: Any) -> None:
+def test_a_rejected_secret_is_read_from_its_file_again(server: Guarded, tmp_path: Any) -> None:
     path = tmp_path / "key"
     path.write_text("old\n")
     server.keys["x"] = ("X-API-Key", "newer-key")

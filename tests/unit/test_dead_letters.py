@@ -165,7 +165,7 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
     }
 
 
-def test_what_lies_in_a_queue_again_is_not_put_there_twice(client: redis.Redis) -> None:
+def test_a_dead_letter_is_not_requeued_twice(client: redis.Redis) -> None:
     add_dead_letter(client, "a")
     client.hset(keys.UNACKED, "a", "entry")
     assert not dead_letters.retry(client, "a")

@@ -17,7 +17,7 @@ def tool(name: str = "act", **more: Any) -> Tool:
     return Tool.model_validate({"name": name, "inputSchema": {"type": "object"}, **more})
 
 
-def test_words_examples_and_annotations_hold_no_secret_and_the_schema_stays_one() -> None:
+def test_a_masked_definition_remains_a_valid_schema() -> None:
     schema = {
         "type": "object",
         "description": "password: hunter2-hunter2",
@@ -61,9 +61,7 @@ def test_words_examples_and_annotations_hold_no_secret_and_the_schema_stays_one(
         ({"items": {"oneOf": [{"enum": ["hunter2-hunter2"]}]}}, {"items": {"oneOf": [{"enum": [MASK]}]}}),
     ],
 )
-def test_a_password_is_masked_wherever_a_schema_may_have_its_values(
-    written: dict[str, Any], shown: dict[str, Any]
-) -> None:
+def test_a_password_is_masked_in_every_schema_value(written: dict[str, Any], shown: dict[str, Any]) -> None:
     found = build_definition("desk", "act", tool(inputSchema={"properties": {"password": written}}), MASKER)
     assert found.input_schema["properties"] == {"password": shown}
 
@@ -77,7 +75,7 @@ def test_a_schema_without_secrets_stays_as_it_is() -> None:
     ("taken", "expected"),
     [([], f"as-{MASK}"), ([f"as-{MASK}"], f"as-{MASK}-2"), ([f"as-{MASK}", f"as-{MASK}-2"], f"as-{MASK}-3")],
 )
-def test_tools_whose_names_hold_secrets_are_told_apart(taken: list[str], expected: str) -> None:
+def test_tools_with_secrets_in_their_names_stay_distinct(taken: list[str], expected: str) -> None:
     assert choose_name(tool(f"as-{SECRET}"), MASKER, taken) == expected
 
 

@@ -334,7 +334,9 @@ def test_a_withdrawn_call_stays_known_when_its_worker_drops_it(table: Deliveries
     table.withdraw("a", QUEUE)
     table.acknowledge(delivery)
     assert is_clean(client)
-    assert table.state_of("a") is CallState.WITHDRAWN, "whoever else waits for it must not hear that it may have run"
+    assert table.state_of("a") is CallState.WITHDRAWN, (
+        "another agent that waits for it must not read that it may have run"
+    )
 
 
 class Recorded(list[str]):
@@ -611,7 +613,7 @@ def test_scripts_survive_a_redis_that_forgot_them(table: Deliveries, client: red
     assert client.llen(QUEUE) == 2
 
 
-def test_a_worker_that_says_nothing_is_forgotten(client: redis.Redis) -> None:
+def test_a_silent_worker_is_removed(client: redis.Redis) -> None:
     exchange = RedisExchange(client.connection_pool)
     fleet.announce(exchange, "w1", ["desk", "files"])
     fleet.announce(exchange, "w2", ["desk"])

@@ -100,7 +100,7 @@ def test_other_failures_and_signals_to_celery_pass(config: Path) -> None:
             assert found.value is error
 
 
-def test_the_log_of_a_worker_has_no_secret_whoever_writes_it() -> None:
+def test_no_logger_writes_a_secret_to_the_log_of_a_worker() -> None:
     done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True)
     assert SECRET not in done.stderr
     for shown in ("connecting with password", "it failed", "ValueError", "task failed", "'runtime': 1.5", "%d items"):

@@ -41,7 +41,7 @@ def test_a_burst_is_read_without_a_pause() -> None:
     assert not _pauses(flood)
 
 
-def test_a_flood_makes_its_reader_pause_and_costs_progress_but_no_change_of_tools() -> None:
+def test_a_flood_drops_progress_but_no_change_of_tools() -> None:
     flood = _flood()
     for _ in range(2000):
         flood.admit(PROGRESS)
@@ -59,7 +59,7 @@ def test_requests_of_the_server_cost_what_their_answers_cost() -> None:
     assert _pauses(flood)
 
 
-def test_answers_that_were_asked_for_cost_nothing_however_many_and_large() -> None:
+def test_expected_answers_never_count_as_a_flood() -> None:
     flood = _flood()
     for _ in range(2000):
         flood.expect_answer()

@@ -154,6 +154,6 @@ def test_without_redis_what_was_read_is_kept(client: Any) -> None:
         ({0.1: 1, float("inf"): 9}, 0.95, 300.0),
     ],
 )
-def test_a_quantile_lies_within_its_bucket(counts: dict[float, int], share: float, expected: float | None) -> None:
+def test_a_quantile_is_within_its_bucket(counts: dict[float, int], share: float, expected: float | None) -> None:
     found = Distribution(tuple(counts.get(bound, 0) for bound in BUCKETS_S)).quantile_s(share)
     assert found == (expected if expected is None else pytest.approx(expected))

@@ -29,7 +29,7 @@ async def _error_from(said: bytes) -> dict[str, Any]:
     return response.json()["error"]
 
 
-def test_tls_that_cannot_work_is_told_from_a_server_that_is_down() -> None:
+def test_a_tls_failure_is_not_mistaken_for_a_stopped_server() -> None:
     error = asyncio.run(_error_from(REFUSES_TLS))
     assert error["code"] == TRANSPORT_DOWN
     assert error["message"].startswith("no TLS connection: ")

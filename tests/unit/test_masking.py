@@ -208,7 +208,7 @@ def test_a_masked_yaml_text_is_still_yaml() -> None:
     ],
     ids=["plain", "url", "base64", "in base64", "in base64 for urls", "json", "hex"],
 )
-def test_known_values_are_masked_however_they_are_written(secret: str, form: Any) -> None:
+def test_known_values_are_masked_in_any_encoding(secret: str, form: Any) -> None:
     known = KnownSecrets()
     text = f"it says {form(secret)} here"
     before = build_masker(known=known)

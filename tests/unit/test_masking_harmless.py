@@ -106,7 +106,7 @@ def _in_json(value: str, times: int) -> str:
         lambda value: _in_json(value.replace("\n", "\r\n"), 2),
     ],
 )
-def test_a_known_secret_is_found_however_it_is_written(write: Callable[[str], str]) -> None:
+def test_a_known_secret_is_found_in_any_encoding(write: Callable[[str], str]) -> None:
     known = "pl&nt<ed>/\"kn0wn\" 'x'+ü=z\nand \\more"
     knowing = build_masker(known=KnownSecrets([known]), is_enabled=False)
     masked = knowing.mask(f"it is {write(known)}, is it")

@@ -55,7 +55,7 @@ def test_json_text_stays_json(value: object, indent: int | None, ensure_ascii: b
 
 
 @given(st.sampled_from(CASES), st.text(alphabet="xy z\n", min_size=1, max_size=30))
-def test_what_stands_in_other_lines_changes_nothing(text: str, other: str) -> None:
+def test_other_paragraphs_do_not_change_the_masking(text: str, other: str) -> None:
     """A blank line apart, for a cut-off document goes on where a text does."""
     masked = masker.mask(f"{text}\n\n...\n\n{other}")
     assert masked.endswith(other)

@@ -51,7 +51,7 @@ async def failure(tokens: TokenSource) -> CredentialsError:
     return caught.value
 
 
-def test_all_who_need_a_token_wait_for_the_same_one_and_it_is_kept(server: Guarded) -> None:
+def test_concurrent_requests_share_one_cached_token(server: Guarded) -> None:
     async def use(tokens: TokenSource) -> list[str]:
         at_once = await asyncio.gather(*(current(tokens) for _ in range(50)))
         return [*at_once, await current(tokens)]
@@ -60,7 +60,7 @@ def test_all_who_need_a_token_wait_for_the_same_one_and_it_is_kept(server: Guard
     assert server.tokens == 1
 
 
-def test_a_request_names_client_scopes_and_audience_as_the_standard_has_it(server: Guarded) -> None:
+def test_a_token_request_has_the_form_of_the_standard(server: Guarded) -> None:
     run(current, source(server, scopes=["a", "b"], audience="https://api", resource="https://h/mcp"))
     (asked,) = server.requests
     pair = base64.b64decode(asked.headers["authorization"].removeprefix("Basic ")).decode()
@@ -74,7 +74,7 @@ def test_a_request_names_client_scopes_and_audience_as_the_standard_has_it(serve
     assert asked.body.endswith("client_id=me%3A1&client_secret=cl1ent%2Fs%2Bcret")
 
 
-def test_a_token_is_renewed_ahead_of_its_end_and_nobody_waits_for_it(server: Guarded) -> None:
+def test_a_token_is_renewed_before_it_expires_without_a_wait(server: Guarded) -> None:
     server.token_s = "1.5"  # as text, as some have it
 
     async def use(tokens: TokenSource) -> None:
@@ -99,7 +99,7 @@ def test_a_token_is_renewed_ahead_of_its_end_and_nobody_waits_for_it(server: Gua
 
 
 @pytest.mark.parametrize("token_s", [None, 0, -5, "soon", True, [1], float("inf")])
-def test_a_token_without_a_sensible_expiry_is_used_until_it_is_refused(server: Guarded, token_s: Any) -> None:
+def test_a_token_without_a_valid_expiry_is_used_until_rejected(server: Guarded, token_s: Any) -> None:
     server.token_s = token_s
 
     async def use(tokens: TokenSource) -> list[str]:
@@ -142,7 +142,7 @@ def test_the_issuer_s_metadata_name_the_token_endpoint(server: Guarded) -> None:
         ("broken", "returns a token that is not valid in a header", False),
     ],
 )
-def test_a_token_endpoint_that_gives_no_token_is_named_with_a_remedy(
+def test_an_error_of_the_token_endpoint_has_its_url_and_cause(
     server: Guarded, kind: str, text: str, is_transient: bool
 ) -> None:
     error = run(failure, source(server, kind, client_auth="post"))
@@ -160,7 +160,7 @@ def test_the_client_s_secret_follows_no_redirect(server: Guarded) -> None:
     assert not error.is_transient
 
 
-def test_a_token_endpoint_that_hangs_or_is_not_there_fails_in_time(server: Guarded) -> None:
+def test_an_unreachable_token_endpoint_fails_within_its_timeout(server: Guarded) -> None:
     error = run(failure, source(server, "hangs", fetch_s=0.3))
     assert "did not answer within 0.3 s" in error.text
     assert error.is_transient

@@ -93,7 +93,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         tarsy_tasks.nothing_like_it  # noqa: B018
 
 
-def test_every_file_on_the_map_exists_and_every_module_says_what_it_owns() -> None:
+def test_mapped_files_exist_and_every_module_has_a_docstring() -> None:
     files = [word for word in (tarsy_tasks.__doc__ or "").split() if word.endswith(".py") and "/" in word]
     assert len(files) >= 7
     for name in files:
@@ -120,7 +120,7 @@ def test_every_error_code_is_documented_with_its_outcome() -> None:
         assert f"| `{code}` | `{code.outcome}` |" in page
 
 
-def test_the_ci_runs_what_the_readme_tells() -> None:
+def test_the_ci_runs_the_commands_of_the_readme() -> None:
     readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     for marker in ("demo command", "test command"):
         assert readme.count(f"<!-- {marker} -->\n```sh\n") == 1

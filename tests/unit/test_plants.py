@@ -36,7 +36,7 @@ WAYS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("write", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize(("name", "secret"), [(NAME, SECRET), ("unit test, odd", ODD)], ids=["plain", "odd"])
-def test_a_secret_is_found_however_it_is_written(write: Callable[[str], str], name: str, secret: str) -> None:
+def test_a_secret_is_found_in_any_encoding(write: Callable[[str], str], name: str, secret: str) -> None:
     assert find_leaks(f"said: {write(secret)}.") == {name}
     assert find_leaks(f"said: {write(secret)}.".encode()) == {name}
 
@@ -46,6 +46,6 @@ def test_half_a_secret_is_one(part: str) -> None:
     assert find_leaks(f"token {part}") == {NAME}
 
 
-def test_what_is_none_is_not_found() -> None:
+def test_text_without_a_secret_is_not_reported() -> None:
     assert find_leaks(f"{encode('nothing at all, but for long')} {SECRET[:12]} __MASKED__") == set()
     assert find_leaks(SECRET, names=["unit test, odd"]) == set()

@@ -53,7 +53,7 @@ def test_json_stays_the_same_value() -> None:
     assert make_visible(text, keep="\n") == text
 
 
-def test_the_log_of_a_worker_has_none() -> None:
+def test_the_log_of_a_worker_has_no_control_characters() -> None:
     done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True)
     lines = done.stderr.splitlines()
     assert lines[:2] == [r"it said \x1b[2J\u202e", "and more"]

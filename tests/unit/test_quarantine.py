@@ -27,7 +27,7 @@ async def _has_to_wait(quarantine: Quarantine, *, alone: bool) -> None:
         await quarantine.enter(object(), 0.01, alone=alone)
 
 
-def test_suspects_run_together() -> None:
+def test_calls_lost_once_run_side_by_side() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         await quarantine.enter("one", LONG_S, alone=False)
@@ -36,7 +36,7 @@ def test_suspects_run_together() -> None:
     asyncio.run(run())
 
 
-def test_one_alone_keeps_all_others_out_until_it_leaves() -> None:
+def test_an_isolated_call_excludes_others_until_it_leaves() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         await quarantine.enter("one", LONG_S, alone=True)
@@ -50,7 +50,7 @@ def test_one_alone_keeps_all_others_out_until_it_leaves() -> None:
     asyncio.run(run())
 
 
-def test_one_alone_waits_until_the_others_have_left() -> None:
+def test_an_isolated_call_waits_for_calls_that_were_lost_once() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         await quarantine.enter("one", LONG_S, alone=False)
@@ -61,7 +61,7 @@ def test_one_alone_waits_until_the_others_have_left() -> None:
     asyncio.run(run())
 
 
-def test_who_leaves_without_having_entered_frees_no_place() -> None:
+def test_leaving_without_having_entered_ends_no_isolation() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         await quarantine.enter("one", LONG_S, alone=True)
@@ -74,7 +74,7 @@ def test_who_leaves_without_having_entered_frees_no_place() -> None:
     asyncio.run(run())
 
 
-def test_all_others_wait_for_one_alone() -> None:
+def test_all_other_calls_wait_for_an_isolated_call() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         assert await quarantine.enter("one", LONG_S, alone=True)
@@ -87,7 +87,7 @@ def test_all_others_wait_for_one_alone() -> None:
     asyncio.run(run())
 
 
-def test_one_alone_waits_for_those_that_run() -> None:
+def test_an_isolated_call_waits_for_running_calls() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         assert quarantine.join("other")
@@ -99,7 +99,7 @@ def test_one_alone_waits_for_those_that_run() -> None:
     asyncio.run(run())
 
 
-def test_one_alone_is_no_suspect_beside_others_that_go_on() -> None:
+def test_a_call_beside_long_running_calls_is_not_isolated() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
         assert quarantine.join("other")
@@ -109,7 +109,7 @@ def test_one_alone_is_no_suspect_beside_others_that_go_on() -> None:
     asyncio.run(run())
 
 
-def test_others_do_not_wait_for_long_and_then_no_one_is_alone() -> None:
+def test_isolation_ends_when_others_have_waited_too_long() -> None:
     async def run() -> None:
         quarantine = Quarantine(hold_s=0.01)
         assert await quarantine.enter("one", LONG_S, alone=True)
@@ -119,7 +119,7 @@ def test_others_do_not_wait_for_long_and_then_no_one_is_alone() -> None:
     asyncio.run(run())
 
 
-def test_others_that_waited_come_before_the_next_one_alone() -> None:
+def test_waiting_calls_run_before_the_next_isolated_call() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
         assert await quarantine.enter("one", LONG_S, alone=True)
@@ -132,7 +132,7 @@ def test_others_that_waited_come_before_the_next_one_alone() -> None:
     asyncio.run(run())
 
 
-def test_whoever_has_no_time_to_wait_does_not_come_in() -> None:
+def test_a_call_without_time_to_wait_is_not_admitted() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         assert await quarantine.enter("one", LONG_S, alone=True)

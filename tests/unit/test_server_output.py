@@ -93,7 +93,7 @@ def test_half_a_secret_is_not_left_in_the_last_words_either(secret: str) -> None
         assert secret[:5] not in output.last_lines()
 
 
-def test_of_a_known_secret_of_many_lines_none_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_line_of_a_known_multiline_secret_is_left(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tarsy_tasks.server.db")
     lines = ["begin", *[f"q7Xv2mT9cLr4Zk8B{number}" * 2 for number in range(5)], "end"]
     output = ServerOutput("db", build_known_masker(known=KnownSecrets(["\n".join(lines)])))

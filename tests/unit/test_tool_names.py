@@ -151,7 +151,7 @@ def test_a_plain_name_is_not_changed_and_a_long_one_is_stable() -> None:
         function_name("k8s", "pods_list", 10)
 
 
-def test_a_server_called_like_the_mcp_form_keeps_its_function_names() -> None:
+def test_a_server_named_with_the_mcp_prefix_keeps_its_names() -> None:
     catalogue = {"mcp_x": ["t"], "x": ["t"], "3x": ["t"], "mcp_3x": ["t"], "mcp_mcp_x": ["t"]}
     names = {function_name(server, "t"): (server, "t") for server in catalogue}
     assert len(names) == len(catalogue)
@@ -161,7 +161,7 @@ def test_a_server_called_like_the_mcp_form_keeps_its_function_names() -> None:
         resolve_tool_name("mcp_x__t", {"mcp_x": ["t"], "x": ["t"]})
 
 
-def test_a_name_of_two_forms_is_told_apart_from_an_unknown_server() -> None:
+def test_a_name_that_mixes_two_forms_is_rejected_as_such() -> None:
     with pytest.raises(ToolNameError, match=r"mixes two ways .* write my-srv\.a\.b\.") as refused:
         resolve_tool_name("my-srv__a.b", {"my-srv": ["a.b"]})
     assert refused.value.code is ErrorCode.INVALID_NAME

@@ -27,7 +27,7 @@ def webhook(url: str, secret: str | None = SECRET) -> Iterator[Webhook]:
     hook.close()
 
 
-def test_what_fails_twice_is_delivered_the_third_time_with_a_signature() -> None:
+def test_a_third_attempt_delivers_an_alert_with_a_signature() -> None:
     with receiver(503, 429, 204) as server, webhook(server.url) as hook:
         hook.send(ALERT)
         wait_until(lambda: len(server.received) == 3, "three attempts")
@@ -87,7 +87,7 @@ def test_one_that_hangs_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.text.count("the worker ended first") == 1000
 
 
-def test_alerts_of_other_servers_do_not_wait_for_one_that_is_not_taken() -> None:
+def test_alerts_of_other_servers_do_not_wait_for_a_failing_one() -> None:
     with receiver(0, 0, 204) as server, webhook(server.url) as hook:
         hook.send(ALERT)
         hook.send(ALERT.model_copy(update={"server": "github"}))

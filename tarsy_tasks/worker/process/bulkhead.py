@@ -16,7 +16,7 @@ from kombu.utils.scheduling import round_robin_cycle
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import ServerConfig
 
-__all__ = ["Bulkhead", "QueueOrder"]
+__all__ = ["Bulkhead", "QueueOrderStrategy"]
 
 
 class Bulkhead:
@@ -97,6 +97,24 @@ class QueueOrder(round_robin_cycle):
 
     def consume(self, n: int) -> list[str]:
         return self._bulkhead.select(self.items[:n])
+
+
+class QueueOrderStrategy:
+    """The broker option `queue_order_strategy`: kombu calls it for the order of each channel.
+
+    Args:
+        bulkhead: That of the worker.
+    """
+
+    def __init__(self, bulkhead: Bulkhead) -> None:
+        self._bulkhead = bulkhead
+
+    def __call__(self) -> QueueOrder:
+        return QueueOrder(self._bulkhead)
+
+    def __json__(self) -> str:
+        """`inspect stats`, which Flower asks for too, replies with the broker options as JSON."""
+        return f"{QueueOrder.__module__}:{QueueOrder.__qualname__}"
 
 
 def _nothing() -> None:

@@ -32,7 +32,7 @@ from tarsy_tasks.worker.calls.interceptors import build_interceptors
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 from tarsy_tasks.worker.maskers import build_record_masker
-from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrder
+from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.reporting.audit_writer import Audit
@@ -89,7 +89,9 @@ class TaskPool(ThreadsTaskPool):
         context = self._context = self._build_context(servers)
         self.app.worker_context = context
         self._bulkhead.open(self.limit, (connection.server for connection in context.connections.values()))
-        self.app.conf.broker_transport_options["queue_order_strategy"] = partial(QueueOrder, self._bulkhead)
+        options = self.app.conf.broker_transport_options
+        if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
+            options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
         interceptors = build_interceptors(context, self.app.interceptors)
         self._runner = CallRunner(context, interceptors, ToolCallOperation(context))
         self._leases = LeaseKeeper(self.app, context.audit, context.instance, servers, context.lease_s)

@@ -73,8 +73,8 @@ class Audit:
         self._clock = clock
         self._metrics = metrics
         self._observers = observers
-        self._stream_outage = OutageLog(logger, "Redis takes no entries for the audit", logging.ERROR)
-        self._file_outage = OutageLog(logger, "entries for the audit cannot be written to its file", logging.ERROR)
+        self._stream_outage = OutageLog(logger, "audit entries cannot be written to Redis", logging.ERROR)
+        self._file_outage = OutageLog(logger, "audit entries cannot be written to the audit file", logging.ERROR)
         if self._file is not None:
             self._is_done(self._file.check)
 

@@ -54,7 +54,7 @@ def test_no_caller_is_too_strange_for_an_entry(info: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("ids", ["half \ud800", f"password={SECRET}", "x" * 10_000])
-def test_what_a_caller_says_of_itself_is_masked_and_cut(ids: str) -> None:
+def test_the_ids_of_a_caller_are_masked_and_cut(ids: str) -> None:
     info = dict.fromkeys(("call_id", "agent_id", "run_id"), ids)
     record = record_of(ids, ids, {}, info)
     entry = entry_of(record)
@@ -64,7 +64,7 @@ def test_what_a_caller_says_of_itself_is_masked_and_cut(ids: str) -> None:
         assert len(text) <= 700
 
 
-def test_an_answer_that_is_stored_says_how_it_ended() -> None:
+def test_a_stored_answer_has_the_outcome_of_its_call() -> None:
     record = record_of("desk", "echo", {"text": "x"})
     record.picked_up_at = time.monotonic()
     result = ToolResult(call_id="c", name="desk.echo", content="words", repairs=("json",), duration_s=0.5)
@@ -89,20 +89,20 @@ def test_an_answer_that_is_stored_says_how_it_ended() -> None:
         ((), ErrorCode.CANCELLED),
     ],
 )
-def test_a_call_without_an_answer_says_why(ending: tuple[Any, ...], code: ErrorCode) -> None:
+def test_a_call_without_an_answer_has_its_reason(ending: tuple[Any, ...], code: ErrorCode) -> None:
     entry = entry_of(record_of("desk", "echo", {}), *ending)
     assert (entry.outcome, entry.error_code) == (code.outcome, code)
     assert "desk.echo" in (entry.error or "")
 
 
-def test_a_call_that_was_withdrawn_after_its_deadline_was_not_started() -> None:
+def test_a_call_withdrawn_after_its_deadline_was_not_started() -> None:
     record = record_of("desk", "echo", {}, {"deadline": 1.0})
     assert entry_of(record).error_code == ErrorCode.NOT_STARTED
     record = record_of("desk", "echo", {}, {"deadline": 1e11})
     assert entry_of(record).error_code == ErrorCode.CANCELLED
 
 
-def test_a_task_that_failed_and_stores_nothing_says_so() -> None:
+def test_a_failed_task_without_a_result_has_its_reason() -> None:
     record = record_of("desk", "echo", {})
     record.fail(KeyError("password"))
     entry = entry_of(record)
