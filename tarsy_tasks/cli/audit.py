@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -74,7 +75,7 @@ def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...],
 def _follow(wanted: AuditFilter, limit: int, *, as_json: bool) -> None:
     follower = Follower(wanted)
     has_begun = False
-    try:
+    with suppress(KeyboardInterrupt):
         while True:
             try:
                 with broker() as redis:
@@ -88,8 +89,6 @@ def _follow(wanted: AuditFilter, limit: int, *, as_json: bool) -> None:
                     raise
                 click.echo(f"tarsy-tasks: {error}", err=True)
                 time.sleep(_RECONNECT_S)
-    except KeyboardInterrupt:
-        return
 
 
 def _print(entries: list[AuditEntry], *, as_json: bool) -> None:
@@ -108,16 +107,12 @@ def _print_lines(entries: Iterable[AuditEntry], *, as_json: bool) -> None:
 
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:
+    at = local_time(entry.at, timespec="milliseconds")
+    writer = entry.worker if entry.source == "worker" else "(agent)"
     if entry.damage is not None:
-        return (
-            local_time(entry.at, timespec="milliseconds"),
-            f"damaged: {entry.damage}",
-            *[""] * (len(_COLUMNS) - 4),
-            _writer(entry),
-            "",
-        )
+        return (at, f"damaged: {entry.damage}", *[""] * (len(_COLUMNS) - 4), writer, "")
     return (
-        local_time(entry.at, timespec="milliseconds"),
+        at,
         entry.name,
         entry.outcome or "",
         entry.error_code or "",
@@ -127,10 +122,6 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
         entry.run_id or "",
         entry.call_id,
         entry.task_id,
-        _writer(entry),
+        writer,
         entry.arguments[:_SHOWN_CHARS],
     )
-
-
-def _writer(entry: AuditEntry) -> str:
-    return entry.worker if entry.source == "worker" else "(agent)"

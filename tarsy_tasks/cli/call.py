@@ -21,8 +21,7 @@ __all__ = ["call"]
 @click.argument("arguments", nargs=-1)
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer.")
 @json_option
-@click.pass_context
-def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
+def call(name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
     """Call a tool.
 
     ARGUMENTS are `key=value` pairs (a value that is valid JSON is sent as JSON), or one text as a model would write it,
@@ -46,7 +45,7 @@ def call(ctx: click.Context, name: str, arguments: tuple[str, ...], timeout_s: f
         print_json({**result.model_dump(mode="json"), "is_error": result.is_error})
     else:
         _print_result(result)
-    ctx.exit(_exit_code(result))
+    raise click.exceptions.Exit(_exit_code(result))
 
 
 def _parse_words(words: tuple[str, ...]) -> dict[str, Any] | str | None:
@@ -76,6 +75,5 @@ def _print_result(result: ToolResult) -> None:
 
 
 def _exit_code(result: ToolResult) -> int:
-    if not result.is_error:
-        return OK
-    return FAILED if result.outcome in (Outcome.TOOL_ERROR, Outcome.REJECTED) else UNAVAILABLE
+    codes = {Outcome.OK: OK, Outcome.TOOL_ERROR: FAILED, Outcome.REJECTED: FAILED}
+    return codes.get(result.outcome, UNAVAILABLE)

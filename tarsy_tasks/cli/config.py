@@ -38,13 +38,8 @@ def check(path: Path | None, *, as_json: bool) -> None:
             unresolved[name] = str(error)
     if as_json:
         servers = [
-            {
-                "server": server.name,
-                "transport": server.transport,
-                "enabled": server.enabled,
-                "secrets": secrets.get(server.name, {}),
-            }
-            for server in found.servers.values()
+            {"server": name, "transport": each.transport, "enabled": each.enabled, "secrets": secrets.get(name, {})}
+            for name, each in found.servers.items()
         ]
         warnings = [{"text": exposure.text, "remedy": exposure.remedy} for exposure in exposures]
         print_json({"path": str(path), "servers": servers, "unresolved": unresolved, "warnings": warnings})

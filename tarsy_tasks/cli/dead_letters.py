@@ -47,14 +47,14 @@ def list_dead_letters(limit: int, *, as_json: bool) -> None:
 @click.argument("message_id", metavar="ID")
 @click.option("--arguments", "with_arguments", is_flag=True, help="Show the arguments of the call too, masked.")
 @json_option
-@click.pass_context
-def show(ctx: click.Context, message_id: str, *, with_arguments: bool, as_json: bool) -> None:
+def show(message_id: str, *, with_arguments: bool, as_json: bool) -> None:
     """Show one dead letter. Exit code 1 when there is none with that ID."""
     with broker() as redis:
         message = stored.load(redis, message_id)
         if message is None:
-            notes.print(_missing(message_id), style="red")
-            ctx.exit(FAILED)
+            text = f"no message {message_id} among the dead letters: see `tarsy-tasks dead-letters list`"
+            notes.print(text, style="red")
+            raise click.exceptions.Exit(FAILED)
         shown = _as_json(message)
         if with_arguments and message.damage is None:
             shown["arguments"] = _masked(stored.load_arguments(redis, message_id), _masker_of(message))
@@ -69,8 +69,7 @@ def show(ctx: click.Context, message_id: str, *, with_arguments: bool, as_json: 
 @dead_letters.command()
 @_ids
 @json_option
-@click.pass_context
-def retry(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
+def retry(ids: tuple[str, ...], *, as_json: bool) -> None:
     """Put dead letters back into their queues, without deadlines and with their delivery counts reset.
 
     Their agents have their answers and no longer wait. The new results stay in Redis as long as others. Exit code 1
@@ -83,27 +82,26 @@ def retry(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
                 results[message_id] = "in its queue" if stored.retry(redis, message_id) else "not found"
             except DamagedMessage as damage:
                 results[message_id] = f"damaged, not retried: {damage}"
-    _report(ctx, results, "in its queue", as_json=as_json)
+    _report(results, "in its queue", as_json=as_json)
 
 
 @dead_letters.command()
 @_ids
 @json_option
-@click.pass_context
-def drop(ctx: click.Context, ids: tuple[str, ...], *, as_json: bool) -> None:
+def drop(ids: tuple[str, ...], *, as_json: bool) -> None:
     """Delete dead letters. Exit code 1 when one of them is not there."""
     with broker() as redis:
         results = {message_id: "dropped" if stored.drop(redis, message_id) else "not found" for message_id in ids}
-    _report(ctx, results, "dropped", as_json=as_json)
+    _report(results, "dropped", as_json=as_json)
 
 
-def _report(ctx: click.Context, results: dict[str, str], success: str, *, as_json: bool) -> None:
+def _report(results: dict[str, str], success: str, *, as_json: bool) -> None:
     if as_json:
         print_json(results)
     else:
         print_table(("id", "result"), list(results.items()))
     if set(results.values()) != {success}:
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _row(message: DeadLetter) -> tuple[str, ...]:
@@ -152,7 +150,3 @@ def _masked(arguments: Any, masker: "Masker") -> Any:
         except (ValueError, RecursionError):
             return masker.mask(arguments)
     return masker.mask_json(arguments)
-
-
-def _missing(message_id: str) -> str:
-    return f"no message {message_id} among the dead letters: see `tarsy-tasks dead-letters list`"

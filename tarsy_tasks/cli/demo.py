@@ -38,8 +38,7 @@ class _DemoFailed(Exception):
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep everything running until Ctrl-C.")
-@click.pass_context
-def demo(ctx: click.Context, *, keep: bool) -> None:
+def demo(*, keep: bool) -> None:
     """Start a private deployment, run tool calls, kill the MCP servers meanwhile, show the results.
 
     It starts Valkey, a worker, beat, Flower and two MCP servers: `desk` over stdio and `shop` over Streamable HTTP.
@@ -48,11 +47,8 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
         mcp_port, flower_port = free_port(), free_port()
         path = Path(name) / "mcp.json"
         path.write_text(json.dumps(_config(mcp_port, Path(name) / _PID_FILE), indent=2))
-        environment = {
-            "TARSY_MCP_CONFIG": str(path),
-            "TARSY_STARTUP": "degraded",
-            "TARSY_RUN_DIR": str(Path(name) / "run"),
-        }
+        run_dir = str(Path(name) / "run")
+        environment = {"TARSY_MCP_CONFIG": str(path), "TARSY_STARTUP": "degraded", "TARSY_RUN_DIR": run_dir}
         with Stack(environment, directory=Path(name)) as stack:
             succeeded = False
             try:
@@ -63,11 +59,13 @@ def demo(ctx: click.Context, *, keep: bool) -> None:
                     succeeded = False
             except _DemoFailed as error:
                 notes.print(f"The demo failed: {error}", style="red")
-                _print_last_lines(stack)
+                for service in stack.services:
+                    notes.print(f"--- last lines of {service.name}", style="bold")
+                    notes.print("\n".join(service.last_lines))
             except KeyboardInterrupt:
                 notes.print("stopping")
     if not succeeded:
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _config(mcp_port: int, pid_file: Path) -> dict[str, object]:
@@ -192,17 +190,9 @@ def _print_calls(calls: "list[DemoCall]") -> None:
     )
     for call in calls:
         if not call.as_expected:
-            text = f"expected {call.group.expected}, got {call.result!r} {call.result.content}"
-            notes.print(text, style="red")
+            notes.print(f"expected {call.group.expected}, got {call.result!r} {call.result.content}", style="red")
 
 
 def _health_row(health: "ServerHealth") -> tuple[str, ...]:
     latency = f"{health.latency_s * 1000:.0f} ms" if health.latency_s is not None else ""
     return (health.server, health.status, str(health.tool_count), latency)
-
-
-def _print_last_lines(stack: Stack) -> None:
-    for service in stack.services:
-        notes.print(f"--- last lines of {service.name}", style="bold")
-        for line in service.last_lines:
-            notes.print(line)

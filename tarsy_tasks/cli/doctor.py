@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -19,8 +20,7 @@ _STYLES = {Severity.OK: "green", Severity.NOTE: "dim", Severity.WARNING: "yellow
 
 @click.command()
 @json_option
-@click.pass_context
-def doctor(ctx: click.Context, *, as_json: bool) -> None:
+def doctor(*, as_json: bool) -> None:
     """Check Redis, the configuration, the start of each server, versions, clocks and common mistakes.
 
     Run it where a worker runs: it reads the same files and variables, and starts each MCP server once. Exit codes: 0 no
@@ -38,11 +38,11 @@ def doctor(ctx: click.Context, *, as_json: bool) -> None:
             if not as_json:
                 _print(finding)
     if as_json:
-        print_json({"ok": code == OK, "findings": [_as_json(finding) for finding in findings]})
+        print_json({"ok": code == OK, "findings": list(map(asdict, findings))})
     else:
         counts = {each: sum(finding.severity is each for finding in findings) for each in Severity}
         notes.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
-    ctx.exit(code)
+    raise click.exceptions.Exit(code)
 
 
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
@@ -88,7 +88,3 @@ def _print(finding: Finding) -> None:
     console.print(f"{finding.check}: {finding.text}")
     if finding.remedy is not None:
         console.print(f"        remedy: {finding.remedy}")
-
-
-def _as_json(finding: Finding) -> dict[str, str | None]:
-    return {"check": finding.check, "severity": finding.severity, "text": finding.text, "remedy": finding.remedy}

@@ -32,8 +32,7 @@ _COLUMNS = (
 @click.argument("servers", nargs=-1)
 @click.option("--watch", is_flag=True, help="Keep running until Ctrl-C; without a terminal, print a line per change.")
 @json_option
-@click.pass_context
-def health(ctx: click.Context, servers: tuple[str, ...], *, watch: bool, as_json: bool) -> None:
+def health(servers: tuple[str, ...], *, watch: bool, as_json: bool) -> None:
     """Show the health of SERVERS, or of all enabled servers.
 
     Exit code 0 when all are healthy, 1 when one is not or is unknown, 3 without Redis.
@@ -57,7 +56,7 @@ def health(ctx: click.Context, servers: tuple[str, ...], *, watch: bool, as_json
         for phrase in dict.fromkeys(phrase for each in found.values() for phrase in each.skipped):
             notes.print(f"skipped: {phrase}", style="yellow")
     if not all(each.healthy for each in found.values()):
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def selected_servers(servers: tuple[str, ...]) -> list[str]:
@@ -74,36 +73,24 @@ def selected_servers(servers: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(servers)) or list(known)
 
 
-class _Screen:
-    """What `--watch` shows on a terminal. It is drawn every second, even while a read waits for Redis."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, ServerHealth] = {}
-        self._read_at = time.monotonic()
-        self._error = ""
-
-    def show(self, found: dict[str, ServerHealth]) -> None:
-        self._found, self._read_at, self._error = found, time.monotonic(), ""
-
-    def show_error(self, error: BrokerUnavailable) -> None:
-        self._error = str(error)
-
-    def __rich__(self) -> RenderableType:
-        age_s = time.monotonic() - self._read_at
-        if self._error or age_s > _OUTDATED_S:
-            why = self._error or "Redis does not answer, so no health is known."
-            return Text(f"{why} Last read {age_s:.0f} s ago.", style="red")
-        return build_table(_COLUMNS, [_row(each, age_s) for each in self._found.values()])
-
-
 def _watch(read: Callable[[], dict[str, ServerHealth]]) -> None:
-    screen = _Screen()
-    with suppress(KeyboardInterrupt), Live(screen, console=console, refresh_per_second=1):
+    """Show a table that is drawn every second, even while a read waits for Redis."""
+    found: dict[str, ServerHealth] = {}
+    read_at, outage = time.monotonic(), ""
+
+    def draw() -> RenderableType:
+        age_s = time.monotonic() - read_at
+        if outage or age_s > _OUTDATED_S:
+            why = outage or "Redis does not answer, so no health is known."
+            return Text(f"{why} Last read {age_s:.0f} s ago.", style="red")
+        return build_table(_COLUMNS, [_row(each, age_s) for each in found.values()])
+
+    with suppress(KeyboardInterrupt), Live(get_renderable=draw, console=console, refresh_per_second=1):
         while True:
             try:
-                screen.show(read())
+                found, read_at, outage = read(), time.monotonic(), ""
             except BrokerUnavailable as error:
-                screen.show_error(error)
+                outage = str(error)
             time.sleep(_WATCH_S)
 
 

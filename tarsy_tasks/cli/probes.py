@@ -1,5 +1,6 @@
 """`tarsy-tasks ready` and `alive`: a worker's probes for Kubernetes and Docker, answered by exit code."""
 
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -23,11 +24,10 @@ name_option = click.option(
 @click.option("--fleet", is_flag=True, help="Check that each required MCP server has a worker anywhere and is healthy.")
 @name_option
 @json_option
-@click.pass_context
-def ready(ctx: click.Context, name: str | None, *, fleet: bool, as_json: bool) -> None:
+def ready(name: str | None, *, fleet: bool, as_json: bool) -> None:
     """Check that the workers on this machine take calls. Exit code 1 if not, 3 without Redis (--fleet)."""
     if not fleet:
-        _answer(ctx, {files.worker: _why_not_ready(files) for files in find_workers(name)}, as_json=as_json)
+        _answer({files.worker: _why_not_ready(files) for files in find_workers(name)}, as_json=as_json)
         return
     if name is not None:
         raise click.UsageError("--fleet checks all workers: use it without --name")
@@ -35,24 +35,23 @@ def ready(ctx: click.Context, name: str | None, *, fleet: bool, as_json: bool) -
         problems = _fleet_problems()
     except RedisError as error:
         notes.print(f"Redis could not be reached, so the fleet is unknown: {error}", style="red")
-        ctx.exit(UNAVAILABLE)
-    _answer(ctx, problems, as_json=as_json, nothing="no MCP server is required")
+        raise click.exceptions.Exit(UNAVAILABLE) from None
+    _answer(problems, as_json=as_json, nothing="no MCP server is required")
 
 
 @click.command()
 @name_option
 @json_option
-@click.pass_context
-def alive(ctx: click.Context, name: str | None, *, as_json: bool) -> None:
+def alive(name: str | None, *, as_json: bool) -> None:
     """Check that the worker's two critical threads respond. Exit code 1 if not.
 
     One takes messages from Redis, the other runs the MCP sessions. While Redis does not answer, the first one is not
     checked: a restart would not help.
     """
-    _answer(ctx, {files.worker: _why_not_alive(files) for files in find_workers(name)}, as_json=as_json)
+    _answer({files.worker: _why_not_alive(files) for files in find_workers(name)}, as_json=as_json)
 
 
-def _answer(ctx: click.Context, problems: dict[str, str | None], *, as_json: bool, nothing: str | None = None) -> None:
+def _answer(problems: dict[str, str | None], *, as_json: bool, nothing: str | None = None) -> None:
     """Print the problem of each worker or server, and end with exit code 1 if there is one.
 
     Args:
@@ -70,13 +69,11 @@ def _answer(ctx: click.Context, problems: dict[str, str | None], *, as_json: boo
         if not problems:
             click.echo(nothing)
     if not fine:
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _why_not_ready(files: ProbeFiles) -> str | None:
-    if files.ready.exists():
-        return None
-    return "takes no calls: it is starting or stopping"
+    return None if files.ready.exists() else "takes no calls: it is starting or stopping"
 
 
 def _why_not_alive(files: ProbeFiles) -> str | None:
@@ -96,10 +93,9 @@ def _for(seconds: float | None) -> str:
 
 
 def _redis_answers() -> bool:
-    try:
+    with suppress(RedisError):
         return bool(_redis().ping())
-    except RedisError:
-        return False
+    return False
 
 
 def _redis() -> Any:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 __all__ = ["Service", "Stack", "free_port"]
@@ -41,7 +40,6 @@ class Stack:
     Args:
         environment: Added to the environment of this process.
         on_line: Called with the name of the process and each line it prints, in another thread.
-        directory: Working directory of the processes; None for the current one.
     """
 
     def __init__(
@@ -62,9 +60,7 @@ class Stack:
             signal.signal(number, _interrupt)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start_valkey(self) -> str:

@@ -33,8 +33,7 @@ def tools() -> None:
 @click.option("--live", is_flag=True, help="Ask the workers instead of reading the catalogue in Redis.")
 @click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
 @json_option
-@click.pass_context
-def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *, live: bool, as_json: bool) -> None:
+def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_json: bool) -> None:
     """List the tools of SERVERS, or of all servers, from the catalogue in Redis.
 
     Servers that are not in the catalogue yet are asked live. Exit code 3 when one of them does not answer.
@@ -65,14 +64,13 @@ def list_tools(ctx: click.Context, servers: tuple[str, ...], timeout_s: float, *
             if not health.healthy:
                 notes.print(f"this list may be outdated: {health.warning}", style="yellow")
     if failed:
-        ctx.exit(UNAVAILABLE)
+        raise click.exceptions.Exit(UNAVAILABLE)
 
 
 @tools.command("diff")
 @click.argument("servers", nargs=-1)
 @json_option
-@click.pass_context
-def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -> None:
+def diff_tools(servers: tuple[str, ...], *, as_json: bool) -> None:
     """Show how the tools of SERVERS, or of all servers, differ from the approved ones.
 
     Exit code 0 without differences, 1 with differences.
@@ -101,7 +99,7 @@ def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -
             if name not in listed:
                 notes.print(f"{name}: not in the catalogue yet; start a worker that serves it", style="yellow")
     if any(each.diff for each in listed.values()):
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 @tools.command("approve")
@@ -109,8 +107,7 @@ def diff_tools(ctx: click.Context, servers: tuple[str, ...], *, as_json: bool) -
 @click.option("--listing", metavar="DIGEST", help="Approve only if the server still lists what `tools diff` showed.")
 @click.option("--yes", "-y", is_flag=True, help="Approve what is listed now, without asking.")
 @json_option
-@click.pass_context
-def approve(ctx: click.Context, names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: bool) -> None:
+def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: bool) -> None:
     """Approve all tools of a server, or one tool. This takes effect with the next call.
 
     On a terminal it shows the differences and asks. Exit code 1 when the answer is no, or the server's list has changed
@@ -135,13 +132,11 @@ def approve(ctx: click.Context, names: tuple[str, ...], listing: str | None, *, 
         raise click.UsageError("--listing belongs to one server: approve each server with its own command")
     if listing is not None and (changed := [server for server in wanted if listed[server].digest != listing]):
         notes.print(f"{changed[0]} has changed its tools since then: run `tools diff` again", style="red")
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
     if listing is None and not yes and any(listed[server].diff for server in wanted):
-        _ask(ctx, {server: listed[server].diff for server in wanted})
-    approved = {
-        server: approve_tools(tarsy_tasks.app.backend.client, listed[server], chosen)
-        for server, chosen in wanted.items()
-    }
+        _ask({server: listed[server].diff for server in wanted})
+    redis = tarsy_tasks.app.backend.client
+    approved = {server: approve_tools(redis, listed[server], chosen) for server, chosen in wanted.items()}
     if as_json:
         print_json({server: diff.model_dump(mode="json") for server, diff in approved.items()})
         return
@@ -150,16 +145,15 @@ def approve(ctx: click.Context, names: tuple[str, ...], listing: str | None, *, 
         click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: nothing to approve"))
 
 
-def _ask(ctx: click.Context, diffs: Mapping[str, ToolDiff]) -> None:
+def _ask(diffs: Mapping[str, ToolDiff]) -> None:
     """Show the operator what would be approved; end the command if they refuse."""
     if not sys.stdin.isatty():
-        raise click.UsageError(
-            "no terminal to confirm on: use --listing with the digest that `tools diff` prints, or --yes"
-        )
+        text = "no terminal to confirm on: use --listing with the digest that `tools diff` prints, or --yes"
+        raise click.UsageError(text)
     for server, diff in diffs.items():
         _print_diff(server, diff)
     if not click.confirm("approve this?", err=True):
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _print_diff(server: str, diff: ToolDiff) -> None:

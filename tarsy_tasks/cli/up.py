@@ -29,9 +29,7 @@ _COLOURS = {"worker": "cyan", "beat": "magenta", "flower": "green"}
 )
 @click.option("-c", "--concurrency", default=256, show_default=True, help="Calls that the worker runs at once.")
 @click.option("-l", "--loglevel", default="INFO", show_default=True, help="Log level of all processes.")
-@click.pass_context
 def up(
-    ctx: click.Context,
     config_path: Path | None,
     redis_url: str | None,
     flower_port: int,
@@ -61,7 +59,7 @@ def up(
             return
         assert service is not None
         notes.print(f"{service.name} ended with code {service.process.returncode}; stopping the others", style="red")
-    ctx.exit(FAILED)
+    raise click.exceptions.Exit(FAILED)
 
 
 def _print_line(name: str, line: str) -> None:

@@ -28,10 +28,8 @@ def duration(seconds: float | None, digits: int = 3) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    parts = [
-        f"{number} {unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")) if number
-    ]
-    return " ".join(parts[:2])
+    numbers = ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
+    return " ".join([f"{number} {unit}" for number, unit in numbers if number][:2])
 
 
 def estimate(seconds: float | None) -> str:
@@ -41,9 +39,7 @@ def estimate(seconds: float | None) -> str:
 
 def share(part: float | None) -> str:
     """0.9987 → 99.8 %; rounded down, so that only 1 becomes 100 %."""
-    if part is None:
-        return _NONE
-    return f"{math.floor(part * 1000) / 10:g} %"
+    return _NONE if part is None else f"{math.floor(part * 1000) / 10:g} %"
 
 
 def ratio(part: int, whole: int) -> str:

@@ -10,22 +10,17 @@ from typing import Any
 
 import flower.app
 from flower import urls
+from flower.api.tasks import GetQueueLengths
 from flower.options import options
+from flower.utils.broker import Broker
+from flower.views import BaseHandler
+from flower.views.broker import BrokerView
 from tornado.web import StaticFileHandler, url
 
+from tarsy_tasks.celery_app import broker_urls
+from tarsy_tasks.dashboard import pages
 from tarsy_tasks.dashboard.actions import ACTIONS, ServerAction
-from tarsy_tasks.dashboard.broker_tab import BrokerPage, QueueLengths
 from tarsy_tasks.dashboard.page_templates import STATIC_PATH, PageTemplates
-from tarsy_tasks.dashboard.pages import (
-    CallData,
-    CallPage,
-    CallsData,
-    CallsPage,
-    ServerData,
-    ServerPage,
-    ServersData,
-    ServersPage,
-)
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.dashboard.task_list import COLUMNS, CallEvents, CallsTable, format_task
 from tarsy_tasks.errors import ConfigError
@@ -36,11 +31,7 @@ _SUPPORTED = "2.2."
 
 
 def check_version(found: str) -> None:
-    """Check that this version of Flower was tested with the pages.
-
-    Raises:
-        ConfigError: It was not.
-    """
+    """Raises ConfigError if this version of Flower was not tested with the pages."""
     if not found.startswith(_SUPPORTED):
         raise ConfigError(
             f"Flower {found} is not supported. Install a supported version: pip install 'flower>=2.2,<2.3'"
@@ -49,9 +40,6 @@ def check_version(found: str) -> None:
 
 def install(app: Any) -> None:
     """Add the pages to the Flower that this process is about to start.
-
-    Args:
-        app: The Celery application that Flower shows.
 
     Raises:
         ConfigError: This version of Flower is not supported.
@@ -74,17 +62,43 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
     server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
     return [
         url(r"/tasks/datatable", CallsTable),
-        url(r"/broker", BrokerPage),
-        url(r"/api/queues/length", QueueLengths),
-        url(r"/mcp", ServersPage, shared, name="mcp"),
-        url(r"/mcp/", ServersPage, shared),
-        url(rf"/mcp/servers/{server}", ServerPage, shared, name="mcp-server"),
-        url(r"/mcp/calls", CallsPage, shared, name="mcp-calls"),
-        url(rf"/mcp/calls/{call}", CallPage, shared, name="mcp-call"),
-        url(r"/mcp/api/servers", ServersData, shared, name="mcp-servers-data"),
-        url(rf"/mcp/api/servers/{server}", ServerData, shared, name="mcp-server-data"),
+        url(r"/broker", _BrokerPage),
+        url(r"/api/queues/length", _QueueLengths),
+        url(r"/mcp", pages.ServersPage, shared, name="mcp"),
+        url(r"/mcp/", pages.ServersPage, shared),
+        url(rf"/mcp/servers/{server}", pages.ServerPage, shared, name="mcp-server"),
+        url(r"/mcp/calls", pages.CallsPage, shared, name="mcp-calls"),
+        url(rf"/mcp/calls/{call}", pages.CallPage, shared, name="mcp-call"),
+        url(r"/mcp/api/servers", pages.ServersData, shared, name="mcp-servers-data"),
+        url(rf"/mcp/api/servers/{server}", pages.ServerData, shared, name="mcp-server-data"),
         url(rf"/mcp/api/servers/{server}/({'|'.join(ACTIONS)})", ServerAction, shared, name="mcp-action"),
-        url(r"/mcp/api/calls", CallsData, shared, name="mcp-calls-data"),
-        url(rf"/mcp/api/calls/{call}", CallData, shared, name="mcp-call-data"),
+        url(r"/mcp/api/calls", pages.CallsData, shared, name="mcp-calls-data"),
+        url(rf"/mcp/api/calls/{call}", pages.CallData, shared, name="mcp-call-data"),
         url(r"/mcp/static/(.*)", StaticFileHandler, {"path": str(STATIC_PATH)}, name="mcp-static"),
     ]
+
+
+class _RedisHandler(BaseHandler):
+    """Gives Flower's Broker tab the configured URL, since Celery's connection has the name of our transport in place of
+    `redis://`; and the names of the queues, since without workers it would read the default queue.
+    """
+
+    def get_broker(self) -> Broker:
+        conf = self.capp.conf
+        return Broker(
+            broker_urls(self.capp)[0],
+            broker_options=conf.broker_transport_options,
+            broker_use_ssl=conf.broker_use_ssl,
+        )
+
+    def get_active_queue_names(self) -> list[str]:
+        workers = self.application.workers.values()
+        return sorted({queue["name"] for worker in workers for queue in worker.get("active_queues", ())})
+
+
+class _BrokerPage(_RedisHandler, BrokerView):
+    pass
+
+
+class _QueueLengths(_RedisHandler, GetQueueLengths):
+    pass

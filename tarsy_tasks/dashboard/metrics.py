@@ -37,8 +37,7 @@ class _FleetCollector:
         self._redis = app.backend.build_client(_REDIS_S)
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not read Redis."""
-        return []
+        return []  # registering must not read Redis
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("tarsy_redis_up", "Whether Flower could read the metrics of the workers from Redis.")

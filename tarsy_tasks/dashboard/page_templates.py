@@ -62,8 +62,8 @@ class PageTemplates(Loader):
         return name
 
     def _create_template(self, name: str) -> Template:
-        path = _OURS / name if name.startswith("mcp/") else Path(self.root) / name
-        text = path.read_text(encoding="utf-8")
+        is_ours = name.startswith("mcp/")
+        text = ((_OURS if is_ours else Path(self.root)) / name).read_text(encoding="utf-8")
         if name in ADDITIONS:
             place, addition = ADDITIONS[name]
             if text.count(place) != 1:
@@ -72,7 +72,7 @@ class PageTemplates(Loader):
                     "Install a supported version: pip install 'flower>=2.2,<2.3'"
                 )
             text = text.replace(place, place + addition)
-        if name.startswith("mcp/"):
+        if is_ours:
             return Template(text, name=name, loader=self, autoescape=escape_visibly.__name__)
         return Template(text, name=name, loader=self)
 

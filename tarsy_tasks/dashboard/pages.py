@@ -6,8 +6,9 @@ ETag the answer is empty while nothing has changed. During an outage of Redis it
 rest of the page.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +20,6 @@ from tarsy_tasks.dashboard import formats, plots
 from tarsy_tasks.dashboard.describe import describe_call, describe_calls, describe_server, describe_servers
 from tarsy_tasks.dashboard.page_templates import asset_version, escape_visibly
 from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader, FleetState
-from tarsy_tasks.dashboard.server_list import build_list
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, AuditPage
@@ -32,6 +32,17 @@ _TEXTS = ("server", "tool", "agent_id", "run_id", "call_id")
 """The fields by which calls can be filtered, besides their outcome."""
 _SHOWN_CHARS = 50_000
 _FAR_S = 10**11
+_SEVERITY = (HealthStatus.UNHEALTHY, HealthStatus.DEGRADED, HealthStatus.UNKNOWN, HealthStatus.HEALTHY)
+
+_ORDERS: Mapping[str, Callable[[ServerSnapshot], tuple[float, ...]]] = {
+    "status": lambda server: (_SEVERITY.index(server.status),),
+    "name": lambda _: (),
+    "calls": lambda server: (-server.call_count,),
+    "failures": lambda server: (-server.failure_count,),
+    "p95": lambda server: (-(server.duration.quantile_s(0.95) or 0.0),),
+    "running": lambda server: (-server.queued, -server.running),
+}
+"""Sort keys by the word in the address; then by name."""
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -89,13 +100,8 @@ class _Page(BaseHandler):
         return f"{path}?{urlencode({'at': entry.id.partition('-')[0]})}"
 
     def find(self, snapshot: Snapshot, name: str) -> ServerSnapshot:
-        """The server of an address.
-
-        Raises:
-            HTTPError: Unknown server.
-        """
-        server = snapshot.servers.get(name)
-        if server is None:
+        """The server of an address. Raises HTTPError, like all that reads addresses, if it is not valid."""
+        if (server := snapshot.servers.get(name)) is None:
             raise HTTPError(404, f"Unknown MCP server '{name}'.")
         return server
 
@@ -107,11 +113,7 @@ class _Page(BaseHandler):
         return is_open and not options.read_only
 
     def read_filter(self) -> AuditFilter:
-        """The filter for calls in an address.
-
-        Raises:
-            HTTPError: A value is not valid.
-        """
+        """The filter for calls in an address."""
         words: dict[str, Any] = {name: word for name in _TEXTS if (word := self.get_query_argument(name, ""))}
         try:
             outcomes = frozenset(Outcome(word) for word in self.get_query_arguments("outcome") if word)
@@ -120,23 +122,17 @@ class _Page(BaseHandler):
         return AuditFilter.model_validate(words | ({"outcomes": outcomes} if outcomes else {}))
 
     def with_outage(self, state: FleetState, error: RedisError) -> FleetState:
-        """The state with an outage, after this error."""
         return FleetState(state.snapshot, self.reader.describe_error(error))
 
     async def read_calls(self, wanted: AuditFilter) -> AuditPage:
-        """The calls that an address asks for.
-
-        Raises:
-            HTTPError: A value is not valid.
-            RedisError: Redis could not be reached.
-        """
+        """The calls that an address asks for. Raises RedisError too."""
         try:
             return await self.reader.calls(wanted, _CALLS, self.get_query_argument("after", None) or None)
         except ValueError:
             raise HTTPError(400, "after is not valid; use the value `after` of another page of calls") from None
 
     async def read_call(self, call_id: str) -> CallDetails:
-        """The call of an address. Raises as `read_calls`."""
+        """The call of an address. Raises RedisError too."""
         places: list[int | None] = []
         for name, unit in (("at", "milliseconds"), ("near", "seconds")):
             word = self.get_query_argument(name, "")
@@ -158,11 +154,7 @@ class _Data(_Page):
         self.finish({"error": message})
 
     async def state(self) -> Snapshot:
-        """All servers.
-
-        Raises:
-            HTTPError: Redis cannot be read.
-        """
+        """All servers. Raises HTTPError if Redis cannot be read."""
         state = await self.reader.state()
         if state.snapshot is None or state.outage:
             raise HTTPError(503, "Redis cannot be read: %s", state.outage)
@@ -178,26 +170,58 @@ class _Data(_Page):
 
 
 class ServersPage(_Page):
-    """All servers."""
-
     @authenticated
     async def get(self) -> None:
         state = await self.reader.state()
         order, status = self.get_query_argument("order", ""), self.get_query_argument("status", "")
-        self.show("servers", state, listed=build_list(state.snapshot, order, status))
+        self.show("servers", state, listed=_build_list(state.snapshot, order, status))
 
 
 class ServersData(_Data):
-    """All servers, as JSON."""
-
     @authenticated
     async def get(self) -> None:
         self.write(describe_servers(await self.state()))
 
 
-class ServerPage(_Page):
-    """One server."""
+@dataclass(frozen=True)
+class _ServerList:
+    """Servers as they are shown.
 
+    Attributes:
+        counts: How many servers have each status, selected or not.
+    """
+
+    servers: list[ServerSnapshot]
+    counts: Mapping[HealthStatus, int]
+    order: str
+    status: HealthStatus | None
+    running: int
+    queued: int
+    call_count: int
+    failure_count: int
+
+
+def _build_list(snapshot: Snapshot | None, order: str, status: str) -> _ServerList:
+    """The list that an address asks for; unknown words are ignored."""
+    servers = list(snapshot.servers.values()) if snapshot else []
+    chosen = next((each for each in HealthStatus if each == status), None)
+    order = order if order in _ORDERS else "status"
+    return _ServerList(
+        servers=sorted(
+            (server for server in servers if chosen in (None, server.status)),
+            key=lambda server: (_ORDERS[order](server), server.name.lower()),
+        ),
+        counts={each: sum(server.status is each for server in servers) for each in HealthStatus},
+        order=order,
+        status=chosen,
+        running=sum(server.running for server in servers),
+        queued=sum(server.queued for server in servers),
+        call_count=sum(server.call_count for server in servers),
+        failure_count=sum(server.failure_count for server in servers),
+    )
+
+
+class ServerPage(_Page):
     @authenticated
     async def get(self, name: str) -> None:
         state = await self.reader.state()
@@ -215,8 +239,6 @@ class ServerPage(_Page):
 
 
 class ServerData(_Data):
-    """One server, as JSON."""
-
     @authenticated
     async def get(self, name: str) -> None:
         snapshot = await self.state()
@@ -226,8 +248,6 @@ class ServerData(_Data):
 
 
 class CallsPage(_Page):
-    """Calls that have ended."""
-
     @authenticated
     async def get(self) -> None:
         state, found = await self.reader.state(), None
@@ -237,14 +257,8 @@ class CallsPage(_Page):
                 found = await self.read_calls(wanted)
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show(
-            "calls",
-            state,
-            found=found,
-            wanted=wanted,
-            is_filtered=wanted != AuditFilter(),
-            older=self._older(found.cursor if found else None),
-        )
+        older = self._older(found.cursor if found else None)
+        self.show("calls", state, found=found, wanted=wanted, is_filtered=wanted != AuditFilter(), older=older)
 
     def _older(self, cursor: str | None) -> str:
         """The address of the next page, or an empty text."""
@@ -255,8 +269,6 @@ class CallsPage(_Page):
 
 
 class CallsData(_Data):
-    """Calls that have ended, as JSON."""
-
     @authenticated
     async def get(self) -> None:
         wanted = self.read_filter()
@@ -267,8 +279,6 @@ class CallsData(_Data):
 
 
 class CallPage(_Page):
-    """One call."""
-
     @authenticated
     async def get(self, call_id: str) -> None:
         state, call = await self.reader.state(), CallDetails(call_id, None, None)
@@ -282,8 +292,6 @@ class CallPage(_Page):
 
 
 class CallData(_Data):
-    """One call, as JSON."""
-
     @authenticated
     async def get(self, call_id: str) -> None:
         await self.state()

@@ -7,7 +7,7 @@ escaping. Colours and sizes are in the style sheet: each part has a class.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tarsy_tasks.dashboard.formats import count, duration, estimate, utc_time
 from tarsy_tasks.outcomes import Outcome
@@ -46,13 +46,11 @@ def _uptime_strip(at: int, statuses: tuple[HealthStatus, ...]) -> str:
     label = ", ".join(f"{number} minutes {status}" for status, number in counts.items() if number)
     parts: list[str] = []
     begin = 0
-    for position, status in enumerate(statuses):
-        if position + 1 < len(statuses) and statuses[position + 1] is status:
-            continue
-        length = position + 1 - begin
-        title = f"{status} from {utc_time(at + 60 * begin)[11:16]} to {utc_time(at + 60 * (position + 1))[11:16]} UTC"
-        parts.append(f'<rect class="{status}" x="{begin}" width="{length}" height="1"><title>{title}</title></rect>')
-        begin = position + 1
+    for status, run in groupby(statuses):
+        end = begin + len(list(run))
+        title = f"{status} from {utc_time(at + 60 * begin)[11:16]} to {utc_time(at + 60 * end)[11:16]} UTC"
+        parts.append(_segment(status, begin, end - begin, title))
+        begin = end
     return _svg("mcp-strip", len(statuses), 1, f"Last hour: {label}", parts)
 
 
@@ -88,9 +86,7 @@ def latency_lines(minutes: Sequence[Minute]) -> str:
                 f"{utc_time(minute.at)[11:16]} UTC: p50 {estimate(minute.p50_s)}, p95 {estimate(minute.p95_s)}, "
                 f"{count(minute.duration.count)} calls"
             )
-            parts.append(
-                f'<rect class="hover" x="{position}" width="1" height="{_HEIGHT}"><title>{title}</title></rect>'
-            )
+            parts.append(_segment("hover", position, 1, title, _HEIGHT))
     return _svg("mcp-chart", len(minutes), _HEIGHT, f"p50 and p95 of each minute, up to {estimate(highest)}", parts)
 
 
@@ -141,22 +137,16 @@ def _outcome_bar(calls: tuple[tuple[Outcome, int], ...]) -> str:
     begin = 0.0
     for outcome, number in calls:
         length = 100 * number / total
-        title = f"{count(number)} {outcome}"
-        parts.append(
-            f'<rect class="{outcome}" x="{begin:.4g}" width="{length:.4g}" height="1"><title>{title}</title></rect>'
-        )
+        parts.append(_segment(outcome, f"{begin:.4g}", f"{length:.4g}", f"{count(number)} {outcome}"))
         begin += length
     label = ", ".join(f"{count(number)} {outcome}" for outcome, number in calls)
     return _svg("mcp-outcomes", 100, 1, label, parts)
 
 
+@lru_cache(_CACHED)
 def duration_bars(distribution: Distribution) -> str:
     """A bar for each range of durations."""
-    return _duration_bars(distribution.counts)
-
-
-@lru_cache(_CACHED)
-def _duration_bars(counts: tuple[int, ...]) -> str:
+    counts = distribution.counts
     highest = max(counts)
     if not highest:
         return ""
@@ -165,9 +155,8 @@ def _duration_bars(counts: tuple[int, ...]) -> str:
         # A few slow calls must be visible next to thousands of fast ones.
         height = _HEIGHT * (0.08 + 0.92 * math.sqrt(number / highest)) if number else 0
         bound = BUCKETS_S[position]
-        what = (
-            f"up to {duration(bound)}" if math.isfinite(bound) else f"longer than {duration(BUCKETS_S[position - 1])}"
-        )
+        is_last = math.isinf(bound)
+        what = f"longer than {duration(BUCKETS_S[position - 1])}" if is_last else f"up to {duration(bound)}"
         parts.append(
             f'<g><rect class="hover" x="{position}" width="1" height="{_HEIGHT}"/>'
             f'<rect class="bar" x="{position + 0.1:g}" y="{_HEIGHT - height:.4g}" width=".8" height="{height:.4g}"/>'
@@ -181,14 +170,13 @@ def timeline(steps: Sequence[Step]) -> str:
     """The timeline of a call: a bar from each step to the next."""
     if len(steps) < 2:
         return ""
-    begin, end = steps[0].at, steps[-1].at
-    whole = max(end - begin, 1e-6)
+    begin = steps[0].at
+    whole = max(steps[-1].at - begin, 1e-6)
     parts: list[str] = []
     for step, following in pairwise(steps):
         x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
         title = f"{PHASES[step.name]}: {duration(following.at - step.at)}"
-        place = f'x="{x:.5g}" width="{max(width, 2):.5g}"'
-        parts.append(f'<rect class="{step.name}" {place} height="1"><title>{title}</title></rect>')
+        parts.append(_segment(step.name, f"{x:.5g}", f"{max(width, 2):.5g}", title))
     return _svg("mcp-timeline", 1000, 1, f"From {steps[0].name} to {steps[-1].name}: {duration(whole)}", parts)
 
 
@@ -208,29 +196,22 @@ def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], high
 
     area: list[str] = []
     line: list[str] = []
-    for begin, end in _runs([p50 is not None for p50, _ in quantiles]):
-        known = [(position + 0.5, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in enumerate(quantiles)][begin:end]
+    for is_known, run in groupby(enumerate(quantiles), lambda each: each[1][0] is not None):
+        if not is_known:
+            continue
+        known = [(position + 0.5, p50 or 0.0, p95 or 0.0) for position, (p50, p95) in run]
         if len(known) == 1:
             # A single minute gets the width of a minute.
-            ((_, p50, p95),) = known
-            known = [(begin + 0.1, p50, p95), (begin + 0.9, p50, p95)]
+            ((middle, p50, p95),) = known
+            known = [(middle - 0.4, p50, p95), (middle + 0.4, p50, p95)]
         upper = "L".join(f"{x:g} {y(p95)}" for x, _, p95 in known)
         area.append(f"M{known[0][0]:g} {_HEIGHT}L{upper}V{_HEIGHT}Z")
         line.append("M" + "L".join(f"{x:g} {y(p50)}" for x, p50, _ in known))
     return [f'<path class="p95" d="{"".join(area)}"/>', f'<path class="p50" d="{"".join(line)}"/>']
 
 
-def _runs(wanted: Iterable[bool]) -> list[tuple[int, int]]:
-    """Begin and end of each run of true values."""
-    runs: list[tuple[int, int]] = []
-    for position, is_wanted in enumerate(wanted):
-        if not is_wanted:
-            continue
-        if runs and runs[-1][1] == position:
-            runs[-1] = runs[-1][0], position + 1
-        else:
-            runs.append((position, position + 1))
-    return runs
+def _segment(kind: str, x: object, width: object, title: str, height: int = 1) -> str:
+    return f'<rect class="{kind}" x="{x}" width="{width}" height="{height}"><title>{title}</title></rect>'
 
 
 def _grid(width: int) -> list[str]:

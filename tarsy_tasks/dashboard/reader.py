@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import redis as redis_py
@@ -58,12 +59,7 @@ _NEAR_S = 600.0
 
 @dataclass(frozen=True)
 class FleetState:
-    """What the pages can show now.
-
-    Attributes:
-        snapshot: The latest one; None before the first.
-        outage: Why no newer one could be read; empty when it is fresh.
-    """
+    """The latest snapshot, None before the first, and why no newer one could be read: empty when it is fresh."""
 
     snapshot: Snapshot | None
     outage: str = ""
@@ -101,7 +97,6 @@ class ServerDetails:
 
     Attributes:
         calls: The latest; None if they could not be read.
-        has_metrics: Whether the metrics of the tools could be read.
         problems: What could not be read, a phrase each.
     """
 
@@ -114,8 +109,7 @@ class ServerDetails:
 class DashboardReader:
     """The reader of one Flower process. Its methods are for Tornado's loop.
 
-    Args:
-        app: The Celery application.
+    Those that read raise RedisError if Redis could not be reached; during an outage, `state` does not.
     """
 
     def __init__(self, app: Any) -> None:
@@ -187,22 +181,14 @@ class DashboardReader:
         return self._masker.mask(str(error)) or type(error).__name__
 
     async def server(self, server: ServerSnapshot) -> ServerDetails:
-        """The tools and the latest calls of a server.
-
-        Raises:
-            RedisError: Redis could not be reached.
-        """
+        """The tools and the latest calls of a server."""
 
         def read() -> ServerDetails:
             problems: list[str] = []
             metrics = self._attempt(problems, "its metrics", lambda: read_metrics(self._redis, [server.name]))
-            calls = self._attempt(
-                problems,
-                "its latest calls",
-                lambda: self._recent_calls.find_further(
-                    AuditFilter(server=server.name), _LATEST_CALLS, _LONG_SCAN_LIMIT
-                ),
-            )
+            wanted = AuditFilter(server=server.name)
+            find = partial(self._recent_calls.find_further, wanted, _LATEST_CALLS, _LONG_SCAN_LIMIT)
+            calls = self._attempt(problems, "its latest calls", find)
             numbers = metrics[server.name] if metrics else []
             problems += _find_problems(self._redis.type(keys.metrics_key(server.name)), numbers)
             tools = build_tools(server.name, server.listed, numbers, self._masker)
@@ -228,7 +214,6 @@ class DashboardReader:
         """Calls that have ended, newest first.
 
         Raises:
-            RedisError: Redis could not be reached.
             ValueError: `after` is not a cursor of the audit.
         """
 
@@ -246,11 +231,7 @@ class DashboardReader:
             call_id: Task id, or the id of the audit entry for a call that never became a task.
             written_ms: When its entry was written, if known: it is found sooner.
             near: About when it was written, in seconds since the epoch: the same.
-
-        Raises:
-            RedisError: Redis could not be reached.
         """
-
         place_ms = self._places_ms.get(call_id) if written_ms is None else written_ms
 
         def read() -> CallDetails:

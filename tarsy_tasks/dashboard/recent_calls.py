@@ -24,22 +24,14 @@ _REMEMBERED = 200
 
 @dataclass(frozen=True)
 class _Older:
-    """A page with entries from Redis.
-
-    Attributes:
-        newest: The newest entry in memory then; while it is in memory, so are all later ones.
-    """
+    """A page with entries from Redis, and the newest one in memory then: while it is there, so are all later ones."""
 
     page: AuditPage
     newest: AuditEntry
 
 
 class RecentCalls:
-    """The newest entries. Safe to share between threads.
-
-    Args:
-        redis: A redis-py client of the broker's database.
-    """
+    """The newest entries of the broker's database. Safe to share between threads. What reads may raise RedisError."""
 
     def __init__(self, redis: Any) -> None:
         self._redis = redis
@@ -51,22 +43,13 @@ class RecentCalls:
         self._failure: RedisError | None = None
 
     def find(self, wanted: AuditFilter, limit: int) -> AuditPage:
-        """The entries in memory that match, newest first; the page's cursor leads to older ones.
-
-        Raises:
-            RedisError: Redis could not be reached.
-        """
+        """The entries in memory that match, newest first; the page's cursor leads to older ones."""
         return self._select(*self._current(), wanted, limit)
 
     def find_further(self, wanted: AuditFilter, limit: int, scan_limit: int) -> AuditPage:
-        """The same; if too few of them match, with older ones from Redis.
+        """The same; if too few of them match, with older ones from Redis, of which `scan_limit` are searched.
 
-        Args:
-            wanted: Without a time.
-            scan_limit: How many of the older entries to search.
-
-        Raises:
-            RedisError: Redis could not be reached.
+        `wanted` is without a time.
         """
         entries, are_all = self._current()
         found = self._select(entries, are_all, wanted, limit)

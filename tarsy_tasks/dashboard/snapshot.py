@@ -162,11 +162,6 @@ class Snapshot:
 class SnapshotReader:
     """Reads snapshots, one after the other. Not safe to share between threads.
 
-    Args:
-        app: The Celery application, with a configuration if this process has one.
-        results: A redis-py client of the result backend's database, to which workers write.
-        broker: The same for the broker's database.
-
     Attributes:
         is_complete: Whether the last snapshot had all lists of tools; some may be left for the next one.
     """
@@ -180,11 +175,7 @@ class SnapshotReader:
         self._listed: dict[str, tuple[bytes, ListedServer | None]] = {}
 
     def read(self) -> Snapshot:
-        """Read all servers; blocks for some round trips.
-
-        Raises:
-            RedisError: Redis could not be reached.
-        """
+        """Read all servers; blocks for some round trips. Raises RedisError."""
         self._history.refresh(self._redis)
         seconds, microseconds = self._redis.time()
         now = seconds + microseconds / 1e6
@@ -241,19 +232,19 @@ class SnapshotReader:
     def _build(self, health: ServerHealth, in_flight: InFlight, queued: int, failure: bytes | None) -> ServerSnapshot:
         name = health.server
         problems = list(health.skipped)
+        damaged = "cannot be read: it is damaged or from another version"
         if skipped := self._history.skipped.get(name):
-            problems.append(
-                f"{skipped} metrics of the last hour cannot be read: they are damaged or from another version"
-            )
+            text = f"{skipped} metrics of the last hour cannot be read: they are damaged or from another version"
+            problems.append(text)
         last_failure: LastError | None = None
         if failure is not None:
             try:
                 last_failure = LastError.model_validate_json(failure)
             except ValidationError:
-                problems.append("its last failure cannot be read: it is damaged or from another version")
+                problems.append(f"its last failure {damaged}")
         revision, listed = self._listed.get(name, (None, None))
         if revision and listed is None:
-            problems.append("its list of tools cannot be read: it is damaged or from another version")
+            problems.append(f"its list of tools {damaged}")
         *earlier, current = self._history.minutes(name)
         running = {
             instance.rpartition("#")[0]: sum(servers[name].values())

@@ -24,8 +24,6 @@ _HINTS = {"readOnlyHint": "read-only", "idempotentHint": "idempotent", "destruct
 
 @dataclass(frozen=True)
 class Parameter:
-    """A property of a tool's arguments."""
-
     name: str
     kind: str
     is_required: bool

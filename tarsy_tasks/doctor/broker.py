@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.doctor.configuration import is_loopback
-from tarsy_tasks.doctor.finding import Finding
+from tarsy_tasks.doctor.finding import Finding, Severity
 
 __all__ = ["check_broker", "check_url", "connect"]
 
@@ -121,9 +121,8 @@ def _check_latency_and_clock(redis: Any) -> Iterator[Finding]:
 
 
 def _check_kind(info: dict[str, Any]) -> Iterator[Finding]:
-    is_valkey = "valkey_version" in info
-    name = "Valkey" if is_valkey else "Redis"
-    text = str(info.get("valkey_version" if is_valkey else "redis_version", "?"))
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    text = str(info.get(f"{name.lower()}_version", "?"))
     parts = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if parts < _OLDEST:
         remedy = "use Redis 7.0, Valkey 7.2 or newer: the scripts of the in-flight table need it"
@@ -156,12 +155,9 @@ def _check_memory(info: dict[str, Any]) -> Iterator[Finding]:
     policy, limit, used = info.get("maxmemory_policy"), info.get("maxmemory", 0), info.get("used_memory", 0)
     if policy not in (None, "noeviction"):
         text = f"maxmemory-policy is {policy}: calls and results are deleted when memory runs short"
-        remedy = "set maxmemory-policy noeviction"
-        yield (
-            Finding.error("redis eviction", text, remedy)
-            if limit
-            else Finding.warning("redis eviction", f"{text}; maxmemory is not set yet", remedy)
-        )
+        severity = Severity.ERROR if limit else Severity.WARNING
+        text += "" if limit else "; maxmemory is not set yet"
+        yield Finding("redis eviction", severity, text, "set maxmemory-policy noeviction")
     elif policy:
         yield Finding.ok("redis eviction", "noeviction")
     size = f"{used / 2**20:.0f} MB"

@@ -30,9 +30,8 @@ def check_configuration() -> tuple[Config | None, list[Finding]]:
         path = find_config_path()
         config = load_config(path)
     except ConfigError as error:
-        return None, [
-            Finding.error("configuration", str(error), "correct it; editors can use `tarsy-tasks config schema`")
-        ]
+        remedy = "correct it; editors can use `tarsy-tasks config schema`"
+        return None, [Finding.error("configuration", str(error), remedy)]
     return config, list(_check(path, config))
 
 
@@ -49,23 +48,16 @@ def _check(path: Path, config: Config) -> Iterator[Finding]:
             f"there are several files: {path} is read, {', '.join(others)} not",
             "remove the others, or name the right one in TARSY_MCP_CONFIG",
         )
-    yield from _check_permissions(path)
-    yield from _check_secrets(path)
-    for server in enabled.values():
-        yield from _check_address(server)
-
-
-def _check_permissions(path: Path) -> Iterator[Finding]:
-    if path.stat().st_mode & stat.S_IWOTH:
+    mode = path.stat().st_mode
+    if mode & stat.S_IWOTH:
         text = f"{path}: every user of this machine can write it, and so make workers run any command"
         yield Finding.error("configuration", text, f"chmod o-w {path}")
-
-
-def _check_secrets(path: Path) -> Iterator[Finding]:
-    readable = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
     for exposure in check_secrets(path):
-        text = f"{exposure.text}; other users of this machine can read that file" if readable else exposure.text
+        is_readable = mode & (stat.S_IRGRP | stat.S_IROTH)
+        text = f"{exposure.text}; other users of this machine can read that file" if is_readable else exposure.text
         yield Finding.warning("secrets", text, exposure.remedy)
+    for server in enabled.values():
+        yield from _check_address(server)
 
 
 def _check_address(server: ServerConfig) -> Iterator[Finding]:
@@ -75,9 +67,8 @@ def _check_address(server: ServerConfig) -> Iterator[Finding]:
     if sends_secret and _is_unencrypted(server.url):
         text = "its credentials are sent unencrypted, over http"
         yield Finding.warning(f"server {server.name}", text, "use its https address")
-    for address in (
-        (server.auth.token_url, server.auth.issuer) if isinstance(server.auth, OAuthClientCredentials) else ()
-    ):
+    oauth = server.auth if isinstance(server.auth, OAuthClientCredentials) else None
+    for address in (oauth.token_url, oauth.issuer) if oauth else ():
         if address is not None and _is_unencrypted(address):
             text = "the secret of its OAuth client is sent unencrypted, over http"
             yield Finding.warning(f"server {server.name}", text, "use the https address of the authorization server")

@@ -1,6 +1,7 @@
 """The deployment as Redis shows it: does each server have workers, does beat run, are all queues served?"""
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Any
 
 from tarsy_tasks.broker import keys
@@ -15,11 +16,7 @@ _MOST_KEYS = 100_000
 
 
 def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[Finding]:
-    """Check queues, workers and health records.
-
-    Args:
-        servers: Those that are enabled.
-    """
+    """Check queues, workers and health records of the enabled servers."""
     names = [server.name for server in servers]
     serving = serving_workers(redis, names)
     health = read_health(redis, names)
@@ -37,9 +34,8 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
         elif record.status is HealthStatus.DEGRADED:
             yield Finding.warning(check, record.reason, "see `tarsy-tasks health` and the logs of those workers")
         elif not record.healthy:
-            yield Finding.error(
-                check, f"unhealthy: {record.reason}", "see `tarsy-tasks health` and its log, then restart it"
-            )
+            remedy = "see `tarsy-tasks health` and its log, then restart it"
+            yield Finding.error(check, f"unhealthy: {record.reason}", remedy)
         else:
             yield Finding.ok(check, f"healthy, served by {len(serving[name])} worker(s), {calls} calls wait")
     yield from _check_other_queues(redis, names)
@@ -47,14 +43,10 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
 
 def _check_other_queues(redis: Any, names: list[str]) -> Iterator[Finding]:
     """Queues with messages for servers that are not enabled here."""
-    found: list[str] = []
-    for seen, key in enumerate(redis.scan_iter(match=f"{keys.queue('')}*", count=1000, _type="list")):
-        if seen > _MOST_KEYS:
-            break
-        name: str = key.decode(errors="replace")
-        if keys.server_of_queue(name) not in names:
-            found.append(name)
-    for name, count in _count_waiting(redis, sorted(found)).items():
+    scan: Iterator[bytes] = redis.scan_iter(match=f"{keys.queue('')}*", count=1000, _type="list")
+    found = [key.decode(errors="replace") for key in islice(scan, _MOST_KEYS)]
+    others = sorted(name for name in found if keys.server_of_queue(name) not in names)
+    for name, count in _count_waiting(redis, others).items():
         if count:
             yield Finding.warning(
                 "queues",

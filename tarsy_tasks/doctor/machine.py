@@ -25,11 +25,7 @@ _LAUNCHERS = {
 
 
 def check_machine(servers: Iterable[ServerConfig]) -> Iterator[Finding]:
-    """Check this machine.
-
-    Args:
-        servers: Those that are enabled.
-    """
+    """Check this machine for the enabled servers."""
     yield from _check_versions()
     yield from _check_launchers([server for server in servers if server.command is not None])
     try:

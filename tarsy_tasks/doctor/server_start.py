@@ -15,9 +15,8 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
-from tarsy_tasks.worker.sessions.opening import SessionContext
+from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
 
 __all__ = ["check_starts"]
 
@@ -28,11 +27,7 @@ _NO_CALL = " The tool did not run."
 
 
 def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) -> Iterator[Finding]:
-    """Start all servers, as many at a time as a worker would.
-
-    Args:
-        inheritance: The part of this environment that their processes get.
-    """
+    """Start all servers, as many at a time as a worker would."""
     masker = build_common_masker(servers)
     context = SessionContext(inheritance)
     connections = build_connections(servers, context)

@@ -97,8 +97,8 @@ def _check_names(path: Path, settings: dict[str, Any]) -> Iterator[Finding]:
     with suppress(SyntaxError, OSError):
         for node in ast.parse(path.read_bytes()).body:
             targets = node.targets if isinstance(node, ast.Assign) else []
-            old += [each.id for each in targets if isinstance(each, ast.Name) and each.id.isupper()]
-    old = [name for name in old if name.startswith(("CELERY", "BROKER"))]
+            names = [each.id for each in targets if isinstance(each, ast.Name)]
+            old += [name for name in names if name.isupper() and name.startswith(("CELERY", "BROKER"))]
     if old:
         text = f"{', '.join(old)}: settings in capitals are ignored"
         yield Finding.warning(_FILE, text, "use Celery's lower-case names")

@@ -7,7 +7,7 @@ from mcp_types import Tool, ToolAnnotations
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import build_masker
-from tarsy_tasks.worker.sessions.definitions import build_definition, choose_name
+from tarsy_tasks.worker.sessions.listing import build_definition, choose_name
 
 SECRET = "ghp_0123456789abcdefghij0123456789abcdef"
 MASKER = build_masker()

@@ -17,11 +17,7 @@ _MODE = 0o640
 
 
 class AuditFile:
-    """One file. Safe to share between threads, and with other processes on the same machine.
-
-    Args:
-        path: Its name. Missing directories are not created.
-    """
+    """One file. Safe to share between threads, and with other processes on the same machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,14 +50,12 @@ class AuditFile:
 
     def _write(self) -> None:
         while self._unwritten:
-            file = self._open()
             # One write per line: the kernel appends each as a whole, also beside other processes.
             line = b"\n" + self._unwritten[0] if self._is_torn else self._unwritten[0]
-            written = os.write(file, line)
-            if written < len(line):
-                self._is_torn = True
+            written = os.write(self._open(), line)
+            self._is_torn = written < len(line)
+            if self._is_torn:
                 raise OSError(f"only {written} of {len(line)} bytes of a line were written: the disk is full")
-            self._is_torn = False
             self._unwritten.popleft()
 
     def _open(self) -> int:

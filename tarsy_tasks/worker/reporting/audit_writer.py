@@ -44,12 +44,9 @@ class Audit:
     """The audit of one worker process. Safe to share between threads.
 
     Args:
-        worker: Node name of the worker.
         maskers: Of the servers that it serves, by id.
-        settings: Where entries go, and whether calls may begin without one.
         clock: That of Redis; the owner keeps it right.
         metrics: Counts the entries that could not be written.
-        observers: What else has to know how calls end.
 
     Attributes:
         is_required: No call may begin whose entry cannot be written.
@@ -82,7 +79,6 @@ class Audit:
             self._is_done(self._file.check)
 
     def close(self) -> None:
-        """The worker has ended."""
         if self._file is not None:
             self._file.close()
 
@@ -144,11 +140,7 @@ class Audit:
         return self._cached_name(text[:_NAME_LIMIT], server)
 
     def mask(self, text: str, server: str = "") -> str:
-        """A foreign text, as it may be stored.
-
-        Args:
-            server: Id of the server that it is about.
-        """
+        """A foreign text, as it may be stored; `server` is the id of the server that it is about."""
         # Half a character can be neither stored nor shown.
         return self._maskers.get(server, self._masker).mask(text).encode("utf-8", "replace").decode()
 
@@ -179,24 +171,26 @@ class Audit:
 
     def _build(self, record: CallRecord, result: ToolResult, size_bytes: int | None, now: float) -> AuditEntry:
         server = record.server
-        mask_name = partial(self.mask_name, server=server)
         mask = partial(self.mask, server=server)
         canonical = build_canonical(record.arguments)
         is_ok = result.outcome is Outcome.OK
         duration_s = now - record.picked_up_at if record.picked_up_at is not None else 0.0
 
+        def mask_name(text: str) -> str:
+            return self.mask_name(text, server)[:_NAME_CHARS]
+
         def name(key: str) -> str | None:
             found = record.info.get(key)
-            return mask_name(found)[:_NAME_CHARS] if isinstance(found, str) else None
+            return mask_name(found) if isinstance(found, str) else None
 
         return AuditEntry(
             at=self.time_of(now),
             call_id=name("call_id") or "",
-            task_id=mask_name(record.task_id)[:_NAME_CHARS],
+            task_id=mask_name(record.task_id),
             agent_id=name("agent_id"),
             run_id=name("run_id"),
-            server=mask_name(server)[:_NAME_CHARS],
-            tool=mask_name(record.tool)[:_NAME_CHARS],
+            server=mask_name(server),
+            tool=mask_name(record.tool),
             arguments=build_shown(canonical, mask),
             arguments_digest=build_digest(canonical),
             repairs=result.repairs,

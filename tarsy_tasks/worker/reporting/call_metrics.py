@@ -67,7 +67,6 @@ class CallMetrics:
         self.clock = RedisClock()
 
     def add(self, server: str, tool: str, numbers: Mapping[str, int]) -> None:
-        """Count."""
         with self._lock:
             self._add(self._label(server, tool), numbers)
 
@@ -90,11 +89,7 @@ class CallMetrics:
 
     @contextmanager
     def running(self, server: str, tool: str) -> Generator[None]:
-        """Count a call as in flight.
-
-        Args:
-            tool: As the server lists it, or `NO_TOOL`.
-        """
+        """Count a call as in flight; `tool` is as the server lists it, or `NO_TOOL`."""
         with self._lock:
             label = self._label(server, tool)
             self._in_flight[label] = self._in_flight.get(label, 0) + 1
@@ -111,11 +106,7 @@ class CallMetrics:
             self.note_result(record.server, tool, result, self._waited_s(record))
 
     def note_result(self, server: str, tool: str, result: ToolResult, waited_s: float | None) -> None:
-        """Count a call that has ended.
-
-        Args:
-            waited_s: Seconds that it waited in its queue; None when that is not known.
-        """
+        """Count a call that has ended; `waited_s` is how long it waited in its queue, if that is known."""
         numbers = {f"calls:{result.outcome}": 1}
         if result.attempts and result.duration_s:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
@@ -170,10 +161,6 @@ class CallMetrics:
 
     def flush(self, redis: Any, worker: str, connections: Mapping[str, ServerConnection]) -> None:
         """Add what was counted since the last time to what all workers have counted, in one exchange.
-
-        Args:
-            redis: A client of the database of the results.
-            worker: Unique name of this process.
 
         Raises:
             RedisError: Redis is not there, or takes no writes. Nothing is lost: the next flush tries again. Only when

@@ -25,7 +25,6 @@ class Observer(Protocol):
 
     def ended(self, record: "CallRecord", result: ToolResult) -> None:
         """Called once per call, in the worker whose answer was stored, or that acknowledged the message."""
-        ...
 
 
 class Recorder(Protocol):
@@ -40,8 +39,6 @@ class CallRecord:
     """What is known of one call.
 
     Args:
-        recorder: Writes its audit entry.
-        task_id: Celery's id of the task.
         message: What the message says of the call; any producer may have written it.
         server: Id of the server, if the message does not say it.
 
@@ -54,8 +51,7 @@ class CallRecord:
         has_begun: It may be sent: all checks passed and the begin marker is written.
         attempts: How often it was sent. Safe to read from any thread.
         steps: When it was sent, and when a new session replaced a lost one; monotonic times.
-        result: Its answer.
-        failure: Why it has none.
+        failure: Why it has no `result`.
     """
 
     def __init__(self, recorder: Recorder, task_id: str, message: CallMessage, server: str = "") -> None:

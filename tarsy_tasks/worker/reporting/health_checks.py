@@ -53,7 +53,6 @@ class _Watched:
 
     Attributes:
         due: Monotonic time of the next check.
-        is_checking: A check is under way.
         is_requested: Beat's check came, and is not answered yet.
         queue_wait_s: How long beat's check waited in its queue.
         healthy: The last verdict; it holds since `since`, by the clock of Redis.
@@ -76,12 +75,9 @@ class HealthChecks:
     """Checks servers, and keeps this worker's records in Redis fresh, from `start` to `stop`.
 
     Args:
-        connections: The servers of this worker, by id.
-        loop: The loop of their sessions.
         redis: A redis-py client of the result backend.
         alerts: Gets the alerts that the checks cause.
         max_concurrency: How many calls of a server this worker runs at once; None if there is no limit.
-        worker: Name of this worker.
     """
 
     def __init__(
@@ -120,11 +116,7 @@ class HealthChecks:
         self._thread.join(_STOP_S)
 
     def request(self, server: str, queue_wait_s: float | None) -> None:
-        """Check a server now, for beat; returns at once.
-
-        Args:
-            queue_wait_s: Seconds that the request waited in its queue, None if that is not known.
-        """
+        """Check a server now, for beat; returns at once. `queue_wait_s` is None if it is not known."""
         self._events.put(partial(self._on_request, server, queue_wait_s))
 
     def _run(self) -> None:
@@ -136,7 +128,7 @@ class HealthChecks:
             except Exception:
                 logger.exception("a round of health checks failed")
             if None in events:
-                self._withdraw()
+                self._attempt(self._writer.withdraw)
                 return
 
     def _next_events(self) -> list[_Event]:
@@ -237,8 +229,7 @@ class HealthChecks:
     def _record(self, watched: _Watched, error: str | None, checked_at: float, latency_s: float | None) -> HealthRecord:
         """A record for what was found at a monotonic time."""
         connection, now = watched.connection, self._clock.now()
-        session = connection.session
-        healthy = error is None
+        session, healthy = connection.session, error is None
         if watched.healthy is not healthy:
             watched.healthy, watched.since = healthy, now
             if not healthy:
@@ -273,15 +264,12 @@ class HealthChecks:
             if watched.is_requested and not watched.is_checking:
                 answered[server] = watched.queue_wait_s
                 watched.is_requested = False
+        self._attempt(lambda: self._writer.write(records, answered, self._clock.now()))
+
+    def _attempt(self, write: Callable[[], None]) -> None:
         try:
-            self._writer.write(records, answered, self._clock.now())
+            write()
         except (RedisError, OSError) as error:
             self._outage.failed(error)
         else:
             self._outage.succeeded()
-
-    def _withdraw(self) -> None:
-        try:
-            self._writer.withdraw()
-        except (RedisError, OSError) as error:
-            self._outage.failed(error)

@@ -28,14 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class HealthWriter:
-    """Writes for one worker.
-
-    Args:
-        connections: The servers of this worker, by id.
-        redis: A redis-py client of the result backend.
-        alerts: Gets the alerts that the records cause.
-        worker: Name of this worker.
-    """
+    """Writes for one worker, to the Redis of the result backend; `alerts` gets the alerts that the records cause."""
 
     def __init__(self, connections: Mapping[str, ServerConnection], redis: Any, alerts: AlertFeed, worker: str) -> None:
         self._connections = connections
@@ -49,9 +42,7 @@ class HealthWriter:
         """Write all records in one exchange, in which Redis decides on alerts; then the tools that changed.
 
         Args:
-            records: By server id.
             answered: Of those that answer a check of beat: how long it waited in its queue, if that is known.
-            now: By the clock of Redis.
 
         Raises:
             RedisError, OSError: Redis could not be reached.
@@ -69,10 +60,8 @@ class HealthWriter:
         for server, queue_wait_s in answered.items():
             answer = records[server].model_copy(update={"queue_wait_s": queue_wait_s})
             commands.append(("SET", keys.health_key(server), answer.model_dump_json(), "EX", ttl_s))
-        counted = {
-            server: health_numbers(record, came_through_queue=server in answered) for server, record in records.items()
-        }
-        commands.append(build_count(now, counted))
+        counts = {name: health_numbers(each, came_through_queue=name in answered) for name, each in records.items()}
+        commands.append(build_count(now, counts))
         catalogues = [
             (server, key)
             for server in records

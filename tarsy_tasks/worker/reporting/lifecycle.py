@@ -2,12 +2,17 @@
 
 Owns one thread that writes metrics to Redis every few seconds and sends events, and the order in which all reports
 begin and end. None of it delays a call.
+
+The types of events are `worker-mcp-connected`, `worker-mcp-disconnected`, `worker-mcp-error` for each server of a
+worker, and `worker-mcp-healthy`, `worker-mcp-unhealthy` for alerts. They are of the group `worker`, which needs no `-E`
+to be sent. Connections are polled: that costs them nothing, and a server that reconnects many times a second causes few
+events.
 """
 
 import logging
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from threading import Thread
 from typing import Any
@@ -18,10 +23,9 @@ from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.reporting.alerts import Alert, AlertFeed
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.liveness_files import LivenessFiles
-from tarsy_tasks.worker.reporting.metrics_server import MetricsServer
-from tarsy_tasks.worker.reporting.session_events import Event, SessionWatch, alert_event
+from tarsy_tasks.worker.reporting.metrics_server import serve_metrics
 from tarsy_tasks.worker.reporting.webhook import open_webhook
-from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection import ServerConnection, State
 
 __all__ = ["Reporting"]
 
@@ -32,15 +36,12 @@ _FLUSH_S = 5.0
 _CLOSE_S = 5.0
 _EVENTS_LIMIT = 1000
 
+Event = tuple[str, dict[str, Any]]
+"""Type and fields."""
+
 
 class Reporting:
-    """The reports of one worker, from when it is first ready until it ends.
-
-    Args:
-        consumer: Celery's consumer, ready.
-        alerts: The alerts of this worker.
-        metrics: What this worker counts.
-    """
+    """The reports of one worker, from when it is first ready until it ends."""
 
     def __init__(self, consumer: Any, alerts: AlertFeed, metrics: CallMetrics) -> None:
         self._consumer = consumer
@@ -50,9 +51,9 @@ class Reporting:
         self._events: queue.Queue[Event | None] = queue.Queue(_EVENTS_LIMIT)
         self._metrics = metrics
         self._outage = OutageLog(logger, "the metrics cannot be written to Redis")
-        self._watch = SessionWatch(self._connections)
+        self._watch = _SessionWatch(self._connections)
         self._liveness = LivenessFiles(consumer.hostname, consumer.pool.loop)
-        self._server = MetricsServer(self._redis, self._connections, metrics)
+        self._stop_serving = serve_metrics(self._redis, self._connections, metrics)
         self._webhook = open_webhook()
         self._unsubscribe = [alerts.subscribe(self._queue_alert)]
         if self._webhook is not None:
@@ -78,12 +79,13 @@ class Reporting:
         self._thread.join(_CLOSE_S)
         if self._webhook is not None:
             self._webhook.close()
-        self._server.close()
+        self._stop_serving()
         self._liveness.close()
 
     def _queue_alert(self, alert: Alert) -> None:
+        fields = {"server": alert.server, "alert_id": alert.id, "lasted_s": alert.lasted_s, "error": alert.error}
         with suppress(queue.Full):
-            self._events.put_nowait(alert_event(alert))
+            self._events.put_nowait((f"worker-mcp-{alert.status}", fields))
 
     def _report(self) -> None:
         self._flush()  # there are no metrics yet, but it reads the time of Redis
@@ -103,8 +105,7 @@ class Reporting:
                 self._flush()
 
     def _send(self, event: Event) -> None:
-        dispatcher = self._consumer.event_dispatcher
-        if dispatcher is None:
+        if (dispatcher := self._consumer.event_dispatcher) is None:
             return
         kind, fields = event
         try:
@@ -122,3 +123,33 @@ class Reporting:
             logger.exception("the metrics were not written to Redis")
         else:
             self._outage.succeeded()
+
+
+class _SessionWatch:
+    """Compares each connection with its state at the last poll."""
+
+    def __init__(self, connections: Mapping[str, ServerConnection]) -> None:
+        self._connections = connections
+        self._opened = dict.fromkeys(connections, 0)
+        self._connected = dict.fromkeys(connections, False)
+        self._errors: dict[str, BaseException | None] = dict.fromkeys(connections)
+
+    def changes(self) -> Iterator[Event]:
+        """What has changed since the last call."""
+        for server, connection in self._connections.items():
+            opened, error = connection.sessions_opened, connection.error
+            is_connected = connection.state is State.CONNECTED
+            has_new_session = opened != self._opened[server]
+            if self._connected[server] and (has_new_session or not is_connected):
+                yield "worker-mcp-disconnected", {"server": server}
+            if has_new_session:
+                yield (
+                    "worker-mcp-connected",
+                    {"server": server, "sessions_opened": opened, "tools": len(connection.tools or {})},
+                )
+                if not is_connected:
+                    yield "worker-mcp-disconnected", {"server": server}
+            if error is not None and error is not self._errors[server]:
+                text = connection.masker.mask(error.operator_text)
+                yield "worker-mcp-error", {"server": server, "code": str(error.code), "error": text}
+            self._opened[server], self._connected[server], self._errors[server] = opened, is_connected, error

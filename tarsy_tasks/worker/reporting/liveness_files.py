@@ -23,12 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class LivenessFiles:
-    """The files of this worker.
-
-    Args:
-        worker: Its node name.
-        loop: The session loop, already running.
-    """
+    """The files of this worker, whose session loop already runs."""
 
     def __init__(self, worker: str, loop: SessionLoop) -> None:
         self._files = ProbeFiles(run_dir(), worker)
@@ -59,7 +54,6 @@ class LivenessFiles:
             self._files.ready.unlink()
 
     def close(self) -> None:
-        """The worker has ended."""
         self._beating.cancel()
         if self._entry is not None:
             self._timer.cancel(self._entry)

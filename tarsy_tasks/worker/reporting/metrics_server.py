@@ -5,7 +5,7 @@ the names of servers and tools may be confidential. Flower serves the metrics of
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -20,45 +20,36 @@ from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, State
 
-__all__ = ["MetricsServer"]
+__all__ = ["serve_metrics"]
 
 logger = logging.getLogger(__name__)
 
 
-class MetricsServer:
-    """Serves until `close`, in threads of its own.
+def serve_metrics(redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> Callable[[], None]:
+    """Serve in threads of their own, until the function is called that this returns."""
+    settings = load_settings()
+    if not settings.metrics_port:
+        return lambda: None
+    registry = CollectorRegistry()
+    registry.register(_WorkerCollector(redis, connections, metrics))
+    where = f"{settings.metrics_host}:{settings.metrics_port}"
+    try:
+        server, _ = start_http_server(settings.metrics_port, settings.metrics_host, registry)
+    except OSError as error:
+        # The worker runs without them.
+        logger.error(  # noqa: TRY400
+            "metrics cannot be served at %s: %s. Give each worker of a machine its own TARSY_METRICS_PORT, or 0.",
+            where,
+            error.strerror or error,
+        )
+        return lambda: None
+    logger.info("metrics: http://%s/metrics", where)
 
-    Args:
-        redis: A client of the database with the health records.
-        connections: The servers of this worker, by id.
-        metrics: What this worker counts.
-    """
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
 
-    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> None:
-        settings = load_settings()
-        self._server: Any = None
-        if not settings.metrics_port:
-            return
-        registry = CollectorRegistry()
-        registry.register(_WorkerCollector(redis, connections, metrics))
-        where = f"{settings.metrics_host}:{settings.metrics_port}"
-        try:
-            self._server, _ = start_http_server(settings.metrics_port, settings.metrics_host, registry)
-        except OSError as error:
-            # The worker runs without them.
-            logger.error(  # noqa: TRY400
-                "metrics cannot be served at %s: %s. Give each worker of a machine its own TARSY_METRICS_PORT, or 0.",
-                where,
-                error.strerror or error,
-            )
-        else:
-            logger.info("metrics: http://%s/metrics", where)
-
-    def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+    return stop
 
 
 class _WorkerCollector:

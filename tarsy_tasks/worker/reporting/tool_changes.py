@@ -15,14 +15,7 @@ from redis.exceptions import RedisError, ResponseError, WatchError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
-from tarsy_tasks.catalogue import (
-    CATALOGUE_TTL_S,
-    ApprovedTool,
-    ToolDiff,
-    build_diff,
-    parse_approved,
-    parse_listing,
-)
+from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ApprovedTool, ToolDiff, build_diff, parse_approved, parse_listing
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode
@@ -44,9 +37,6 @@ _NAMES_SHOWN = 20
 def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
     """Write what a server lists, approve tools seen for the first time, and log what changed.
 
-    Args:
-        redis: A redis-py client.
-
     Raises:
         RedisError: Redis could not be reached, or other workers wrote at the same time, five times in a row.
     """
@@ -66,9 +56,7 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                 if is_new:
                     _write_listing(pipeline, listing, changes, now, worker)
                 for tool in approved_now:
-                    entry = ApprovedTool(
-                        fingerprint=tool.fingerprint, definition=tool, approved_at=now, new=bool(approved)
-                    )
+                    entry = _approved(tool, now, new=bool(approved))
                     pipeline.hset(approved_key, tool.tool, entry.model_dump_json())
                 if is_new or approved_now:
                     pipeline.hset(keys.TOOL_REVISIONS, listing.server, f"{seconds}.{microseconds:06}")
@@ -109,10 +97,17 @@ def _first_seen(
 
 def _compare(before: ToolListing, now: ToolListing) -> ToolDiff:
     """How two listings differ, as if all of the first was approved."""
-    known: dict[str, ApprovedTool | None] = {
-        tool.tool: ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=0) for tool in before.tools
-    }
-    return build_diff(now, known)
+    return build_diff(now, {tool.tool: _approved(tool, 0, new=False) for tool in before.tools})
+
+
+def _approved(tool: ToolDefinition, at: float, *, new: bool) -> ApprovedTool:
+    return ApprovedTool(fingerprint=tool.fingerprint, definition=tool, approved_at=at, new=new)
+
+
+def _by_kind(changes: ToolDiff) -> dict[str, list[str]]:
+    """The names of the tools that changed, by how they did."""
+    kinds = {"added": changes.added, "removed": changes.removed, "changed": changes.changed}
+    return {kind: list(tools) for kind, tools in kinds.items() if tools}
 
 
 def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: float, worker: str) -> None:
@@ -129,17 +124,15 @@ def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: 
         return
     pipeline.hset(key, "listing", text)
     pipeline.hdel(key, "left_out_bytes")
-    for what, tools in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
-        if tools:
-            pipeline.hincrby(key, what, len(tools))
+    for what, tools in _by_kind(changes).items():
+        pipeline.hincrby(key, what, len(tools))
 
 
 def _shorten(changes: ToolDiff) -> str:
     parts: list[str] = []
-    for what, tools in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
-        if tools:
-            more = f" and {len(tools) - _NAMES_SHOWN} more" if len(tools) > _NAMES_SHOWN else ""
-            parts.append(f"{what} {', '.join(map(make_visible, list(tools)[:_NAMES_SHOWN]))}{more}")
+    for what, tools in _by_kind(changes).items():
+        more = f" and {len(tools) - _NAMES_SHOWN} more" if len(tools) > _NAMES_SHOWN else ""
+        parts.append(f"{what} {', '.join(map(make_visible, tools[:_NAMES_SHOWN]))}{more}")
     return "; ".join(parts)
 
 
@@ -158,9 +151,6 @@ class Approvals:
 
     async def require(self, tool: ToolDefinition, redis: AsyncRedisExchange) -> None:
         """Return if the tool is approved, or will be because it is seen for the first time.
-
-        Args:
-            redis: On the result backend's database.
 
         Raises:
             CallError: It is not, or Redis could not be read.

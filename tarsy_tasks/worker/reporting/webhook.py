@@ -49,11 +49,7 @@ class _Failed(Exception):
 
 
 def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """The header `webhook-signature`.
-
-    Args:
-        secret: `whsec_` and base64, as in the standard, or any other text.
-    """
+    """The header `webhook-signature`; the secret is `whsec_` and base64, as in the standard, or any other text."""
     encoded = secret.removeprefix(WEBHOOK_SECRET_PREFIX)
     key = secret.encode() if encoded == secret else base64.b64decode(encoded, validate=True)
     digest = hmac.new(key, b"%s.%d.%s" % (message_id.encode(), timestamp, body), hashlib.sha256).digest()
@@ -63,9 +59,7 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 class Webhook:
     """Delivers alerts until `close`: those of one MCP server in order, those of several in parallel.
 
-    Args:
-        url: It may contain a token, so only its host is logged.
-        secret: None: alerts are not signed.
+    Its address may contain a token, so only the host is logged.
     """
 
     def __init__(self, url: str, secret: SecretStr | None) -> None:
@@ -129,7 +123,7 @@ class Webhook:
         )
         try:
             async with self._turns[alert.server]:
-                await attempts(self._attempt, alert.id, body.encode())
+                await attempts(self._post, alert.id, body.encode())
         except (_Refused, _Failed) as error:
             self._log_loss(alert, str(error))
         except asyncio.CancelledError:
@@ -144,11 +138,7 @@ class Webhook:
     def _log_loss(self, alert: Alert, why: str) -> None:
         logger.error("the webhook at %s did not accept an alert (%s): %s", self._where, why, alert)
 
-    async def _attempt(self, alert_id: str, body: bytes) -> None:
-        async with self._slots:
-            await self._post(alert_id, body)
-
-    async def _post(self, alert_id: str, body: bytes) -> None:
+    def _headers(self, alert_id: str, body: bytes) -> dict[str, str]:
         timestamp = int(time.time())
         headers = {
             "content-type": "application/json",
@@ -158,12 +148,16 @@ class Webhook:
         }
         if self._secret is not None:
             headers["webhook-signature"] = sign(self._secret.get_secret_value(), alert_id, timestamp, body)
+        return headers
+
+    async def _post(self, alert_id: str, body: bytes) -> None:
         status = 0
         try:
             # The body of the response is not needed, so it is not read.
             async with (
+                self._slots,
                 asyncio.timeout(_POST_S),
-                self._client.stream("POST", self._url, content=body, headers=headers) as response,
+                self._client.stream("POST", self._url, content=body, headers=self._headers(alert_id, body)) as response,
             ):
                 status = response.status_code
         except TimeoutError:

@@ -17,14 +17,11 @@ _FAST_ATTEMPT_S = 1.0
 
 
 class ServerAvailability:
-    """The recent failures of one server. All times are monotonic.
+    """The recent failures of one server, which is known to be unreachable after `grace_s`. All times are monotonic.
 
     Attributes:
         answered_at: When it last gave a result, listed its tools, or was connected.
         reason: Why it is unreachable; empty if it is not.
-
-    Args:
-        grace_s: How long the server gets to return. After that it is known to be unreachable.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -47,12 +44,7 @@ class ServerAvailability:
             self._failing_since = time.monotonic()
 
     def record_unreachable(self, reason: str, since: float) -> None:
-        """The server did not answer.
-
-        Args:
-            reason: What was observed, without a full stop.
-            since: When the failed attempt began.
-        """
+        """The server did not answer in an attempt that began at `since`; `reason` has no full stop."""
         self.record_failure()
         if self._unreachable_since is None:
             self._unreachable_since = since
@@ -61,7 +53,6 @@ class ServerAvailability:
         self.reason = reason
 
     def record_attempt(self) -> None:
-        """The server is being tried."""
         self._tried_at = time.monotonic()
 
     @property

@@ -18,12 +18,7 @@ _MAX_DOUBLINGS = 3
 
 
 class FailedAttempt(Exception):
-    """One attempt failed, and another one may be made.
-
-    Attributes:
-        error: Why the attempt failed.
-        end_reason: Why the session ended; empty while it is usable.
-    """
+    """One attempt failed, and another one may be made; `end_reason` is empty while the session is usable."""
 
     def __init__(self, error: Exception, end_reason: str) -> None:
         super().__init__()

@@ -3,8 +3,6 @@
 Models read them. What a failure means is decided in `recovery`; a call that got no session is in `connection_errors`.
 """
 
-from typing import Any, cast
-
 from mcp import MCPError
 from pydantic import ValidationError
 
@@ -12,7 +10,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker
-from tarsy_tasks.worker.sessions.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery
+from tarsy_tasks.worker.sessions.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery, data_of
 from tarsy_tasks.worker.transport.transport_errors import HTTP_STATUS, MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
 __all__ = ["call_error", "describe_error", "lost_error", "timeout_error"]
@@ -27,17 +25,12 @@ _LOOK_FIRST = "Look at its effects before you call it again."
 def call_error(
     error: Exception, recovery: Recovery, tool: ToolDefinition, timeout_s: float, session_end: str, masker: Masker
 ) -> CallError:
-    """The answer to a call that failed.
-
-    Args:
-        error: What the SDK raised.
-        timeout_s: How long the caller waited.
-        session_end: Sentences on why the session ended, with a space before them, or nothing.
-    """
+    """The answer to a call that failed; `session_end` comes from `ConnectionErrors.describe_end`."""
     name, server = tool.name, tool.server
     what = describe_error(error, masker)
+    code, message = (error.code, error.message) if isinstance(error, MCPError) else (None, "")
     if recovery.executed is Executed.MAYBE:
-        return timeout_error(tool, timeout_s) if _is_timeout(error) else lost_error(tool, f"{what}.{session_end}")
+        return timeout_error(tool, timeout_s) if code == REQUEST_TIMEOUT else lost_error(tool, f"{what}.{session_end}")
     if recovery.executed is Executed.NO:
         refused = recovery.action is Action.NO_RETRY
         return CallError(
@@ -45,12 +38,13 @@ def call_error(
             f"MCP server `{server}` did not accept the call: {what}. `{name}` did not run.{session_end} "
             + (_refusal_remedy(error) if refused else "Try again later, or do without it."),
         )
-    if isinstance(error, MCPError) and _is_too_large(error):
+    is_broken_stream = code == CONNECTION_CLOSED and message.startswith("SSE stream failed")
+    if code == MESSAGE_TOO_LARGE or (is_broken_stream and "limit" in message):  # nothing else shows it for a stream
         return CallError(
             ErrorCode.RESULT_TOO_LARGE,
             f"`{name}` ran, but {what}. Its answer was dropped. Ask for less: a filter, a limit or a page.",
         )
-    if isinstance(error, MCPError) and error.code != UNREADABLE_ANSWER and not _is_broken_stream(error):
+    if code not in (None, UNREADABLE_ANSWER) and not is_broken_stream:
         return CallError(
             ErrorCode.SERVER_ERROR,
             f"MCP server `{server}` answered `{name}` with an error: {what}. "
@@ -64,12 +58,7 @@ def call_error(
 
 
 def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallError:
-    """The answer to a call that was sent and lost.
-
-    Args:
-        what: Why, in a sentence or more.
-        again: `what` is why it could not be sent again, not why it was lost.
-    """
+    """The answer to a call that was sent and lost; with `again`, `what` is why it could not be sent again."""
     failed = ", and the call could not be sent again" if again else ""
     return CallError(
         ErrorCode.SESSION_LOST,
@@ -87,24 +76,9 @@ def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
 
 
 def _refusal_remedy(error: Exception) -> str:
-    data: Any = error.data if isinstance(error, MCPError) else None
-    too_large = isinstance(data, dict) and cast("dict[str, Any]", data).get("status") == _CONTENT_TOO_LARGE
-    if too_large or (isinstance(error, MCPError) and error.code == NOT_SENT):
+    if isinstance(error, MCPError) and (error.code == NOT_SENT or data_of(error).get("status") == _CONTENT_TOO_LARGE):
         return "Call it again with fewer or other arguments."
     return "An operator has to fix this; do without it."
-
-
-def _is_too_large(error: MCPError) -> bool:
-    """Whether the answer was above `max_message_bytes`; for an event stream only the SDK's message shows it."""
-    return error.code == MESSAGE_TOO_LARGE or (_is_broken_stream(error) and "limit" in error.message)
-
-
-def _is_broken_stream(error: MCPError) -> bool:
-    return error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream failed")
-
-
-def _is_timeout(error: BaseException) -> bool:
-    return isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT
 
 
 def describe_error(error: BaseException, masker: Masker) -> str:

@@ -53,11 +53,9 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
         return
     logger.info("waiting for MCP servers: %s", _names(required))
     try:
-        while True:
-            unfinished = wait_for((connecting,), _SIGNAL_S).not_done
+        while wait_for((connecting,), _SIGNAL_S).not_done:
             state.maybe_shutdown()
-            if not unfinished:
-                break
+        state.maybe_shutdown()
     finally:
         connecting.cancel()
     failures = connecting.result()

@@ -36,8 +36,6 @@ _RECENT_S = 300.0
 
 
 class State(StrEnum):
-    """The state of a connection."""
-
     DISCONNECTED = "disconnected"
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -51,14 +49,9 @@ class ServerConnection:
     Attributes:
         server: Its configuration, variables unresolved.
         masker: For everything that comes from the server or is about it.
-        availability: How long the server has been failing, and when it last answered.
-        errors: Builds the errors for a call that gets no session.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
-
-    Args:
-        context: Shared with the other connections of the process.
     """
 
     def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
@@ -70,6 +63,7 @@ class ServerConnection:
         self._opener = SessionOpener(server, masker, context, lambda: self.on_change())
         self.errors = self._opener.errors
         self.availability = self._opener.availability
+        self.record_failure = self._opener.record_failure
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
         self._logged_error = ""
         self._start_limiter = context.start_limiter
@@ -137,8 +131,7 @@ class ServerConnection:
         Raises:
             NoSessionError: The server is unavailable or misconfigured; the text ends with its last output.
         """
-        session = self.session
-        if session is not None:
+        if (session := self.session) is not None:
             return session
         self._refuse_when_closed()
         if self._opening is None:
@@ -148,22 +141,12 @@ class ServerConnection:
         return await asyncio.shield(self._opening)
 
     async def connected_for_call(self) -> Session:
-        """The same for a call, which fails at once while the server is known to be unreachable: finding that out again
-        can take all of `connect_s`.
-
-        Raises:
-            NoSessionError: As `connected`.
-        """
+        """As `connected`, but fails at once while the server is unreachable: another attempt may take `connect_s`."""
         self._refuse_when_unreachable()
         return await self.connected()
 
     async def session_for_call(self) -> Session:
-        """The session for one call, to be given back with `release`: the shared one, or with `session: per_call` a new
-        one.
-
-        Raises:
-            NoSessionError: As `connected_for_call`.
-        """
+        """As `connected_for_call`, to be given back with `release`; with `session: per_call` it is a new one."""
         if self.server.session == "shared":
             return await self.connected_for_call()
         self._refuse_when_unreachable()
@@ -177,10 +160,6 @@ class ServerConnection:
         if session in self._per_call_sessions:
             self._per_call_sessions.discard(session)
             self._close_later(session)
-
-    def record_failure(self, error: BaseException, end_reason: str, since: float) -> None:
-        """As `SessionOpener.record_failure`."""
-        self._opener.record_failure(error, end_reason, since)
 
     def record_call(self, *, failed: bool) -> None:
         """A call is over; it failed if its result is an error, or there is none."""
@@ -218,9 +197,9 @@ class ServerConnection:
 
     def _detach_session(self) -> None:
         """Use the session for no new call; it is closed in the background when its other calls are done."""
-        session, self._session = self._session, None
-        if session is not None:
-            self._close_later(session, drain_s=session.longest_call_s)
+        if self._session is not None:
+            self._close_later(self._session, drain_s=self._session.longest_call_s)
+        self._session = None
 
     def _close_later(self, session: Session, drain_s: float = 0.0) -> None:
         task = asyncio.create_task(session.close(drain_s))
@@ -228,8 +207,7 @@ class ServerConnection:
         task.add_done_callback(self._background.discard)
 
     def _sessions(self) -> set[Session]:
-        session = self._session
-        return {*self._per_call_sessions, *([session] if session is not None else [])}
+        return self._per_call_sessions | ({self._session} if self._session is not None else set())
 
     async def check(self, list_s: float, connect_s: float) -> bool:
         """List the tools past every cache; without a session, or on failure, connect and list again.
@@ -244,8 +222,7 @@ class ServerConnection:
             NoSessionError: The server does not answer.
         """
         self.availability.record_attempt()
-        session = self.session
-        if session is None:
+        if (session := self.session) is None:
             await self._connected_within(connect_s)
             return True
         try:
@@ -298,11 +275,7 @@ class ServerConnection:
         self.on_change()
 
     async def reconnect(self) -> None:
-        """Open a new session, also after `disconnect`; the calls of the old one are not interrupted.
-
-        Raises:
-            NoSessionError: As `connected`.
-        """
+        """As `connected`, with a new session, also after `disconnect`; the calls of the old one are not interrupted."""
         self.is_disconnected_by_operator = False
         if self._session is not None:
             self._session.mark_lost("")

@@ -20,11 +20,7 @@ _TRY_LATER = "The tool did not run. Try again later, or do without it."
 
 
 class ConnectionErrors:
-    """Builds the errors of one server. Safe to call from any thread.
-
-    Args:
-        output: Its last lines are quoted.
-    """
+    """Builds the errors of one server, with its last output. Safe to call from any thread."""
 
     def __init__(self, server: ServerConfig, masker: Masker, output: ServerOutput) -> None:
         self._server = server

@@ -1,9 +1,12 @@
 """tools/list: all pages of it, masked.
 
-A server whose pages repeat or never end is an error, not a loop.
+A server whose pages repeat or never end is an error, not a loop. Everything in a definition is masked, names included,
+so agents, operators and approvals all see the same definition. Only arguments are validated against the unmasked
+schema: a masked value may be the only valid one.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
+from typing import Any
 
 from mcp import Client
 from mcp_types import PaginatedRequestParams, Tool
@@ -11,9 +14,8 @@ from mcp_types import PaginatedRequestParams, Tool
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.worker.maskers import Masker
-from tarsy_tasks.worker.sessions.definitions import build_definition, choose_name
 
-__all__ = ["ListingError", "build_listing", "list_all_tools"]
+__all__ = ["ListingError", "build_definition", "build_listing", "choose_name", "list_all_tools"]
 
 _MAX_PAGES = 200
 _MAX_TOOLS = 10_000
@@ -48,6 +50,34 @@ async def list_all_tools(
     return tools, unmasked
 
 
+def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
+    """The name that agents use for the tool: its own, unless that contains a secret."""
+    masked = name = masker.mask(tool.name)
+    number = 1
+    while masked != tool.name and name in taken:
+        number += 1
+        name = f"{masked}-{number}"
+    return name
+
+
+def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> ToolDefinition:
+    """The definition that agents, operators and Redis see."""
+    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
+    return ToolDefinition(
+        name=f"{server}.{name}",
+        server=server,
+        tool=name,
+        description=masker.mask(tool.description or tool.title or ""),
+        input_schema=_mask_object(tool.input_schema, masker),
+        annotations=_mask_object(annotations, masker),
+    )
+
+
+def _mask_object(value: dict[str, Any], masker: Masker) -> dict[str, Any]:
+    masked = masker.mask_json(value)
+    return masked if isinstance(masked, dict) else {}  # too deep to be searched
+
+
 async def _all_tools(client: Client) -> AsyncIterator[Tool]:
     cursor: str | None = None
     seen: set[str] = set()
@@ -69,11 +99,7 @@ async def _all_tools(client: Client) -> AsyncIterator[Tool]:
 def build_listing(
     server: ServerConfig, tools: Mapping[str, ToolDefinition], instructions: str, masker: Masker
 ) -> ToolListing:
-    """What agents and the catalogue get from a server: its tools, and the configured instructions or else its own.
-
-    Args:
-        instructions: Its own, unmasked.
-    """
+    """What agents and the catalogue get from a server: its tools, and the configured instructions or else its own."""
     instructions = server.instructions or masker.mask(instructions)
     if len(instructions) > _INSTRUCTIONS_CHARS:
         instructions = f"{instructions[: _INSTRUCTIONS_CHARS - 1]}…"

@@ -4,8 +4,11 @@ Owns the transport to the server and the choice of protocol era. When a session 
 Everything runs on the session loop.
 """
 
+import asyncio
+import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
@@ -19,12 +22,33 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
 from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
-from tarsy_tasks.worker.sessions.start_limiter import StartLimiter
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
-__all__ = ["SessionContext", "SessionOpener"]
+__all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
+
+_HOLD_S = 5.0
+"""A process that takes longer to start is not waiting for the processor, and need not hold up the next one."""
+
+
+class StartLimiter:
+    """As many slots as there are cores, and one more for a start that only waits. For one event loop.
+
+    Processes that all start together each take as long as all of them, and some then exceed their time limit.
+    """
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(1 + (os.cpu_count() or 1))
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncGenerator[None]:
+        """Wait for a slot. It is released when the start is over, at the latest after 5 s."""
+        await self._free.acquire()
+        with ExitStack() as slot:
+            slot.callback(self._free.release)
+            asyncio.get_running_loop().call_later(_HOLD_S, slot.close)
+            yield
 
 
 @dataclass(frozen=True)
@@ -46,8 +70,6 @@ class SessionOpener:
     """Opens the sessions of one server, one after the other or in parallel.
 
     Attributes:
-        errors: Builds the errors for a call that gets no session.
-        availability: How long the server has been failing.
         error: Why the last attempt failed; None before the first and after one that succeeded.
         last_error: The same, but kept after a success.
 
@@ -125,13 +147,7 @@ class SessionOpener:
         return Session(self._server, self._transport, mode, self._on_tools, self._masker)
 
     def record_failure(self, error: BaseException, end_reason: str, since: float) -> None:
-        """The server could not be reached, was lost, or asked to wait.
-
-        Args:
-            error: What the SDK raised.
-            end_reason: Why the session ended; empty while it is usable.
-            since: When the attempt began, monotonic time.
-        """
+        """The server could not be reached, was lost, or asked to wait; the attempt began at `since`, monotonic time."""
         if is_out_of_reach(error):
             self.availability.record_unreachable(self.errors.describe_failure(error, end_reason), since)
         else:

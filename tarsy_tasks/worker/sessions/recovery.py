@@ -29,6 +29,7 @@ __all__ = [
     "Executed",
     "Recovery",
     "classify_error",
+    "data_of",
     "is_out_of_reach",
     "is_transient",
     "retry_after_s",
@@ -53,8 +54,6 @@ class Executed(StrEnum):
 
 @dataclass(frozen=True)
 class Recovery:
-    """The verdict on one failure."""
-
     action: Action
     executed: Executed
 
@@ -87,25 +86,21 @@ def classify_error(error: BaseException) -> Recovery:
     """
     if isinstance(error, MCPError):
         return _classify_mcp_error(error)
-    if isinstance(error, ValidationError):
-        return _GIVE_UP_RAN
-    if isinstance(error, RuntimeError) and (type(error) is not RuntimeError or str(error).startswith(_OUTPUT_SCHEMA)):
-        return _GIVE_UP_RAN
-    return _GIVE_UP_MAYBE
+    is_output = type(error) is not RuntimeError or str(error).startswith(_OUTPUT_SCHEMA)
+    ran = isinstance(error, ValidationError) or (isinstance(error, RuntimeError) and is_output)
+    return _GIVE_UP_RAN if ran else _GIVE_UP_MAYBE
 
 
 def _classify_mcp_error(error: MCPError) -> Recovery:
-    code, message, data = error.code, error.message[:_SEARCHED_CHARS].lower(), _data_of(error)
+    code, message, data = error.code, error.message[:_SEARCHED_CHARS].lower(), data_of(error)
     if code == SESSION_FORGOTTEN:
         return _NEW
+    if code in (AUTH_FAILED, NOT_SENT) or (code == TRANSPORT_DOWN and data.get("tls")):
+        return _GIVE_UP
     if code == TRANSPORT_DOWN:
-        if data.get("tls"):
-            return _GIVE_UP
         return _SAME if data.get("never_sent") else _SAME_MAYBE
     if code == HTTP_STATUS:
         return _classify_status(data.get("status"), asks_to_wait=retry_after_s(error) is not None)
-    if code in (AUTH_FAILED, NOT_SENT):
-        return _GIVE_UP
     if code == CONNECTION_CLOSED and message == "connection closed":
         return _NEW_MAYBE
     if code == CONNECTION_CLOSED and message.startswith("sse stream ended"):
@@ -128,9 +123,7 @@ def _classify_status(status: Any, *, asks_to_wait: bool) -> Recovery:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a server that could not be connected for this reason may be available a moment later. A timeout is not
-    transient: it has already taken `connect_s`.
-    """
+    """Whether the server may be available in a moment. A timeout is not transient: it has already taken `connect_s`."""
     return isinstance(error, MCPError) and classify_error(error).action is not Action.NO_RETRY
 
 
@@ -145,7 +138,7 @@ def is_out_of_reach(error: BaseException) -> bool:
 
 def retry_after_s(error: BaseException) -> float | None:
     """Retry-After, in seconds from now; None if the server gave none."""
-    value = _data_of(error).get("retry_after") if isinstance(error, MCPError) else None
+    value = data_of(error).get("retry_after") if isinstance(error, MCPError) else None
     if not isinstance(value, str):
         return None
     if value.strip().isascii() and value.strip().isdigit():
@@ -156,6 +149,7 @@ def retry_after_s(error: BaseException) -> float | None:
         return None
 
 
-def _data_of(error: MCPError) -> dict[str, Any]:
+def data_of(error: MCPError) -> dict[str, Any]:
+    """Its `data`, if that is an object."""
     found: Any = error.data
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

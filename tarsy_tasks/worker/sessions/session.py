@@ -49,7 +49,6 @@ class Session:
 
     Attributes:
         tools: The server's tools by name; replaced as a whole by every listing.
-        protocol: The negotiated version of MCP.
         server_info: The server's own name and version, masked.
         instructions: The server's instructions for models, unmasked.
         end_reason: Why the session ended, for an error text; empty while it is usable.
@@ -61,7 +60,6 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
-        masker: For everything that comes from the server.
     """
 
     def __init__(
@@ -202,8 +200,8 @@ class Session:
             self._silent_since, self.longest_call_s = sent_at, 0.0
         self.longest_call_s = max(self.longest_call_s, timeout_s)
         self.in_flight += 1
+        unmasked = self._unmasked_tools.get(tool)
         try:
-            unmasked = self._unmasked_tools.get(tool)
             name = tool if unmasked is None else unmasked.name
             result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
         except MCPError as error:
@@ -231,7 +229,7 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are running, and may still be answered."""
+        """Whether running calls may still be answered."""
         return self.in_flight > 0 and not self.lost and not self.is_stuck
 
     def probe(self) -> None:
@@ -243,9 +241,8 @@ class Session:
         try:
             await self.list_tools()
         except Exception as error:
-            logger.warning(
-                "MCP server %s does not answer any more: %s", self._server.name, describe_error(error, self._masker)
-            )
+            why = describe_error(error, self._masker)
+            logger.warning("MCP server %s does not answer any more: %s", self._server.name, why)
             self.mark_lost("it does not answer any more")
         finally:
             self._probing = None
@@ -254,8 +251,7 @@ class Session:
         """Keep `tools` current when the server reports changes. In the handshake era many servers do so without having
         announced it: those of the Python SDK cannot.
         """
-        tools = client.server_capabilities.tools
-        if tools is None:
+        if (tools := client.server_capabilities.tools) is None:
             return []
         following = [asyncio.create_task(self._relist_on_change())]
         if tools.list_changed and not self.is_handshake_era:
@@ -276,11 +272,8 @@ class Session:
                 if self.tools is not before:
                     self._on_tools()
             except Exception as error:
-                logger.warning(
-                    "MCP server %s changed its tools, but did not list them: %s",
-                    self._server.name,
-                    describe_error(error, self._masker),
-                )
+                why = describe_error(error, self._masker)
+                logger.warning("MCP server %s changed its tools, but did not list them: %s", self._server.name, why)
             # A server that changes its tools all the time is listed once a second.
             await asyncio.sleep(_RELIST_PAUSE_S)
 

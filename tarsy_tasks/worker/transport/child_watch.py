@@ -58,9 +58,8 @@ class ChildWatch:
     def restart_if_dead(self) -> None:
         """Start the watchdog again if something has killed it."""
         if self._process is not None and self._process.poll() is not None:
-            logger.warning(
-                "the watchdog of the MCP servers ended with code %s; starting it again", self._process.returncode
-            )
+            code = self._process.returncode
+            logger.warning("the watchdog of the MCP servers ended with code %s; starting it again", code)
             self._start()
 
     def close(self) -> None:
@@ -118,11 +117,7 @@ class ChildWatch:
 
 
 class ProcessTree:
-    """A child that leads a process group, its descendants, and their process groups.
-
-    Args:
-        pid: The child, started with `start_new_session`.
-    """
+    """A child that was started with `start_new_session`, its descendants, and their process groups."""
 
     def __init__(self, pid: int, watch: ChildWatch) -> None:
         self._pid = pid

@@ -51,12 +51,7 @@ class RequestCredentials:
 
 
 class Credentials:
-    """The credentials for one server, shared by its sessions in this process.
-
-    Args:
-        server: Its configuration, unresolved.
-        on_secrets: Called with every credential when it is first used.
-    """
+    """The credentials for one server, shared by its sessions in this process."""
 
     def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
         self._server = server
@@ -82,11 +77,7 @@ class Credentials:
         return self._fixed if self._tokens is None else _with_token(self._fixed, await self._tokens.current())
 
     async def renew(self, refused: RequestCredentials) -> RequestCredentials | None:
-        """What to send after the server has refused this; None when there is nothing else to try.
-
-        Raises:
-            CredentialsError: No access token could be fetched.
-        """
+        """What to send after the server has refused this; None when there is nothing else. Raises as `current`."""
         try:
             resolved = resolve_variables(self._server, os.environ)
         except ConfigError as error:
@@ -119,18 +110,12 @@ def _build_fixed(resolved: ResolvedServer) -> RequestCredentials:
             headers[name] = key
         case _:
             pass
-    user = _user_of(resolved)
-    if user is not None and resolved.auth is None and not any(name.lower() == "authorization" for name in headers):
-        headers["Authorization"] = user
-    return RequestCredentials(headers, parameter)
-
-
-def _user_of(resolved: ResolvedServer) -> SecretStr | None:
     assert resolved.url is not None
     url = httpx2.URL(resolved.url.get_secret_value())
-    if not url.userinfo:
-        return None
-    return SecretStr(f"Basic {b64encode(f'{url.username}:{url.password}'.encode()).decode()}")
+    if url.userinfo and resolved.auth is None and not any(name.lower() == "authorization" for name in headers):
+        user = b64encode(f"{url.username}:{url.password}".encode()).decode()
+        headers["Authorization"] = SecretStr(f"Basic {user}")
+    return RequestCredentials(headers, parameter)
 
 
 def _with_token(found: RequestCredentials, token: Token) -> RequestCredentials:

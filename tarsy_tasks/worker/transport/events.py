@@ -33,11 +33,7 @@ class Event:
 
 
 class EventReader:
-    """Assembles events from chunks.
-
-    Args:
-        limit_bytes: Largest data of one event that is returned whole.
-    """
+    """Assembles events from chunks; `limit_bytes` is the largest data of one event that is returned whole."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

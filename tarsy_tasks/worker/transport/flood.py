@@ -60,7 +60,6 @@ class Flood:
     """The token bucket of one server over one session; its tokens are seconds of the event loop.
 
     Args:
-        server: Its id, for the warning.
         carrier_s: What the transport costs the loop per message, beside the message itself.
         reply_s: What it costs to answer a request of the server.
     """

@@ -77,9 +77,7 @@ class SurvivableClient(httpx2.AsyncClient):
     Args:
         max_message_bytes: Largest answer that is read.
         origin: The server; nothing is sent elsewhere. None: no credentials, and no restriction.
-        credentials: Sent with every request.
         flood: Slows the reading of event streams; None: they are not slowed.
-        options: As for `httpx2.AsyncClient`.
     """
 
     def __init__(
@@ -214,8 +212,7 @@ class _FilteredEvents(httpx2.AsyncByteStream):
         self._is_reply = is_reply
         self._reader = EventReader(limit_bytes)
         self._events: Iterator[Event] = iter(())
-        self._chunk_bytes = 0
-        self._had_event = True
+        self._chunk_bytes, self._had_event = 0, True
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

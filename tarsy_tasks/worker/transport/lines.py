@@ -22,11 +22,7 @@ class LongLine:
 
 
 class BoundedLines:
-    """Splits at line feeds, holding at most `limit_bytes` and a chunk.
-
-    Args:
-        limit_bytes: Longest line that is returned whole.
-    """
+    """Splits at line feeds, holding at most `limit_bytes` and a chunk; longer lines are not returned whole."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

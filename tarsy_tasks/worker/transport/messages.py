@@ -11,7 +11,6 @@ import re
 from collections.abc import Awaitable, Callable
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
@@ -20,15 +19,11 @@ from tarsy_tasks.worker.transport.lines import KEPT_BYTES, LongLine
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import NOT_SENT, UNREADABLE_ANSWER, message_too_large
 
-__all__ = ["FromServer", "Inbox", "MessageStreams", "answer_with_error", "encode_message", "parse_message"]
+__all__ = ["MessageChannel", "parse_message"]
 
 logger = logging.getLogger(__name__)
 
-FromServer = MemoryObjectSendStream[SessionMessage | Exception]
-"""Where a transport puts the messages of the server."""
-MessageStreams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-"""What a transport gives the SDK's `Client`: messages from the server, messages to it."""
-
+_QUEUED_MESSAGES = 64
 _ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]{0,200}")\s*'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
 _ID_LAST = re.compile(rb",\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
@@ -57,26 +52,30 @@ def parse_message(text: bytes | LongLine, limit_bytes: int) -> SessionMessage | 
         return _build_error_reply(text[:KEPT_BYTES], text[-KEPT_BYTES:], unreadable)
 
 
-class Inbox:
-    """Passes the messages of a server on to its session, no faster than `flood` allows.
+class MessageChannel:
+    """The messages between a transport and its session; those of the server pass no faster than `flood` allows.
 
     Args:
         output: Receives what is not JSON-RPC.
         where: Where that was found, for the log.
+
+    Attributes:
+        streams: What the SDK's `Client` gets: messages from the server, messages to it.
+        from_session: The messages to the server, for the transport.
     """
 
-    def __init__(
-        self, limit_bytes: int, to_session: FromServer, flood: Flood, output: ServerOutput, where: str
-    ) -> None:
+    def __init__(self, limit_bytes: int, flood: Flood, output: ServerOutput, where: str) -> None:
         self.limit_bytes = limit_bytes
-        self._to_session = to_session
-        self._flood = flood
+        self.flood = flood
         self._output = output
         self._where = where
+        self._to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
+        to_server, self.from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
+        self.streams = from_server, to_server
 
     async def put(self, text: bytes | LongLine) -> None:
         """Pass one message on, and wait for as long as the server has to be slowed."""
-        if self._flood.admit(text if isinstance(text, bytes) else text.head):
+        if self.flood.admit(text if isinstance(text, bytes) else text.head):
             message = parse_message(text, self.limit_bytes)
             if message is not None:
                 try:
@@ -85,7 +84,7 @@ class Inbox:
                     await self._to_session.send(message)
             elif pause_s := self._output.record_garbage(text, self._where):
                 await asyncio.sleep(pause_s)
-        await self._flood.pause()
+        await self.flood.pause()
 
     async def drain(self, reading: Awaitable[str], on_end: Callable[[str], None]) -> None:
         """Wait until the transport has read everything, report why it ended, and close the session's side."""
@@ -98,7 +97,33 @@ class Inbox:
             logger.exception("the messages of an MCP server cannot be read")
             on_end(f"its messages could not be read ({type(error).__name__})")
         finally:
-            self._to_session.close()
+            self.end()
+
+    def end(self) -> None:
+        """No more messages come from the server, which ends the session."""
+        self._to_session.close()
+
+    def close(self) -> None:
+        for stream in (*self.streams, self._to_session, self.from_session):
+            stream.close()
+
+    async def encode(self, item: SessionMessage) -> bytes | None:
+        """The JSON of a message to the server, one line of UTF-8.
+
+        None if it cannot be written as JSON: then a request has been answered with an error, and the session goes on.
+        """
+        try:
+            return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        except ValueError as error:
+            text = f"the request cannot be written as JSON: {type(error).__name__}"
+            await self.answer_with_error(item, ErrorData(code=NOT_SENT, message=text))
+            return None
+
+    async def answer_with_error(self, item: SessionMessage, error: ErrorData) -> None:
+        """Answer a request in place of the server; other messages need no answer."""
+        if isinstance(item.message, JSONRPCRequest):
+            reply = JSONRPCError(jsonrpc="2.0", id=item.message.id, error=error)
+            await self._to_session.send(SessionMessage(reply))
 
 
 def _build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMessage | None:
@@ -109,22 +134,3 @@ def _build_error_reply(head: bytes, tail: bytes, error: ErrorData) -> SessionMes
     word = found[1].decode("utf-8", "replace")
     request_id = word.strip('"') if word.startswith('"') else int(word)
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
-
-
-async def encode_message(item: SessionMessage, to_session: FromServer) -> bytes | None:
-    """The JSON of a message, one line of UTF-8.
-
-    None if it cannot be written as JSON: then a request has been answered with an error, and the session goes on.
-    """
-    try:
-        return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-    except ValueError as error:
-        refusal = ErrorData(code=NOT_SENT, message=f"the request cannot be written as JSON: {type(error).__name__}")
-        await answer_with_error(item, refusal, to_session)
-        return None
-
-
-async def answer_with_error(item: SessionMessage, error: ErrorData, to_session: FromServer) -> None:
-    """Answer a request in place of the server; other messages need no answer."""
-    if isinstance(item.message, JSONRPCRequest):
-        await to_session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=item.message.id, error=error)))

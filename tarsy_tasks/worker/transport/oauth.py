@@ -82,11 +82,7 @@ class TokenSource:
     """The access token of one server. Everything runs on the session loop.
 
     Args:
-        server: The server's id, for the log.
-        auth: How to get a token, resolved.
         ca_file: More authorities to trust. The certificate of a token endpoint is always verified.
-        on_secrets: Called with every access token.
-        fetch_s: How long a fetch may take.
     """
 
     def __init__(
@@ -121,11 +117,7 @@ class TokenSource:
         return token
 
     async def renew(self, refused: Token) -> Token:
-        """The token to try after the server has refused one; the same again if it was renewed a moment ago.
-
-        Raises:
-            CredentialsError: None could be fetched.
-        """
+        """As `current`, after the server has refused a token; the same again if it was renewed a moment ago."""
         now = time.monotonic()
         if self._token is refused and now >= self._renewed_at + _RENEWED_S:
             self._token, self._renewed_at = None, now
@@ -183,9 +175,10 @@ class TokenSource:
             raise _error(where, f"cannot be reached ({reason})", is_transient=True) from None
         except OSError as error:
             raise _error(where, f"cannot be reached: ca_file {self._ca_file} cannot be used: {error}") from None
-        token = _read_token(where, response, body or b"", auth)
+        answer = _read_answer(where, response, body or b"", auth)
         logger.info("fetched an access token for MCP server %s", self._server)
-        return _build_token(token, asked_at)
+        expires_at = asked_at + (life_s := _life_s(answer.expires_in))
+        return Token(answer.access_token, expires_at - min(_LONGEST_MARGIN_S, _MARGIN * life_s), expires_at)
 
 
 @cache
@@ -214,9 +207,8 @@ def _build_request(client: httpx2.AsyncClient, url: str, auth: OAuthClientCreden
 async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
     """The token endpoint that an authorization server names."""
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, ""):
-        response = await client.send(
-            client.build_request("GET", url, headers={"Accept": "application/json"}), stream=True
-        )
+        request = client.build_request("GET", url, headers={"Accept": "application/json"})
+        response = await client.send(request, stream=True)
         body = await read_body(response, _LARGEST_BYTES) or b""
         if response.status_code >= 500 or response.status_code in _TRANSIENT:
             raise _error(url, f"answered HTTP {response.status_code}", is_transient=True)
@@ -227,18 +219,16 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
         except ValidationError:
             continue
         if not issuers_match(metadata.issuer, issuer):
-            raise _error(
-                url, "has the metadata of another issuer; write `issuer` exactly as the authorization server does"
-            )
-        if not metadata.token_endpoint.startswith(
-            "https://" if issuer.startswith("https://") else ("https://", "http://")
-        ):
+            what = "has the metadata of another issuer; write `issuer` exactly as the authorization server does"
+            raise _error(url, what)
+        schemes = ("https://",) if issuer.startswith("https://") else ("https://", "http://")
+        if not metadata.token_endpoint.startswith(schemes):
             raise _error(url, "names a token endpoint that is not encrypted; the client's secret is not sent there")
         return metadata.token_endpoint
     raise _error(issuer, "publishes no metadata with a token endpoint; set `token_url` instead")
 
 
-def _read_token(where: str, response: httpx2.Response, body: bytes, auth: OAuthClientCredentials) -> _Answer:
+def _read_answer(where: str, response: httpx2.Response, body: bytes, auth: OAuthClientCredentials) -> _Answer:
     status = response.status_code
     if status >= 500 or status in _TRANSIENT:
         raise _error(where, f"answered HTTP {status}", is_transient=True)
@@ -267,12 +257,6 @@ def _describe_refusal(status: int, body: bytes, auth: OAuthClientCredentials) ->
     reason = f"{refusal.error}: {refusal.error_description}".removesuffix(": ")
     reason = reason.replace(auth.client_secret.get_secret_value(), "••••")[:_SHOWN_CHARS]
     return f"refused client_id {auth.client_id} (HTTP {status}, {reason}); check its secret, scopes and audience"
-
-
-def _build_token(answer: _Answer, asked_at: float) -> Token:
-    life_s = _life_s(answer.expires_in)
-    margin_s = min(_LONGEST_MARGIN_S, _MARGIN * life_s)
-    return Token(answer.access_token, renew_at=asked_at + life_s - margin_s, expires_at=asked_at + life_s)
 
 
 def _life_s(value: Any) -> float:

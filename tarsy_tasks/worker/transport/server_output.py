@@ -38,12 +38,7 @@ _MASKED_LINE = MASK.encode()
 
 
 class ServerOutput:
-    """Logs one server's lines as `tarsy_tasks.server.<id>`, masked, and remembers the last few.
-
-    Args:
-        server: Id of the server; the logger's name ends with it.
-        masker: Applied to every line before it is logged or quoted.
-    """
+    """Logs one server's lines as `tarsy_tasks.server.<id>`, masked, and remembers the last few."""
 
     def __init__(self, server: str, masker: Masker) -> None:
         self._logger = logging.getLogger(f"tarsy_tasks.server.{server}")
@@ -51,9 +46,7 @@ class ServerOutput:
         self._view: deque[bytes] = deque(maxlen=_VIEW_LINES)
         self._view_bytes = 0
         self._key_lines = 0
-        self._second = 0
-        self._lines = 0
-        self._bytes = 0
+        self._second = self._lines = self._bytes = 0
 
     def record_line(self, line: bytes, *, level: int = logging.INFO, what: str = "stderr") -> float:
         """Log a line; returns how many seconds the reader should pause, usually 0."""
@@ -83,7 +76,7 @@ class ServerOutput:
 
     def last_lines(self) -> str:
         """The last lines, for an error text; empty if there were none."""
-        lines = filter(None, self._masked_view().split("\n"))
+        lines = filter(None, self._mask_lines(self._view.copy()).split("\n"))
         return self._masker.mask("\n".join(deque(lines, _LAST_LINES)))[-_LAST_LINES_CHARS:]
 
     def _remember(self, line: bytes) -> None:
@@ -94,16 +87,13 @@ class ServerOutput:
         while self._view_bytes > _VIEW_BYTES and len(self._view) > 1:
             self._view_bytes -= len(self._view.popleft())
 
-    def _masked_view(self) -> str:
-        """The recent lines, masked together: whether a line contains a secret may depend on the lines above it."""
-        return self._mask_lines(self._view.copy())
-
     def _mask_lines(self, lines: Iterable[bytes]) -> str:
+        """Lines masked together: whether one contains a secret may depend on the lines above it."""
         return self._masker.mask("\n".join(map(self._text_of, lines)))
 
     def _last_line(self) -> str:
         reaches_far = _REACHES_FAR.search(b"\n".join(self._view))
-        seen = self._masked_view() if reaches_far else self._mask_lines(self._near())
+        seen = self._mask_lines(self._view.copy() if reaches_far else self._near())
         return self._masker.mask(seen.rpartition("\n")[2])[:_LINE_LIMIT]
 
     def _near(self) -> list[bytes]:

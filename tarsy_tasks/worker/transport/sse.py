@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import httpx2
-from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCNotification, JSONRPCRequest, RequestId
@@ -22,13 +21,7 @@ from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
 from tarsy_tasks.worker.transport.http_client import SurvivableClient, is_same_origin, send_within_origin
-from tarsy_tasks.worker.transport.messages import (
-    FromServer,
-    Inbox,
-    MessageStreams,
-    answer_with_error,
-    encode_message,
-)
+from tarsy_tasks.worker.transport.messages import MessageChannel
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
     HTTP_STATUS,
@@ -42,7 +35,6 @@ from tarsy_tasks.worker.transport.transport_errors import (
 
 __all__ = ["sse_transport"]
 
-_QUEUED_MESSAGES = 64
 _MAX_POSTS = 256
 """The default number of running calls in a worker: some servers answer a POST only when its tool is done."""
 _CANCEL_WAITS_S = 0.5
@@ -61,35 +53,30 @@ async def sse_transport(
     flood: Flood,
     output: ServerOutput,
     on_end: Callable[[str], None],
-) -> AsyncGenerator[MessageStreams]:
+) -> AsyncGenerator[Any]:
     """Open the event stream, wait for the endpoint that it names, and yield the message streams.
 
     Args:
-        url: Of the event stream.
         client: With the server's credentials, and without a `Flood`; the caller closes it.
         max_message_bytes: Largest event that is read; an answer in a larger one becomes an error.
-        flood: Slows the reading of a server that sends too much.
         output: Receives events that are not JSON-RPC.
         on_end: Called with the reason when the stream ends or breaks; never when the context is left.
 
     Raises:
         MCPError: The stream cannot be opened, or names no endpoint that messages may be sent to.
     """
-    to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
-    to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
-    inbox = Inbox(max_message_bytes, to_session, flood, output, "in the event stream")
-    stream = _EventStream(url, client, inbox, flood, on_end)
+    channel = MessageChannel(max_message_bytes, flood, output, "in the event stream")
+    stream = _EventStream(url, client, channel, on_end)
     reader = asyncio.create_task(stream.read())
     posts: _Posts | None = None
     tasks = {reader}
     try:
-        posts = _Posts(await stream.endpoint, client, to_session, flood)
-        tasks.add(asyncio.create_task(posts.write(from_session)))
-        yield from_server, to_server
+        posts = _Posts(await stream.endpoint, client, channel)
+        tasks.add(asyncio.create_task(posts.write()))
+        yield channel.streams
     finally:
         with anyio.CancelScope(shield=True):
-            for each in (from_server, to_server, to_session, from_session):
-                each.close()
+            channel.close()
             if posts is not None:
                 tasks |= posts.tasks
             for task in tasks:
@@ -105,13 +92,12 @@ class _EventStream:
     """
 
     def __init__(
-        self, url: str, client: SurvivableClient, inbox: Inbox, flood: Flood, on_end: Callable[[str], None]
+        self, url: str, client: SurvivableClient, channel: MessageChannel, on_end: Callable[[str], None]
     ) -> None:
         self.endpoint: asyncio.Future[httpx2.URL] = asyncio.get_running_loop().create_future()
         self._url = url
         self._client = client
-        self._inbox = inbox
-        self._flood = flood
+        self._channel = channel
         self._on_end = on_end
 
     async def read(self) -> None:
@@ -122,7 +108,7 @@ class _EventStream:
             self._refuse(error)
             return
         try:
-            await self._inbox.drain(self._forward(response), self._end)
+            await self._channel.drain(self._forward(response), self._end)
         finally:
             await response.aclose()
 
@@ -140,9 +126,8 @@ class _EventStream:
     async def _open(self) -> httpx2.Response:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         try:
-            response = await send_within_origin(
-                self._client, self._client.build_request("GET", self._url, headers=headers)
-            )
+            request = self._client.build_request("GET", self._url, headers=headers)
+            response = await send_within_origin(self._client, request)
             if response.status_code == 200 and is_event_stream(response):
                 return response
             # Up to a limit: the page may be endless.
@@ -156,15 +141,15 @@ class _EventStream:
 
     async def _forward(self, response: httpx2.Response) -> str:
         """Read to the end; returns why it ended."""
-        reader = EventReader(self._inbox.limit_bytes)
+        reader = EventReader(self._channel.limit_bytes)
         try:
             async for chunk in response.aiter_bytes():
                 had_message = False
                 for event in reader.feed(chunk):
                     had_message |= await self._read_event(event, response.url)
                 if not had_message:
-                    self._flood.charge_chunk(len(chunk))
-                await self._flood.pause()
+                    self._channel.flood.charge_chunk(len(chunk))
+                await self._channel.flood.pause()
         except httpx2.HTTPError as error:
             return f"its event stream broke ({type(error).__name__}: {error})".replace(": )", ")")
         return "it closed its event stream"
@@ -176,7 +161,7 @@ class _EventStream:
             if isinstance(data, bytes) and not self.endpoint.done():
                 self._set_endpoint(data, url)
         elif event.name == b"message" and data:
-            await self._inbox.put(data)
+            await self._channel.put(data)
             return True
         return False  # an event of another name, such as `ping`
 
@@ -207,21 +192,20 @@ class _Posts:
         tasks: POSTs in flight.
     """
 
-    def __init__(self, endpoint: httpx2.URL, client: SurvivableClient, to_session: FromServer, flood: Flood) -> None:
+    def __init__(self, endpoint: httpx2.URL, client: SurvivableClient, channel: MessageChannel) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[RequestId, asyncio.Task[None]] = {}
         self._sent: set[RequestId] = set()
         self._slots = asyncio.Semaphore(_MAX_POSTS)
         self._endpoint = endpoint
         self._client = client
-        self._to_session = to_session
-        self._flood = flood
+        self._channel = channel
 
-    async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async def write(self) -> None:
         """Send the messages of the session until it is closed."""
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async for item in from_session:
-                data = await encode_message(item, self._to_session)
+            async for item in self._channel.from_session:
+                data = await self._channel.encode(item)
                 if data is None:
                     continue
                 match item.message:
@@ -244,11 +228,11 @@ class _Posts:
         try:
             async with self._slots:
                 self._sent.add(request_id)
-                self._flood.expect_answer()
+                self._channel.flood.expect_answer()
                 error = await self._post(data)
             if error is not None:
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    await answer_with_error(item, error, self._to_session)
+                    await self._channel.answer_with_error(item, error)
         finally:
             self._sent.discard(request_id)
             if self._requests.get(request_id) is asyncio.current_task():
@@ -256,47 +240,37 @@ class _Posts:
 
     async def _post_cancel(self, request_id: RequestId | None, data: bytes) -> None:
         request = self._requests.get(request_id) if request_id is not None else None
-        if request is not None and request_id not in self._sent:
-            request.cancel()
+        if request is None:
+            await self._post(data)
             return
-        if request is not None:
+        if request_id in self._sent:
             await asyncio.wait({request}, timeout=_CANCEL_WAITS_S)
-        await self._post(data)
-        if request is not None:
-            request.cancel()  # its caller does not wait any more
+            await self._post(data)
+        request.cancel()  # its caller does not wait any more
 
     async def _answer(self, data: bytes) -> None:
-        """Answer a request of the server."""
         async with self._slots:
             await self._post(data)
 
     async def _post(self, data: bytes) -> ErrorData | None:
         """Send one message; returns why it did not arrive. Its answer comes as an event."""
-        request = self._client.build_request(
-            "POST", self._endpoint, content=data, headers={"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json"}
+        request = self._client.build_request("POST", self._endpoint, content=data, headers=headers)
         try:
             response = await send_within_origin(self._client, request)
         except httpx2.HTTPError as error:
             return transport_down(error)
-        try:
-            if response.status_code < 300:
-                return await self._finish(response)
-            body = await read_body(response, _REPLY_BYTES) or b""
-        except httpx2.HTTPError:
-            body = b""
-        finally:
-            await response.aclose()
+        body = b""
+        with suppress(TimeoutError, httpx2.HTTPError):
+            async with asyncio.timeout(_REPLY_WITHIN_S if response.status_code < 300 else None):
+                body = await read_body(response, _REPLY_BYTES) or b""
+        if response.status_code < 300:
+            return None
         error = _json_error(response, body) or http_status(response, body, _note(response))
         if error.code == HTTP_STATUS and response.status_code in _FORGOTTEN:
             # The address is right, since the stream was opened there: the session is unknown.
             return ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: {error.message}", data=error.data)
         return error
-
-    async def _finish(self, response: httpx2.Response) -> None:
-        with suppress(TimeoutError, httpx2.HTTPError):
-            async with asyncio.timeout(_REPLY_WITHIN_S):
-                await read_body(response, _REPLY_BYTES)
 
 
 def _json_error(response: httpx2.Response, body: bytes) -> ErrorData | None:

@@ -11,23 +11,21 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream
-from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
 from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import BoundedLines, LongLine
-from tarsy_tasks.worker.transport.messages import FromServer, Inbox, MessageStreams, encode_message
+from tarsy_tasks.worker.transport.messages import MessageChannel
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["StdioCommand", "stdio_transport"]
 
 _CHUNK_BYTES = 32 * 1024
 _BUFFER_BYTES = 256 * 1024
-_QUEUED_MESSAGES = 64
 _DISCARD_PAUSE_S = 0.005
 """After each chunk of a line that is too long: discarding it must not block the event loop."""
 _EXIT_GRACE_S = 2.0
@@ -51,14 +49,11 @@ class StdioCommand:
 @asynccontextmanager
 async def stdio_transport(
     command: StdioCommand, flood: Flood, output: ServerOutput, watch: ChildWatch, on_end: Callable[[str], None]
-) -> AsyncGenerator[MessageStreams]:
+) -> AsyncGenerator[Any]:
     """Start the server and yield its message streams; on exit the child and all its descendants are ended.
 
     Args:
-        command: What to start.
-        flood: Slows the reading of a server that sends too much.
         output: Receives stderr, and lines on stdout that are not JSON-RPC.
-        watch: Ends the child when the worker is gone.
         on_end: Called with the reason when the server closes its stdin or stdout, exits, or is stopped; never when the
             context is left.
 
@@ -77,21 +72,18 @@ async def stdio_transport(
         limit=_BUFFER_BYTES,
     )
     tree = ProcessTree(process.pid, watch)
-    to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](_QUEUED_MESSAGES)
-    to_server, from_session = anyio.create_memory_object_stream[SessionMessage](_QUEUED_MESSAGES)
-    inbox = Inbox(command.max_message_bytes, to_session, flood, output, "on stdout")
+    channel = MessageChannel(command.max_message_bytes, flood, output, "on stdout")
     tasks = [
-        asyncio.create_task(inbox.drain(_read_messages(process, inbox), on_end)),
-        asyncio.create_task(_write_messages(process, from_session, to_session, flood, on_end)),
-        asyncio.create_task(_watch(tree, to_session, on_end)),
+        asyncio.create_task(channel.drain(_read_messages(process, channel), on_end)),
+        asyncio.create_task(_write_messages(process, channel, on_end)),
+        asyncio.create_task(_watch(tree, channel, on_end)),
         asyncio.create_task(_read_stderr(process, output)),
     ]
     try:
-        yield from_server, to_server
+        yield channel.streams
     finally:
         with anyio.CancelScope(shield=True):
-            for stream in (from_server, to_server, to_session, from_session):
-                stream.close()
+            channel.close()
             for task in tasks[:3]:
                 task.cancel()
             try:
@@ -103,47 +95,41 @@ async def stdio_transport(
                 _release_pipes(process)
 
 
-async def _read_messages(process: Process, inbox: Inbox) -> str:
+async def _read_messages(process: Process, channel: MessageChannel) -> str:
     """Read to the end of stdout; returns why it ended."""
     assert process.stdout is not None
-    async for line in _lines(process.stdout, inbox.limit_bytes):
-        await inbox.put(line)
+    async for line in _lines(process.stdout, channel.limit_bytes):
+        await channel.put(line)
     return await _describe_end(process, "stdout")
 
 
-async def _write_messages(
-    process: Process,
-    from_session: MemoryObjectReceiveStream[SessionMessage],
-    to_session: FromServer,
-    flood: Flood,
-    on_end: Callable[[str], None],
-) -> None:
+async def _write_messages(process: Process, channel: MessageChannel, on_end: Callable[[str], None]) -> None:
     assert process.stdin is not None
     try:
-        async for item in from_session:
-            data = await encode_message(item, to_session)
+        async for item in channel.from_session:
+            data = await channel.encode(item)
             if data is None:
                 continue
             if isinstance(item.message, JSONRPCRequest):
-                flood.expect_answer()
+                channel.flood.expect_answer()
             process.stdin.write(data + b"\n")
             await process.stdin.drain()
     except OSError:
         # The server closed its stdin but may still run: closing the read side ends the session.
         on_end(await _describe_end(process, "stdin"))
-        to_session.close()
+        channel.end()
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass
 
 
-async def _watch(tree: ProcessTree, to_session: FromServer, on_end: Callable[[str], None]) -> None:
+async def _watch(tree: ProcessTree, channel: MessageChannel, on_end: Callable[[str], None]) -> None:
     """A stopped process (SIGSTOP) keeps its pipes open and does not answer: closing the read side ends the session."""
     stopped = False
     while not stopped:
         await asyncio.sleep(_CHECK_S)
         stopped = tree.check()
     on_end("its process is stopped")
-    to_session.close()
+    channel.end()
 
 
 async def _read_stderr(process: Process, output: ServerOutput) -> None:

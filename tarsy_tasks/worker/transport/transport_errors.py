@@ -57,12 +57,7 @@ _KEPT_BODY_BYTES = 5000
 
 
 class CredentialsError(Exception):
-    """A request cannot be authenticated, so it is not sent.
-
-    Attributes:
-        text: What is wrong, and what to do; without a full stop.
-        is_transient: A later attempt may succeed.
-    """
+    """A request cannot be authenticated, so it is not sent; the text has no full stop."""
 
     def __init__(self, text: str, is_transient: bool = False) -> None:
         super().__init__(text, is_transient)

@@ -43,10 +43,6 @@ class ServerTransport:
     """Opens transports to one server, one after the other or in parallel.
 
     Args:
-        server: Its configuration, unresolved.
-        output: Receives what the server writes outside of the protocol (stdio and sse).
-        inheritance: What its process gets of the worker's environment (stdio).
-        watch: Ends its process when the worker is gone (stdio).
         on_secrets: Called with every credential before it is used, so that it is masked.
     """
 

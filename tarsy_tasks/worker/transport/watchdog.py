@@ -30,9 +30,7 @@ _ENVIRONMENT_BYTES = 4 * 1024 * 1024
 class Group:
     """A process group, named by the id of the process that leads it.
 
-    Args:
-        number: The id.
-        leader_started: When its leader started, from `read_stat`; None when it is gone or cannot be seen.
+    `leader_started` is from `read_stat`; None when the leader is gone or cannot be seen.
 
     The kernel does not use an id again while the group has a member, so a group without its leader is still the same
     group. Once all members have ended, the id may be used again, by a leader that started at another time: that group
@@ -95,9 +93,7 @@ def groups_of(pids: Iterable[int]) -> set[int]:
 
 
 def end_groups(groups: Iterable[Group], mark: str) -> None:
-    """End groups, the groups of their leaders' descendants, and those of marked processes.
-
-    SIGTERM, 0.7 s, SIGKILL.
+    """End groups, the groups of their leaders' descendants, and those of marked processes: SIGTERM, 0.7 s, SIGKILL.
 
     Args:
         mark: `NAME=VALUE` in a child's environment. It finds descendants whose parents have already ended, as servers
@@ -112,7 +108,7 @@ def end_groups(groups: Iterable[Group], mark: str) -> None:
 
 
 def _signal(found: dict[int, Group], mark: str, number: signal.Signals) -> None:
-    """Signal the known groups, those of their descendants and of the marked processes, which are added to the known."""
+    """Signal the known groups, and add and signal those of their descendants and of the marked processes."""
     # setsid takes a process out of its parent's group, not out of the tree.
     for relative in groups_of([pid for group in found.values() for pid in group.descendants()]) - found.keys():
         found[relative] = Group.current(relative)
