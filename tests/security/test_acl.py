@@ -433,8 +433,8 @@ def test_passwords_are_digests_and_a_user_without_one_is_off(tmp_path: Path) -> 
     [
         ((), {"TARSY_ACL_WORKER": "short"}, "fewer than 16 characters"),
         ((), {"TARSY_ACL_WORKER_FILE": "/nowhere"}, "TARSY_ACL_WORKER_FILE"),
-        (("--agent", "sre"), {}, "not of the form"),
-        (("--agent", "sre=desk,"), {}, "not of the form"),
+        (("--agent", "sre"), {}, "use NAME=SERVER"),
+        (("--agent", "sre=desk,"), {}, "use NAME=SERVER"),
         (("--agent", "worker=desk"), {}, "cannot be the name of a Redis user"),
         (("--agent", "sre=desk ~*"), {}, "is not the id of an MCP server"),
         (("--agent", "sre=desk\n"), {}, "is not the id of an MCP server"),
