@@ -81,11 +81,13 @@ class TarsyApp(Celery):
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
         worker_context: In a worker whose pool has started, its `WorkerContext`.
         interceptors: In a worker, those of the user.
+        is_agent: All executors of the process share it, and each of them reads the configuration when it is made.
     """
 
     worker_instance: str = ""
     worker_context: Any = None
     interceptors: Sequence[Interceptor] = ()
+    is_agent: bool = False
 
     @cached_property
     def mcp_config(self) -> Config:
@@ -98,7 +100,7 @@ def mcp_config_of(app: Celery) -> Config:
     Raises:
         ConfigError: The configuration is missing or wrong.
     """
-    return app.mcp_config if isinstance(app, TarsyApp) else load_config(find_config_path())
+    return app.mcp_config if isinstance(app, TarsyApp) and not app.is_agent else load_config(find_config_path())
 
 
 def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
@@ -132,7 +134,7 @@ def _agent_app(redis_url: str) -> TarsyApp:
     # An agent has a deadline: a Redis that hangs may delay it only by so many seconds beyond that. kombu's own attempts
     # to connect are off, because it pauses for seconds between them.
     options = {"socket_timeout": _AGENT_SOCKET_S, "socket_connect_timeout": _AGENT_SOCKET_S, "max_retries": 0}
-    return build_app(
+    app = build_app(
         {
             "broker_url": redis_url,
             "result_backend": redis_url,
@@ -141,6 +143,8 @@ def _agent_app(redis_url: str) -> TarsyApp:
             "redis_socket_connect_timeout": _AGENT_SOCKET_S,
         }
     )
+    app.is_agent = True
+    return app
 
 
 def broker_urls(app: Celery) -> list[str]:
