@@ -75,14 +75,14 @@ BREAKS = [
         "stopped",
         "a worker that is stopped lets its calls finish",
         "worker/process/pool.py",
-        "        self._wait_for_all(self._grace_s)\n",
+        "        self._wait_for_all(self._context.settings.shutdown_grace_s)\n",
         "",
     ),
     Break(
         "rolling",
         "a worker that is stopped lets its calls finish",
         "worker/process/pool.py",
-        "        self._wait_for_all(self._grace_s)\n",
+        "        self._wait_for_all(self._context.settings.shutdown_grace_s)\n",
         "",
     ),
     Break(
