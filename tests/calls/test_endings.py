@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, tool_signature
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.celery_app import agent_app
 from tests.calls.audit_entries import only_entry
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
@@ -63,7 +65,7 @@ def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: 
 def test_the_soft_time_limit_keeps_that_a_call_may_have_run(start_worker: StartWorker, redis_url: str) -> None:
     mute = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
     worker = start_worker({"mute": mute}, arguments=["--soft-time-limit", "1"])
-    signature = tool_signature("mute.act", {})
+    signature = agent_app().signature(CALL_TOOL, args=("mute", "act", {}))
     fresh, begun = str(uuid.uuid4()), str(uuid.uuid4())
     with redis.Redis.from_url(redis_url) as client:
         client.hset(keys.call_marker(begun), mapping={"mark": "begun", "owner": "a worker that is gone 1"})
