@@ -1,4 +1,4 @@
-"""What lies in Redis between processes has the shape that deployed versions read and write.
+"""What processes exchange through Redis has the shape that deployed versions read and write.
 
 Every expectation here is a literal, names of keys included: workers, agents and dashboards of different versions share
 one Redis, with calls in flight. So a literal may gain a field that others ignore; it is never changed to make a test

@@ -1,7 +1,7 @@
 """The body of a call: interceptors, operation, ending; one coroutine on the session loop.
 
 Owns the order of the stages, what ends a call from outside (limits, revoke, shutdown, its deadline), and that it ends
-once. It stores nothing: whoever started it gets the ending.
+once. It stores nothing: the ending goes to its caller.
 """
 
 import asyncio
@@ -114,7 +114,9 @@ class CallExecution:
         except CallError as error:
             self._deliver(self._failure(error))
         except asyncio.CancelledError:
-            # By `end`, which has delivered; or because the loop stops.
+            # By `end`, which has delivered; or because the loop stops, and nothing can be awaited any more.
+            if not (call.record.has_begun and call.may_have_run):
+                self._deliver(Requeued("the worker stops"))
             self.end(WorkerStopping())
             raise
         except Exception as error:
@@ -174,10 +176,12 @@ class CallExecution:
     async def _requeue(self) -> None:
         """Give back a call that was not sent. Its begin marker may be on its way to Redis."""
         call = self._call
-        if call.delivery is not None and call.owner:
-            with suppress(RedisError, OSError):
-                await self._context.in_flight.unbegin(call.delivery.tag, call.owner)
-        self._deliver_to(Requeued("the worker stops"))
+        try:
+            if call.delivery is not None and call.owner:
+                with suppress(RedisError, OSError):
+                    await self._context.in_flight.unbegin(call.delivery.tag, call.owner)
+        finally:  # also when the loop stops before Redis answers: a thread waits for this
+            self._deliver_to(Requeued("the worker stops"))
 
     def _time_limit(self, error: SoftTimeLimitExceeded) -> CallError:
         call, limit = self._call, f"Celery's soft time limit of {error.args[0]:g} s"

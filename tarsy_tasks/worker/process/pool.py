@@ -149,7 +149,7 @@ class TaskPool(ThreadsTaskPool):
         self._leases.depart()
         self._end_all()
         self._wait_for_all(_ANSWER_S)
-        # Whoever still waits for Redis to take an answer gives up: its lease lapses, and the call is dealt with again.
+        # A thread that still waits for Redis to take an answer gives up: the lease lapses, the call is delivered again.
         self.app.backend.stopping.set()
         self._wait_for_all(_ANSWER_S)
         if self._executions:
