@@ -1,10 +1,14 @@
 FROM python:3.13-slim
 
+# For MCP servers that are started by `npx`.
+RUN apt-get update && apt-get install -y --no-install-recommends nodejs npm && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 10001 tarsy
 WORKDIR /srv/tarsy
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY deploy/requirements.txt ./
+RUN pip install --no-cache-dir --require-hashes -r requirements.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY tarsy_tasks tarsy_tasks
-RUN pip install --no-cache-dir -c constraints.txt .
+RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 COPY celeryconfig.py ./
 USER tarsy
 # For a worker; docker-compose.yml has those of beat and Flower.

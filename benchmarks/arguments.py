@@ -1,7 +1,7 @@
 """CPU per parse for typical arguments: `python benchmarks/arguments.py`.
 
 Prints the mean CPU time of this process, in microseconds. The limits of the project: 50 µs for a plain object, 1 ms for
-4 kB of text). The first parse of a YAML text also imports YAML, which is not counted.
+4 kB of text. The first parse of a YAML text also imports YAML, which is not counted.
 """
 
 import json
@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from report import Report, build_parser
 
 from tarsy_tasks.arguments import parse_arguments
 from tarsy_tasks.errors import ArgumentsError
@@ -56,24 +58,29 @@ CASES: list[tuple[str, str, dict[str, Any] | None]] = [
 ]
 
 
-def cpu_us(run: Callable[[], object]) -> float:
-    """Mean CPU time of `run`, over a tenth of a second."""
+def cpu_us(run: Callable[[], object], seconds: float) -> float:
+    """Mean CPU time of `run`, over so many seconds."""
     run()
     runs, begin = 0, time.process_time()
-    while (spent := time.process_time() - begin) < 0.1:
+    while (spent := time.process_time() - begin) < seconds:
         run()
         runs += 1
     return spent / runs * 1e6
 
 
 def main() -> None:
+    options = build_parser(__doc__).parse_args()
+    report = Report("arguments")
+    rows: list[tuple[str, float, float]] = []
     for name, text, schema in CASES:
 
         def run(text: str = text, schema: dict[str, Any] | None = schema) -> None:
             with suppress(ArgumentsError):
                 parse_arguments(text, schema)
 
-        print(f"{name:30} {len(text):6} characters {cpu_us(run):9.1f} µs")
+        rows.append((name, len(text), cpu_us(run, 0.001 if options.smoke else 0.1)))
+    report.add_table(["", "characters", "µs CPU"], rows)
+    report.finish(options)
 
 
 if __name__ == "__main__":

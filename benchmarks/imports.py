@@ -6,8 +6,9 @@ Fresh interpreters take turns; the best of all rounds counts. `python benchmarks
 import subprocess
 import sys
 
+from report import Report, build_parser
+
 STATEMENTS = ("from celery import Celery", "import tarsy_tasks", "from tarsy_tasks import ToolExecutor")
-ROUNDS = 10
 
 
 def seconds(statement: str) -> float:
@@ -16,13 +17,17 @@ def seconds(statement: str) -> float:
 
 
 def main() -> None:
+    options = build_parser(__doc__).parse_args()
+    report = Report("imports")
     best = dict.fromkeys(STATEMENTS, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(1 if options.smoke else 10):
         for statement in STATEMENTS:
             best[statement] = min(best[statement], seconds(statement))
     celery = best[STATEMENTS[0]]
-    for statement, cost in best.items():
-        print(f"{statement:40} {cost * 1000:7.1f} ms  {cost / celery:5.2f} × from celery import Celery")
+    report.add_table(
+        ["", "ms", "ratio"], [(f"`{statement}`", cost * 1000, cost / celery) for statement, cost in best.items()]
+    )
+    report.finish(options)
 
 
 if __name__ == "__main__":

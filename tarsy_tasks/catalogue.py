@@ -110,7 +110,7 @@ class ListedServer(FrozenModel):
 class ToolCatalogue:
     """Looks up tools of MCP servers in Redis, without asking the servers. Workers keep the catalogue up to date.
 
-    It reads Redis on first use, and again when what it read is older than `max_age_s`. While Redis is away it uses what
+    It reads Redis on first use, and again when what it read is older than `max_age_s`. While Redis is down it uses what
     it read before, and logs a warning.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 from celery import signals
+from celery.exceptions import Reject
 
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import ConfigError
@@ -50,7 +51,9 @@ def load_celeryconfig(directory: Path) -> dict[str, Any]:
 def _configure_worker(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
         from tarsy_tasks.worker.process import control, startup
+        from tarsy_tasks.worker.transport.sandbox.launcher import hide_memory
 
+        hide_memory()
         control.register()
         startup.configure(instance)
 
@@ -119,6 +122,14 @@ def _serve_metrics(sender: Any, **_: Any) -> None:
 def _log_one_line_a_call(**_: Any) -> None:
     """One log line per call, when it ends; a second one on its arrival would double the cost."""
     logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+    logging.getLogger("celery.app.trace").addFilter(_drop_traceback_of_requeue)
+
+
+def _drop_traceback_of_requeue(record: logging.LogRecord) -> bool:
+    """A message that goes back to its queue, as when the worker stops: Celery adds where that was raised."""
+    if record.exc_info and isinstance(record.exc_info[1], Reject):
+        record.exc_info = None
+    return True
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
     TarsyTasksError
     ├── ConfigError         a configuration file, a variable or celeryconfig.py is wrong
     ├── BrokerUnavailable   Redis could not be reached: the call was not enqueued
-    ├── ResultTimeout       `pending.result(timeout_s)` ended without an answer; the call goes on
+    ├── ResultTimeout       `pending.result(timeout_s)` ended without an answer; the call continues
     ├── OutcomeError        `result.raise_for_outcome()`: the outcome is not `ok`
     ├── PoisonMessage       a message was moved to the dead letters: its worker was lost too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
@@ -61,7 +61,7 @@ class BrokerUnavailable(TarsyTasksError):
 
 
 class ResultTimeout(TarsyTasksError):
-    """`pending.result(timeout_s)` ended without an answer. The call goes on: ask again, or cancel it."""
+    """`pending.result(timeout_s)` ended without an answer. The call continues: ask again, or cancel it."""
 
 
 class OutcomeError(TarsyTasksError):

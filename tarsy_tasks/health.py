@@ -55,7 +55,7 @@ def warnings(servers: Iterable[str] | None = None, *, app: "Celery | None" = Non
 
 
 def cached_tools(server: str, *, app: "Celery | None" = None) -> "list[ToolDefinition]":
-    """The tools of a server as last listed, also while it is unhealthy; empty if it was never listed.
+    """The tools of a server as last listed, even while it is unhealthy; empty if it was never listed.
 
     Raises as `statuses` does. `tarsy_tasks.catalogue.ToolCatalogue` has more ways to look up tools.
     """

@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The call goes back to its queue, for another worker; it was not sent, or may be sent again."""
+    """The call goes back to its queue after a second, for any worker; it was not sent, or may be sent again."""
 
     reason: str
 

@@ -51,7 +51,7 @@ class CallInfo(FrozenModel):
     Attributes:
         call_id: The model's id of the call; empty if it has none.
         name: The name as the agent wrote it, echoed in the result.
-        agent_id: Who calls, for the audit.
+        agent_id: Who calls, as the message claims it: for the audit, and to keep idempotency keys of agents apart.
         run_id: In which run, for the audit.
         timeout_s: Seconds that the tool may take, from when a worker picks the call up. None: the server's own limit.
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
@@ -120,7 +120,7 @@ class Attachment(FrozenModel):
 
     Attributes:
         type: The MCP content type: `image`, `audio`, `resource` or `resource_link`.
-        size_bytes: Size of the content, also if the content itself was left out.
+        size_bytes: Size of the content, even if the content itself was left out.
         data: Base64 of the content; None for links and for content that is too large.
         text: The text of an embedded text resource.
     """
@@ -143,7 +143,8 @@ class ToolResult(FrozenModel):
         structured: Structured content of the MCP result, or the value of a text that is JSON.
         attachments: The parts of the MCP result that are not text.
         outcome: How the call ended.
-        error_code: The cause, None when the outcome is `ok`.
+        error_code: The cause, None when the outcome is `ok`. A worker of a later version may have a code that is only
+            text here.
         repairs: What was changed in the arguments, one stable word for each kind (docs/arguments.md); empty for a JSON
             object that fitted. If they were rejected, the last word says why. It shows which prompts need work.
         attempts: How often the call was sent to the MCP server; 0 when it never was.
@@ -157,7 +158,7 @@ class ToolResult(FrozenModel):
     structured: JsonValue = None
     attachments: tuple[Attachment, ...] = ()
     outcome: Outcome = Outcome.OK
-    error_code: ErrorCode | None = None
+    error_code: ErrorCode | str | None = Field(default=None, union_mode="left_to_right")
     repairs: tuple[str, ...] = ()
     attempts: int = 0
     duration_s: float = 0.0

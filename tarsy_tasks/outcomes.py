@@ -17,15 +17,17 @@ class Outcome(StrEnum):
     TOOL_ERROR = "tool_error"
     """The tool, or the MCP server for it, answered with an error. The tool may have run."""
     REJECTED = "rejected"
-    """Never sent to the MCP server, because the name, the arguments or the selection is wrong."""
+    """Never sent to the MCP server: the name, the arguments or the message is wrong, or the call is not allowed (not
+    selected, refused by an interceptor, a changed tool, the wrong queue, a conflict of idempotency keys)."""
     UNAVAILABLE = "unavailable"
-    """Not executed, because no worker or MCP server was available for it."""
+    """Not executed: no worker or MCP server could run it in time, the audit could not be written, or an interceptor
+    failed."""
     UNKNOWN = "unknown"
-    """The session or the worker was lost after the call was sent: the tool may have run."""
+    """The session or the worker was lost after the call was sent, or the worker failed: the tool may have run."""
     TIMEOUT = "timeout"
     """No answer in time: the tool may have run."""
     CANCELLED = "cancelled"
-    """Cancelled by the caller or an operator: the tool may have begun."""
+    """Ended by the caller, an operator or a shutdown: the tool may have run."""
 
 
 class ErrorCode(StrEnum):

@@ -8,11 +8,11 @@ import base64
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.secret_files import read_secret_file
@@ -21,21 +21,6 @@ __all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
 
 WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 _PREFIX = "TARSY_"
-
-
-_EXPECTED = {
-    "redis_url": "a URL such as redis://user:password@127.0.0.1:6379/0 or rediss://…, with %2F %3F %23 %40 for / ? # @ "
-    "in the password",
-    "startup": "strict or degraded",
-    "startup_timeout_s": "a number of seconds above 0",
-    "metrics_port": "a port, or 0",
-    "alert_webhook": "a URL such as https://alerts.example.com/hook",
-    "alert_webhook_secret": "whsec_ and base64, or another text",
-    "canvas": "any or same_queue",
-    "audit_entries": "a whole number from 0",
-    "audit_required": "true or false",
-    "shutdown_grace_s": "a number of seconds from 0",
-}
 
 
 class Settings(BaseSettings):
@@ -61,6 +46,8 @@ class Settings(BaseSettings):
         audit_entries: `TARSY_AUDIT_ENTRIES`, about how many entries the audit keeps in Redis; 0: none.
         audit_file: `TARSY_AUDIT_FILE`, to which workers append entries as lines of JSON.
         audit_required: `TARSY_AUDIT_REQUIRED`, whether a call is refused that cannot be written to the audit.
+        dashboard_hosts: `TARSY_DASHBOARD_HOSTS`, the host names that Flower answers to, separated by commas.
+        dashboard_token: `TARSY_DASHBOARD_TOKEN`, which opens Flower as part of a link.
         shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may continue after SIGTERM. Kubernetes kills after
             30 s.
     """
@@ -68,22 +55,28 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, hide_input_in_errors=True)
 
     mcp_config: Path | None = None
-    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
-    startup: Literal["strict", "degraded"] = "strict"
-    startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    redis_url: SecretStr = Field(
+        default=SecretStr("redis://127.0.0.1:6379/0"),
+        description="a URL such as redis://user:password@127.0.0.1:6379/0 or rediss://…, with %2F %3F %23 %40 for "
+        "/ ? # @ in the password",
+    )
+    startup: Literal["strict", "degraded"] = Field(default="strict", description="strict or degraded")
+    startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0")
     run_dir: Path | None = None
-    metrics_port: int = Field(default=0, ge=0, le=65535)
+    metrics_port: int = Field(default=0, ge=0, le=65535, description="a port, or 0")
     metrics_host: str = "127.0.0.1"
-    alert_webhook: SecretStr | None = None
-    alert_webhook_secret: SecretStr | None = None
-    canvas: Literal["any", "same_queue"] = "any"
+    alert_webhook: SecretStr | None = Field(default=None, description="a URL such as https://alerts.example.com/hook")
+    alert_webhook_secret: SecretStr | None = Field(default=None, description="whsec_ and base64, or another text")
+    canvas: Literal["any", "same_queue"] = Field(default="any", description="any or same_queue")
     signing_key: Path | None = None
     signing_certificate: Path | None = None
     signing_trusted: Path | None = None
-    audit_entries: int = Field(default=100_000, ge=0)
+    audit_entries: int = Field(default=100_000, ge=0, description="a whole number from 0")
     audit_file: Path | None = None
-    audit_required: bool = False
-    shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False)
+    audit_required: bool = Field(default=False, description="true or false")
+    dashboard_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    dashboard_token: SecretStr | None = None
+    shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False, description="a number of seconds from 0")
 
     @field_validator("redis_url")
     @classmethod
@@ -102,6 +95,11 @@ class Settings(BaseSettings):
         if not (database := parts.path.strip("/")).isdecimal() and database:
             raise ValueError("the database is not a number")
         return secret
+
+    @field_validator("dashboard_hosts", mode="before")
+    @classmethod
+    def _split_names(cls, names: Any) -> Any:
+        return tuple(name.strip() for name in names.split(",") if name.strip()) if isinstance(names, str) else names
 
     @field_validator("alert_webhook")
     @classmethod
@@ -130,8 +128,7 @@ def load_settings() -> Settings:
     try:
         settings = Settings(**values)
     except ValidationError as error:
-        names = ["_".join(map(str, each["loc"])).lower() for each in error.errors()]
-        problems = [f"{_PREFIX}{name.upper()}: not valid; it is {_EXPECTED.get(name, 'a path')}" for name in names]
+        problems = [_describe(str(each["loc"][0]).lower(), each["msg"]) for each in error.errors()]
         raise ConfigError("; ".join(problems)) from None
     if settings.audit_required and not settings.audit_entries and settings.audit_file is None:
         raise ConfigError(
@@ -139,6 +136,12 @@ def load_settings() -> Settings:
             "above 0, or TARSY_AUDIT_FILE"
         )
     return settings
+
+
+def _describe(name: str, found: str) -> str:
+    """What is wrong with a variable: what its field describes, or else what pydantic found."""
+    description = Settings.model_fields[name].description
+    return f"{_PREFIX}{name.upper()}: not valid; {f'expected {description}' if description else found}"
 
 
 def _read_files() -> dict[str, Any]:

@@ -11,11 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["SERVER_ID", "build_name_list", "function_name", "resolve_server", "resolve_tool_name"]
+__all__ = ["SERVER_ID", "build_name_list", "function_name", "listed_name", "resolve_server", "resolve_tool_name"]
 
 SERVER_ID = re.compile(r"(?!.*__)[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
 """A server's id; use `fullmatch`. ASCII, without `__`, so that `server__tool` splits in one way."""
 
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}", re.ASCII)
+"""What MCP 2025-11-25 recommends for the name of a tool."""
+_ALIAS_CHARS = 64
+_ALIAS_DIGEST_CHARS = 8
 _PROVIDER_PREFIXES = ("default_api", "functions", "function", "tools", "tool")
 _DIGEST_CHARS = 12
 _SHORTEST_LIMIT = 24
@@ -100,6 +104,19 @@ def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
     raise _not_resolved(name, servers, [])
 
 
+def listed_name(tool: str) -> str:
+    """The name by which a tool is listed and called: its own, if that is valid by MCP's rules, or an alias.
+
+    A valid name has 1 to 128 of the characters A-Z, a-z, 0-9, `_`, `-`, `.` and `/`. An alias consists of those of the
+    tool's name and a digest of it.
+    """
+    if _TOOL_NAME.fullmatch(tool):
+        return tool
+    readable = re.sub(r"[^A-Za-z0-9_./-]+", "_", tool[:_ALIAS_CHARS]).strip("_") or "tool"
+    digest = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[:_ALIAS_DIGEST_CHARS]
+    return f"{readable}-{digest}"
+
+
 def function_name(server: str, tool: str, limit: int = 64) -> str:
     """A name for a provider's function declaration: `server__tool` in `[A-Za-z0-9_-]`, at most `limit` characters.
 
@@ -173,7 +190,7 @@ def _not_resolved(name: str, servers: Collection[str], tools: list[str]) -> Tool
         )
     # A model that knows the tool but not its server needs to know which servers have it.
     same_tool = [each for each in tools if each.partition(".")[2] == parts[1]]
-    hint = f"{_listing('Tools of that name', name, same_tool)} " if same_tool else ""
+    hint = f"{_listing('Tools with that name', name, same_tool)} " if same_tool else ""
     return ToolNameError(
         ErrorCode.UNKNOWN_SERVER,
         f"There is no server {_shown(parts[0])}. Nothing was sent. {hint}{_listing('Servers', parts[0], servers)}",

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import redis
 from hypothesis import settings
@@ -13,7 +12,7 @@ from hypothesis import settings
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import PARTS
 from tests.plants import find_leaks_in_redis, know
-from tests.processes import Worker, environment_of, read_command, wait_until
+from tests.processes import Worker, environment_of, own_children, wait_until
 from tests.redis_users import password_of
 from tests.servers import hostile_words, misbehaving_stdio
 from tests.valkey import Valkey
@@ -42,11 +41,23 @@ def redis_url() -> Iterator[str]:
         yield f"{valkey.connection_url}/0"
 
 
+@pytest.fixture
+def client(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Redis, for a test that writes to it itself: emptied afterwards. A key without an expiry fails the test, unless it
+    is marked `keeps_keys`."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+        # What Flower of another test declares when it ends is not this test's.
+        left = [key for key in client.keys() if client.ttl(key) == -1 and not key.startswith(_OWNED_BY_KOMBU.encode())]
+        client.flushall()
+        assert not left or request.node.get_closest_marker("keeps_keys"), f"keys without an expiry: {left}"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_left() -> Iterator[None]:
     yield
-    left = [process for process in psutil.Process().children(recursive=True) if "valkey" not in process.name()]
-    assert not left, f"the suite left processes behind: {[read_command(process) for process in left]}"
+    left = own_children()
+    assert not left, f"the suite left processes behind: {left}"
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 import psutil
 
+from tests.forked import ForkedProcess, needs_new_interpreter
 from tests.redis_users import as_user
 
 T = TypeVar("T")
@@ -51,6 +52,14 @@ def read_command(process: psutil.Process) -> list[str]:
         return []
 
 
+def own_children() -> list[list[str]]:
+    """The command lines of all live descendants of this process, without the servers that the whole suite shares."""
+    commands = map(read_command, psutil.Process().children(recursive=True))
+    return [
+        command for command in commands if not any("valkey" in word or "multiprocessing" in word for word in command)
+    ]
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether it runs: a zombie does not."""
     try:
@@ -72,8 +81,13 @@ class ServiceProcess:
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str], cwd: Path) -> None:
         self.log_path = log
         self._family: list[psutil.Process] | None = None
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
+        self.process = self._start(command, environment, cwd)
+
+    def _start(
+        self, command: list[str], environment: Mapping[str, str], cwd: Path
+    ) -> "subprocess.Popen[bytes] | ForkedProcess":
+        with self.log_path.open("wb") as out:
+            return subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=cwd
             )
 
@@ -195,6 +209,14 @@ class Worker(ServiceProcess):
         own = self.environment_of("worker")
         arguments = [*([] if mingle else ["--without-mingle"]), *(arguments or [])]
         super().__init__([*command, *arguments], directory / f"{name}.log", own, directory)
+
+    def _start(
+        self, command: list[str], environment: Mapping[str, str], cwd: Path
+    ) -> "subprocess.Popen[bytes] | ForkedProcess":
+        if needs_new_interpreter(environment):
+            return super()._start(command, environment, cwd)
+        self.log_path.touch()
+        return ForkedProcess(command[command.index("celery") :], self.log_path, environment, cwd)
 
     def environment_of(self, user: str) -> dict[str, str]:
         """The environment of another part of the deployment, by its user of Redis."""

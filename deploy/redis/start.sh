@@ -1,6 +1,6 @@
 #!/bin/sh
 # Starts Redis with the users of users.acl in this directory. Users that are off there get the passwords from the variables
-# TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on.
+# TARSY_ACL_WORKER, TARSY_ACL_BEAT and so on, or from the files that TARSY_ACL_WORKER_FILE and so on name.
 #
 #     sh start.sh redis-server --appendonly yes --maxmemory-policy noeviction
 set -eu
@@ -10,7 +10,10 @@ acl=$(mktemp)
 while read -r word name state rules; do
     if [ "$state" = off ] && [ "$name" != default ]; then
         variable=TARSY_ACL_$(printf %s "$name" | tr a-z- A-Z_)
-        eval "password=\${$variable:-}"
+        eval "password=\${$variable:-} file=\${${variable}_FILE:-}"
+        if [ -z "$password" ] && [ -n "$file" ]; then
+            password=$(cat "$file") || exit 2
+        fi
         if [ "${#password}" -lt 16 ]; then
             echo "$0: $variable, the password of the Redis user $name, is not set or has fewer than 16 characters" >&2
             exit 2

@@ -21,6 +21,7 @@ from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import AuditEntry, StepName, build_canonical, build_digest
+from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.shown_arguments import build_shown, shorten
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class AgentAudit:
         self._clock = RedisClock()
         self._lock = threading.Lock()
         self._unwritten: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_KEPT)
-        self._is_scheduled = self._is_failing = False
+        self._is_scheduled = False
+        self._outage = OutageLog(logger, "audit entries cannot be written, and are kept for the next attempt")
         self._channel: Any = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tarsy-audit")
 
@@ -97,11 +99,9 @@ class AgentAudit:
             if channel is not None:
                 with suppress(Exception):
                     channel.connection.client.release()
-            if not self._is_failing:
-                logger.warning("audit entries cannot be written, and are kept for the next attempt: %s", error)
-            self._is_failing = True
+            self._outage.failed(error)
         else:
-            self._is_failing = False
+            self._outage.succeeded()
 
     def _write_all(self, batch: list[tuple[float, dict[str, Any]]]) -> None:
         from tarsy_tasks.celery_app import mcp_config_of

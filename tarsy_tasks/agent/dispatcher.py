@@ -1,32 +1,43 @@
 """From a model's tool call to a message in a queue, and from the stored answer to a `ToolResult`.
 
-Owns how calls are sent, and what their end means to the agent. Both executors are thin layers over it: one blocks, one
-awaits.
+Owns how calls are sent, and what their end means to the agent. Its coroutines run on the background loop, for both
+executors: one blocks until they end, one awaits them.
 """
 
+import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ResponseError
 
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.audit import audit_of
+from tarsy_tasks.agent.background import call_in_background, start_in_background
+from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.idempotency import Claim, claim
-from tarsy_tasks.agent.publishing import Publisher
-from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal, retry_until
-from tarsy_tasks.agent.reply_listener import Meta, ReplyListener
+from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
+from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
-from tarsy_tasks.agent.waiting import Wait
-from tarsy_tasks.agent.withdrawal import Withdrawal, cancel_running, withdraw, withdrawal_threads
+from tarsy_tasks.agent.waiting import retry_until
+from tarsy_tasks.agent.withdrawal import Withdrawal, cancel_running, withdraw
+from tarsy_tasks.broker.async_exchange import NotSentError
 from tarsy_tasks.broker.deliveries import CallState
-from tarsy_tasks.errors import BrokerUnavailable, CallError, ResultTimeout
+from tarsy_tasks.errors import BrokerUnavailable, CallError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolResult
 from tarsy_tasks.outcomes import Outcome
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 __all__ = ["CallDispatcher"]
 
+_TASK = "tarsy.call_tool"
 _REPLY_MARGIN = 0.1
 _REPLY_MARGIN_LIMIT_S = 1.0
 _WITHDRAW_S = 1.0
@@ -36,200 +47,263 @@ _RETRY_WITHDRAWAL_S = 60.0
 
 @dataclass(eq=False)
 class CallDispatcher:
-    """The calls of one executor. Attributes and errors are those of `ToolExecutor`."""
+    """The calls of one executor. Attributes and errors are those of `ToolExecutor`.
 
-    publisher: Publisher
+    Attributes:
+        find_app: Gives the Celery application; called on first use, for it may have to be built.
+    """
+
+    find_app: "Callable[[], Celery]"
     selection: Selection
     timeout_s: float
     agent_id: str | None
     run_id: str | None
 
-    def deadline(self) -> float:
-        """Monotonic time by which what begins now has to be answered."""
-        return time.monotonic() + self.timeout_s
+    def __post_init__(self) -> None:
+        self._info = CallInfo(agent_id=self.agent_id, run_id=self.run_id).model_dump(exclude_none=True)
 
-    def prepare(self, calls: Iterable[ToolCall]) -> list[SubmittedCall]:
-        """Calls to be sent, with one deadline for all."""
-        deadline = self.deadline()
-        return [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
-
-    def send(self, call: SubmittedCall) -> None:
-        """Enqueue a call. A call that cannot be right is answered at once, without a message."""
-        try:
-            call.server, call.tool = self.selection.resolve(call.call.name)
-            listener = self.publisher.subscribe(call.deadline)
-            task_id = listener.new_id()
-            claim = call.claim = self._claim(listener, call, task_id)
-        except CallError as error:
-            call.future.set_result(_answer(call, error))
-            self.record(call, error)
-            return
-        except BrokerUnavailable as error:
-            self.record(call, error)
-            raise
-        call.id = task_id if claim is None else claim.task_id
-        if call.is_shared:
-            call.future = listener.expect(call.id, lambda meta: _read_answer(meta, call), call.deadline)
-            with suppress(*connection_errors()):  # the listener polls
-                listener.poll(call.id)
-            return
-        call.sent_at = listener.clock.now()
-        info = CallInfo(
-            call_id=call.call.id,
-            name=call.call.name,
-            agent_id=self.agent_id,
-            run_id=self.run_id,
-            # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
-            deadline=call.sent_at + call.seconds_left() - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
-            sent_at=call.sent_at,
-        )
-        message = (call.server, call.tool, call.arguments, info.model_dump(exclude_none=True))
-        try:
-            call.future = self.publisher.publish(
-                listener, call.id, "tarsy.call_tool", message, lambda meta: _read_answer(meta, call), call.deadline
-            )
-        except BaseException:
-            # Redis may have taken it just as the connection broke; and the key must not belong to a call never sent.
-            self.withdraw_later(call, retry_for_s=_RETRY_WITHDRAWAL_S if call.claim is not None else 0.0)
-            raise
-
-    def send_all(self, calls: Iterable[SubmittedCall]) -> list[BrokerUnavailable | None]:
-        """Enqueue calls one after the other. For each call, why it could not be enqueued, or None."""
-        errors: list[BrokerUnavailable | None] = []
-        for call in calls:
-            try:
-                if not call.seconds_left() and any(errors):
-                    # An earlier call has waited for Redis until the deadline.
-                    raise self.give_up(call)
-                self.send(call)
-                errors.append(None)
-            except BrokerUnavailable as error:
-                errors.append(error)
-        return errors
-
-    async def wait_for_all(
-        self, calls: Sequence[SubmittedCall], errors: Sequence[BrokerUnavailable | None], wait: Wait
-    ) -> list[ToolResult]:
-        """Wait for the answers to calls. Those that have none at their deadline are withdrawn.
+    def start(self, calls: Iterable[ToolCall], *, is_submitted: bool = False) -> list[SubmittedCall]:
+        """Begin to send calls, with one deadline for all; from any thread.
 
         Args:
-            errors: For each call, why it could not be enqueued, or None. If none could be, the first is raised.
+            is_submitted: Somebody waits until they are sent.
+
+        Raises:
+            ValueError: One of the calls cannot be sent as JSON. Nothing is sent.
         """
-        if errors and errors[0] is not None and all(errors):
+        deadline = time.monotonic() + self.timeout_s
+        submitted = [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
+        for call in submitted:
+            if is_submitted:
+                call.sent = Future()
+        call_in_background(partial(self._send_all, submitted))
+        return submitted
+
+    def abandon(self, calls: Iterable[SubmittedCall]) -> None:
+        """Cancel calls for which nobody waits any more; from any thread."""
+        for call in calls:
+            call_in_background(partial(self._abandon, call))
+
+    def no_answer(self, call: SubmittedCall) -> ToolResult:
+        """The answer to a call of which nothing is known; from any thread."""
+        return _answer(call, results.no_answer(call.call, self.timeout_s), self.timeout_s)
+
+    def read_answers(self, calls: Sequence[SubmittedCall]) -> list[ToolResult]:
+        """The answers to calls that have ended. If Redis could not be reached for some of them, their answers say so;
+        if for all, it raises."""
+        errors = [call.answered.exception() for call in calls]
+        if errors and errors[0] is not None and all(isinstance(error, BrokerUnavailable) for error in errors):
             raise errors[0]
-        answers: list[ToolResult | Future[ToolResult]] = []
-        for call, error in zip(calls, errors, strict=True):
-            if error is not None:
-                build = results.no_answer if error.may_have_run else results.not_enqueued
-                answers.append(_answer(call, build(call.call, self.timeout_s), self.timeout_s))
-                continue
-            try:
-                answers.append(await wait(call.future, call.deadline))
-            except TimeoutError:
-                answers.append(self.withdraw_later(call))
-        wait_s = _WITHDRAW_S
-        final: list[ToolResult] = []
-        for call, answer in zip(calls, answers, strict=True):
-            if isinstance(answer, ToolResult):
-                final.append(answer)
-                continue
-            try:
-                final.append(await wait(answer, time.monotonic() + wait_s))
-            except TimeoutError:
-                wait_s = 0.0  # Redis hangs: the others do not wait as well
-                final.append(self._no_answer(call))
-        return final
+        return [self._read_ending(call, error) for call, error in zip(calls, errors, strict=True)]
 
-    async def wait_for_one(self, call: SubmittedCall, timeout_s: float | None, wait: Wait) -> ToolResult:
-        """Wait for the answer to a call. Raises `ResultTimeout` if `timeout_s` passes before its deadline."""
-        if timeout_s is not None and timeout_s < call.seconds_left():
-            try:
-                return await wait(call.future, time.monotonic() + timeout_s)
-            except TimeoutError:
-                raise ResultTimeout(
-                    f"no answer to `{call.call.name}` within {timeout_s:g} s; the call goes on"
-                ) from None
-        [answer] = await self.wait_for_all([call], [None], wait)
-        return answer
+    def _read_ending(self, call: SubmittedCall, error: BaseException | None) -> ToolResult:
+        if not isinstance(error, BrokerUnavailable):
+            return call.answered.result()
+        build = results.no_answer if error.may_have_run else results.not_enqueued
+        return _answer(call, build(call.call, self.timeout_s), self.timeout_s)
 
-    def withdraw_later(
+    def _send_all(self, calls: Iterable[SubmittedCall]) -> None:
+        for call in calls:
+            try:
+                call.server, call.tool = self.selection.resolve(call.call.name)
+                self._send_soon(call)
+            except CallError as error:
+                self._reject(call, error)
+            except Exception as error:
+                self._forget(call)
+                call.fail(error)
+
+    def _send_soon(self, call: SubmittedCall) -> None:
+        """Without a task of its own, if nothing has to be waited for."""
+        connection = connection_of(app := self._app)
+        if call.call.idempotency_key is None and connection.replies.is_connected:
+            self._address(connection, call, connection.replies.new_id())
+            self._start_timer(call)
+            if connection.publish_soon(app, _Confirmation(self, call), call.id, _TASK, call.message, call.deadline):
+                return
+            call.stop_timer()
+        call.sending = start_in_background(self._send(call), call.context)
+
+    async def _send(self, call: SubmittedCall, *, may_have_run: bool = False) -> None:
+        connection = self._connection
+        try:
+            await connection.replies.connect(call.deadline)
+            async with asyncio.timeout(call.seconds_left()):
+                if call.call.idempotency_key is not None and call.claim is None:
+                    call.claim = await self._claim(connection.replies.redis, call, connection.replies.new_id())
+                if not call.id:
+                    self._address(connection, call, call.claim.task_id if call.claim else connection.replies.new_id())
+                if call.is_shared:
+                    with suppress(*connection_errors()):  # the listener polls
+                        await connection.replies.poll(call.id)
+                else:
+                    message = (call.id, _TASK, call.message, call.deadline)
+                    await connection.publish(self._app, *message, may_have_run=may_have_run)
+        except CallError as error:
+            self._reject(call, error)
+        except TimeoutError:
+            self._end_unsent(call, self._unreachable(may_have_run=bool(call.id)))
+        except BrokerUnavailable as error:
+            in_doubt = may_have_run and not error.may_have_run
+            self._end_unsent(call, self._unreachable(may_have_run=True) if in_doubt else error)
+        except Exception as error:
+            self._forget(call)
+            call.fail(error)
+        else:
+            call.confirm()
+            self._start_timer(call)
+        finally:
+            call.sending = None
+
+    def _address(self, connection: AgentConnection, call: SubmittedCall, task_id: str) -> None:
+        """Write the message of a call, and expect its answer."""
+        clock = connection.replies.clock
+        call.id, call.sent_at = task_id, clock.now()
+        info = {
+            **self._info,
+            "call_id": call.call.id,
+            "name": call.call.name,
+            # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
+            "deadline": clock.at(call.deadline) - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
+            "sent_at": call.sent_at,
+        }
+        call.message = (call.server, call.tool, call.arguments, info)
+        call.hear = partial(self._hear, call)
+        connection.replies.expect(call.id, call.hear)
+
+    def _hear(self, call: SubmittedCall, meta: Meta) -> None:
+        try:
+            answer = results.read_result(meta, call.call)
+        except Exception as error:
+            call.fail(error)
+            return
+        if call.claim is not None and answer.outcome is Outcome.UNAVAILABLE:
+            # It did not run: its key may be used for another try.
+            start_in_background(_release(call.claim))
+        call.end(answer)
+
+    def _reject(self, call: SubmittedCall, error: CallError) -> None:
+        self.record(call, error)
+        call.end(_answer(call, error))
+
+    def retry(self, call: SubmittedCall, error: Exception) -> None:
+        """Redis has not confirmed that it has a call; on the loop."""
+        call.stop_timer()
+        if not call.has_ended:
+            may_have_run = not isinstance(error, (ResponseError, NotSentError))
+            call.sending = start_in_background(self._send(call, may_have_run=may_have_run), call.context)
+
+    def _end_unsent(self, call: SubmittedCall, error: BrokerUnavailable) -> None:
+        if not call.id:
+            self.record(call, error)
+        else:
+            # Redis may have accepted it just before the connection broke; and the key must not belong to a call that
+            # was never sent.
+            self._forget(call)
+            retry_for_s = _RETRY_WITHDRAWAL_S if call.claim is not None else 0.0
+            start_in_background(self._withdraw(call, retry_for_s=retry_for_s))
+        call.fail(error)
+
+    def _start_timer(self, call: SubmittedCall) -> None:
+        if not call.has_ended:
+            call.timer = asyncio.get_running_loop().call_at(call.deadline, self._end_at_deadline, call)
+
+    def _end_at_deadline(self, call: SubmittedCall) -> None:
+        if call.is_enqueued:
+            start_in_background(self._end_unanswered(call))
+        else:
+            self._end_unsent(call, self._unreachable(may_have_run=True))
+
+    async def _end_unanswered(self, call: SubmittedCall) -> None:
+        withdrawing = start_in_background(self._withdraw(call))
+        await asyncio.wait((withdrawing,), timeout=_WITHDRAW_S)
+        call.end(withdrawing.result() if withdrawing.done() else self._no_answer(call))
+
+    def _abandon(self, call: SubmittedCall) -> None:
+        if call.has_ended:
+            return
+        call.stop_timer()
+        if call.sending is not None:
+            call.sending.cancel()
+        if call.id:
+            start_in_background(self._withdraw(call, is_cancelled=True))
+        else:
+            self.record(call, results.cancelled(call.call, goes_on=False))
+
+    async def cancel(self, call: SubmittedCall) -> None:
+        """Cancel a call that was sent: in its queue, or in the MCP server if it runs. Its answer says which."""
+        if call.has_ended:
+            return
+        try:
+            found = await self._ask_what_became_of(call, _WITHDRAW_S)
+            runs = found.state is CallState.BEGUN and not found.is_shared
+            if runs:
+                await cancel_running(self._app, call.id)
+        except (BrokerUnavailable, *connection_errors()) as error:
+            why = error.__cause__ or error
+            raise BrokerUnavailable(f"Redis could not be reached ({why}); the call was not cancelled.") from error
+        if not runs and found.state is not CallState.ANSWERED and self._forget(call):
+            error = results.cancelled(call.call, goes_on=found.is_shared)
+            call.end(_answer(call, error) if found.is_shared else await self._unbegun(call, found, error))
+
+    async def _withdraw(
         self, call: SubmittedCall, *, is_cancelled: bool = False, retry_for_s: float = 0.0
-    ) -> "Future[ToolResult]":
-        """Withdraw a call in another thread if it has not begun, else cancel it.
+    ) -> ToolResult:
+        """Withdraw a call if it has not begun, else cancel it.
 
         Args:
             is_cancelled: The agent cancelled it; else its deadline has passed.
-            retry_for_s: How long to try again while Redis is away.
+            retry_for_s: How long to try again while Redis is unavailable.
         """
-        app = self.publisher.app
+        try:
+            found = await self._ask_what_became_of(call, max(retry_for_s, _WITHDRAW_S))
+            return await self._conclude(call, found, is_cancelled)
+        except Exception:
+            return self._no_answer(call)
 
-        def withdraw_now() -> ToolResult:
-            retrying = retry_until(time.monotonic() + retry_for_s)
-            try:
-                found = retrying(withdraw, app, call.id, call.server, is_shared=call.is_shared)
-                return self._conclude(call, found, is_cancelled)
-            except Exception:
-                return self._no_answer(call)
+    async def _ask_what_became_of(self, call: SubmittedCall, timeout_s: float) -> Withdrawal:
+        connection = self._connection
+        await connection.replies.connect(time.monotonic() + timeout_s)
+        return await withdraw(connection, call.id, call.server, is_shared=call.is_shared)
 
-        return withdrawal_threads(app).submit(withdraw_now)
-
-    def _conclude(self, call: SubmittedCall, found: Withdrawal, is_cancelled: bool) -> ToolResult:
+    async def _conclude(self, call: SubmittedCall, found: Withdrawal, is_cancelled: bool) -> ToolResult:
         if found.state is CallState.ANSWERED:
-            # It was stored just now, or while Redis was away from this process.
-            self.publisher.listener.poll(call.id)
-            if call.future.done():
-                return call.future.result()
+            # It was stored just now, or while this process could not reach Redis.
+            await self._connection.replies.poll(call.id)
+            if call.answered.done() and not call.answered.exception():
+                return call.answered.result()
         elif found.state is CallState.WITHDRAWN or not (found.is_shared or found.state is CallState.BEGUN):
             # It never began. One that waits longer for the same key may learn so only now.
             if is_cancelled:
                 error = results.cancelled(call.call, goes_on=False)
             else:
                 error = results.not_started(call.call, call.server, self.timeout_s, is_served=found.is_served)
-            self.publisher.listener.forget(call.id, call.future)
-            return self._answer_unbegun(call, found, error, self.timeout_s)
+            self._forget(call)
+            return await self._unbegun(call, found, error, self.timeout_s)
         elif not found.is_shared:
-            cancel_running(self.publisher.app, call.id)
+            await cancel_running(self._app, call.id)
         return self._no_answer(call)
 
     def _no_answer(self, call: SubmittedCall) -> ToolResult:
-        self.publisher.listener.forget(call.id, call.future)
-        return _answer(call, results.no_answer(call.call, self.timeout_s), self.timeout_s)
+        self._forget(call)
+        return self.no_answer(call)
 
-    def _answer_unbegun(
+    async def _unbegun(
         self, call: SubmittedCall, found: Withdrawal, error: CallError, duration_s: float = 0.0
     ) -> ToolResult:
         if call.claim is not None:
-            call.claim.release()
+            await call.claim.release()
         if not found.has_worker:
             self.record(call, error)
         return _answer(call, error, duration_s)
 
-    def cancel(self, call: SubmittedCall) -> None:
-        """Cancel a call: in its queue, or in the MCP server if it runs. Its answer says which."""
-        if not call.id or call.future.done():
-            return
-        try:
-            found = withdraw(self.publisher.app, call.id, call.server, is_shared=call.is_shared)
-            runs = found.state is CallState.BEGUN and not found.is_shared
-            if runs:
-                cancel_running(self.publisher.app, call.id)
-        except connection_errors() as error:
-            raise BrokerUnavailable(f"Redis could not be reached ({error}); the call was not cancelled.") from error
-        if not runs and found.state is not CallState.ANSWERED and self.publisher.listener.forget(call.id, call.future):
-            error = results.cancelled(call.call, goes_on=found.is_shared)
-            answer = _answer(call, error) if found.is_shared else self._answer_unbegun(call, found, error)
-            call.future.set_result(answer)
+    def _forget(self, call: SubmittedCall) -> bool:
+        return call.hear is not None and self._connection.replies.forget(call.id, call.hear)
 
-    def unreachable(self, *, may_have_run: bool = False) -> BrokerUnavailable:
+    def _unreachable(self, *, may_have_run: bool) -> BrokerUnavailable:
         """The error that Redis could not be reached before the deadline."""
-        end = "Redis may still take the call; then it is withdrawn" if may_have_run else "Nothing was enqueued"
+        end = "Redis may still accept the call; if so, it is withdrawn" if may_have_run else "Nothing was enqueued"
         return BrokerUnavailable(f"Redis could not be reached within {self.timeout_s:g} s. {end}.", may_have_run)
-
-    def give_up(self, call: SubmittedCall) -> BrokerUnavailable:
-        """Record that a call was never sent, because Redis could not be reached before its deadline."""
-        error = self.unreachable()
-        self.record(call, error)
-        return error
 
     def record(self, call: SubmittedCall, error: CallError | BrokerUnavailable) -> None:
         """Record how a call ended that no worker had."""
@@ -238,24 +312,28 @@ class CallDispatcher:
             if not call.tool:  # the name was not understood
                 *server, call.tool = call.call.name.split(".", 1)
                 call.server = "".join(server)
-            audit_of(self.publisher.app).record(call, error, agent_id=self.agent_id, run_id=self.run_id)
+            audit_of(self._app).record(call, error, agent_id=self.agent_id, run_id=self.run_id)
 
-    def _claim(self, listener: ReplyListener, call: SubmittedCall, task_id: str) -> Claim | None:
-        key = call.call.idempotency_key
-        if key is None:
-            return None
-        what = (call.server, call.tool, call.arguments)
+    @property
+    def _app(self) -> "Celery":
+        return self.find_app()
+
+    @property
+    def _connection(self) -> AgentConnection:
+        return connection_of(self._app)
+
+    async def _claim(self, redis: Any, call: SubmittedCall, task_id: str) -> Claim:
+        what, key = (call.server, call.tool, call.arguments), call.call.idempotency_key or ""
+        attempt = partial(claim, redis, what, agent_id=self.agent_id, key=key, task_id=task_id)
         try:
-            return retry_until(call.deadline)(
-                claim, listener.redis, what, agent_id=self.agent_id, key=key, task_id=task_id
-            )
+            return await retry_until(call.deadline, attempt)
         except connection_errors() as error:
             why = f"Redis could not be reached ({error}). The call was not enqueued."
             if is_refusal(error):
                 why = (
-                    f"Redis does not let this user use idempotency keys of the agent `{self.agent_id}` ({error}). The "
-                    "call was not enqueued and the tool did not run. A user may use only those of the `agent_id` that "
-                    "is its own name (docs/security.md)."
+                    f"Redis does not allow this user to use idempotency keys of the agent `{self.agent_id}` ({error}). "
+                    "The call was not enqueued and the tool did not run. Set `agent_id` to the name of the Redis user "
+                    "(docs/security.md)."
                 )
             raise BrokerUnavailable(why) from error
 
@@ -264,10 +342,23 @@ def _answer(call: SubmittedCall, error: CallError, duration_s: float = 0.0) -> T
     return ToolResult.from_error(error, call_id=call.call.id, name=call.call.name, duration_s=duration_s)
 
 
-def _read_answer(meta: Meta, call: SubmittedCall) -> ToolResult:
-    result = results.read_result(meta, call.call)
-    if call.claim is not None and result.outcome is Outcome.UNAVAILABLE:
-        # It did not run: its key may be used for another try.
-        with suppress(*connection_errors()):
-            call.claim.release()
-    return result
+async def _release(claim: Claim) -> None:
+    with suppress(*connection_errors()):
+        await claim.release()
+
+
+@dataclass(eq=False, slots=True)
+class _Confirmation:
+    """Receives the reply of Redis to a call that was sent."""
+
+    dispatcher: CallDispatcher
+    call: SubmittedCall
+
+    def done(self) -> bool:
+        return self.call.has_ended
+
+    def set_result(self, _: list[Any], /) -> None:
+        self.call.confirm()
+
+    def set_exception(self, error: Exception, /) -> None:
+        self.dispatcher.retry(self.call, error)

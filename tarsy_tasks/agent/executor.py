@@ -1,25 +1,31 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
 Owns blocking, and what it shares with `async_executor`, which is the same with `await`. `dispatcher` sends calls and
-knows how they end.
+knows how they end, on the background loop.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import wait
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
+from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.listing import ToolLister
-from tarsy_tasks.agent.publishing import Publisher
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
-from tarsy_tasks.agent.waiting import run, wait_in_thread
+from tarsy_tasks.errors import ResultTimeout
 from tarsy_tasks.models import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from celery import Celery
 
 __all__ = ["BaseExecutor", "BasePendingCall", "PendingCall", "ToolExecutor"]
+
+_LATE_S = 2.0
+"""How long after its deadline a call is answered at the latest. In a forked child nobody answers the calls of its
+parent."""
 
 
 class BasePendingCall:
@@ -38,7 +44,19 @@ class BasePendingCall:
 
     def done(self) -> bool:
         """Whether the answer is there."""
-        return self._submitted.future.done()
+        return self._submitted.answered.done()
+
+    def _patience_s(self, timeout_s: float | None) -> float:
+        latest_s = self._submitted.seconds_left() + _LATE_S
+        return latest_s if timeout_s is None else min(timeout_s, latest_s)
+
+    def _read_answer(self, timeout_s: float | None) -> ToolResult:
+        """What there is after that time."""
+        if self.done():
+            return self._submitted.answered.result()
+        if timeout_s is not None and self._submitted.seconds_left():
+            raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout_s:g} s; the call continues")
+        return self._dispatcher.no_answer(self._submitted)
 
 
 class PendingCall(BasePendingCall):
@@ -52,9 +70,10 @@ class PendingCall(BasePendingCall):
                 submitted.
 
         Raises:
-            ResultTimeout: This `timeout_s` ended before that of the executor; the call goes on.
+            ResultTimeout: This `timeout_s` ended before that of the executor; the call continues.
         """
-        return run(self._dispatcher.wait_for_one(self._submitted, timeout_s, wait_in_thread))
+        wait([self._submitted.answered], self._patience_s(timeout_s))
+        return self._read_answer(timeout_s)
 
     def cancel(self) -> None:
         """Cancel the call, whether it waits in its queue or runs. `result` then says how it ended.
@@ -62,7 +81,7 @@ class PendingCall(BasePendingCall):
         Raises:
             BrokerUnavailable: Redis could not be reached.
         """
-        self._dispatcher.cancel(self._submitted)
+        run_in_background(self._dispatcher.cancel(self._submitted)).result()
 
 
 class BaseExecutor:
@@ -81,9 +100,17 @@ class BaseExecutor:
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
         selection = Selection(servers, tool_filter, app)
-        publisher = Publisher(app)
-        self._dispatcher = CallDispatcher(publisher, selection, timeout_s, agent_id, run_id)
-        self._lister = ToolLister(publisher, selection, timeout_s)
+
+        @cache
+        def find_app() -> "Celery":
+            if app is not None:
+                return app
+            from tarsy_tasks.celery_app import agent_app
+
+            return agent_app()
+
+        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id)
+        self._lister = ToolLister(find_app, selection, timeout_s)
 
     def _last_list(self) -> ToolList:
         if self._lister.last is None:
@@ -99,7 +126,7 @@ class ToolExecutor(BaseExecutor):
         tool_filter: For some servers, the tools to offer and to accept; an empty list means all. A selection for the
             model, not security.
         timeout_s: Seconds from submitting a call until it is answered, whatever happens.
-        agent_id: Who calls, for the audit.
+        agent_id: Who calls: for the audit, and because idempotency keys count only among calls of the same agent.
         run_id: In which run, for the audit.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
@@ -131,8 +158,7 @@ class ToolExecutor(BaseExecutor):
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses this user all servers.
         """
-        deadline = self._dispatcher.deadline()
-        return run(self._lister.wait(self._lister.send(deadline), deadline, wait_in_thread))
+        return run_in_background(self._lister.list_tools()).result()
 
     def failed_servers(self) -> dict[str, str]:
         """`ToolList.failed_servers` of the last list. Raises `RuntimeError` before the first `list_tools`."""
@@ -147,10 +173,11 @@ class ToolExecutor(BaseExecutor):
 
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`.
-            ValueError: The arguments hold something that is not JSON.
+            ValueError: The arguments contain something that is not JSON.
         """
-        [submitted] = self._dispatcher.prepare([build_call(call, arguments)])
-        self._dispatcher.send(submitted)
+        [submitted] = self._dispatcher.start([build_call(call, arguments)], is_submitted=True)
+        assert submitted.sent is not None
+        submitted.sent.result()
         return PendingCall(self._dispatcher, submitted)
 
     def execute(self, call: ToolCall | str, arguments: Arguments = None) -> ToolResult:
@@ -160,7 +187,8 @@ class ToolExecutor(BaseExecutor):
             call: A `ToolCall`, or the name of a tool.
             arguments: With a name: a mapping, or the text that a model wrote.
         """
-        return self.submit(call, arguments).result()
+        [submitted] = self._dispatcher.start([build_call(call, arguments)])
+        return submitted.answered.result()
 
     def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
         """Run calls in parallel, with one deadline; the answers come in the order of the calls.
@@ -175,6 +203,6 @@ class ToolExecutor(BaseExecutor):
             BrokerUnavailable: No call at all could be enqueued within `timeout_s`.
             ValueError: One of the calls cannot be sent as JSON. Nothing was sent.
         """
-        submitted = self._dispatcher.prepare(build_calls(calls))
-        errors = self._dispatcher.send_all(submitted)
-        return run(self._dispatcher.wait_for_all(submitted, errors, wait_in_thread))
+        submitted = self._dispatcher.start(build_calls(calls))
+        wait([call.answered for call in submitted])
+        return self._dispatcher.read_answers(submitted)

@@ -1,4 +1,4 @@
-"""What an agent's process has once per Celery application: the reply listener, the audit, the withdrawal threads.
+"""What an agent's process has once per Celery application: the connection and the audit.
 
 A forked child begins without them: it has none of its parent's threads, and must not use its parent's task ids.
 """

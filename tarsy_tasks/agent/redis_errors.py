@@ -3,17 +3,12 @@
 Owns the classification; the texts for agents are where the errors are raised.
 """
 
-import time
 from functools import cache
 from socket import gaierror
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tenacity import Retrying
+from tarsy_tasks.broker.async_exchange import NotSentError
 
-__all__ = ["RETRY_WAIT_S", "connection_errors", "is_refusal", "may_have_been_sent", "retry_until"]
-
-RETRY_WAIT_S = 0.2
+__all__ = ["connection_errors", "is_refusal", "may_have_been_sent"]
 
 
 @cache
@@ -33,30 +28,18 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def may_have_been_sent(error: BaseException) -> bool:
-    """Whether Redis may have executed the command that failed: all but attempts that found no server to connect to."""
+    """Whether Redis may have executed the command that failed: all but attempts that found no server to connect to, or
+    lost it before."""
     from redis.exceptions import RedisError
 
     while True:
         cause = error.__cause__ or error.__context__
         if cause is None:
             # kombu raises LimitExceeded alone, when no connection becomes free in time.
-            return isinstance(error, (RedisError, OSError)) and not isinstance(error, _NOT_CONNECTED)
-        if isinstance(error, RedisError) and not isinstance(cause, _NOT_CONNECTED):
+            return isinstance(error, (RedisError, OSError)) and not isinstance(error, _NOT_SENT)
+        if isinstance(error, RedisError) and not isinstance(cause, _NOT_SENT):
             return True
         error = cause
 
 
-_NOT_CONNECTED = (ConnectionRefusedError, gaierror)
-
-
-def retry_until(deadline: float) -> "Retrying":
-    """Retries on connection errors until a monotonic time; the last error is raised as it is."""
-    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
-
-    errors = connection_errors()
-    return Retrying(
-        retry=retry_if_exception(lambda error: isinstance(error, errors) and not is_refusal(error)),
-        stop=stop_after_delay(max(0.0, deadline - time.monotonic() - RETRY_WAIT_S)),
-        wait=wait_fixed(RETRY_WAIT_S),
-        reraise=True,
-    )
+_NOT_SENT = (ConnectionRefusedError, gaierror, NotSentError)

@@ -1,35 +1,35 @@
-"""One thread and one Redis subscription per process, through which all answers arrive.
+"""One subscription per process, through which all answers arrive.
 
-Owns the task ids and the waits for them. All ids of a process have the same prefix, and their answers are announced in
-one channel of that name: so no wait needs a subscription, a connection or a thread, and no process sees the answers of
-others. Pub/sub can lose a message, so pending answers are also read from Redis after each reconnect and every few
-seconds.
+Owns the task ids, the waits for them, and the connection that hears the answers. All ids of a process have the same
+prefix, and their answers are announced in one channel of that name: so no wait needs a subscription, a connection or a
+thread, and no process sees the answers of others. Pub/sub can lose a message, so pending answers are also read from
+Redis after each reconnect and every few seconds. All of it runs on the background loop.
 """
 
-import json
+import asyncio
 import logging
-import threading
-import time
+import os
 import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any
 
-from tarsy_tasks.agent.per_app import PerApp
-from tarsy_tasks.agent.redis_errors import is_refusal
+from pydantic import TypeAdapter
+
+from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
+from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable
 
-__all__ = ["Meta", "ReplyListener", "listener_of"]
+__all__ = ["Hear", "Meta", "ReplyListener"]
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
 Meta = Mapping[str, Any]
 """What Celery stores for a task: `status`, `result` and more."""
 
+_stored = TypeAdapter(dict[str, Any])
 _DAMAGED = "DAMAGED"
 _READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED", _DAMAGED})
 _POLL_S = 5.0
@@ -38,162 +38,164 @@ _FOREIGN_POLL_S = 0.25
 """Answers to calls of other processes (the same idempotency key) are not announced to this one."""
 
 
-class _Wait(NamedTuple):
-    future: "Future[Any]"
-    convert: Callable[[Meta], Any]
-    deadline: float
+Hear = Callable[[Meta], None]
+"""Takes the answer to a task. It is called on the background loop, and must not raise."""
 
 
 class ReplyListener:
-    """Receives the stored results of Celery tasks, from its first use until the process ends.
+    """Receives the stored results of Celery tasks.
+
+    Args:
+        find_pool: As for `AsyncRedisExchange`: of the result backend.
 
     Attributes:
-        clock: The clock of Redis, set before the subscription is announced.
-        redis: A redis-py client of the result backend.
+        clock: The clock of Redis, set before the first answer is expected.
+        redis: The connection, for other commands too.
     """
 
-    def __init__(self, redis: Any) -> None:
+    def __init__(self, find_pool: Callable[[], Any]) -> None:
         self.clock = RedisClock()
-        self.redis = redis
         # The beginning of a UUID is the same for this process, the rest differs by call.
         self._id_prefix = str(uuid.uuid4())[: keys.TASK_ID_PREFIX_LENGTH]
-        self._channel = keys.reply_channel(self._id_prefix)
-        self._wakes = keys.wake_channel(self._id_prefix)
-        self._lock = threading.Lock()
-        self._pending: dict[str, list[_Wait]] = {}
-        self._foreign: set[str] = set()
-        self._settled = threading.Event()
+        subscription = Subscription(("SUBSCRIBE", keys.reply_channel(self._id_prefix)), self._hear, self._reconnect)
+        self.redis = AsyncRedisExchange(find_pool, subscription)
+        self._pending: dict[str, list[Hear]] = {}
+        self._has_foreign = False
+        self._callers = 0
+        self._connecting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
-        threading.Thread(target=self._run, name="tarsy-replies", daemon=True).start()
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     def new_id(self) -> str:
         """A new task id, a UUID whose answer this listener receives."""
-        return self._id_prefix + str(uuid.uuid4())[keys.TASK_ID_PREFIX_LENGTH :]
+        digits = os.urandom(8).hex()
+        return f"{self._id_prefix}a{digits[1:4]}-{digits[4:]}"
 
-    def expect(self, task_id: str, convert: Callable[[Meta], T], deadline: float = float("inf")) -> "Future[T]":
-        """A future for the answer of a task, as `convert` reads it. Call it before publishing.
+    @property
+    def is_connected(self) -> bool:
+        """Whether answers can arrive, and the clock is right."""
+        return self.redis.is_open and self.clock.is_fresh
 
-        At `deadline`, a monotonic time, the future is dropped.
+    async def connect(self, deadline: float) -> None:
+        """Return once answers can arrive and the clock is right, at the latest at a monotonic time.
+
+        Raises:
+            BrokerUnavailable: Redis did not accept the subscription in time, or refuses it.
         """
-        future: Future[T] = Future()
-        # It cannot be cancelled from here on: an asyncio wait that is cancelled must not take the answer from others.
-        future.set_running_or_notify_cancel()
-        with self._lock:
-            self._pending.setdefault(task_id, []).append(_Wait(future, convert, deadline))
-            if not task_id.startswith(self._id_prefix):
-                self._foreign.add(task_id)
-        return future
-
-    def forget(self, task_id: str, future: "Future[Any]") -> bool:
-        """Drop a future. Whether it was still pending: then the caller may set its result."""
-        with self._lock:
-            waits = self._pending.get(task_id, [])
-            left = [wait for wait in waits if wait.future is not future]
-            self._set_waits(task_id, left)
-            return len(left) < len(waits)
-
-    def poll(self, task_id: str) -> None:
-        """Read an answer that may be stored already. The answer to another process's call is polled from now on."""
-        body = self.redis.get(keys.result_key(task_id))
-        if body is not None:
-            self._complete(task_id, _decode(body))
-        elif not task_id.startswith(self._id_prefix):
-            self.redis.publish(self._wakes, b"")  # wakes the thread, so that it polls
-
-    def wait_until_subscribed(self, timeout_s: float) -> None:
-        """Return once answers can arrive. Raises if Redis did not accept the subscription in time, or refuses it."""
-        if not self._settled.wait(timeout_s):
+        if self.is_connected:
+            return
+        timeout_s = seconds_until(deadline)
+        self._callers += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._connect_soon())
+        except TimeoutError:
             raise BrokerUnavailable(
-                f"Redis did not answer within {timeout_s:g} s ({self._failure or 'no connection'}). "
-                "The call was not enqueued and the tool did not run. Check TARSY_REDIS_URL and that Redis runs."
-            )
-        if (failure := self._failure) is not None and is_refusal(failure):
+                f"Redis did not answer within {timeout_s:.3g} s ({self._failure or 'no connection'}). The "
+                "call was not enqueued and the tool did not run. Check TARSY_REDIS_URL and whether Redis is running."
+            ) from None
+        except connection_errors() as error:
             raise BrokerUnavailable(
-                f"Redis refuses this user ({failure}). The call was not enqueued and the tool did not run. Check "
-                "user and password in TARSY_REDIS_URL, and the rules of that user (docs/security.md)."
-            )
+                f"Redis refuses this user ({error}). The call was not enqueued and the tool did not run. Check "
+                "user and password in TARSY_REDIS_URL, and the ACL rules of that user (docs/security.md)."
+            ) from error
+        finally:
+            self._callers -= 1
 
-    def _run(self) -> None:
-        while True:
-            pubsub = self.redis.pubsub()
-            try:
-                pubsub.subscribe(self._wakes, self._channel)
-                self._receive(pubsub)
-            except Exception as error:
-                if self._pending:
-                    logger.warning("connection to Redis lost, reconnecting: %s", error)
-                self._failure = error
-                if is_refusal(error):
-                    self._settled.set()
-                else:
-                    self._settled.clear()
-                time.sleep(_RECONNECT_S)
-            finally:
-                pubsub.close()
+    def expect(self, task_id: str, hear: Hear) -> None:
+        """Have the answer to a task told to `hear`, once. Call it before publishing."""
+        self._pending.setdefault(task_id, []).append(hear)
+        is_foreign = not task_id.startswith(self._id_prefix)
+        if self._poll_timer is None or is_foreign > self._has_foreign:
+            self._has_foreign = self._has_foreign or is_foreign
+            self._schedule_poll()
 
-    def _receive(self, pubsub: Any) -> None:
-        next_poll = time.monotonic() + _POLL_S
-        while True:
-            message = pubsub.get_message(timeout=max(0.0, next_poll - time.monotonic()))
-            # Any agent may publish on the other channel; a message there only wakes this thread.
-            if message is None or message["channel"] != self._channel.encode():
-                pass
-            elif message["type"] == "message":
-                meta = _decode(message["data"])
-                self._complete(str(meta.get("task_id")), meta)
-            elif message["type"] == "subscribe":
-                # The first subscription, or one that redis-py renewed after a lost connection.
-                self.clock.sync(self.redis)
-                self._failure = None
-                self._settled.set()
-                self._catch_up()
-            if time.monotonic() >= next_poll:
-                self.clock.sync(self.redis)
-                self._catch_up()
-                next_poll = time.monotonic() + _POLL_S
-            if self._foreign:
-                next_poll = min(next_poll, time.monotonic() + _FOREIGN_POLL_S)
+    def forget(self, task_id: str, hear: Hear) -> bool:
+        """Expect it no longer. Whether it was still expected."""
+        hearers = self._pending.pop(task_id, [])
+        left = [each for each in hearers if each is not hear]
+        if left:
+            self._pending[task_id] = left
+        return len(left) < len(hearers)
 
-    def _catch_up(self) -> None:
-        """Read pending answers from Redis: one may have been published while this thread was not subscribed."""
-        now = time.monotonic()
-        with self._lock:
-            for task_id, waits in list(self._pending.items()):
-                self._set_waits(task_id, [wait for wait in waits if wait.deadline >= now])
-            task_ids = list(self._pending)
+    async def poll(self, *task_ids: str) -> None:
+        """Read answers that may be stored already. Raises one of `connection_errors`."""
         if not task_ids:
             return
-        for task_id, body in zip(task_ids, self.redis.mget(map(keys.result_key, task_ids)), strict=True):
+        [bodies] = await self.redis.execute(("MGET", *map(keys.result_key, task_ids)))
+        for task_id, body in zip(task_ids, bodies, strict=True):
             if body is not None:
                 self._complete(task_id, _decode(body))
 
-    def _set_waits(self, task_id: str, waits: list[_Wait]) -> None:
-        if waits:
-            self._pending[task_id] = waits
-        else:
-            self._pending.pop(task_id, None)
-            self._foreign.discard(task_id)
+    def _connect_soon(self) -> "asyncio.Task[None]":
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(self._end_connecting)
+        return self._connecting
+
+    def _end_connecting(self, done: "asyncio.Task[None]") -> None:
+        self._connecting = None
+        if not done.cancelled():
+            done.exception()  # nobody may wait for it any more
+
+    async def _connect(self) -> None:
+        """Try until it succeeds or Redis refuses this user, for as long as anybody waits."""
+        while True:
+            try:
+                await self.redis.open()
+                if not self.clock.is_fresh:
+                    await self.clock.sync_async(self.redis.execute)
+                self._failure = None
+                # An answer may have been published while there was no connection.
+                await self.poll(*self._pending)
+            except connection_errors() as error:
+                self._failure = error
+                if is_refusal(error) or not (self._callers or self._pending):
+                    raise
+                await asyncio.sleep(_RECONNECT_S)
+            else:
+                return
+
+    def _reconnect(self, error: Exception) -> None:
+        if self._pending:
+            logger.warning("connection to Redis lost, reconnecting: %s", error)
+            self._connect_soon()
+
+    def _schedule_poll(self) -> None:
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+        interval_s = _FOREIGN_POLL_S if self._has_foreign else _POLL_S
+        self._poll_timer = asyncio.get_running_loop().call_later(interval_s, self._start_poll)
+
+    def _start_poll(self) -> None:
+        self._poll_timer = None
+        if self._pending:
+            self._has_foreign = not all(task_id.startswith(self._id_prefix) for task_id in self._pending)
+            self._polling = asyncio.get_running_loop().create_task(self._poll_pending())
+            self._schedule_poll()
+
+    async def _poll_pending(self) -> None:
+        with suppress(*connection_errors()):  # it tries again
+            if self.redis.is_open:
+                await self.poll(*self._pending)
+            else:
+                await self._connect_soon()
+
+    def _hear(self, message: bytes) -> None:
+        meta = _decode(message)
+        self._complete(str(meta.get("task_id")), meta)
 
     def _complete(self, task_id: str, meta: Meta) -> None:
         if str(meta["status"]) not in _READY_STATES:
             return
-        with self._lock:
-            waits = self._pending.get(task_id, [])
-            self._set_waits(task_id, [])
-        for wait in waits:
-            try:
-                wait.future.set_result(wait.convert(meta))
-            except Exception as error:
-                wait.future.set_exception(error)
+        for hear in self._pending.pop(task_id, ()):
+            hear(meta)
 
 
 def _decode(body: bytes) -> Meta:
     with suppress(ValueError):
-        meta: Any = json.loads(body)
-        if isinstance(meta, dict) and "status" in meta:
-            return cast("Meta", meta)
+        meta = _stored.validate_json(body)
+        if "status" in meta:
+            return meta
     return {"status": _DAMAGED, "result": None}
-
-
-listener_of = PerApp(lambda app: ReplyListener(app.backend.client))
-"""The one listener of this process for the result backend of an application."""

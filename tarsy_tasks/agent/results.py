@@ -20,7 +20,7 @@ def no_answer(call: ToolCall, timeout_s: float) -> CallError:
     return CallError(
         ErrorCode.NO_ANSWER,
         f"`{call.name}` was not answered within {timeout_s:g} s. The tool may still be running, or may have had its "
-        "effect. Look at its effects before you call it again.",
+        "effect. Check its effects before you call it again.",
     )
 
 
@@ -29,7 +29,7 @@ def not_enqueued(call: ToolCall, timeout_s: float) -> CallError:
     return CallError(
         ErrorCode.NOT_STARTED,
         f"`{call.name}` could not be sent within {timeout_s:g} s, because the message broker was not available. The "
-        "tool did not run. Call it again later, or go on without it.",
+        "tool did not run. Call it again later, or continue without it.",
     )
 
 
@@ -40,7 +40,7 @@ def not_started(call: ToolCall, server: str, timeout_s: float, *, is_served: boo
         why = "all workers were busy, or had lost their connection to Redis. Call it again later, or allow more time"
     else:
         code = ErrorCode.NO_WORKER
-        why = f"no worker serves MCP server `{server}`. Go on without this server; an operator has to start a worker"
+        why = f"no worker serves MCP server `{server}`. Continue without this server; an operator has to start a worker"
     return CallError(
         code,
         f"`{call.name}` was not started within {timeout_s:g} s and was withdrawn, so the tool did not run: {why}.",
@@ -50,7 +50,10 @@ def not_started(call: ToolCall, server: str, timeout_s: float, *, is_served: boo
 def cancelled(call: ToolCall, *, goes_on: bool) -> CallError:
     """The agent cancelled the call before it began, or no longer waits for a call that others wait for."""
     if goes_on:
-        text = f"`{call.name}` is no longer waited for here. It goes on for another caller with the same key."
+        text = (
+            f"This caller no longer waits for `{call.name}`. The call continues for another caller with the same "
+            "idempotency key."
+        )
     else:
         text = f"`{call.name}` was cancelled before it began. The tool did not run."
     return CallError(ErrorCode.CANCELLED, text)
@@ -65,7 +68,7 @@ def read_result(meta: Meta, call: ToolCall) -> ToolResult:
             error = CallError(
                 ErrorCode.INTERNAL_ERROR,
                 f"The stored answer to `{call.name}` cannot be read; the worker may have another version. "
-                "The tool may have run. Look at its effects before you call it again.",
+                "The tool may have run. Check its effects before you call it again.",
             )
         else:
             # With an idempotency key it may be the answer to a call that a model gave another id.
@@ -82,7 +85,8 @@ def read_listing(meta: Meta) -> ToolListing:
     try:
         error = meta["result"]["error"]
         if error is not None:
-            raise CallError(ErrorCode(error["code"]), error["text"])
+            # A later version may have other codes; the text is what agents see.
+            raise CallError(ErrorCode.__members__.get(error["code"], ErrorCode.INTERNAL_ERROR), error["text"])
         return ToolListing.model_validate(meta["result"])
     except (ValueError, TypeError, KeyError) as error:
         raise CallError(ErrorCode.INTERNAL_ERROR, f"The stored list of tools cannot be read: {error!r:.200}") from None

@@ -3,7 +3,8 @@
 Owns the check of `servers` and `tool_filter` against the configuration. It is a selection for a model, not security.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tarsy_tasks.errors import ConfigError, ToolNameError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Selection", "find_servers"]
 
+_KNOWN_NAMES = 256
+
 
 class Selection:
     """The servers and tools of one executor. Arguments and errors are those of `ToolExecutor`.
@@ -22,6 +25,8 @@ class Selection:
     Attributes:
         servers: Ids of the selected servers, in the order given.
         tool_filter: For some servers, the tools; an empty set means all.
+        resolve: Gives the server and the tool that a name means, as far as they can be known without the server's list.
+            Raises `ToolNameError`.
     """
 
     def __init__(
@@ -36,6 +41,8 @@ class Selection:
         if configured is not None and (unknown := [server for server in self.servers if server not in configured]):
             known = ", ".join(configured) or "none"
             raise ValueError(f"servers not configured or not enabled: {', '.join(unknown)}. Configured: {known}.")
+        # A model calls the same few tools again and again.
+        self.resolve: Callable[[str], tuple[str, str]] = lru_cache(_KNOWN_NAMES)(self._resolve)
         self.tool_filter = {
             server: frozenset(build_name_list(tools, f"tool_filter[{server!r}]"))
             for server, tools in (tool_filter or {}).items()
@@ -48,8 +55,7 @@ class Selection:
         selected = self.tool_filter.get(server)
         return not selected or tool in selected
 
-    def resolve(self, name: str) -> tuple[str, str]:
-        """The server and the tool that a name means, as far as they can be known without the server's list."""
+    def _resolve(self, name: str) -> tuple[str, str]:
         server, tool = resolve_server(name, self.servers)
         if not self.includes(server, tool):
             selected = ", ".join(f"{server}.{each}" for each in sorted(self.tool_filter[server]))

@@ -1,8 +1,10 @@
 """A call from the moment an agent asks for it until it is answered."""
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +13,8 @@ from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.models import ToolCall, ToolResult
 
 __all__ = ["Arguments", "SubmittedCall", "build_call", "build_calls", "encode_arguments"]
+
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 Arguments = Mapping[str, Any] | str | None
 """A mapping, or the text that a model wrote."""
@@ -26,9 +30,18 @@ class SubmittedCall:
         server: Id of the server; empty if it is not known.
         tool: Name of the tool, as far as it is known here.
         id: The task id; empty for a call that was not sent.
+        message: The arguments of the task; empty for a call that was not sent.
         claim: Of the call's idempotency key, if it has one.
         sent_at: In seconds since the epoch by the clock of Redis.
+        is_enqueued: Redis has confirmed it.
+        has_ended: `answered` has.
         is_recorded: The audit has its entry.
+        sent: Ends when it is enqueued, or cannot be; None if nobody waits for that.
+        answered: Ends with its answer, or with why it could not be enqueued.
+        context: That in which it was asked for.
+        hear: Takes the answer that is stored for it; None before it is expected.
+        sending: The task that sends it, if that takes longer.
+        timer: Ends it at its deadline.
     """
 
     call: ToolCall
@@ -36,11 +49,50 @@ class SubmittedCall:
     deadline: float
     server: str = ""
     tool: str = ""
-    future: "Future[ToolResult]" = field(default_factory=Future["ToolResult"])
     id: str = ""
+    message: tuple[Any, ...] = ()
     claim: Claim | None = None
     sent_at: float | None = None
+    is_enqueued: bool = False
+    has_ended: bool = False
     is_recorded: bool = False
+    sent: "Future[None] | None" = None
+    answered: "Future[ToolResult]" = field(default_factory=Future["ToolResult"])
+    context: Context = field(default_factory=copy_context)
+    hear: Callable[[Mapping[str, Any]], None] | None = None
+    sending: "asyncio.Task[None] | None" = None
+    timer: asyncio.TimerHandle | None = None
+
+    def confirm(self) -> None:
+        """Redis has it in its queue."""
+        self.is_enqueued = True
+        if self.sent is not None and not self.sent.done():
+            self.sent.set_result(None)
+
+    def end(self, answer: ToolResult) -> None:
+        """It has its answer; the first end counts."""
+        if self._finish():
+            self.confirm()
+            self.answered.set_result(answer)
+
+    def fail(self, error: BaseException) -> None:
+        """It could not be enqueued."""
+        if self._finish():
+            self.answered.set_exception(error)
+            if self.sent is not None and not self.sent.done():
+                self.sent.set_exception(error)
+
+    def _finish(self) -> bool:
+        self.stop_timer()
+        self.hear = None  # which refers to the call: it would be left to the garbage collector
+        has_ended, self.has_ended = self.has_ended, True
+        return not has_ended
+
+    def stop_timer(self) -> None:
+        """Its deadline does not end it any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     @property
     def is_shared(self) -> bool:
@@ -78,6 +130,6 @@ def encode_arguments(call: ToolCall) -> str | None:
     if call.arguments is None or isinstance(call.arguments, str):
         return call.arguments
     try:
-        return json.dumps(call.arguments, allow_nan=False)
+        return _encode(call.arguments)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"the arguments of {call.name} hold something that is not JSON: {error}") from error
+        raise ValueError(f"the arguments of {call.name} contain something that is not JSON: {error}") from error

@@ -5,8 +5,9 @@ Owns the snapshot that `list_tools` returns. The definitions come from the worke
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, cast, overload
+from typing import cast, overload
 
+from tarsy_tasks.agent.prompt import write_prompt
 from tarsy_tasks.models import ToolDefinition
 
 __all__ = ["ToolList"]
@@ -55,6 +56,9 @@ class ToolList(Sequence[ToolDefinition]):
     def prompt_section(self, *, tools: bool = True, name_of: Callable[[ToolDefinition], str] | None = None) -> str:
         """Text for a system prompt: each server with its instructions and tools, then the servers that failed.
 
+        At most 200,000 characters describe tools; then it says how many more there are. Whatever a server writes is one
+        line of visible characters, or quoted.
+
         Args:
             tools: Whether to describe the tools. False for native function calling, where the model gets their
                 definitions another way: then only the servers' instructions, with the names of the tools that they are
@@ -70,34 +74,4 @@ class ToolList(Sequence[ToolDefinition]):
         by_server: dict[str, list[ToolDefinition]] = {}
         for tool in self._tools:
             by_server.setdefault(tool.server, []).append(tool)
-        lines = ["# Tools"]
-        if tools:
-            lines += ["", "Call a tool by its full name, exactly as written here, with a JSON object of arguments."]
-        for server, listed in by_server.items():
-            # Quoted, so that nothing that a server writes looks like a section of this text.
-            quoted = [f"> {line}".rstrip() for line in self.instructions.get(server, "").splitlines()]
-            if tools:
-                described = [_describe(tool, name_of(tool)) for tool in listed]
-                lines += ["", f"## {server}", *quoted, *([""] if quoted else []), *described]
-            elif quoted:
-                names = ", ".join(f"`{name_of(tool)}`" for tool in listed)
-                lines += ["", f"## {server}", f"Instructions for {names}:", "", *quoted]
-        if self.failed_servers:
-            failed = [f"- {server}: {why}" for server, why in self.failed_servers.items()]
-            lines += ["", "## Not available now", *failed]
-        return "\n".join(lines) if tools or len(lines) > 1 else ""
-
-
-def _describe(tool: ToolDefinition, name: str) -> str:
-    description = " ".join(tool.description.split())
-    return f"- `{name}({_parameters(tool.input_schema)})`" + (f": {description}" if description else "")
-
-
-def _parameters(schema: dict[str, Any]) -> str:
-    """The names of the parameters; `?` marks those that may be left out."""
-    properties: Any = schema.get("properties")
-    required: Any = schema.get("required")
-    if not isinstance(properties, dict):
-        return ""
-    names = [str(name) for name in cast("dict[str, Any]", properties)]
-    return ", ".join(name if isinstance(required, list) and name in required else f"{name}?" for name in names)
+        return write_prompt(by_server, self.instructions, self.failed_servers, name_of, describes=tools)

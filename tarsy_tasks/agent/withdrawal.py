@@ -1,24 +1,21 @@
 """Asking Redis what became of a call that nobody waits for any more; a call that has not begun is withdrawn.
 
-Owns that question, which is asked when a deadline passes or a call is cancelled. It can take long when Redis hangs, so
-`withdrawal_threads` ask it, and the agent does not have to wait for them.
+Owns that question, which is asked when a deadline passes or a call is cancelled.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tarsy_tasks.agent.per_app import PerApp
-from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.deliveries import CallState, Deliveries
-from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.agent.connection import AgentConnection
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.deliveries import CallState
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["Withdrawal", "cancel_running", "withdraw", "withdrawal_threads"]
+__all__ = ["Withdrawal", "cancel_running", "withdraw"]
 
-_THREADS = 2
 _POOL_WAIT_S = 1.0
 
 
@@ -39,37 +36,31 @@ class Withdrawal:
     has_worker: bool = True
 
 
-def withdraw(app: "Celery", task_id: str, server: str, *, is_shared: bool = False) -> Withdrawal:
+async def withdraw(connection: AgentConnection, task_id: str, server: str, *, is_shared: bool = False) -> Withdrawal:
     """Withdraw a call, unless it has begun. Raises one of `connection_errors` when Redis cannot be reached.
 
     Args:
         is_shared: Others wait for it too (the same idempotency key), so only find out where it stands.
     """
-    pool: Any = app.producer_pool
-    with pool.acquire(block=True, timeout=_POOL_WAIT_S) as producer:
-        channel = producer.channel
-        if not hasattr(channel, "deliveries"):
-            # An application of the agent's own has the stock channel.
-            exchange = RedisExchange(channel.pool)
-            channel.deliveries = Deliveries(lambda: exchange)
-        if is_shared and not channel.deliveries.is_forgotten(task_id):
-            return Withdrawal(channel.deliveries.state_of(task_id), is_shared=True)
-        state, has_worker = channel.deliveries.withdraw(task_id, keys.queue(server))
-        if state is not CallState.NONE:
-            return Withdrawal(state)
-        with channel.conn_or_acquire() as client:
-            is_served = bool(fleet.serving_workers(client, [server])[server])
-        return Withdrawal(state, is_served, has_worker=has_worker)
+    in_flight = connection.in_flight
+    if is_shared and not await in_flight.is_forgotten(task_id):
+        return Withdrawal(await in_flight.state_of(task_id), is_shared=True)
+    state, has_worker = await in_flight.withdraw(task_id, keys.queue(server))
+    if state is not CallState.NONE:
+        return Withdrawal(state)
+    is_served = await in_flight.is_served(server, connection.replies.clock.now())
+    return Withdrawal(state, is_served, has_worker=has_worker)
 
 
-def cancel_running(app: "Celery", task_id: str) -> None:
+async def cancel_running(app: "Celery", task_id: str) -> None:
     """Have the worker that runs a call cancel it. Raises as `withdraw` does."""
+    await asyncio.to_thread(_publish_cancellation, app, task_id)
+
+
+def _publish_cancellation(app: "Celery", task_id: str) -> None:
     from kombu import Exchange
 
     exchange = Exchange(keys.CANCELLATIONS, type="fanout", durable=False)
     pool: Any = app.producer_pool
     with pool.acquire(block=True, timeout=_POOL_WAIT_S) as producer:
         producer.publish({"id": task_id}, exchange=exchange, declare=[exchange], serializer="json", retry=False)
-
-
-withdrawal_threads = PerApp(lambda _: ThreadPoolExecutor(_THREADS, thread_name_prefix="tarsy-withdraw"))

@@ -210,7 +210,7 @@ _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 class _Repair:
-    """Replaces each token by its JSON form; `done` has a word for each kind of repair."""
+    """Replaces each token with its JSON form; `done` has a word for each kind of repair."""
 
     def __init__(self) -> None:
         self.done: dict[str, None] = {}

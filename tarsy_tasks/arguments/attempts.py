@@ -45,11 +45,11 @@ def is_cut_off(reason: str) -> bool:
 
 _SIGNS: tuple[tuple[Callable[[str], object], str], ...] = (
     (_LABEL.match, "The text begins with a label, but no JSON object follows."),
-    (_MARKUP.match, "The text is the markup of a tool call, which cannot be read here."),
+    (_MARKUP.match, "The text is the markup of a tool call: write only the arguments."),
     (has_model_token, "The text contains model markup such as `<|im_end|>` or `<think>`."),
     (
         _FENCE_LINE.search,
-        "The text mixes a code fence with other text, so it is unclear which part is meant: write the value alone.",
+        "The text mixes a code fence with other text, so it is unclear which part is meant: write only the value.",
     ),
     (_FLAG.match, "The text consists of command-line flags."),
     (_PLACEHOLDER.fullmatch, "The text is a placeholder."),

@@ -123,7 +123,7 @@ class Shape:
 
     @cached_property
     def properties(self) -> dict[str, "Shape"]:
-        """All named properties, also those of references and alternatives."""
+        """All named properties, including those of references and alternatives."""
         found: dict[str, Shape] = {}
         for layer in self.possible:
             named = layer.raw.get("properties")

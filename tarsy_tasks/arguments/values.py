@@ -132,7 +132,7 @@ def _safe_object(value: dict[Any, Any], path: str, depth: int) -> dict[str, Any]
     copy: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise unusable(f"{_place(path)}: a key has the type {type(key).__name__}; keys must be text.")
+            raise unusable(f"{_place(path)}: a key has the type {type(key).__name__}; keys must be strings.")
         copy[_safe_text(key, path)] = safe_copy(item, path or key[:40], depth + 1)
     return copy
 
@@ -142,7 +142,7 @@ def _safe_text(text: str, path: str) -> str:
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError:
-        raise unusable(f"{_place(path)}: a text contains half of a character (a lone surrogate).") from None
+        raise unusable(f"{_place(path)}: a string contains a lone surrogate (half of a character).") from None
     return str(text)
 
 

@@ -82,10 +82,10 @@ _WORKERS_OWN = (
 _WORKER_COMMANDS = (
     *("get", "set", "mget", "del", "exists", "expire", "ttl", "type", "incr", "strlen", "getrange"),
     *("hget", "hset", "hsetnx", "hdel", "hexists", "hgetall", "hincrby", "hlen", "hmget"),
-    *("lpush", "rpush", "brpop", "lrem", "llen", "lpos", "lrange"),
+    *("lpush", "rpush", "rpop", "brpop", "lrem", "llen", "lpos", "lrange"),
     *("sadd", "srem", "smembers", "sismember"),
     *("zadd", "zrem", "zcard", "zcount", "zscore", "zrange", "zrevrange", "zrangebyscore", "zremrangebyscore"),
-    *("xadd", "watch", "unwatch", "publish", "subscribe", "psubscribe", "client|id", "client|unblock"),
+    *("xadd", "watch", "unwatch", "publish", "subscribe", "psubscribe", "client|tracking", "client|caching"),
     *("script|load", "script|exists"),
 )
 
@@ -112,7 +112,7 @@ class AgentUser:
                 raise ConfigError(f"{server!r} is not the id of an MCP server: use letters, digits, _ and -")
         if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default"):
             raise ConfigError(
-                f"{self.name!r} cannot be the name of a Redis user of agents: use letters, digits, _ and -, and not "
+                f"{self.name!r} cannot be the name of a Redis user for agents: use letters, digits, _ and -, and not "
                 f"{', '.join(PARTS)} or default"
             )
 
@@ -158,7 +158,7 @@ def _login(name: str, password: str | None) -> tuple[str, ...]:
     if len(password) < _SHORTEST_PASSWORD:
         raise ConfigError(
             f"the password of the Redis user {name} has fewer than {_SHORTEST_PASSWORD} characters; "
-            "make one with `openssl rand -hex 32`"
+            "generate one with `openssl rand -hex 32`"
         )
     return ("on", f"#{hashlib.sha256(password.encode()).hexdigest()}")
 
@@ -196,8 +196,8 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
-        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*"), keys.wake_channel("*")]),
-        _select(("publish",), channels=[keys.wake_channel("*"), _exchange(database, keys.CANCELLATIONS)]),
+        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
+        _select(("publish",), channels=[_exchange(database, keys.CANCELLATIONS)]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
@@ -267,7 +267,6 @@ def _channels(database: int) -> list[str]:
     return [
         keys.result_key("*"),
         keys.reply_channel("*"),
-        keys.wake_channel("*"),
         _exchange(database, keys.CANCELLATIONS),
         *_broadcasts(database),
     ]

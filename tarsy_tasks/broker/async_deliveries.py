@@ -1,11 +1,12 @@
-"""The in-flight table, as far as the worker's event loop needs it.
+"""The in-flight table, as far as event loops need it.
 
-Owns writing and removing begin markers from coroutines. The states and the rest are `deliveries`.
+Owns writing and removing begin markers, and withdrawing calls, from coroutines. The states and the rest are
+`deliveries`.
 """
 
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text, isolation
+from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation
 
 __all__ = ["AsyncDeliveries"]
 
@@ -31,6 +32,7 @@ class AsyncDeliveries:
         Returns:
             Why the audit takes none, and then it has not begun; or an empty text.
         """
+        delivery.begins_as = owner
         state, other, *trouble = await steps.begin.run_async(
             self.exchange, tag=delivery.tag, owner=owner, earlier_owner=after or owner, is_audited=is_audited
         )
@@ -39,6 +41,20 @@ class AsyncDeliveries:
         delivery.state = CallState(as_text(state))
         delivery.owner = owner if delivery.state is CallState.NONE else as_text(other)
         return ""
+
+    async def answer(
+        self, delivery: Delivery, result_key: str, result: str, lifetime_s: int | None, entry: AuditWrite
+    ) -> None:
+        """As `Deliveries.answer`."""
+        slots = answer_slots(delivery, result_key, result, lifetime_s)
+        is_first, error = await steps.answer.run_async(self.exchange, **slots, entry=entry.text, limit=entry.limit)
+        if is_first:
+            entry.ended(as_text(error))
+
+    async def requeue(self, delivery: Delivery) -> None:
+        """As `Deliveries.requeue`."""
+        home = delivery.queue
+        await steps.requeue.run_async(self.exchange, queue=home, home=home, tag=delivery.tag)
 
     async def unbegin(self, tag: str, owner: str) -> None:
         """Remove a begin marker: the call was not sent after all."""
@@ -55,3 +71,36 @@ class AsyncDeliveries:
     async def is_alive(self, instance: str, within_s: float) -> bool:
         """As `fleet.is_alive`."""
         return fleet.is_alive(await self.exchange.execute(*fleet.ask_alive(instance)), within_s)
+
+    async def state_of(self, tag: str) -> CallState:
+        """The state of a call now, by its marker."""
+        state, is_withdrawn = await self.exchange.execute(
+            ("HGET", keys.call_marker(tag), "mark"), ("EXISTS", keys.withdrawn_key(tag))
+        )
+        return CallState.WITHDRAWN if is_withdrawn and not state else CallState(as_text(state or b""))
+
+    async def is_forgotten(self, tag: str) -> bool:
+        """Whether nothing is known of a call: it was never published, or was answered long ago."""
+        known = await self.exchange.execute(
+            ("HEXISTS", keys.UNACKED, tag),
+            ("EXISTS", keys.call_marker(tag)),
+            ("EXISTS", keys.withdrawn_key(tag)),
+        )
+        return not any(known)
+
+    async def withdraw(self, tag: str, queue: str) -> tuple[CallState, bool]:
+        """Remove a call for which nobody waits any more: unless it has begun, it never will.
+
+        Args:
+            queue: Where it was published.
+
+        Returns:
+            `CallState.NONE` if it was withdrawn, else its state; and whether a worker has or had it, and so writes its
+            audit entry.
+        """
+        state, is_taken = await steps.withdraw.run_async(self.exchange, tag=tag, home=queue)
+        return CallState(as_text(state)), bool(is_taken)
+
+    async def is_served(self, server: str, now: float) -> bool:
+        """Whether a live worker serves a server; `now` is the time of Redis."""
+        return bool((await self.exchange.execute(fleet.ask_serving(server, now)))[0])

@@ -1,28 +1,66 @@
 """Redis commands from an event loop: those of one turn of the loop go out in one write.
 
-Owns one connection, opened by redis-py (address, TLS, login, database), its replies, and opening it again when it was
-lost. Only for commands that may be sent twice: an exchange on a connection that was lost is tried once more on a new
-one.
+Owns one connection, opened by redis-py (address, TLS, login, database), its replies, the messages that it subscribes
+to, and opening it again when it was lost. Only for commands that may be sent twice: an exchange on a
+connection that was lost is tried once more on a new one.
 """
 
 import asyncio
 import inspect
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import hiredis
 from redis import asyncio as redis_asyncio
-from redis.connection import SSLConnection, UnixDomainSocketConnection
+from redis.connection import DefaultParser, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["AsyncRedisExchange"]
+__all__ = ["AsyncRedisExchange", "NotSentError", "Receiver", "Subscription"]
 
 _TIMEOUT_S = 5.0
-_NO_SCRIPT = "NOSCRIPT"
+_WINDOW = 128
+"""How many groups of commands may wait for their replies; further ones are not sent yet. When the connection is lost,
+nobody knows what became of these."""
+_RESP3 = 3
+"""The version of Redis' protocol in which other messages may arrive between the replies to commands."""
+_HEARD = (b"message", b"invalidate")
 _pack: Any = cast("Any", hiredis).pack_command
+_Push: Any = cast("Any", hiredis).PushNotification
+_parse_error: Any = cast("Any", DefaultParser).parse_error
+
+
+class NotSentError(RedisConnectionError):
+    """The connection was lost before the commands were sent."""
+
+
+class Subscription(NamedTuple):
+    """What a connection hears besides its replies.
+
+    Attributes:
+        command: Sent whenever a connection is opened, before any other: `SUBSCRIBE` to a channel, or `CLIENT TRACKING`.
+        hear: Called with each message of the channel, or with the list of keys that changed, None for all; must not
+            raise.
+        lost: Called when an open connection was lost, with the reason; must not raise.
+    """
+
+    command: tuple[str, ...]
+    hear: Callable[[Any], None]
+    lost: Callable[[Exception], None]
+
+
+class Receiver(Protocol):
+    """What replies are given to; a future is one. Its methods are called on the loop, once, and must not raise."""
+
+    def done(self) -> bool:
+        """Whether it takes no replies any more."""
+        ...
+
+    def set_result(self, result: list[Any], /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
 
 
 class AsyncRedisExchange:
@@ -30,14 +68,25 @@ class AsyncRedisExchange:
 
     Args:
         find_pool: Gives the redis-py pool whose settings the connection takes. Called in a thread, for it may block or
-            raise while Redis is away; the pool itself is not used.
+            raise while Redis is unavailable; the pool itself is not used.
+        subscription: The connection speaks RESP3 and hears this, too.
     """
 
-    def __init__(self, find_pool: Callable[[], Any]) -> None:
+    def __init__(self, find_pool: Callable[[], Any], subscription: Subscription | None = None) -> None:
         self._find_pool = find_pool
+        self._subscription = subscription
         self._replies: _Replies | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._replies is not None and self._replies.is_open
+
+    async def open(self) -> None:
+        """Open the connection, if it is not. Raises as `execute`, or what redis-py raises for a bad address."""
+        await self._open()
 
     async def execute(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands together and return their replies.
@@ -45,11 +94,24 @@ class AsyncRedisExchange:
         Raises:
             RedisError: The first reply that is an error, a lost connection, or no reply in time.
         """
-        replies = self._replies or await self._open()
+        replies = self._replies
+        if replies is None or not replies.is_open:
+            return await (await self._open()).ask(commands)
         try:
             return await replies.ask(commands)
         except (RedisConnectionError, OSError):
             return await (await self._open()).ask(commands)
+
+    def send(self, receiver: Receiver, *commands: tuple[Any, ...]) -> None:
+        """Send commands together, once, on the connection that is open. Cheaper than a coroutine that waits for them.
+
+        Args:
+            receiver: Gets the replies, or what `execute` raises.
+        """
+        if self._replies is None:
+            receiver.set_exception(NotSentError("the connection was never opened"))
+        else:
+            self._replies.send(receiver, commands)
 
     def close(self) -> None:
         """Close the connection; what still waits for a reply fails."""
@@ -64,73 +126,108 @@ class AsyncRedisExchange:
             if self._is_closed:
                 raise RedisConnectionError("the connection was closed")
             pool = await asyncio.get_running_loop().run_in_executor(None, self._find_pool)
-            connection = _build_connection(pool)
-            await connection.connect()
-            timeout_s = pool.connection_kwargs.get("socket_timeout") or _TIMEOUT_S
-            self._replies = _Replies(connection, timeout_s)
-            return self._replies
+            connection = _build_connection(pool, {"protocol": _RESP3} if self._subscription else {})
+            try:
+                await connection.connect()
+                timeout_s = pool.connection_kwargs.get("socket_timeout") or _TIMEOUT_S
+                replies = _Replies(connection, timeout_s, self._subscription)
+                if self._subscription:
+                    await replies.ask((self._subscription.command,))
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
+            self._replies = replies
+            return replies
 
 
 class _Replies(asyncio.Protocol):
     """An open connection of redis-py, and who waits for its replies, in order. Its transport is used without its
     reader, which would cost a task switch a reply."""
 
-    def __init__(self, connection: Any, timeout_s: float) -> None:
+    def __init__(self, connection: Any, timeout_s: float, subscription: Subscription | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._transport: asyncio.Transport = connection._writer.transport
         self._transport.set_protocol(self)
         self._timeout_s = timeout_s
-        self._reader = hiredis.Reader()
-        self._waiting: deque[tuple[asyncio.Future[list[Any]], int, float]] = deque()
-        """The future of each group of commands, how many they are, and when they were sent."""
+        self._subscription = subscription
+        self._reader = hiredis.Reader(replyError=_parse_error)
+        self._unsent: deque[tuple[Receiver, int, bytes]] = deque()
+        """The receiver of each group of commands, how many they are, and the commands."""
+        self._is_scheduled = False
+        self._waiting: deque[tuple[Receiver, int, float]] = deque()
+        """The same of those that are sent, and when."""
         self._received: list[Any] = []
         """The replies to the first group, so far."""
-        self._out: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self.is_open = True
 
     def ask(self, commands: tuple[tuple[Any, ...], ...]) -> "asyncio.Future[list[Any]]":
-        if not self.is_open:
-            raise RedisConnectionError("the connection was lost")
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._waiting.append((future, len(commands), self._loop.time()))
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out += map(_pack, commands)
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._timeout_s, self._look)
+        self.send(future, commands)
         return future
 
+    def send(self, receiver: Receiver, commands: tuple[tuple[Any, ...], ...]) -> None:
+        if not self.is_open:
+            receiver.set_exception(NotSentError("the connection was lost"))
+            return
+        self._unsent.append((receiver, len(commands), b"".join(map(_pack, commands))))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush)
+
     def abort(self, error: Exception) -> None:
+        if not self.is_open:
+            return
         self.is_open = False
         self._transport.abort()
         # redis-py warns of a connection that still has them when it is collected.
         self._connection._reader = self._connection._writer = None
-        while self._waiting:
-            future, *_ = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(error)
+        waiting, self._waiting = self._waiting, deque()
+        unsent, self._unsent = self._unsent, deque()
+        for receiver, *_ in waiting:
+            if not receiver.done():
+                receiver.set_exception(error)
+        for receiver, *_ in unsent:
+            if not receiver.done():
+                receiver.set_exception(NotSentError(str(error)))
+        if self._subscription:
+            self._subscription.lost(error)
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        while self._waiting:
-            reply = self._reader.gets()
-            if reply is False:
-                return
+        while (reply := self._reader.gets()) is not False:
+            # That it is subscribed is the reply to SUBSCRIBE.
+            if reply.__class__ is _Push and reply[0] != b"subscribe":
+                if self._subscription and reply[0] in _HEARD:
+                    self._subscription.hear(reply[-1])
+                continue
+            if not self._waiting:
+                continue
             self._received.append(reply)
             if len(self._received) == self._waiting[0][1]:
-                future, *_ = self._waiting.popleft()
-                _end(future, self._received)
+                receiver, *_ = self._waiting.popleft()
+                _end(receiver, self._received)
                 self._received = []
+        if self._unsent:
+            self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort(RedisConnectionError(f"the connection was lost ({exc or 'closed by Redis'})"))
 
     def _flush(self) -> None:
-        if self.is_open:
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
+        self._is_scheduled = False
+        now = self._loop.time()
+        out: list[bytes] = []
+        while self._unsent and len(self._waiting) < _WINDOW:
+            receiver, count, commands = self._unsent.popleft()
+            if not receiver.done():  # its waiter was cancelled
+                self._waiting.append((receiver, count, now))
+                out.append(commands)
+        if out:
+            self._transport.write(b"".join(out))
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._timeout_s, self._look)
 
     def _look(self) -> None:
         """A Redis that answers nothing is treated as lost."""
@@ -144,19 +241,18 @@ class _Replies(asyncio.Protocol):
             self._timer = self._loop.call_later(left_s, self._look)
 
 
-def _end(future: "asyncio.Future[list[Any]]", replies: list[Any]) -> None:
-    if future.done():  # its waiter was cancelled
+def _end(receiver: Receiver, replies: list[Any]) -> None:
+    if receiver.done():  # its waiter was cancelled
         return
     for reply in replies:
-        if isinstance(reply, hiredis.ReplyError):
-            text = str(reply)
-            future.set_exception(NoScriptError(text) if text.startswith(_NO_SCRIPT) else ResponseError(text))
+        if isinstance(reply, RedisError):
+            receiver.set_exception(reply)
             return
-    future.set_result(replies)
+    receiver.set_result(replies)
 
 
-def _build_connection(pool: Any) -> Any:
-    """A connection of redis.asyncio with the settings of a pool that is not asynchronous."""
+def _build_connection(pool: Any, options: dict[str, Any]) -> Any:
+    """A connection of redis.asyncio with the settings of a pool that is not asynchronous, and these options."""
     kind: Any = redis_asyncio.Connection
     if issubclass(pool.connection_class, SSLConnection):
         kind = redis_asyncio.SSLConnection
@@ -166,4 +262,4 @@ def _build_connection(pool: Any) -> Any:
     # These are objects of the other, blocking half of redis-py.
     known -= {"parser_class", "retry", "retry_on_error", "redis_connect_func", "event_dispatcher"}
     given = cast("dict[str, Any]", pool.connection_kwargs)
-    return kind(**{name: value for name, value in given.items() if name in known})
+    return kind(**{name: value for name, value in given.items() if name in known}, **options)

@@ -3,12 +3,13 @@ a dead worker and a cut connection.
 
 Owns the states of a message and how it moves between them. Each move is one of `steps`, which is sent again when its
 reply was lost (a delivery may then be counted twice). All times are those of Redis, for the clocks of workers may be
-minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes and takes, the worker's `guard` begins,
-`result_backend` answers, agents withdraw.
+minutes apart. It knows neither Celery nor kombu: `kombu_transport` publishes, `fetch` takes, the worker's `guard`
+begins, `result_backend` answers, agents withdraw (`async_deliveries`).
 
-    published ──take──► leased ──begin──► begun ──answer──► answered
-        ▲                 │ lease lapsed, or requeued
-        └────────────────┘                              withdrawn: nobody waits any more, and it had not begun
+    waiting ──take──► leased ──begin──► begun ──answer──► answered
+       │  ▲              │ ▲              │
+       │  └── requeued, or lease lapsed ──┘ (it stays begun)
+       └──withdraw──► withdrawn: nobody waits any more, and it had not begun
 
 A message has an entry in the table from its publication on, so one that was popped for a connection that broke is found
 missing in its queue and put back. Its entry is a field of `tarsy:unacked`, its place is in `tarsy:waiting:<queue>` or
@@ -32,13 +33,25 @@ from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
 from tarsy_tasks.broker.sweep import MAX_DELIVERIES, Swept, sweep
 
-__all__ = ["MAX_DELIVERIES", "AuditSource", "AuditWrite", "CallState", "Deliveries", "Delivery", "as_text", "isolation"]
+__all__ = [
+    "MAX_DELIVERIES",
+    "NO_ENTRY",
+    "AuditSource",
+    "AuditWrite",
+    "CallState",
+    "Deliveries",
+    "Delivery",
+    "answer_slots",
+    "as_text",
+    "isolation",
+]
 
 
 class CallState(StrEnum):
-    """What is known of a call."""
+    """What the marker of a call says. Whether it waits in its queue or is leased is in other keys."""
 
     NONE = ""
+    """It has not begun, or nothing is known of it. To `Deliveries.withdraw`: it was withdrawn just now."""
     BEGUN = "begun"
     ANSWERED = "answered"
     WITHDRAWN = "withdrawn"
@@ -46,7 +59,7 @@ class CallState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditWrite:
-    """What the script that ends a call writes to the audit: so there is one entry per call, whatever dies when.
+    """What the script that ends a call writes to the audit: so there is one entry per call, whatever fails when.
 
     Attributes:
         text: The entry for the stream; empty: it gets none.
@@ -60,7 +73,7 @@ class AuditWrite:
     ended: Callable[[str], None]
 
 
-_NO_ENTRY = AuditWrite("", 0, lambda _: None)
+NO_ENTRY = AuditWrite("", 0, lambda _: None)
 
 
 class AuditSource(Protocol):
@@ -82,6 +95,7 @@ class Delivery:
         count: The delivery count; deliveries that ended with a requeue do not count.
         state: The state of the call when it was taken.
         owner: Who began it, if it has begun.
+        begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
@@ -93,6 +107,7 @@ class Delivery:
     count: int = 1
     state: CallState = CallState.NONE
     owner: str = ""
+    begins_as: str = ""
     runs: bool = False
     answered: bool = False
     kept: bool = False
@@ -102,6 +117,11 @@ class Delivery:
     def lease(self) -> str:
         """Its name among the leases."""
         return f"{self.queue}\n{self.tag}"
+
+    @property
+    def name(self) -> str:
+        """Its name in this process, which may take one message twice."""
+        return f"{self.tag} {self.count}"
 
 
 class Deliveries:
@@ -121,7 +141,8 @@ class Deliveries:
         """Put a message into a queue, with an entry; nothing if it has an entry already.
 
         Args:
-            garbage_at: After which nobody waits for it, in seconds of the clock of Redis; None: never.
+            garbage_at: Its garbage time: if it still waits then, the sweep finds it, to be deleted. In seconds of the
+                clock of Redis; None: never.
         """
         when = "" if garbage_at is None else f"{garbage_at:.3f}"
         home = keys.without_priority(queue)
@@ -152,19 +173,9 @@ class Deliveries:
         entry: AuditWrite | None = None,
     ) -> None:
         """Store and announce a call's result and remove the call from the in-flight table; nothing if it was answered
-        before, or if another owner than `delivery.owner` has begun it.
+        before, or if another owner than those of `delivery` has begun it.
         """
-        self._end(
-            steps.answer,
-            entry,
-            tag=delivery.tag,
-            home=delivery.queue,
-            owner=delivery.owner,
-            key=result_key,
-            result=result,
-            ttl_s=lifetime_s or 0,
-            channel=keys.reply_channel(delivery.tag),
-        )
+        self._end(steps.answer, entry, **answer_slots(delivery, result_key, result, lifetime_s))
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
         """Remove a message from the in-flight table."""
@@ -174,15 +185,16 @@ class Deliveries:
         """Remove a message that waits in its queue, unanswered."""
         self._end(steps.discard, entry, tag=tag, home=queue)
 
-    def record_dead_letter(self, tag: str, entry: AuditWrite) -> None:
-        """Record a dead letter in the audit, if no worker has done so."""
-        self._end(steps.record_dead_letter, entry, tag=tag)
+    def record_dead_letter(self, tag: str, entry: AuditWrite | None = None) -> bool:
+        """Record a dead letter in the audit, if no worker has done so; whether this was the first."""
+        return self._end(steps.record_dead_letter, entry, tag=tag)
 
-    def _end(self, step: Script[..., tuple[int, bytes]], entry: AuditWrite | None, **slots: Any) -> None:
-        entry = entry or _NO_ENTRY
+    def _end(self, step: Script[..., tuple[int, bytes]], entry: AuditWrite | None, **slots: Any) -> bool:
+        entry = entry or NO_ENTRY
         is_first, error = step.run(self.exchange, **slots, entry=entry.text, limit=entry.limit)
         if is_first:
             entry.ended(as_text(error))
+        return bool(is_first)
 
     def entry_of(self, tag: str, queue: str) -> bytes:
         """The entry of a message that waits in a queue, empty if there is none."""
@@ -202,35 +214,6 @@ class Deliveries:
         """Renew the leases of messages."""
         steps.renew.run(self.exchange, renewed=list({delivery.lease for delivery in deliveries}))
 
-    def state_of(self, tag: str) -> CallState:
-        """The state of a call now, by its marker."""
-        state, is_withdrawn = self.exchange.execute(
-            ("HGET", keys.call_marker(tag), "mark"), ("EXISTS", keys.withdrawn_key(tag))
-        )
-        return CallState.WITHDRAWN if is_withdrawn and not state else CallState(as_text(state or b""))
-
-    def is_forgotten(self, tag: str) -> bool:
-        """Whether nothing is known of a call: it was never published, or was answered long ago."""
-        known = self.exchange.execute(
-            ("HEXISTS", keys.UNACKED, tag),
-            ("EXISTS", keys.call_marker(tag)),
-            ("EXISTS", keys.withdrawn_key(tag)),
-        )
-        return not any(known)
-
-    def withdraw(self, tag: str, queue: str) -> tuple[CallState, bool]:
-        """Remove a call for which nobody waits any more: unless it has begun, it never will.
-
-        Args:
-            queue: Where it was published.
-
-        Returns:
-            `CallState.NONE` if it was withdrawn, else its state; and whether a worker has or had it, and so writes its
-            audit entry.
-        """
-        state, is_taken = steps.withdraw.run(self.exchange, tag=tag, home=queue)
-        return CallState(as_text(state)), bool(is_taken)
-
     def purge(self, queue: str) -> int:
         """Empty a queue; how many messages it had."""
         return steps.purge.run(self.exchange, queue=queue, home=queue)
@@ -240,11 +223,11 @@ class Deliveries:
 
         Args:
             lease_s: How long a lease lasts.
-            quiet_s: If nobody swept for longer, Redis was away, and the owners get as long to renew their leases.
+            quiet_s: If there was no sweep for longer, Redis was unavailable: owners get as long to renew leases.
         """
         found = sweep.run(self.exchange, lease_s=lease_s, quiet_s=quiet_s)
-        restored, dead_letters, unwanted, queues = (tuple(map(as_text, each)) for each in found)
-        return Swept(restored, dead_letters, tuple(zip(unwanted, queues, strict=True)))
+        restored, dead_letters, garbage, queues = (tuple(map(as_text, each)) for each in found)
+        return Swept(restored, dead_letters, tuple(zip(garbage, queues, strict=True)))
 
     @property
     def exchange(self) -> RedisExchange:
@@ -257,6 +240,20 @@ class Deliveries:
 def as_text(value: bytes | str) -> str:
     """What Redis replied, as text: a script replies with texts that it made, or with bytes that it was sent."""
     return value if isinstance(value, str) else value.decode(errors="replace")
+
+
+def answer_slots(delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> dict[str, Any]:
+    """What `steps.answer` takes, without the audit entry."""
+    return {
+        "tag": delivery.tag,
+        "home": delivery.queue,
+        "owner": delivery.owner,
+        "begins_as": delivery.begins_as,
+        "key": result_key,
+        "result": result,
+        "ttl_s": lifetime_s or 0,
+        "channel": keys.reply_channel(delivery.tag),
+    }
 
 
 def isolation(tag: str) -> tuple[tuple[Any, ...], ...]:

@@ -56,7 +56,7 @@ class RedisExchange:
                 connection.disconnect()
                 replies = _exchange(connection, commands)
         except BaseException:
-            # Replies that still arrive would be taken for the replies to the next commands.
+            # Replies that still arrive would be mistaken for the replies to the next commands.
             self._close(connection)
             raise
         self._keep(connection)

@@ -14,7 +14,7 @@ from tarsy_tasks.broker.script import Key, script
 __all__ = ["ALIVE_S", "QUIET", "announce", "depart", "is_alive", "leave", "serving_workers"]
 
 ALIVE_S = 20.0
-"""A worker without a heartbeat for that long is taken for dead."""
+"""A worker without a heartbeat for that long is considered dead."""
 QUIET = 0.35
 """Share of a lease; longer than between two renewals, so that every live owner has renewed when a sweep begins."""
 _KEPT_S = 60
@@ -57,7 +57,7 @@ def ask_alive(instance: str) -> list[tuple[str, ...]]:
 
 
 def is_alive(replies: list[Any], within_s: float = ALIVE_S) -> bool:
-    """Whether a worker has a fresh heartbeat, or could not write one because Redis was away."""
+    """Whether a worker has a fresh heartbeat, or could not write one because Redis was unavailable."""
     time, score, (swept_at, quiet_until) = replies
     if score is None:
         return False
@@ -65,6 +65,11 @@ def is_alive(replies: list[Any], within_s: float = ALIVE_S) -> bool:
     # Nobody has swept for that long, because Redis stood still: the next sweep gives all owners time to write theirs.
     is_quiet = now < float(quiet_until or 0) or (swept_at is not None and now - float(swept_at) > within_s * QUIET)
     return now - float(score) < within_s or is_quiet
+
+
+def ask_serving(server: str, now: float) -> tuple[str, ...]:
+    """The command that finds the live workers of a server; `now` is the time of Redis."""
+    return ("ZRANGE", keys.serving_key(server), f"({now - ALIVE_S}", "+inf", "BYSCORE")
 
 
 def serving_workers(redis: Any, servers: Iterable[str]) -> dict[str, list[str]]:

@@ -24,8 +24,6 @@ MEASURING_WORKERS = "tarsy:metrics-workers"
 """Sorted set of the worker processes that report what they have in flight, by the Redis time of the last report."""
 REPLIES = "tarsy:replies:"
 """Prefix of the channels that announce answers."""
-WAKES = "tarsy:wakes:"
-"""Prefix of the channels in which a process wakes its own reader of answers."""
 TASK_ID_PREFIX_LENGTH = 19
 """Three groups of the UUID that is a task id: they are the same for all tasks of one process."""
 UNACKED = "tarsy:unacked"
@@ -100,13 +98,6 @@ def reply_channel(task_id: str) -> str:
     an id cannot listen.
     """
     return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
-
-
-def wake_channel(task_id: str) -> str:
-    """Where a process tells its own reader to wait for the answer to another process's task. It is a channel of its
-    own, because agents may not publish on the channels of answers.
-    """
-    return f"{WAKES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def idempotency_key(agent_id: str | None, digest: str) -> str:

@@ -7,9 +7,10 @@ state of each message; the worker's `lease` renews leases and sweeps.
 
 import logging
 import socket
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from queue import Empty
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
@@ -19,8 +20,12 @@ from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.fetch import FetchedMessage
+from tarsy_tasks.broker.leases import hold_lease, leased, release_lease
+from tarsy_tasks.broker.messages import DamagedMessage, read_message, uncompress
+from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
 
-__all__ = ["ALIAS", "KEEPALIVE", "Channel", "QoS", "Transport", "leased", "release_lease"]
+__all__ = ["ALIAS", "KEEPALIVE", "Channel", "Fetcher", "QoS", "Transport", "broker_pool", "tag_by_call"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,20 +39,24 @@ KEEPALIVE = {
 }
 """A peer that vanished without closing the connection is noticed after 20 s."""
 
-_OURS = "tarsy."
-_GUARDED = "tarsy.call_tool"
-"""The task whose guard decides when a call is isolated."""
 _NARROW_POLL_S = 0.1
-"""How long a poll that leaves out a queue lasts, where Redis does not allow to end it sooner."""
-
-leased: dict[str, Delivery] = {}
-"""What this process took and has neither answered nor requeued, by delivery: the leases that it has to renew. It
-outlives channels, as the calls do: they go on while the connection to Redis is replaced."""
+"""How long a poll that leaves out a queue lasts, for kombu cannot end it."""
 
 
-def release_lease(delivery: Delivery) -> None:
-    """Stop renewing the lease of a message."""
-    leased.pop(_name(delivery), None)
+class Fetcher(Protocol):
+    """What takes the messages of a channel in place of kombu."""
+
+    def consume(self, queue: str, lists: Sequence[str]) -> None:
+        """Fetch from a queue; `lists` are its keys, by priority."""
+        ...
+
+    def cancel(self, queue: str) -> None:
+        """Fetch no longer from a queue."""
+        ...
+
+    def wake(self) -> None:
+        """Another message may be taken."""
+        ...
 
 
 def broker_pool(app: Any) -> Any:
@@ -60,17 +69,19 @@ def broker_pool(app: Any) -> Any:
         return connection.channel().pool
 
 
-def _name(delivery: Delivery) -> str:
-    return f"{delivery.tag} {delivery.count}"
-
-
 def _call_id(headers: Any) -> str | None:
     """The task id of a message, if it is one of our tasks."""
     try:
         task, task_id = headers["task"], headers["id"]
     except (KeyError, TypeError):
         return None
-    return task_id if isinstance(task_id, str) and str(task).startswith(_OURS) else None
+    return task_id if isinstance(task_id, str) and str(task).startswith(PREFIX) else None
+
+
+def tag_by_call(message: dict[str, Any]) -> None:
+    """A call is found by its id, and a call that is published again is the same call."""
+    if call_id := _call_id(message["headers"]):
+        message["properties"]["delivery_tag"] = call_id
 
 
 class QoS(kombu_redis.QoS):
@@ -91,21 +102,30 @@ class QoS(kombu_redis.QoS):
         self._on_collect.cancel()
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        tag = _call_id(message.headers) or str(delivery_tag)
-        if not isinstance(message.headers.get("id", tag), str):
+        delivery = self.channel.fetched
+        if delivery is None:
+            tag = _call_id(message.headers) or str(delivery_tag)
+            is_isolated = message.headers.get("task") != CALL_TOOL  # of a call, the worker's `guard` decides when
+            queue = self.channel.connection.delivers_from
+            try:
+                delivery = self.channel.deliveries.take(
+                    queue, tag, lambda: dumps(message._raw), is_isolated=is_isolated
+                )
+            except ResponseError as error:
+                # kombu takes this for an error of the consumer, which ends the worker. The message has its entry.
+                raise RedisConnectionError(f"Redis refuses the lease of a message: {error}") from error
+            hold_lease(delivery)
+        self.channel.taking = delivery.name
+        self.hold(message, delivery)
+
+    def hold(self, message: Any, delivery: Delivery) -> None:
+        """Take over a message that is leased."""
+        if not isinstance(message.headers.get("id", delivery.tag), str):
             # Celery takes anything for the id of a task, and fails when it stores the result.
-            message.headers["id"] = tag
-        try:
-            is_isolated = message.headers.get("task") != _GUARDED
-            delivery = self.channel.deliveries.take(
-                self.channel.popped_from, tag, lambda: dumps(message._raw), is_isolated=is_isolated
-            )
-        except ResponseError as error:
-            # kombu takes this for an error of the consumer, which ends the worker. The message has its entry.
-            raise RedisConnectionError(f"Redis refuses the lease of a message: {error}") from error
+            message.headers["id"] = delivery.tag
         # One process may take a call twice: kombu's tag is that of the delivery, the in-flight table has the call's.
-        message.delivery_tag = self.channel.taking = _name(delivery)
-        message.delivery = leased[_name(delivery)] = delivery
+        message.delivery_tag = delivery.name
+        message.delivery = delivery
         virtual.QoS.append(self, message, message.delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -128,12 +148,14 @@ class QoS(kombu_redis.QoS):
         delivery: Delivery = self._delivered[delivery_tag].delivery
         release_lease(delivery)
         virtual.QoS.ack(self, delivery_tag)
+        if self.channel.fetcher is not None:
+            self.channel.fetcher.wake()
         return delivery
 
     def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
         """Called when a channel closes: running calls go on, and the leases of all other messages lapse."""
         self._flush()
-        for message in self._delivered.values():
+        for message in list(self._delivered.values()):
             if not message.delivery.runs:
                 release_lease(message.delivery)
 
@@ -150,17 +172,17 @@ class Channel(kombu_redis.Channel):
     """
 
     QoS = QoS
-    popped_from = ""
+    fetched: Delivery | None = None
+    """How the message that is being delivered was fetched; None if kombu popped it."""
+    fetcher: Fetcher | None = None
+    """What fetches the messages; None: kombu does."""
     taking = ""
     _own_client: Any = None
-    _left_out: frozenset[str] = frozenset()
-    _polling_socket: Any = None
-    _polling_id: int | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.global_keyprefix:
-            raise ValueError("broker_transport_options: global_keyprefix is not supported; use a database of its own")
+            raise ValueError("broker_transport_options: global_keyprefix is not supported; use a separate database")
         # It outlives the channel: calls that run while the connection is replaced are acknowledged through it. It has
         # a pool of its own, for kombu disconnects the channel's while other threads read from it.
         pool = type(self.pool)(connection_class=self.pool.connection_class, **self.pool.connection_kwargs)
@@ -169,9 +191,7 @@ class Channel(kombu_redis.Channel):
 
     def _inplace_augment_message(self, message: dict[str, Any], exchange: str, routing_key: str) -> None:
         super()._inplace_augment_message(message, exchange, routing_key)
-        if call_id := _call_id(message["headers"]):
-            # A call is found by its id, and a call that is published again is the same call.
-            message["properties"]["delivery_tag"] = call_id
+        tag_by_call(message)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         headers: dict[str, Any] = message.get("headers") or {}
@@ -185,59 +205,70 @@ class Channel(kombu_redis.Channel):
     def _purge(self, queue: str) -> int:
         return self.deliveries.purge(queue)
 
+    @property
+    def active_queues(self) -> list[str]:
+        """The queues that kombu polls."""
+        stock: Any = super()
+        return [] if self.fetcher is not None else stock.active_queues
+
     def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super().basic_consume(queue, *args, **kwargs)
-        callbacks = self.connection._callbacks
-        deliver = callbacks[queue]
+        if self.fetcher is not None:
+            self.fetcher.consume(queue, [self._q_for_pri(queue, step) for step in self.priority_steps])
 
-        def deliver_from_queue(message: Any) -> Any:
-            self.popped_from = queue
-            return deliver(message)
+    def basic_qos(self, *args: Any, **kwargs: Any) -> None:
+        stock: Any = super()
+        stock.basic_qos(*args, **kwargs)
+        if self.fetcher is not None:
+            self.fetcher.wake()
 
-        callbacks[queue] = deliver_from_queue
+    def _basic_cancel(self, consumer_tag: str) -> None:
+        stock: Any = super()
+        queue = self._tag_to_queue.get(consumer_tag)
+        stock._basic_cancel(consumer_tag)
+        if self.fetcher is not None and queue is not None:
+            self.fetcher.cancel(queue)
+
+    def deliver(self, message: FetchedMessage) -> None:
+        """Hand a message that was fetched to its consumer; it goes back to its queue if there is none any more."""
+        delivery = message.delivery
+        if delivery.queue not in self._active_queues:
+            release_lease(delivery)
+            self.deliveries.requeue(delivery)
+            return
+        self.fetched, self.taking = delivery, delivery.name
+        with self._isolating(delivery.queue):
+            try:
+                payload = read_message(message.text)
+                uncompress(payload)
+                self.connection._deliver(payload, delivery.queue)
+            finally:
+                self.fetched = None
 
     def _brpop_read(self, **options: Any) -> Any:
         self.taking = ""
-        try:
+        with self._isolating(self.connection.delivers_from or "a queue"):
             return super()._brpop_read(**options)
+        raise Empty
+
+    @contextmanager
+    def _isolating(self, queue: str) -> Generator[None]:
+        """In kombu, anything but a Celery message ends the worker."""
+        try:
+            yield
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            # In kombu, anything but a Celery message ends the worker. Its text may hold arguments: it is not logged.
-            logger.critical("a message from %s cannot be read: %s", self.popped_from or "a queue", type(error).__name__)
+            # Its text may hold arguments: it is not logged.
+            reason = error if isinstance(error, DamagedMessage) else type(error).__name__
+            logger.critical("a message from %s cannot be read: %s", queue, reason)
             # If it has an entry, its lease lapses, and after a few deliveries it is a dead letter.
             if delivery := leased.pop(self.taking, None):
                 with suppress(RedisError, OSError):
                     self.deliveries.mark_isolated(delivery.tag)
-            raise Empty from None
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """kombu polls for a second, even if it leaves out a queue that may be polled a moment later."""
-        self._left_out = frozenset(self._queue_cycle.items).difference(self._pollable())
-        if self._left_out:
-            timeout = _NARROW_POLL_S
-            self._learn_polling_id()
-        super()._brpop_start(timeout)
-
-    def widen_poll(self) -> None:
-        """End the current poll if it leaves out a queue that may be polled now."""
-        if not self._in_poll or self._left_out.isdisjoint(self._pollable() if self._left_out else ()):
-            return
-        self._left_out = frozenset()
-        if self._polling_id is not None:
-            # As if it timed out; a message that was popped just before still arrives.
-            with suppress(RedisError, OSError):
-                self.deliveries.exchange.execute(("CLIENT", "UNBLOCK", self._polling_id))
-
-    def _pollable(self) -> list[str]:
-        return self._queue_cycle.consume(len(self._queue_cycle.items))
-
-    def _learn_polling_id(self) -> None:
-        connection = self.client.connection
-        if connection._sock is self._polling_socket:
-            return
-        self._polling_socket, self._polling_id = connection._sock, None
-        connection.send_command("CLIENT", "ID")
-        with suppress(ResponseError):
-            self._polling_id = connection.read_response()
+        polled = self._queue_cycle.consume(len(self._queue_cycle.items))
+        super()._brpop_start(timeout if len(polled) == len(self._queue_cycle.items) else _NARROW_POLL_S)
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:
@@ -253,24 +284,22 @@ class Channel(kombu_redis.Channel):
             self.deliveries.exchange.close_idle()
 
 
-class _Poller(kombu_redis.MultiChannelPoller):
-    """Checks at every turn of the event loop whether the current poll leaves out the right queues."""
-
-    def on_poll_start(self) -> None:
-        for channel in self._channels:
-            channel.widen_poll()
-        super().on_poll_start()
-
-
 class Transport(kombu_redis.Transport):
-    """The transport with that channel and that poller."""
+    """The transport with that channel.
+
+    Attributes:
+        delivers_from: The queue of the last message that it delivered. When a worker stops, that may be a queue without
+            a consumer.
+    """
 
     Channel = Channel
+    delivers_from = ""
     _ticks: ClassVar[frozenset[Any]] = frozenset()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.cycle = _Poller()
+    def _deliver(self, message: Any, queue: str) -> None:
+        stock: Any = super()
+        self.delivers_from = queue
+        stock._deliver(message, queue)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """kombu leaves the poll of a lost connection in the loop, with its channels, and calls it at every turn. A

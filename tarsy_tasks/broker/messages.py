@@ -1,10 +1,15 @@
 """Reading a message: any producer may have written it, and its entry in Redis may be damaged.
 
-Owns the parts of an entry of the in-flight table, and of the call in it. It refuses nothing that it can read: whether a
-call may be made, the worker's task decides.
+Owns the parts of a message, of an entry of the in-flight table, and of the call in it. It refuses nothing that it can
+read within its bounds: whether a call may be made, the worker's task decides.
 """
 
 import base64
+import bz2
+import json
+import lzma
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,8 +17,25 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tarsy_tasks.broker.signing import SIGNED, read_signed
 
-__all__ = ["CallMessage", "DamagedMessage", "InFlightEntry", "read_entry"]
+__all__ = [
+    "LARGEST_BYTES",
+    "CallMessage",
+    "DamagedMessage",
+    "InFlightEntry",
+    "decode_body",
+    "read_entry",
+    "read_message",
+    "uncompress",
+]
 
+LARGEST_BYTES = 64 * 1024 * 1024
+"""Of a message, also when it is uncompressed."""
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "application/x-gzip": zlib.decompressobj,
+    "application/x-bz2": bz2.BZ2Decompressor,
+    "application/x-lzma": lzma.LZMADecompressor,
+}
+"""By kombu's name of the compression; others have no decoder that can be limited."""
 _LONGEST_NAME = 1000
 """Longer than anything that is shown: names are masked first, and cut then."""
 
@@ -95,6 +117,54 @@ class InFlightEntry:
     @property
     def task(self) -> str:
         return str(self.message.headers.get("task"))
+
+
+def read_message(text: bytes | str) -> dict[str, Any]:
+    """Read a message as kombu writes it, in plain JSON: kombu's own reader makes any object that a message asks for.
+
+    Raises:
+        DamagedMessage: It is not one, or it is too large.
+    """
+    if len(text) > LARGEST_BYTES or not text:  # what is too large is fetched without its text
+        raise DamagedMessage(f"it is larger than {LARGEST_BYTES} bytes")
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedMessage(f"it is not JSON ({type(error).__name__})") from None
+    parts = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    if not (isinstance(parts.get("headers"), dict) and isinstance(parts.get("properties"), dict)):
+        raise DamagedMessage("it has no headers and properties")
+    if not isinstance(parts.get("body"), str):
+        raise DamagedMessage("it has no body")
+    return parts
+
+
+def decode_body(message: dict[str, Any]) -> str | bytes:
+    """The body of a message that `read_message` gave. Raises `DamagedMessage`."""
+    encoding = message["properties"].get("body_encoding")
+    try:
+        return base64.b64decode(message["body"]) if encoding == "base64" else message["body"]
+    except ValueError:
+        raise DamagedMessage("its body is not base64") from None
+
+
+def uncompress(message: dict[str, Any]) -> None:
+    """Replace the body of such a message, if it is compressed. Raises `DamagedMessage`."""
+    kind = message["headers"].pop("compression", None)
+    if not kind:
+        return
+    if kind not in _DECOMPRESSORS:
+        raise DamagedMessage(f"it is compressed in another way than {', '.join(_DECOMPRESSORS)}")
+    body = decode_body(message)
+    decoder = _DECOMPRESSORS[kind]()
+    try:
+        found = decoder.decompress(body.encode() if isinstance(body, str) else body, LARGEST_BYTES)
+    except (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DamagedMessage(f"it cannot be uncompressed ({type(error).__name__})") from None
+    if not decoder.eof:
+        raise DamagedMessage(f"it is cut off, or larger than {LARGEST_BYTES} bytes")
+    message["body"] = base64.b64encode(found).decode()
+    message["properties"]["body_encoding"] = "base64"
 
 
 def read_entry(text: bytes) -> InFlightEntry:

@@ -13,8 +13,9 @@ from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
+from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
+from redis.exceptions import RedisError, ResponseError
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -27,6 +28,7 @@ from tenacity import (
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -41,7 +43,7 @@ _ENDINGS = (states.SUCCESS, states.FAILURE, states.REVOKED)
 
 
 class ResultBackend(RedisBackend):
-    """Stores a result without reading the stored one first, and does not give up while Redis is away.
+    """Stores a result without reading the stored one first, and does not give up while Redis is unavailable.
 
     Stock reads it so that a failure never replaces a success, which costs a round trip per call; here the in-flight
     table ensures that the first answer stays. Stock also gives up after 20 attempts, and the result is lost.
@@ -111,23 +113,35 @@ class ResultBackend(RedisBackend):
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         return self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id})
 
+    def encode_answer(self, task_id: str, result: ToolResult) -> tuple[str, str]:
+        """The key and the value of the stored answer to a call that nothing follows, as `_encode_meta` writes it."""
+        value = (
+            f'{{"status": "SUCCESS", "result": {result.model_dump_json()}, "traceback": null, "children": [], '
+            f'"date_done": "{self.app.now().isoformat()}", "task_id": {dumps(task_id)}}}'
+        )
+        return keys.result_key(task_id), value
+
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:
             return super().ensure(fun, args, **policy)
         if not getattr(self._patience, "is_endless", False):
             try:
                 return super().ensure(fun, args, **{"max_retries": _IMPATIENT_RETRIES, **policy})
-            except (OutOfMemoryError, ReadOnlyError) as error:
+            except ResponseError as error:
+                if classify_error(error) is ErrorKind.WRONG:
+                    raise
                 # In the thread of the consumer any other error ends the worker, with all that it runs.
                 raise RedisConnectionError(f"Redis refuses the result: {error}") from error
         try:
             return fun(*args)
-        except self._passing_errors as error:
+        except (RedisError, OSError) as error:
+            if classify_error(error) is ErrorKind.WRONG:
+                raise
             logger.warning("Redis cannot store a result, trying again: %s", error)
         refusals = itertools.count(1)
 
         def may_pass(error: BaseException) -> bool:
-            if not isinstance(error, self._passing_errors):
+            if classify_error(error) is ErrorKind.WRONG:
                 return False
             # Redis closes the connection on a value that is too large for it each time, and is fine otherwise.
             return not (isinstance(error, self.connection_errors) and self._answers() and next(refusals) >= _REFUSALS)
@@ -145,7 +159,7 @@ class ResultBackend(RedisBackend):
     def _answers(self) -> bool:
         try:
             self._exchange.execute(("PING",))
-        except self.connection_errors:
+        except (RedisError, OSError):  # one that cannot save refuses even this
             return False
         return True
 
@@ -167,11 +181,6 @@ class ResultBackend(RedisBackend):
     def _is_the_broker(self) -> bool:
         return self.app.conf.broker_url == self.app.conf.result_backend
 
-    @cached_property
-    def _passing_errors(self) -> tuple[type[Exception], ...]:
-        """The errors while Redis is away, fails over or is full."""
-        return (*self.connection_errors, OutOfMemoryError, ReadOnlyError)
-
 
 def _announcements(key: str | bytes, value: str | bytes) -> list[tuple[Any, ...]]:
     """For those who wait with Celery, by the key; and for the agents of this package, by the id of the task."""
@@ -191,7 +200,7 @@ def _unstorable(result: ToolResult, error: Exception) -> ToolResult:
     """What is stored in place of a result that Redis refuses."""
     code = ErrorCode.RESULT_TOO_LARGE
     text = (
-        f"`{result.name}` ended with `{result.outcome}`, but Redis did not take its result of {len(result.content)} "
+        f"`{result.name}` ended with `{result.outcome}`, but Redis did not accept its result of {len(result.content)} "
         f"characters ({type(error).__name__}). Ask for less: a filter, a limit or a page."
     )
     update = {"content": text, "structured": None, "attachments": (), "outcome": code.outcome, "error_code": code}

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeVar, get_
 
 from redis.exceptions import NoScriptError
 
-from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Receiver
 from tarsy_tasks.broker.exchange import RedisExchange
 
 __all__ = ["NOW", "Key", "KnownKey", "Script", "Table", "constants", "script"]
@@ -120,6 +120,10 @@ class Script(Generic[P, R]):
             return (await exchange.execute(("EVALSHA", self._digest, *arguments)))[0]
         except NoScriptError:
             return (await exchange.execute(("EVAL", self._text, *arguments)))[0]
+
+    def send(self, exchange: AsyncRedisExchange, receiver: Receiver, *more: P.args, **slots: P.kwargs) -> None:
+        """As `AsyncRedisExchange.send`. A Redis that does not know it yet does not run it: `NoScriptError`."""
+        exchange.send(receiver, ("EVALSHA", self._digest, *self._arrange(*more, **slots)))
 
     def command(self, *more: P.args, **slots: P.kwargs) -> tuple[Any, ...]:
         """The Redis command that runs it, for pipelines and other clients. Raises `TypeError` as `run` does."""

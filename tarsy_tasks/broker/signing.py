@@ -116,7 +116,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
             raise ConfigError(f"the signing certificate {certificate} has expired")
         store = None if trusted is None else FSCertStore(str(trusted))
         if store is not None and not list(store.itercerts()):
-            raise ConfigError(f"{trusted} holds no certificate, so every message would be refused")
+            raise ConfigError(f"{trusted} contains no certificate, so every message would be refused")
         serializer = Serializer(PrivateKey(read(key)), own, store)
     except (SecurityError, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"messages cannot be signed or verified: {error}") from None

@@ -1,11 +1,11 @@
 """The steps in which a message moves between its states, each one Lua script.
 
-Owns the scripts. Each may be sent twice, for a reply may be lost. What the states are, and when each step is taken,
-says `deliveries`.
+Owns the scripts. Each may be sent twice, for a reply may be lost. `deliveries` explains the states, and
+when each step is taken.
 
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
 tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `taken`, `deliveries`, `lost_pops`,
-`suspect` (it is isolated) and `told` (the audit has its dead letter).
+`suspect` (it is isolated) and `told` (its dead letter is in the audit and in the log).
 """
 
 from functools import partial
@@ -28,6 +28,30 @@ ENTRIES = r"""
     end
     """
 """Lua functions that read entries of the in-flight table."""
+
+TAKE = r"""
+    local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
+        local state, owner, earlier = unpack(redis.call('HMGET', call_marker, 'mark', 'owner', 'deliveries'))
+        local is_withdrawn = not state and redis.call('EXISTS', withdrawal) == 1
+        local has_entry = redis.call('HEXISTS', unacked, tag) == 1
+        if not (has_entry or state or is_withdrawn) then
+            if new_entry == '' then return {0, '', ''} end
+            redis.call('HSET', unacked, tag, new_entry)
+            has_entry = true
+        end
+        redis.call('ZADD', leases, now, home .. '\n' .. tag)
+        redis.call('ZREM', place, tag)
+        local count = (tonumber(earlier or '') or 0) + 1  -- a damaged marker must not stop the worker
+        local fields = {'deliveries', count}
+        if has_entry then fields = {'taken', 1, unpack(fields)} end
+        if is_isolated then fields = {'suspect', 1, unpack(fields)}
+        elseif earlier then redis.call('HDEL', call_marker, 'suspect') end
+        redis.call('HSET', call_marker, unpack(fields))
+        redis.call('EXPIRE', call_marker, marker_ttl_s)
+        return {count, is_withdrawn and 'withdrawn' or state or '', owner or ''}
+    end
+    """
+"""A Lua function that leases a message, and writes its entry if it has none: what `take` returns."""
 
 _RECORD = f"""
     local function record(stream, text, limit)
@@ -74,29 +98,9 @@ def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -
 # Returns the delivery count, the state and the owner. The count is 0 if the message has no entry, because its producer
 # wrote none, and `new_entry` is empty.
 @_step(
-    _LEASE,
     NOW,
-    """
-    local state, owner = unpack(redis.call('HMGET', marker, 'mark', 'owner'))
-    local is_withdrawn = not state and redis.call('EXISTS', withdrawn) == 1
-    local has_entry = redis.call('HEXISTS', unacked, tag) == 1
-    if not (has_entry or state or is_withdrawn) then
-        if new_entry == '' then return {0, '', ''} end
-        redis.call('HSET', unacked, tag, new_entry)
-        has_entry = true
-    end
-    if has_entry then redis.call('HSET', marker, 'taken', 1) end
-    redis.call('ZADD', leases, now, lease)
-    redis.call('ZREM', waiting, tag)
-    local count = redis.pcall('HINCRBY', marker, 'deliveries', 1)
-    if type(count) == 'table' then  -- a damaged marker must not stop the worker
-        count = 1
-        redis.call('HSET', marker, 'deliveries', count)
-    end
-    if is_isolated then redis.call('HSET', marker, 'suspect', 1) else redis.call('HDEL', marker, 'suspect') end
-    redis.call('EXPIRE', marker, marker_ttl_s)
-    return {count, is_withdrawn and 'withdrawn' or state or '', owner or ''}
-    """,
+    TAKE,
+    "return take(tag, home, waiting, marker, withdrawn, new_entry, is_isolated)",
 )
 def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes]: ...
 
@@ -139,7 +143,7 @@ def unbegin(*, tag: str, owner: str) -> None: ...
     _RECORD,
     """
     local state, current, taken = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'taken'))
-    if state == 'begun' and current ~= owner then return {0, ''} end
+    if state == 'begun' and current ~= owner and current ~= begins_as then return {0, ''} end
     local is_recorded_here = state or taken or redis.call('EXISTS', withdrawn) == 0
     redis.call('HDEL', unacked, tag)
     local is_leased = redis.call('ZREM', leases, lease) == 1
@@ -154,7 +158,17 @@ def unbegin(*, tag: str, owner: str) -> None: ...
     """,
 )
 def answer(
-    *, tag: str, home: str, owner: str, key: Key, result: str | bytes, ttl_s: int, channel: str, entry: str, limit: int
+    *,
+    tag: str,
+    home: str,
+    owner: str,
+    begins_as: str,
+    key: Key,
+    result: str | bytes,
+    ttl_s: int,
+    channel: str,
+    entry: str,
+    limit: int,
 ) -> tuple[int, bytes]: ...
 
 

@@ -1,6 +1,6 @@
 """The search for messages that were lost: on their way to a worker, with it, or because nobody waits for them any more.
 
-Owns the one script that searches, and what it found. How often it runs, the worker's `lease` says; one live worker is
+Owns the one script that searches, and what it found. The worker's `lease` decides how often it runs; one live worker is
 enough.
 """
 
@@ -13,7 +13,10 @@ from tarsy_tasks.broker.steps import ENTRIES, KEYS, MARKER_TTL_S
 __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
 
 MAX_DELIVERIES = 3
-"""After so many deliveries that ended with the loss of the worker, an isolated call becomes a dead letter."""
+"""The delivery on which a call runs isolated. If its worker is lost then, too, it becomes a dead letter. Other messages
+need no isolation for that."""
+_MOST_DELIVERIES = 10
+"""The last delivery of a call that was never isolated: it may end its worker before that."""
 DEAD_LETTER_TTL_S = 7 * 24 * 3600
 
 
@@ -25,19 +28,20 @@ class Swept:
         restored: Tags of messages that went back to their queues.
         dead_letters: Tags of those that any worker made dead letters within the last minute: that worker may have died
             before it could report them.
-        unwanted: Tags and queues of messages that wait, and for which nobody waits.
+        garbage: Tags and queues of messages that still wait at their garbage time, 10 minutes after their deadline:
+            their agents have not withdrawn them, and are gone.
     """
 
     restored: tuple[str, ...] = ()
     dead_letters: tuple[str, ...] = ()
-    unwanted: tuple[tuple[str, str], ...] = ()
+    garbage: tuple[tuple[str, str], ...] = ()
 
 
-# Returns the attributes of `Swept`; the queues of the unwanted messages come last.
+# Returns the attributes of `Swept`; the queues of the garbage come last.
 @script(
     constants(
         max_deliveries=MAX_DELIVERIES,
-        most_deliveries=10,  # then any call is a dead letter: it may end its worker before it is isolated
+        most_deliveries=_MOST_DELIVERIES,
         sweep_limit=200,
         search_limit=1000,  # of messages at the head of a queue: those behind them are younger
         reported_s=60,
@@ -55,12 +59,12 @@ class Swept:
     redis.call('EXPIRE', sweeps, 3600)
     local swept_at = tonumber(last or '0')
     if now - swept_at > quiet_s or swept_at > now + 1 then
-        -- Redis was away or frozen, or nobody swept: leases could not be renewed, and their owners may be alive.
+        -- Redis was down or frozen, or nobody swept: leases could not be renewed, and their owners may be alive.
         redis.call('HSET', sweeps, 'quiet_until', now + quiet_s)
         return {{}, {}, {}, {}}
     end
     if quiet_until and now < tonumber(quiet_until) then return {{}, {}, {}, {}} end
-    local restored, unwanted, homes = {}, {}, {}
+    local restored, garbage, homes = {}, {}, {}
     local function put_back(tag, entry, queue, is_to_blame)
         local rest, message = string.match(entry, '^[^\n]*(\n[^\n]*\n(.*))$')
         if is_to_blame or not message then  -- a damaged entry must not stop the sweep
@@ -102,7 +106,7 @@ class Swept:
         elseif not queue then
             put_back(tag, entry, home, true)
         elseif garbage_at ~= '' and now > (tonumber(garbage_at) or 0) then
-            unwanted[#unwanted + 1] = tag
+            garbage[#garbage + 1] = tag
             homes[#homes + 1] = home
         elseif type(length) == 'table' or length > search_limit
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', search_limit) then
@@ -124,7 +128,7 @@ class Swept:
         else redis.call('ZADD', queues, now, home) end
     end
     redis.call('EXPIRE', queues, marker_ttl_s)
-    return {restored, redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf'), unwanted, homes}
+    return {restored, redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf'), garbage, homes}
     """,
     known=KEYS,
 )

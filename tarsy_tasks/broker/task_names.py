@@ -7,8 +7,9 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 
-__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "route_task"]
+__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "PREFIX", "route_task"]
 
+PREFIX = "tarsy."
 CALL_TOOL = "tarsy.call_tool"
 LIST_TOOLS = "tarsy.list_tools"
 CHECK_SERVER = "tarsy.check_server"

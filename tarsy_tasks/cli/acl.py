@@ -29,7 +29,7 @@ def acl(agents: tuple[str, ...], database: int) -> None:
     passwords = {name: password for name in users if name != "default" and (password := _password_of(name))}
     click.echo(render_users(users, passwords), nl=False)
     if off := [name for name in users if name != "default" and name not in passwords]:
-        notes.print(f"without a password, therefore off: {', '.join(off)}", style="yellow")
+        notes.print(f"without a password, and therefore off: {', '.join(off)}", style="yellow")
 
 
 def _parse_agent(text: str) -> AgentUser:

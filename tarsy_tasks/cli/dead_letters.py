@@ -25,7 +25,7 @@ _ids = click.argument("ids", metavar="ID…", nargs=-1, required=True)
 
 @click.group()
 def dead_letters() -> None:
-    """List, show, retry or delete dead letters: messages that cost three workers. They are kept for a week."""
+    """List, show, retry or delete dead letters: messages whose workers were lost three times. Kept for a week."""
 
 
 @dead_letters.command("list")
@@ -72,7 +72,7 @@ def show(message_id: str, *, with_arguments: bool, as_json: bool) -> None:
 def retry(ids: tuple[str, ...], *, as_json: bool) -> None:
     """Put dead letters back into their queues, without deadlines and with their delivery counts reset.
 
-    Their agents have their answers and no longer wait. The new results stay in Redis as long as others. Exit code 1
+    Their agents were already answered and no longer wait. New results stay in Redis as long as any other. Exit code 1
     when one of them is not there or is damaged.
     """
     results: dict[str, str] = {}

@@ -88,7 +88,7 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         stack.start("shop", sys.executable, "-m", _SERVER, "--http", str(mcp_port))
         stack.start_celery("worker", "worker", "-l", "INFO", "-c", "64", "-E")
         stack.start_celery("beat", "beat", "-l", "INFO")
-        stack.start_celery("flower", "mcp", "flower", "--address=127.0.0.1", f"--port={flower_port}")
+        link = stack.start_flower(flower_port)
 
         from tarsy_tasks import ToolExecutor
         from tarsy_tasks.celery_app import agent_app
@@ -129,11 +129,10 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
             "every server is healthy again",
             is_enough=lambda records: all(health.healthy for health in records.values()),
         )
-        address = f"http://127.0.0.1:{flower_port}"
-        _wait(stack, lambda: _answers(f"{address}/mcp"), "the dashboard answers")
+        _wait(stack, lambda: _answers(link), "the dashboard answers")
     console.print("\nHealth records in Redis")
     print_table(("server", "health", "tools", "latency"), [_health_row(each) for each in health.values()])
-    console.print(f"\nDashboard: {address}/mcp (while the demo runs: tarsy-tasks demo --keep)")
+    console.print(f"\nDashboard: {link} (while the demo runs: tarsy-tasks demo --keep)", soft_wrap=True)
     console.print(
         "\nNext: write an mcp.json with your servers, then\n"
         "  tarsy-tasks config check\n  tarsy-tasks up\n  tarsy-tasks tools list\n"
@@ -156,13 +155,14 @@ def _wait(stack: Stack, ask: Callable[[], T], what: str, is_enough: Callable[[T]
         if (service := stack.ended()) is not None:
             raise _DemoFailed(f"{service.name} ended with code {service.process.returncode}")
         if time.monotonic() > deadline:
-            raise _DemoFailed(f"after {_START_S:g} s this was not yet so: {what}")
+            raise _DemoFailed(f"not reached within {_START_S:g} s: {what}")
         time.sleep(0.1)
 
 
-def _answers(url: str) -> bool:
+def _answers(link: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     try:
-        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - our own address
+        with opener.open(link, timeout=2) as response:
             return response.status == 200
     except (urllib.error.URLError, OSError):
         return False

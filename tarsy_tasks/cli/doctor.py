@@ -52,6 +52,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     from tarsy_tasks.doctor.configuration import check_configuration
     from tarsy_tasks.doctor.deployment import check_deployment
     from tarsy_tasks.doctor.machine import check_machine
+    from tarsy_tasks.doctor.sandbox import check_sandbox
     from tarsy_tasks.doctor.server_start import check_starts
     from tarsy_tasks.doctor.settings_file import check_settings_file
     from tarsy_tasks.settings import load_settings
@@ -66,6 +67,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     yield FAILED, check_settings_file(Path.cwd())
     servers = list(config.enabled_servers.values()) if config is not None else []
     yield FAILED, check_machine(servers)
+    yield FAILED, check_sandbox(servers)
     yield FAILED, check_url(url)
     redis = connect(url)
     if isinstance(redis, Finding):

@@ -37,7 +37,7 @@ def servers(*, as_json: bool) -> None:
 
 
 def _describe(server: ServerConfig, health: ServerHealth | None, listed: ListedServer | None) -> dict[str, object]:
-    """`workers`: names of those that report it; `tools`: the number last listed, also while the server is unhealthy."""
+    """`workers`: names of those that report it; `tools`: the number last listed, even while the server is unhealthy."""
     reports = list(health.workers.values()) if health else []
     return {
         "server": server.name,

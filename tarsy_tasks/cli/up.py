@@ -49,10 +49,9 @@ def up(
             stack.start_celery("worker", "worker", "-l", loglevel, "-c", str(concurrency), "-E")
             stack.start_celery("beat", "beat", "-l", loglevel)
             if flower_port:
-                stack.start_celery("flower", "mcp", "flower", "--address=127.0.0.1", f"--port={flower_port}")
-                notes.print(f"dashboard: http://127.0.0.1:{flower_port}/mcp")
+                notes.print(f"dashboard: {stack.start_flower(flower_port)}", soft_wrap=True)
             if not redis_url:
-                notes.print(f"agents on this machine: export TARSY_REDIS_URL={where}")
+                notes.print(f"agents on this machine: export TARSY_REDIS_URL={where}", soft_wrap=True)
             service = stack.wait()
         except KeyboardInterrupt:
             notes.print("stopping")

@@ -1,7 +1,7 @@
 """The configuration: which MCP servers there are, how to reach them, how long to wait.
 
     loading       finds and loads a file; `file` and `yaml_tree` have its syntax, `dialects` its accepted forms
-    servers       the models; `auth` and `texts` are their parts, `server_ids` the syntax of ids
+    servers       the models; `auth`, `sandbox` and `texts` are their parts, `server_ids` the syntax of ids
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets
@@ -15,6 +15,7 @@ from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
 from tarsy_tasks.config.loading import check_secrets, find_config_path, load_config
 from tarsy_tasks.config.resolved import resolve_variables
+from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Masking",
     "OAuthClientCredentials",
     "Retry",
+    "Sandbox",
     "ServerConfig",
     "Timeouts",
     "check_secrets",

@@ -25,7 +25,7 @@ class Inheritance:
     """The rule, applied to all servers of a configuration.
 
     Args:
-        servers: All of them, also those that this worker does not serve.
+        servers: All of them, including those that this worker does not serve.
         broker_urls: Of the broker and the result backend. Any variable that contains one of them, or its password, is
             not inherited.
     """

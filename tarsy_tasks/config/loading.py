@@ -21,6 +21,7 @@ from tarsy_tasks.config.dialects import (
 )
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path, quote
+from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
 from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
@@ -76,7 +77,7 @@ def check_secrets(path: str | os.PathLike[str] | None = None) -> list[Exposure]:
 
 _WRITTEN = (
     "the file itself contains what looks like a secret",
-    "replace it by `${NAME}` and set NAME where the workers run, or by `${file:/path}`",
+    "replace it with `${NAME}` and set NAME where the workers run, or with `${file:/path}`",
 )
 
 _EXPOSED = (
@@ -130,6 +131,8 @@ def _known_keys(loc: KeyPath) -> list[str]:
             return [*Retry.model_fields]
         case ("masking",):
             return [*Masking.model_fields]
+        case ("sandbox",):
+            return [*Sandbox.model_fields]
         case ("auth", str(auth_type)):
             fields = AUTH_MODELS[auth_type].model_fields
             known = {field.alias or name for name, field in fields.items()}

@@ -11,6 +11,7 @@ from pydantic import SecretStr, ValidationError
 
 from tarsy_tasks.config.auth import Auth, without_auth_type
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path
+from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_secrets, is_secret_name, show_secret
 from tarsy_tasks.config.servers import ServerConfig
 from tarsy_tasks.config.variables import FIELDS, REFERENCE, RESOLVED, convert_texts
@@ -37,6 +38,7 @@ class ResolvedServer:
     args: tuple[SecretStr, ...]
     env: Mapping[str, SecretStr]
     cwd: str | None
+    sandbox: Sandbox | None
     url: SecretStr | None
     headers: Mapping[str, SecretStr]
     auth: Auth | None
@@ -58,6 +60,7 @@ def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> Resolved
         args=tuple(map(SecretStr, server.args)),
         env={name: SecretStr(value) for name, value in server.env.items()},
         cwd=server.cwd,
+        sandbox=server.sandbox,
         url=None if server.url is None else SecretStr(server.url),
         headers={name: SecretStr(value) for name, value in server.headers.items()},
         auth=server.auth,

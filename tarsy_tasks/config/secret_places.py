@@ -73,7 +73,7 @@ def show_secret(value: str) -> str:
 
 
 def find_secrets(server: "ServerConfig") -> Iterator[Secret]:
-    """The secrets of a server's configuration, also those of references."""
+    """The secrets of a server's configuration, including those of references."""
     for kind, texts in (("env", server.env), ("headers", server.headers)):
         for name, text in texts.items():
             yield from _of_named((kind, name), name, text)

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
+from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
@@ -27,7 +28,7 @@ TRANSPORTS = {
     "sse": "sse",
 }
 """Spelling → transport."""
-_STDIO_KEYS = ("args", "env", "cwd", "inherit_env")
+_STDIO_KEYS = ("args", "env", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -64,7 +65,7 @@ class Retry(Model):
         default=2,
         ge=1,
         le=10,
-        description="How often a call that may have run is sent at most; 1: never again.",
+        description="How many times a call that may have run is sent at most; 1: it is never sent again.",
     )
     min_wait_s: _Seconds = Field(default=0.25, description="The shortest wait before a call is sent again.")
     max_wait_s: _Seconds = Field(default=0.75, description="The longest first wait; it doubles with each retry.")
@@ -127,6 +128,11 @@ class ServerConfig(Model):
         "ones (`AWS_*`).",
     )
     cwd: Line | None = Field(default=None, description="stdio: the program's working directory.")
+    sandbox: SandboxSetting = Field(
+        default=None,
+        description="stdio: what its processes may read, write and use. off (the default); strict; no-network: files "
+        "as without a sandbox; or a mapping.",
+    )
     url: Url | None = Field(default=None, repr=False, description="http, sse: the URL of the server's endpoint.")
     headers: Annotated[dict[HeaderName, HeaderValue], AfterValidator(HiddenTexts)] = Field(
         default_factory=HiddenTexts, repr=False, description="http, sse: headers of each request."
@@ -253,7 +259,7 @@ class Config(Model):
     """A configuration.
 
     Attributes:
-        servers: All servers, by id; also those that are not enabled.
+        servers: All servers, by id; including those that are not enabled.
         interceptors: Names of the interceptors of the user that every call passes, in this order.
     """
 

@@ -1,6 +1,6 @@
 """References to environment variables and files in a server's configuration, such as `${NAME}`.
 
-Owns their syntax; `resolved` replaces them by values. Nothing is resolved when a file is loaded, so agents need no
+Owns their syntax; `resolved` replaces them with values. Nothing is resolved when a file is loaded, so agents need no
 secrets of servers: a worker does it, per server, whenever it connects. References in values are not resolved.
 
     ${NAME}  ${env:NAME}  {{.NAME}}  the value; if NAME is unset or empty, the content of the file that NAME_FILE names
@@ -33,7 +33,7 @@ __all__ = [
 RESOLVED: Final[Mapping[str, str]] = {"variables": "resolved"}
 """Validation context of a `ServerConfig` with resolved values: a `${` in them is literal."""
 
-FIELDS = ("command", "args", "env", "cwd", "url", "headers", "auth", "ca_file")
+FIELDS = ("command", "args", "env", "cwd", "sandbox", "url", "headers", "auth", "ca_file")
 """The keys of a server in which references are resolved."""
 
 REFERENCE = re.compile(

@@ -68,7 +68,7 @@ def utc_time(at: float | None) -> str:
 
 
 def time_tag(at: float | None) -> str:
-    """Markup for a time, which the page's script replaces by its age."""
+    """Markup for a time, which the page's script replaces with its age."""
     shown = utc_time(at)
     if at is None or shown == _NONE:
         return _NONE

@@ -1,7 +1,7 @@
 """Makes the MCP pages a part of Flower.
 
-Owns what is changed in Flower before it starts: addresses, templates, its own list of tasks and the events it stores.
-Flower has no interface for this, so only tested versions are accepted.
+Owns what is changed in Flower before it starts: addresses, templates, its own list of tasks and the events it stores;
+`access` guards it. Flower has no interface for this, so only tested versions are accepted.
 """
 
 from importlib.metadata import version
@@ -18,12 +18,13 @@ from flower.views.broker import BrokerView
 from tornado.web import StaticFileHandler, url
 
 from tarsy_tasks.celery_app import broker_urls
-from tarsy_tasks.dashboard import pages
+from tarsy_tasks.dashboard import access, pages
 from tarsy_tasks.dashboard.actions import ACTIONS, ServerAction
 from tarsy_tasks.dashboard.page_templates import STATIC_PATH, PageTemplates
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.dashboard.task_list import COLUMNS, CallEvents, CallsTable, format_task
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
 
 __all__ = ["build_handlers", "check_version", "install"]
 
@@ -42,9 +43,10 @@ def install(app: Any) -> None:
     """Add the pages to the Flower that this process is about to start.
 
     Raises:
-        ConfigError: This version of Flower is not supported.
+        ConfigError: This version of Flower is not supported, or the environment is wrong.
     """
     check_version(version("flower"))
+    access.guard(load_settings())
     urls.settings["template_loader"] = PageTemplates(Path(urls.settings["template_path"]))
     reader = DashboardReader(app)
     # Before Flower's own handlers: the last of those takes all remaining addresses.

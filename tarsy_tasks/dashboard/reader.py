@@ -214,7 +214,7 @@ class DashboardReader:
         """Calls that have ended, newest first.
 
         Raises:
-            ValueError: `after` is not a cursor of the audit.
+            ValueError: `after` is not an audit cursor.
         """
 
         def read() -> AuditPage:

@@ -91,7 +91,7 @@ class ServerSnapshot:
 
     @property
     def tool_count(self) -> int | None:
-        """As last listed, also while the server is unhealthy."""
+        """As last listed, even while the server is unhealthy."""
         return self.health.tool_count if self.listed is None else len(self.listed.listing.tools)
 
     @cached_property

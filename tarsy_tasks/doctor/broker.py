@@ -66,6 +66,7 @@ def check_broker(redis: Any) -> Iterator[Finding]:
         text = f"INFO is refused, so persistence, eviction and memory were not checked: {error}"
         yield Finding.note("redis", text, "check them on the Redis server, or allow this user +info")
     yield from _check_writes(redis)
+    yield from _check_fetch(redis)
     yield from _check_audit(redis)
     yield from _check_latency_and_clock(redis)
     if info:
@@ -82,6 +83,21 @@ def _check_writes(redis: Any) -> Iterator[Finding]:
             "redis writes",
             f"Redis refuses writes: {error}",
             "free memory or disk of the server, or set TARSY_REDIS_URL to the primary and to a user that may write",
+        )
+
+
+def _check_fetch(redis: Any) -> Iterator[Finding]:
+    try:
+        with redis.client() as single:  # what it tracks ends with its connection
+            single.execute_command("RPOP", keys.queue(""), 1)
+            single.execute_command("CLIENT", "TRACKING", "ON", "OPTIN")
+            single.execute_command("CLIENT", "CACHING", "YES")
+            single.execute_command("CLIENT", "TRACKING", "OFF")
+    except ResponseError as error:
+        yield Finding.warning(
+            "fetch",
+            f"workers that are this user of Redis fetch messages through kombu, which costs more CPU: {error}",
+            "if workers use this user, allow it +rpop, +client|tracking and +client|caching, as `tarsy-tasks acl` does",
         )
 
 
@@ -115,9 +131,9 @@ def _check_latency_and_clock(redis: Any) -> Iterator[Finding]:
         )
     if abs(skew_s) > _SKEW_S:
         text = f"this machine's clock is {abs(skew_s):.0f} s {'behind' if skew_s > 0 else 'ahead of'} that of Redis"
-        yield Finding.warning("clock", text, "set both clocks by NTP")
+        yield Finding.warning("clock", text, "synchronize both clocks with NTP")
     else:
-        yield Finding.ok("clock", f"{abs(skew_s) * 1000:.0f} ms apart from the clock of Redis")
+        yield Finding.ok("clock", f"{abs(skew_s) * 1000:.0f} ms difference from the clock of Redis")
 
 
 def _check_kind(info: dict[str, Any]) -> Iterator[Finding]:

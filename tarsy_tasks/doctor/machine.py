@@ -59,13 +59,12 @@ def _check_launchers(servers: list[ServerConfig]) -> Iterator[Finding]:
     for server in servers:
         assert server.command is not None
         needed.setdefault(PurePath(server.command).name, []).append(server.name)
-    for program in ("npx", "node", "bwrap"):
+    for program in ("npx", "node"):
         found = shutil.which(program)
         if found:
             yield Finding.ok(program, found)
         elif program not in needed:
-            use = "needed only to run servers in a sandbox" if program == "bwrap" else "no configured server needs it"
-            yield Finding.note(program, f"not found; {use}")
+            yield Finding.note(program, "not found; no configured server needs it")
     for program, names in needed.items():
         if program in _LAUNCHERS and not shutil.which(program):
             text = f"not found, but needed to start {', '.join(names)}"

@@ -31,7 +31,7 @@ _REQUIRED: dict[str, str] = {
     "accept_content": _CODE,
     "result_accept_content": _CODE,
     "task_acks_late": "calls of a lost worker would be lost too",
-    "worker_cancel_long_running_tasks_on_connection_loss": "calls would end at each short outage of Redis",
+    "worker_cancel_long_running_tasks_on_connection_loss": "calls would be cancelled at every short outage of Redis",
     "task_always_eager": "calls would run in the agent, which has no sessions",
     "task_ignore_result": "no call would return an answer",
 }

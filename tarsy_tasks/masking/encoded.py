@@ -28,7 +28,7 @@ _search = Search([ENCODED])
 
 
 def find_encoded(text: str, projection: bytes, mask_string: Callable[[str], str]) -> Iterator[Edit]:
-    """Base64 of text with secrets, from left to right, as edits that replace it by base64 of the masked text."""
+    """Base64 of text with secrets, from left to right, as edits that replace it with base64 of the masked text."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         _, start, position = found

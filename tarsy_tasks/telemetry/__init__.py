@@ -1,1 +1,1 @@
-"""What operators read: audit, metrics, history, health records and probes, with no opinion on who shows them."""
+"""What operators read: audit, metrics, history, health records and probes."""

@@ -340,5 +340,5 @@ def _parse_cursor(cursor: str) -> tuple[str, Source]:
     place, _, source = cursor.partition(" ")
     milliseconds, _, number = place.partition("-")
     if not (milliseconds.isdecimal() and number.isdecimal()) or source not in ("worker", "agent"):
-        raise ValueError(f"{cursor!r:.60} is not a cursor of the audit; use the `cursor` of a page or of an entry")
+        raise ValueError(f"{cursor!r:.60} is not an audit cursor; use the `cursor` of a page or of an entry")
     return place, source

@@ -1,6 +1,6 @@
 """Adding up what workers count, in memory and in Redis.
 
-What the numbers are, `metrics` and `history` say.
+`metrics` and `history` define the numbers.
 """
 
 from collections import Counter

@@ -45,7 +45,7 @@ class HealthStatus(StrEnum):
 
 
 class HealthRecord(BaseModel):
-    """How one worker found one server.
+    """The health of one server, as one worker found it.
 
     Attributes:
         error: Why it is not healthy, with the end of the server's output; None when it is.

@@ -9,7 +9,7 @@ sums of microseconds, so that they can be added up exactly:
     took:BUCKET  took:us          calls that were sent, by their duration in seconds; the sum
     waited:BUCKET  waited:us      the same for the time in the queue
     recreations                   sessions that replaced a lost one; per server, not per tool
-    unaudited                     calls whose entry the audit did not take; per server, not per tool
+    unaudited                     calls whose audit entry could not be written; per server, not per tool
 """
 
 import json

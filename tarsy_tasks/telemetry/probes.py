@@ -9,6 +9,7 @@ process id, which shows whether a killed worker left it.
 
 import hashlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,11 +19,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.own_files import read_own_file
 from tarsy_tasks.settings import load_settings
 
 __all__ = ["BEAT_S", "STALE_S", "ProbeFiles", "find_workers", "open_run_dir", "remove_leftovers", "run_dir"]
 
 BEAT_S = 2.0
+_PID_CHARS = 20
 STALE_S = 30.0
 """Longer than a busy worker ever delays a touch."""
 
@@ -41,8 +44,14 @@ def open_run_dir() -> Path:
     directory = run_dir()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if load_settings().run_dir is None and directory.lstat().st_uid != os.getuid():
-            raise ConfigError(f"{directory} belongs to another user; set TARSY_RUN_DIR to a directory of this user")
+        # Kubernetes mounts a directory of root for all users.
+        is_configured = load_settings().run_dir is not None
+        found = directory.stat() if is_configured else directory.lstat()
+        is_trusted = found.st_uid == os.getuid() or (is_configured and found.st_uid == 0)
+        if not is_trusted or stat.S_ISLNK(found.st_mode):
+            raise ConfigError(
+                f"{directory} is a link or belongs to another user; set TARSY_RUN_DIR to a directory of this user"
+            )
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, "permission denied")
     except OSError as error:
@@ -93,13 +102,13 @@ class ProbeFiles:
         """Whether the process that wrote the files still runs."""
         for file in (self.sessions, self.consumer, self.ready):
             with suppress(OSError, ValueError, OverflowError):
-                return _is_running(int(file.read_text()))
+                return _is_running(int(read_own_file(file, _PID_CHARS)))
         return False
 
     def seconds_since(self, file: Path) -> float | None:
         """Seconds since the file was touched; None if it does not exist."""
         try:
-            return max(0.0, time.time() - file.stat().st_mtime)
+            return max(0.0, time.time() - file.lstat().st_mtime)
         except OSError:
             return None
 

@@ -38,11 +38,11 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     duration = _histogram("tarsy_call_duration_seconds", sent)
     wait = _histogram("tarsy_call_queue_wait_seconds", "From publishing a call until a worker started it.")
     running = _gauge("tarsy_calls_in_flight", "Calls that are running.")
-    average = _gauge("tarsy_call_duration_recent_average_seconds", "Mean duration of the last 5 minutes.")
-    failing = _gauge("tarsy_call_recent_failure_ratio", "Failed part of the calls of the last 5 minutes.")
+    average = _gauge("tarsy_call_duration_recent_average_seconds", "Mean duration over the last 5 minutes.")
+    failing = _gauge("tarsy_call_recent_failure_ratio", "Share of failed calls in the last 5 minutes.")
     error = _gauge("tarsy_call_last_error_timestamp_seconds", "When a call last failed.", labels=(*_LABELS, "code"))
     recreations = _counter("tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"])
-    unaudited = _counter("tarsy_calls_unaudited", "Calls whose entry the audit did not take.", labels=["server"])
+    unaudited = _counter("tarsy_calls_unaudited", "Calls whose audit entry could not be written.", labels=["server"])
     for each in metrics:
         labels = [each.server, each.tool]
         for outcome, count in each.calls.items():

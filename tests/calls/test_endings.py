@@ -52,13 +52,18 @@ def limited_worker(start_worker: StartWorker, tmp_path: Path, request: pytest.Fi
         worker.stop()
 
 
-@pytest.mark.parametrize("limited_worker", [{"arguments": ["--soft-time-limit", "1"]}], indirect=True)
-def test_the_soft_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
-    pending = hold(ToolExecutor(timeout_s=20), tmp_path, "soft")
+@pytest.mark.parametrize(
+    "limited_worker",
+    [{"arguments": ["--soft-time-limit", "1"]}, {"arguments": ["--time-limit", "1"]}],
+    ids=["soft", "hard"],
+    indirect=True,
+)
+def test_a_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
+    pending = hold(ToolExecutor(timeout_s=20), tmp_path, "limited")
     result = pending.result()
     assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.TIME_LIMIT)
     ended_as(redis_url, pending.id, ErrorCode.TIME_LIMIT)
-    was_cancelled(tmp_path, "soft")
+    was_cancelled(tmp_path, "limited")
     assert limited_worker.stop() == 0
 
 
@@ -73,16 +78,6 @@ def test_the_soft_time_limit_keeps_that_a_call_may_have_run(start_worker: StartW
     codes = {task_id: ToolResult.model_validate(answer.get(20)).error_code for task_id, answer in answers.items()}
     assert codes == {fresh: ErrorCode.SERVER_UNAVAILABLE, begun: ErrorCode.WORKER_LOST}
     assert worker.stop() == 0
-
-
-@pytest.mark.parametrize("limited_worker", [{"arguments": ["--time-limit", "1"]}], indirect=True)
-def test_the_hard_time_limit_cancels_the_call(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
-    pending = hold(ToolExecutor(timeout_s=20), tmp_path, "hard")
-    result = pending.result()
-    assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.TIME_LIMIT)
-    ended_as(redis_url, pending.id, ErrorCode.TIME_LIMIT)
-    was_cancelled(tmp_path, "hard")
-    assert limited_worker.stop() == 0
 
 
 @pytest.mark.parametrize("limited_worker", [{"arguments": ["-c", "1"]}], indirect=True)
@@ -141,7 +136,7 @@ def test_a_soft_shutdown_ends_what_outlasts_its_grace(
 def test_another_pool_is_refused_with_the_reason(start_worker: StartWorker, tmp_path: Path) -> None:
     worker = start_worker({"recorder": recording_server(tmp_path)}, arguments=["-P", "threads"], wait=False)
     assert worker.process.wait(30) == 2
-    assert "Leave -P out" in worker.log
+    assert "Omit -P" in worker.log
 
 
 def test_a_queue_of_no_server_is_refused(start_worker: StartWorker, tmp_path: Path) -> None:

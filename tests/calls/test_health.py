@@ -238,7 +238,7 @@ def test_a_killed_server_is_reported_without_beat_and_calls(
     assert (lost.since or 0) > healthy_since
     with listening(http_server(port), port, tmp_path):
         request.getfixturevalue("beat")
-        wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy again", TOLD_S)
+        wait_until(lambda: status_of(client, "http") is HealthStatus.HEALTHY, "it is healthy again", 2 * TOLD_S)
 
 
 def test_checks_of_beat_leave_records_that_expire(worker: Worker, client: redis.Redis, beat: ServiceProcess) -> None:

@@ -1,5 +1,6 @@
 """A call with an idempotency key runs once, however often and by however many agents it is submitted."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import redis
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.idempotency import claim
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.celery_app import build_app
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
@@ -126,11 +128,14 @@ def test_a_patient_agent_learns_that_a_withdrawn_call_never_ran(worker: Worker, 
 
 
 def test_a_claim_whose_reply_was_lost_is_made_once(redis_url: str) -> None:
-    call = ("desk", "add", None)
-    with redis.Redis.from_url(redis_url) as client:
+    async def claim_again() -> None:
+        exchange = AsyncRedisExchange(lambda: redis.ConnectionPool.from_url(redis_url))
         for task_id, is_new in (("one", True), ("one", True), ("two", False)):
-            claimed = claim(client, call, agent_id="one", key="k8", task_id=task_id)
+            claimed = await claim(exchange, ("desk", "add", None), agent_id="one", key="k8", task_id=task_id)
             assert (claimed.task_id, claimed.is_new) == ("one", is_new)
+        exchange.close()
+
+    asyncio.run(claim_again())
 
 
 def kill_server(worker: Worker, ledger: Ledger) -> None:

@@ -1,12 +1,14 @@
 """Interceptors of users: installed by entry points, ordered by the configuration, kept from doing harm."""
 
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.masking.edits import MASK
+from tests.cli.commands import run_forked
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
@@ -14,9 +16,11 @@ from tests.processes import Worker, wait_until
 SECRET = "hunter2hunter2"
 MODULE = f'''
 import asyncio
+import sys
 import time
 
-from tarsy_tasks.interceptors import Answer, CallRefused
+from tarsy_tasks.interceptors import Answer, CallRefused, Requeued
+from tarsy_tasks.models import Attachment, ToolResult
 
 
 class Refusing:
@@ -46,9 +50,16 @@ class Blocking:
 
     async def __call__(self, call, proceed):
         if call.arguments.get("key") == "blocks":
-            time.sleep(0.2)
+            time.sleep(0.5)
+        return await proceed()
+
+
+class NotBlocking:
+    stage = "attempt"
+
+    async def __call__(self, call, proceed):
         if call.arguments.get("key") == "waits":
-            await call.run_blocking(time.sleep, 0.2)
+            await call.run_blocking(time.sleep, 0.5)
         return await proceed()
 
 
@@ -63,9 +74,46 @@ class Changing:
         if key == "twice":
             return await proceed()
         if key == "leaks":
-            update = {{"content": "password: {SECRET}", "structured": {{"password": "{SECRET}"}}}}
-            return Answer(ending.result.model_copy(update=update))
+            secret = "password: {SECRET}"
+            attachment = Attachment(type="resource", uri="x://y?password={SECRET}", text=secret)
+            answer = {{"content": secret, "structured": {{"password": "{SECRET}"}}, "attachments": [attachment]}}
+            names = {{"name": "desk.other", "call_id": "another", "attempts": 7}}
+            return Answer(ToolResult(outcome="tool_error", error_code=secret, **answer, **names))
         return ending
+
+
+class Harmful:
+    stage = "call"
+
+    async def __call__(self, call, proceed):
+        key = call.arguments.get("key")
+        if key == "exits":
+            sys.exit(3)
+        if key == "awaits-what-is-cancelled":
+            task = asyncio.create_task(asyncio.Event().wait())
+            task.cancel()
+            await task
+        if key == "sends-two-at-once":
+            await asyncio.gather(proceed(), proceed())
+        ending = await proceed()
+        return Requeued("again") if key == "requeues" else ending
+
+
+class Postponing:
+    stage = "call"
+
+    def __init__(self):
+        self.seen = {{}}
+
+    async def __call__(self, call, proceed):
+        if call.arguments.get("key") != "comes-back":
+            return await proceed()
+        times = self.seen.setdefault(call.id, [])
+        times.append(time.monotonic())
+        if len(times) < 3:
+            return Requeued("not yet")
+        shortest_s = min(after - before for before, after in zip(times, times[1:]))
+        raise CallRefused(f"{{call.delivery_count}} {{shortest_s}}")
 
 
 class Swallowing:
@@ -77,6 +125,25 @@ class Swallowing:
         except asyncio.CancelledError:
             call.arguments["key"] = "sent-after-its-end"
             return await proceed()
+
+
+class Waiting:
+    def __init__(self, stage):
+        self.stage = stage
+
+    async def __call__(self, call, proceed):
+        key = call.raw_arguments["key"] if isinstance(call.raw_arguments, dict) else ""
+        if key == f"waits-at-{{self.stage}}":
+            await asyncio.Event().wait()
+        if key == f"late-at-{{self.stage}}":
+            await asyncio.sleep(call.info.timeout_s + 0.1)
+        ending = await proceed()
+        if key == f"keeps-at-{{self.stage}}":
+            await asyncio.Event().wait()
+        return ending
+
+
+waiting_message, waiting_call, waiting_attempt = map(Waiting, ("message", "call", "attempt"))
 
 
 class Tag:
@@ -101,15 +168,34 @@ ENTRY_POINTS = """
 refusing = house_rules:Refusing
 failing = house_rules:Failing
 blocking = house_rules:Blocking
+not_blocking = house_rules:NotBlocking
 changing = house_rules:Changing
+harmful = house_rules:Harmful
+postponing = house_rules:Postponing
 swallowing = house_rules:Swallowing
+waiting_message = house_rules:waiting_message
+waiting_call = house_rules:waiting_call
+waiting_attempt = house_rules:waiting_attempt
 alpha = house_rules:alpha
 omega = house_rules:omega
 not_one = house_rules:not_one
 missing = house_rules:Missing
 unused = house_rules:Missing
 """
-USED = ["omega", "alpha", "refusing", "failing", "blocking", "changing", "swallowing"]
+WAITING = ["waiting_message", "waiting_call", "waiting_attempt"]
+USED = [
+    "omega",
+    "alpha",
+    "refusing",
+    "failing",
+    "blocking",
+    "not_blocking",
+    "changing",
+    "harmful",
+    "postponing",
+    "swallowing",
+    *WAITING,
+]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +247,9 @@ def test_one_that_raises_before_sending_closes_the_call(ledger: Ledger, worker: 
     assert SECRET not in result.content
 
 
-@pytest.mark.parametrize(("key", "why"), [("raises-late", "KeyError"), ("returns-nothing", "it returned no ending")])
+@pytest.mark.parametrize(
+    ("key", "why"), [("raises-late", "KeyError"), ("returns-nothing", "it did not return an Ending")]
+)
 def test_one_that_fails_after_sending_does_not_hide_it(key: str, why: str, ledger: Ledger) -> None:
     result = call(key)
     assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.INTERNAL_ERROR)
@@ -169,11 +257,37 @@ def test_one_that_fails_after_sending_does_not_hide_it(key: str, why: str, ledge
     assert ledger.runs()[key] == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("exits", "SystemExit"),
+        ("awaits-what-is-cancelled", "CancelledError"),
+        ("sends-two-at-once", "RuntimeError"),
+    ],
+)
+def test_one_that_does_harm_only_closes_its_call(key: str, why: str, ledger: Ledger) -> None:
+    result = call(key, "add")
+    assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.INTERCEPTOR_FAILED)
+    assert f"`harmful` failed on `desk.add` ({why}). The tool did not run." in result.content
+    assert call(f"after-{key}").outcome is Outcome.OK
+    assert not ledger.runs()[key]
+
+
+def test_what_may_have_run_is_not_requeued(ledger: Ledger) -> None:
+    result = call("requeues", "add")
+    assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.INTERNAL_ERROR)
+    assert ledger.runs()["requeues"] == 1
+
+
 def test_one_that_blocks_the_event_loop_is_named(worker: Worker) -> None:
     assert call("waits").outcome is Outcome.OK
-    assert "blocked the event loop" not in worker.log
     assert call("blocks").outcome is Outcome.OK
-    worker.wait_for_log("the interceptor blocking blocked the event loop of all calls for 2")
+    worker.wait_for_log("the interceptor blocking blocked the event loop, which all calls share, for ")
+    # On a busy machine others may be held up for a moment, but not for all that time.
+    named = re.findall(
+        r"the interceptor (\w+) blocked the event loop, which all calls share, for [5-9]\d\d ms", worker.log
+    )
+    assert set(named) <= {"blocking"}, "neither one that waits, nor one around it"
 
 
 def test_arguments_can_be_changed_before_they_are_sent(ledger: Ledger) -> None:
@@ -182,9 +296,17 @@ def test_arguments_can_be_changed_before_they_are_sent(ledger: Ledger) -> None:
 
 
 def test_a_result_of_an_interceptor_is_masked() -> None:
-    result = call("leaks")
-    assert result.outcome is Outcome.OK
+    with ToolExecutor(timeout_s=20) as tools:
+        result = tools.execute(ToolCall(id="own", name="desk.look", arguments={"key": "leaks"}))
+    assert (result.outcome, result.call_id, result.name, result.attempts) == ("tool_error", "own", "desk.look", 1)
+    assert result.model_dump_json().count(MASK) == 5
     assert SECRET not in result.model_dump_json()
+
+
+def test_what_an_interceptor_requeues_comes_back_a_second_later(worker: Worker) -> None:
+    delivery_count, shortest_s = call("comes-back").content.split()
+    assert (delivery_count, float(shortest_s) >= 1) == ("1", True)
+    assert re.findall(r"requeue=True: not yet\n(Traceback)?", worker.log) == ["", ""], "each is one line in the log"
 
 
 def test_only_what_is_harmless_is_sent_twice(ledger: Ledger) -> None:
@@ -207,6 +329,23 @@ def test_a_swallowed_cancel_sends_nothing(ledger: Ledger) -> None:
     assert not ledger.runs()["sent-after-its-end"]
 
 
+@pytest.mark.parametrize("stage", ["message", "call", "attempt"])
+def test_one_that_waits_too_long_keeps_no_call_alive(stage: str, ledger: Ledger, redis_url: str) -> None:
+    """The caller is another producer, which withdraws nothing at the deadline."""
+    foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
+    keys = [f"{does}-at-{stage}" for does in ("waits", "late", "keeps")]
+    sent = [
+        foreign.send_task("tarsy.call_tool", ["desk", "look", {"key": key}, {"timeout_s": 1}], queue="mcp.desk")
+        for key in keys
+    ]
+    waits, late, keeps = (ToolResult.model_validate(each.get(timeout=20)) for each in sent)
+    for result in (waits, late):
+        assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.DEADLINE_PASSED)
+        assert "The tool did not run" in result.content
+    assert (keeps.outcome, keeps.error_code) == (Outcome.TIMEOUT, ErrorCode.CALL_TIMEOUT)
+    assert [ledger.runs()[key] for key in keys] == [0, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -220,8 +359,7 @@ def test_a_worker_refuses_interceptors_that_it_cannot_use(
 ) -> None:
     (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{}}, "interceptors": ["{name}"]}}')
     environment = {**worker.environment_of("worker"), "TARSY_MCP_CONFIG": str(tmp_path / "mcp.json")}
-    command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "worker"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
+    done = run_forked(["celery", "-A", "tarsy_tasks", "worker"], environment, installed)  # and finds what is there
     assert done.returncode == 2
     assert why in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -20,6 +20,7 @@ from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.telemetry.metrics import NO_TOOL, read_metrics
+from tests.cli.commands import run_forked
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, listening, wait_until
 from tests.servers import witness_stdio
@@ -247,8 +248,7 @@ def test_celerys_command_line_knows_the_commands(worker: Worker) -> None:
     name = f"w0@{socket.gethostname()}"
 
     def celery(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "celery", "-A", "tarsy_tasks", *words]
-        return subprocess.run(command, capture_output=True, text=True, env=worker.environment, timeout=60)
+        return run_forked(["celery", "-A", "tarsy_tasks", *words], worker.environment, Path.cwd())
 
     done = celery("inspect", "mcp_sessions", "--json", "-t", "10", "-d", name)
     assert done.returncode == 0, done

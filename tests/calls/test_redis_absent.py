@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from kombu.exceptions import OperationalError
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, agent_app, build_app
 from tarsy_tasks.errors import BrokerUnavailable
-from tests.processes import DEMO_SERVER, Worker, environment_of, free_port
+from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
 CALL = ToolCall(id="c", name="desk.echo", arguments={"text": "hello"})
 DEADLINE_S = 0.8
-SLACK_S = 0.7
+SLACK_S = 10.0
 
 SYNC: dict[str, Callable[[ToolExecutor], object]] = {
     "execute": lambda tools: tools.execute(CALL),
@@ -129,6 +131,33 @@ def test_agent_and_worker_go_on_when_redis_is_back(tmp_path: Path) -> None:
         with Valkey(port=port):
             assert tools.execute(CALL).content == "hello"
             worker.stop()
+
+
+def test_answers_wait_for_a_redis_that_cannot_save(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        valkey = stack.enter_context(Valkey(save="900 1"))
+        assert valkey.port is not None
+        worker = _started(stack, tmp_path, valkey.port)
+        worker.wait_until_ready()
+        stack.enter_context(environment_of(worker))
+        client = stack.enter_context(redis.Redis.from_url(valkey.connection_url))
+        tools = ToolExecutor(timeout_s=60)
+        pending = tools.submit("desk.wait", {"seconds": 2, "steps": 1})
+        wait_until(lambda: client.hget(keys.call_marker(pending.id), "mark") == b"begun", "it runs")
+        in_the_way = valkey.data_dir / "dump.rdb"
+        in_the_way.mkdir()
+        _save(client, "err")
+        worker.wait_for_log("Redis cannot store a result, trying again: MISCONF")
+        in_the_way.rmdir()
+        _save(client, "ok")
+        assert pending.result().outcome is Outcome.OK
+        assert tools.execute(CALL).content == "hello"
+        worker.stop()
+
+
+def _save(client: redis.Redis, expected: str) -> None:
+    client.bgsave()
+    wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == expected, f"saving is {expected}")
 
 
 def test_a_worker_waits_for_redis_and_serves_once_it_is_there(tmp_path: Path) -> None:

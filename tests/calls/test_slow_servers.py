@@ -97,7 +97,7 @@ def test_a_slow_restart_is_unhealthy_but_raises_no_alert(
     (process,) = worker.find_children(str(directory / "slow0.ledger"))
     process.kill()
     process.wait(5)
-    worker.wait_for_log("lost MCP server slow0")
+    worker.wait_for_log("lost the session with MCP server slow0")
     first = check(app, client, "slow0")
     assert (first.status, "was not connected within 2.5 s" in first.reason) == (HealthStatus.UNHEALTHY, True)
     wait_until(
@@ -123,7 +123,7 @@ def test_a_server_that_is_busy_with_one_call_is_healthy(
         assert (found.healthy, found.is_busy) == (True, False), "it answered a moment ago"
         busy.unlink()
         assert pending.result().outcome is Outcome.OK
-    assert "lost MCP server serial" not in worker.log
+    assert "lost the session with MCP server serial" not in worker.log
 
 
 def test_a_failed_refresh_is_reported_and_does_not_block_others(worker: Worker, app: TarsyApp, directory: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_failed_refresh_is_reported_and_does_not_block_others(worker: Worker, 
 
     busy = directory / "busy"
     busy.touch()
-    told = "MCP server `serial` could not be asked for its tools: it did not list its tools within 1 s"
+    told = "MCP server `serial` failed to list its tools: it did not list its tools within 1 s"
     with ToolExecutor(timeout_s=30) as tools:
         pending = tools.submit(ToolCall(id="1", name="serial.act", arguments={"text": str(busy)}))
         wait_until(lambda: ask("mcp_sessions")["serial"]["in_flight"], "the call runs")

@@ -34,14 +34,14 @@ def _refusals(worker: Worker) -> list[str]:
 
 def test_a_strict_start_fails_and_names_each_missing_server(start_worker: StartWorker) -> None:
     servers = {"good": DEMO_SERVER, "absent": BROKEN, "mute": HANGING}
-    worker = start_worker(servers, environment=_strict(3), wait=False)
+    worker = start_worker(servers, environment=_strict(6), wait=False)
     wait_until(lambda: len(worker.children()) >= 2, "the servers have been started")
     assert _ended(worker) == 3
     lines = _refusals(worker)
     assert len(lines) == 2
     assert "`absent`" in lines[0]
     assert "/no/such/command" in lines[0]
-    assert "`mute` was not connected within 3 s" in lines[1]
+    assert "`mute` was not connected within 6 s" in lines[1]
     assert " ready." not in worker.log
 
 

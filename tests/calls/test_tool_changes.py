@@ -19,11 +19,12 @@ from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.catalogue import ToolCatalogue
 from tarsy_tasks.celery_app import agent_app
 from tarsy_tasks.telemetry.printable import HIDDEN
+from tarsy_tasks.tool_names import listed_name
+from tests.cli.commands import TARSY_TASKS, run_command
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 from tests.servers import listing_file
 
-TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 CONFIGURED = "Look first.\n\n# No heading of ours"
 
 
@@ -76,9 +77,7 @@ def call(name: str) -> ToolResult:
 
 
 def run(worker: Worker, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [TARSY_TASKS, *words], capture_output=True, text=True, env=worker.environment, timeout=60, check=False
-    )
+    return run_command(*words, environment=worker.environment)
 
 
 def answer_on_terminal(worker: Worker, answer: str, *words: str) -> tuple[str, int]:
@@ -161,17 +160,17 @@ def test_control_characters_of_servers_are_escaped_in_output(worker: Worker, lis
     """Names and descriptions that clear the screen, set its title, write backwards, or look like lines of ours."""
     name = "act\x1b[2J\n+ sly.good: added\u202e"
     lists.change("sly", tool("look", "looks\x1b]0;t\x07 \x9b2J\u200b\U000e0041"), tool(name, "\x1b[8mhidden"))
-    worker.wait_for_log(
-        r"MCP server sly changed its tools: added act\x1b[2J\n+ sly.good: added\u202e; removed act; changed"
-    )
+    alias = listed_name(name)
+    worker.wait_for_log(f"MCP server sly changed its tools: added {alias}; removed act; changed")
     for words in (["diff"], ["list"], ["list", "--live"], ["list", "--json"], ["diff", "--json"], ["approve", "--yes"]):
         done = run(worker, "tools", words[0], "sly", *words[1:])
         assert not HIDDEN.search((done.stdout + done.stderr).replace("\n", "").replace("\t", "")), done
         if words == ["diff"]:
-            assert [line for line in done.stdout.splitlines() if line.startswith("+")] == [
-                r"+ sly.act\x1b[2J\n+ sly.good: added\u202e: added"
-            ]
+            assert [line for line in done.stdout.splitlines() if line.startswith("+")] == [f"+ sly.{alias}: added"]
     assert "\x1b" not in worker.log
+    with ToolExecutor(["sly"], timeout_s=20) as tools:
+        assert alias in tools.list_tools().prompt_section()
+        assert tools.execute(f"sly.{alias}", {"text": "called"}).content == "called"
 
 
 def test_instructions_are_in_the_prompt_quoted() -> None:

@@ -61,8 +61,8 @@ BREAKS = [
         "killed",
         "what another worker began is not begun again",
         "broker/steps.py",
-        "if state == 'begun' and current ~= owner and current ~= earlier_owner then return {{state, current}} end",
-        "",
+        "if state == 'begun' and current ~= owner and current ~= earlier_owner",
+        "if false and current ~= earlier_owner",
     ),
     Break(
         "grace",
@@ -136,10 +136,10 @@ BREAKS = [
     ),
     Break(
         "connections",
-        "the connections of an exchange are its own",
-        "broker/kombu_transport.py",
-        "        exchange = RedisExchange(pool)\n",
-        "        exchange = RedisExchange(self.pool)\n",
+        "an agent reads the answers that were published while it was not subscribed",
+        "agent/reply_listener.py",
+        "            if body is not None:\n                self._complete(",
+        "            if False:\n                self._complete(",
     ),
     Break(
         "restarted",
@@ -150,10 +150,10 @@ BREAKS = [
     ),
     Break(
         "frozen",
-        "a result waits for a Redis that is away",
-        "broker/result_backend.py",
-        "        if self.stopping is None:\n            return super().ensure(fun, args, **policy)\n",
-        "        return fun(*args)\n",
+        "an answer that Redis does not take at once is stored by a thread",
+        "worker/process/plain_calls.py",
+        'at once: %s", error)\n            self._hand_over(answer)\n',
+        'at once: %s", error)\n',
     ),
     Break(
         "network-reset",
@@ -164,10 +164,10 @@ BREAKS = [
     ),
     Break(
         "network-stall",
-        "a result waits for a Redis that is away",
-        "broker/result_backend.py",
-        "        if self.stopping is None:\n            return super().ensure(fun, args, **policy)\n",
-        "        return fun(*args)\n",
+        "an answer that Redis does not take at once is stored by a thread",
+        "worker/process/plain_calls.py",
+        'at once: %s", error)\n            self._hand_over(answer)\n',
+        'at once: %s", error)\n',
     ),
     Break(
         "nobody",
@@ -220,7 +220,8 @@ def _play_broken(each: Break) -> str | None:
         environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "tests.chaos", "--short", "--only", each.row]
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
-        if done.returncode not in (0, 1):
+        # The exit code does not tell: it is 1 for a row that fails, and for a package that cannot be imported.
+        if not re.search(rf"^{each.row}: (pass|FAIL) in ", done.stdout, re.MULTILINE):
             raise RuntimeError(f"{each.row} could not be played: {done.stdout}{done.stderr}")
         findings = re.findall(r"^  - (.*)$", done.stdout, re.MULTILINE)
         return f"{findings[0]:.120}" if findings else None

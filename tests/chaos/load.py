@@ -76,6 +76,9 @@ class Tally:
         if not holds:
             self.findings.append(what)
 
+    def expect_answers_within(self, seconds: float) -> None:
+        self.expect(self.longest_s <= seconds, f"the longest wait was {self.longest_s:.1f} s, above {seconds:g} s")
+
     def expect_soon(self, holds: Callable[[], object], what: str, seconds: float = 15.0) -> None:
         """Note `what` unless it holds within so long."""
         try:

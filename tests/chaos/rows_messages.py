@@ -2,18 +2,16 @@
 
 import base64
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from tarsy_tasks import ErrorCode, Outcome, PendingCall, ToolCall, ToolExecutor
 from tarsy_tasks.broker import keys
 from tests.chaos.load import Tally
 from tests.chaos.stage import Form, Stage
+from tests.cli.commands import run_command
 from tests.processes import wait_until
 
 __all__ = ["a_message_kills_its_worker", "nobody_serves", "they_are_bad", "they_are_large"]
@@ -56,7 +54,7 @@ def a_message_kills_its_worker(stage: Stage, form: Form) -> Tally:
     runs = stage.ledger.runs()
     tally.expect(runs["deadly"] == _ATTEMPTS, f"it killed {runs['deadly']} workers, not {_ATTEMPTS}")
     tally.expect(runs["deadly-add"] == 1, f"the unsafe one was executed {runs['deadly-add']} times")
-    _expect_poison(stage, tally, dead_letter.id)
+    _expect_dead_letter(stage, tally, dead_letter.id)
     return tally
 
 
@@ -214,18 +212,15 @@ def _message(
     }
 
 
-def _expect_poison(stage: Stage, tally: Tally, task_id: str) -> None:
+def _expect_dead_letter(stage: Stage, tally: Tally, task_id: str) -> None:
     """Dead letters can be listed, expire, and can be dropped."""
-    listed = _poison(stage, "list", "--json")
-    tally.expect(task_id in listed, f"`poison list` does not show it: {listed[:200]}")
-    tally.expect(task_id in _poison(stage, "show", task_id), "`poison show` does not show it")
-    _poison(stage, "drop", task_id)
-    tally.expect(task_id not in _poison(stage, "list", "--json"), "`poison drop` did not drop it")
+    listed = _dead_letters(stage, "list", "--json")
+    tally.expect(task_id in listed, f"`dead-letters list` does not show it: {listed[:200]}")
+    tally.expect(task_id in _dead_letters(stage, "show", task_id), "`dead-letters show` does not show it")
+    _dead_letters(stage, "drop", task_id)
+    tally.expect(task_id not in _dead_letters(stage, "list", "--json"), "`dead-letters drop` did not drop it")
 
 
-def _poison(stage: Stage, *arguments: str) -> str:
-    command = [str(Path(sys.executable).with_name("tarsy-tasks")), "poison", *arguments]
-    done = subprocess.run(
-        command, env=stage.workers[0].environment, cwd=stage.directory, capture_output=True, text=True, timeout=60
-    )
+def _dead_letters(stage: Stage, *arguments: str) -> str:
+    done = run_command("dead-letters", *arguments, environment=stage.workers[0].environment, cwd=stage.directory)
     return done.stdout + done.stderr

@@ -47,6 +47,7 @@ def connections_are_cut(stage: Stage, form: Form) -> Tally:
         load.start(MEANWHILE)
         load.wait_for_begun(len(load.begun()) + 1)
     tally = load.tally()
+    tally.expect_answers_within(form.answered_s)
     tally.notes.append(f"{connections} connections cut")
     return tally
 

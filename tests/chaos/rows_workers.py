@@ -38,7 +38,7 @@ def one_is_killed(stage: Stage, form: Form) -> Tally:
     )
     tally.expect(tally.outcomes["unknown"], "no call that had begun is `unknown`")
     tally.expect(not orphans, f"children outlived their worker: {orphans}")
-    _expect_answers_within(tally, form.answered_s)
+    tally.expect_answers_within(form.answered_s)
     return tally
 
 
@@ -95,10 +95,6 @@ def grace_is_over(stage: Stage, form: Form) -> Tally:
     )
     _expect_exit(tally, hasty)
     return tally
-
-
-def _expect_answers_within(tally: Tally, seconds: float) -> None:
-    tally.expect(tally.longest_s <= seconds, f"the longest wait was {tally.longest_s:.1f} s, above {seconds:g} s")
 
 
 def _expect_exit(tally: Tally, worker: Any) -> None:

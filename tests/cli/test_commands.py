@@ -1,14 +1,17 @@
 """The command line as real processes: exit codes, plain and JSON output."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import psutil
 import pytest
+import redis
 
 from tests.cli.commands import TARSY_TASKS, clean_environment, run_command
 from tests.conftest import StartWorker
@@ -139,9 +142,13 @@ def test_up_runs_the_stack_and_ends_clean(tmp_path: Path, number: signal.Signals
     try:
         up.wait_for_log(" ready.")
         up.wait_for_log("connected to MCP server desk")  # by beat's first check
-        url = f"http://127.0.0.1:{port}/mcp"
-        wait_until(lambda: _status(url) == 200, "the dashboard answers")
+        link = up.log.split("dashboard: ")[1].split()[0]
+        assert link.startswith(f"http://127.0.0.1:{port}/")
+        wait_until(lambda: _status(link) == 200, "the link shows the dashboard")
+        assert _status(f"http://127.0.0.1:{port}/mcp") == 403
         redis_url = up.log.split("export TARSY_REDIS_URL=")[1].split()[0]
+        with pytest.raises(redis.AuthenticationError), redis.Redis.from_url(re.sub(":[^:]*@", "", redis_url)) as client:
+            client.ping()
         done = run_command(
             "call", "desk.echo", "text=hello", environment={**environment, "TARSY_REDIS_URL": redis_url}, cwd=tmp_path
         )
@@ -170,7 +177,9 @@ def test_up_ends_when_a_process_ends(tmp_path: Path) -> None:
 
 def _status(url: str) -> int | None:
     try:
-        with urllib.request.urlopen(url, timeout=2) as response:
+        with build_opener(HTTPCookieProcessor()).open(url, timeout=2) as response:
             return response.status
+    except HTTPError as error:
+        return error.code
     except OSError:
         return None

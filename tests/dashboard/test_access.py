@@ -117,7 +117,7 @@ def test_without_authentication_nobody_acts(open_flower: Flower, path: str) -> N
 
 
 @pytest.mark.parametrize("path", [*PAGES, *DATA, "/tasks/datatable", "/broker"])
-@pytest.mark.parametrize("headers", [{}, basic("sam:guessed"), {"Authorization": "Basic nonsense"}])
+@pytest.mark.parametrize("headers", [{}, basic("sam:guessed"), basic("sam:größe"), {"Authorization": "Basic nonsense"}])
 def test_with_a_password_nothing_is_shown_without_it(closed_flower: Flower, path: str, headers: dict[str, str]) -> None:
     status, text, found = ask(closed_flower.url + path, headers)
     assert (status, found["WWW-Authenticate"]) == (401, 'Basic realm="flower"')

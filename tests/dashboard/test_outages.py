@@ -132,7 +132,7 @@ def test_without_workers_the_pages_say_so(flower: Flower, valkey: StoppableValke
     write_fleet(valkey.client, FLEET)
     valkey.client.delete(keys.HEALTH_WORKERS)
     page = open_page(f"{flower.url}/mcp")
-    wait_on(page, page.locator("#mcp-no-worker", has_text="No worker reports").count, "the notice")
+    wait_on(page, page.locator("#mcp-no-worker", has_text="No worker is reporting").count, "the notice")
     assert page.locator("#server-desk").get_by_text("unknown", exact=True).is_visible()
     assert "is one running?" in page.locator("#server-desk").inner_text()
     write_health(valkey.client, FLEET)

@@ -10,6 +10,7 @@ import pytest
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.tool_names import listed_name
 from tests.chromium import Browser, Page
 from tests.conftest import StartWorker
 from tests.dashboard.conftest import StartFlower, wait_on
@@ -53,6 +54,9 @@ def call(name: str, arguments: dict[str, Any]) -> str:
         pending = tools.submit(ToolCall(id="call_1", name=name, arguments=arguments))
         assert pending.result(timeout_s=30).outcome in (Outcome.OK, Outcome.TOOL_ERROR)
         return pending.id
+
+
+ATTACKING = listed_name(hostile_words.TOOL)
 
 
 def call_hostile(app: TarsyApp, tool: str, arguments: dict[str, Any]) -> str:
@@ -175,7 +179,7 @@ def test_buttons_reconnect_a_server_and_refresh_its_tools(flower: Flower, open_p
 def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:
     attack = hostile_words.ATTACK
     tasks = [
-        call_hostile(app, hostile_words.TOOL, {"text": attack}),
+        call_hostile(app, ATTACKING, {"text": attack}),
         call_hostile(app, "fail", {}),
     ]
     page = open_page(f"{flower.url}/mcp")
@@ -184,7 +188,7 @@ def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: Tarsy
     for tool in page.locator(".mcp-tool").all():
         tool.locator("summary").first.click()
     assert page.locator(".mcp-description").first.inner_text().startswith("</title></script><script>")
-    assert page.locator(".mcp-tool-name", has_text=hostile_words.TOOL).count() == 1
+    assert page.locator(".mcp-tool-name", has_text=ATTACKING).count() == 1
     assert hostile_words.SECRET not in page.content(), "texts of servers about their tools are masked too"
     for task_id in tasks:
         page.goto(f"{flower.url}/mcp/calls/{task_id}")
@@ -196,7 +200,7 @@ def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: Tarsy
         assert page.evaluate("window.hacked") is None
     page.goto(f"{flower.url}/mcp/servers/hostile")
     page.evaluate(MARK)
-    call_hostile(app, hostile_words.TOOL, {"text": attack})
+    call_hostile(app, ATTACKING, {"text": attack})
     wait_on(page, page.locator(".mcp-tool-outcomes", has_text="2 calls").count, "the call is counted")
     assert page.evaluate("window.hacked") is None
     assert page.evaluate(IS_MARKED)
@@ -250,7 +254,8 @@ def test_flowers_broker_tab_lists_our_queues(flower: Flower, open_page: OpenPage
     page = open_page(f"{flower.url}/broker")
 
     def listed() -> bool:
-        page.reload()
+        page.goto(f"{flower.url}/api/workers?refresh=1")  # it asks once by itself, and waits one second
+        page.goto(f"{flower.url}/broker")
         return page.get_by_role("cell", name="mcp.desk", exact=True).count() == 1
 
     wait_until(listed, "Flower has asked the worker for its queues")

@@ -1,11 +1,9 @@
 """What repeated requests cost Redis, and what they cost the readers during an outage."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
@@ -13,13 +11,6 @@ from tarsy_tasks.dashboard import recent_calls
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tests.dashboard.records import FleetServer, write_calls
 from tests.processes import turns
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        client.flushall()
 
 
 def scans(client: Any) -> int:

@@ -2,12 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
@@ -18,15 +16,6 @@ from tarsy_tasks.models import ToolListing
 from tarsy_tasks.telemetry.health_records import HealthStatus
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.dashboard.records import WORKERS, FleetServer, write_fleet, write_health
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        left = [key for key in client.keys() if client.ttl(key) == -1]
-        client.flushall()
-        assert not left, f"keys without an expiry: {left}"
 
 
 @pytest.fixture

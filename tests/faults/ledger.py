@@ -11,7 +11,7 @@ from tarsy_tasks.agent.executor import PendingCall
 from tests.processes import wait_until
 from tests.servers import witness_stdio
 
-__all__ = ["IN_FLIGHT", "Ledger", "check_answers", "submit_calls", "wait_for_runs", "witness"]
+__all__ = ["IN_FLIGHT", "UNSAFE", "Ledger", "check_answers", "submit_calls", "wait_for_runs", "witness"]
 
 IN_FLIGHT = 64
 UNSAFE = "add"

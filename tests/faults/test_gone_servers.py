@@ -86,7 +86,7 @@ def call_until_gone(server: str) -> ToolResult:
     def gone() -> ToolResult | None:
         result = call(server)
         assert (result.outcome, result.error_code) == (Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)
-        return result if "out of reach" in result.content else None
+        return result if "unreachable" in result.content else None
 
     return wait_until(gone, f"{server} is known to be gone")
 
@@ -99,19 +99,23 @@ def test_calls_of_a_server_that_is_gone_do_not_try_it_one_by_one(black_hole: Bla
     results = [call("hole") for _ in range(20)]
     assert {result.error_code for result in results} == {ErrorCode.SERVER_UNAVAILABLE}
     assert time.monotonic() - started < CONNECT_S, "each of them waited for a connection"
-    assert black_hole.connections == before
+    assert black_hole.connections <= before + 1, "one of them may be the one that tries again"
     with ToolExecutor(["hole"], timeout_s=20) as tools:
         tools.list_tools()
-        assert "out of reach" in tools.failed_servers()["hole"]
+        assert "unreachable" in tools.failed_servers()["hole"]
 
 
 def test_a_server_that_is_back_is_found_by_a_check_or_a_call(program: Path) -> None:
     for server in ("late", "checked"):
         assert "handshake" in call_until_gone(server).content
     program.with_name("well").touch()
-    agent_app().send_task(CHECK_SERVER, ("checked",))
-    wait_until(lambda: call("checked").outcome is Outcome.OK, "the check found it", timeout_s=CHECK_INTERVAL_S / 2)
-    assert call("late").error_code is ErrorCode.SERVER_UNAVAILABLE
+
+    def is_found_by_a_check() -> bool:
+        # A check that is running already began before the server was back, and says nothing about it.
+        agent_app().send_task(CHECK_SERVER, ("checked",))
+        return call("checked").outcome is Outcome.OK
+
+    wait_until(is_found_by_a_check, "the check found it", timeout_s=CHECK_INTERVAL_S - 4)
     wait_until(lambda: call("late").outcome is Outcome.OK, "a call found it", timeout_s=CHECK_INTERVAL_S + 5)
 
 

@@ -4,12 +4,9 @@ Owns where there is something to read. What it looks for, `tests.plants` knows; 
 """
 
 import logging
-import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ import psutil
 import redis
 
 from tarsy_tasks.celery_app import build_app
+from tests.cli.commands import run_command
 from tests.processes import Flower, Worker, read_command
 
 __all__ = [
@@ -38,7 +36,6 @@ Seen = dict[str, bytes]
 """Texts by where they were read."""
 
 _INSPECTED = ("active", "active_queues", "conf", "ping", "registered", "report", "reserved", "scheduled", "stats")
-_TARSY_TASKS = str(Path(sys.executable).parent / "tarsy-tasks")
 
 
 @contextmanager
@@ -96,19 +93,12 @@ def inspect_worker(url: str, name: str, task_ids: Iterable[str] = ()) -> Seen:
 def run_commands(worker: Worker, commands: Iterable[str]) -> Seen:
     """What commands of the package print, to whatever end they come."""
 
-    def run(words: str) -> tuple[str, bytes]:
-        done = subprocess.run(
-            [_TARSY_TASKS, *words.split()],
-            capture_output=True,
-            env={**worker.environment, "COLUMNS": "1000"},
-            cwd=worker.log_path.parent,
-            timeout=60,
-            check=False,
-        )
-        return f"tarsy-tasks {words}", done.stdout + done.stderr
+    def run(words: str) -> bytes:
+        environment = {**worker.environment, "COLUMNS": "1000"}
+        done = run_command(*words.split(), environment=environment, cwd=worker.log_path.parent)
+        return (done.stdout + done.stderr).encode()
 
-    with ThreadPoolExecutor(3) as threads:
-        return dict(threads.map(run, commands))
+    return {f"tarsy-tasks {words}": run(words) for words in commands}
 
 
 def read_flower(flower: Flower, servers: Iterable[str], calls: Iterable[str], workers: Iterable[str]) -> Seen:

@@ -19,6 +19,7 @@ from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import ConfigError
+from tests.cli.commands import run_command, run_forked
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, wait_until
 from tests.redis_users import as_user
@@ -205,14 +206,8 @@ def test_workers_answer_operators_who_sign(
     worker: Worker, pairs: dict[str, Pair], trusted: Path, is_signed: bool
 ) -> None:
     signing = variables(pairs["operator"], trusted) if is_signed else {}
-    done = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "tarsy_tasks", "inspect", "ping", "--timeout", "5"],
-        capture_output=True,
-        text=True,
-        env={**unsigned(worker.environment), **signing},
-        timeout=60,
-        check=False,
-    )
+    command = ["celery", "-A", "tarsy_tasks", "inspect", "ping", "--timeout", "5"]
+    done = run_forked(command, {**unsigned(worker.environment), **signing}, Path.cwd())
     assert ("pong" in done.stdout) is is_signed
     assert worker.process.poll() is None
 
@@ -231,20 +226,18 @@ def test_a_retried_dead_letter_is_signed_by_the_operator(
         "content-encoding": "utf-8",
     }
 
-    def poison(*words: str, **signing: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).parent / "tarsy-tasks"), "poison", *words]
-        environment = {**unsigned(worker.environment), **signing}
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    def dead_letters(*words: str, **signing: str) -> subprocess.CompletedProcess[str]:
+        return run_command("dead-letters", *words, environment={**unsigned(worker.environment), **signing})
 
     with redis.Redis.from_url(redis_url) as client:
         client.set(keys.dead_letter_key("aside"), f"mcp.desk\n\n{json.dumps(message)}", ex=600)
         client.zadd(keys.DEAD_LETTERS, {"aside": client.time()[0]})
         client.expire(keys.DEAD_LETTERS, 600)
-        assert "it is signed" in poison("list").stdout
-        assert poison("retry", "aside").returncode == 1
+        assert "it is signed" in dead_letters("list").stdout
+        assert dead_letters("retry", "aside").returncode == 1
         own = variables(pairs["operator"], trusted)
-        assert "desk.echo" in poison("list", **own).stdout
-        assert poison("retry", "aside", **own).returncode == 0
+        assert "desk.echo" in dead_letters("list", **own).stdout
+        assert dead_letters("retry", "aside", **own).returncode == 0
     assert answer_to(redis_url, "aside")["result"]["content"] == "hello"
 
 
@@ -259,7 +252,7 @@ def unsigned(environment: dict[str, str]) -> dict[str, str]:
         ({"TARSY_SIGNING_KEY": "/nowhere/key"}, "/nowhere/key"),
         ({"TARSY_SIGNING_CERTIFICATE": "expired.pem"}, "has expired"),
         ({"TARSY_SIGNING_CERTIFICATE": "agent.key"}, "cannot be signed"),
-        ({"TARSY_SIGNING_TRUSTED": "empty"}, "holds no certificate"),
+        ({"TARSY_SIGNING_TRUSTED": "empty"}, "contains no certificate"),
         ({"TARSY_SIGNING_TRUSTED": "odd"}, "cannot be signed or verified"),
     ],
 )

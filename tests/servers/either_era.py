@@ -68,7 +68,7 @@ def add_ledger(server: MCPServer, ledger: Path) -> None:
     async def run(tool: str, key: str) -> str:
         record(f"run {tool} {key}")
         if is_first and key.startswith("held"):
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         return key
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))

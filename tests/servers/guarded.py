@@ -182,6 +182,8 @@ class Handler(PlainHandler):
                 pass
             case "impostor":
                 metadata["issuer"] = "https://other.example"
+            case "plain":
+                metadata["token_endpoint"] = "http://192.0.2.1/token"
             case _:
                 self.reply(404, b"")
                 return

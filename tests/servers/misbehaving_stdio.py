@@ -24,7 +24,7 @@ ENCODED_SECRET = base64.b64encode(f"user: admin\npassword: {SECRET}\n".encode())
 ATTACHMENT = {"uri": f"file:///etc/app?password={SECRET}", "mimeType": "text/plain", "blob": ENCODED_SECRET}
 GRANDCHILD = "grandchild of tarsy-tasks' tests"
 """Stands on the command line of the process that `StartsGrandchild` starts."""
-GRANDCHILD_COMMAND = [sys.executable, "-c", "import time; time.sleep(600)", GRANDCHILD]
+GRANDCHILD_COMMAND = [sys.executable, "-c", "import signal; signal.pause()", GRANDCHILD]
 _STDOUT = threading.Lock()
 
 
@@ -209,9 +209,43 @@ class AnswersNoResult(Server):
         self.answer(request, {"content": "not a list"})
 
 
+class PromisesAPattern(Server):
+    """Its result does not match the pattern that it promised, which takes Python's own engine hours to find out."""
+
+    def list_tools(self, request: Message) -> None:
+        output = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+        self.answer(request, {"tools": [tool("act") | {"outputSchema": output}, tool("echo")]})
+
+    def act(self, request: Message) -> None:
+        self.answer(request, text("") | {"structuredContent": {"a": "a" * 50 + "!"}})
+
+
 class ListsTooMuch(Server):
     def list_tools(self, request: Message) -> None:
         self.answer(request, {"tools": [tool("act") | {"description": "x" * LARGE_BYTES}]})
+
+
+class SaysTooManyParts(Server):
+    def act(self, request: Message) -> None:
+        self.answer(request, {"content": text("")["content"] * 30_000})
+
+
+class SaysTooManyValues(Server):
+    """As many empty parts as fit into a message."""
+
+    def act(self, request: Message) -> None:
+        self.answer(request, {"content": text("")["content"] * 500_000})
+
+
+class ListsTooMany(Server):
+    def list_tools(self, request: Message) -> None:
+        self.answer(request, {"tools": [tool("act")] * 5_000})
+
+
+class ListsLongSchemas(Server):
+    def list_tools(self, request: Message) -> None:
+        schema = {"type": "object", "description": "x" * 50_000}
+        self.answer(request, {"tools": [tool(f"act{number}") | {"inputSchema": schema} for number in range(100)]})
 
 
 class PagesForEver(Server):

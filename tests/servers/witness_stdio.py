@@ -48,6 +48,7 @@ class Server:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.is_first = not os.path.exists(options.ledger)  # noqa: PTH110  pathlib is slow to import
+        self.is_mute = options.mute and not self.is_first and self.count(b"start\n") == options.mute - 1
         self.tools = dict(TOOLS)
         self.counted = 0
         self.listeners: list[str] = []
@@ -60,7 +61,13 @@ class Server:
         os.write(file, " ".join(words).encode() + b"\n")
         os.close(file)
 
+    def count(self, line: bytes) -> int:
+        with open(self.options.ledger, "rb") as file:  # noqa: PTH123
+            return file.read().count(line)
+
     def serve(self) -> None:
+        if self.is_mute:
+            threading.Event().wait()
         if self.options.flood:
             threading.Thread(target=self.flood, daemon=True).start()
         for line in sys.stdin.buffer:
@@ -127,11 +134,7 @@ class Server:
                 self.answer_text(request, "é" * arguments.get("length", 0) or key)
 
     def meet(self, request: Message) -> None:
-        def arrived() -> int:
-            with open(self.options.ledger, "rb") as file:  # noqa: PTH123
-                return file.read().count(b"run meet ")
-
-        while arrived() < self.options.party:
+        while self.count(b"run meet ") < self.options.party:
             time.sleep(0.02)
         self.answer_text(request, "met")
 
@@ -167,6 +170,7 @@ def main() -> None:
     parser.add_argument("--flood", action="store_true", help="send notifications as fast as they are taken")
     parser.add_argument("--merciful", action="store_true", help="kill no worker")
     parser.add_argument("--lingers", action="store_true", help="neither a closed stdin nor SIGTERM ends it")
+    parser.add_argument("--mute", type=int, default=0, help="which process of the ledger answers nothing, from 2 on")
     parser.add_argument("--stops-reading", action="store_true", help="read nothing after tools/list, once")
     options = parser.parse_args()
     signal.signal(signal.SIGUSR1, lambda *_: os.close(1))

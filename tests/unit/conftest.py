@@ -1,7 +1,8 @@
-"""Fixtures for configuration files."""
+"""Fixtures for configuration files, and an application."""
 
 import pytest
 
+from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.config import load_config
 from tarsy_tasks.errors import ConfigError
 
@@ -33,3 +34,10 @@ def config_problems(load_text, tmp_path):
         return str(caught.value).replace(f"{tmp_path}/", "").split("\n")
 
     return load_broken
+
+
+@pytest.fixture
+def app(redis_url):
+    """An application on the Redis of the run."""
+    with build_app({"broker_url": redis_url, "result_backend": redis_url}) as app:
+        yield app

@@ -2,28 +2,17 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.telemetry.health_records import HealthRecord
 from tarsy_tasks.worker.reporting.alerts import Alert, AlertFeed, build_observation
 
 FEED = AlertFeed()
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        left = [key for key in client.keys() if client.ttl(key) == -1]
-        client.flushall()
-        assert not left, f"keys without an expiry: {left}"
 
 
 def seen(client: Any, healthy: bool, worker: str = "w1", server: str = "k8s") -> str | None:

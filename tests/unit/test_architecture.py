@@ -19,7 +19,7 @@ FLOORS = (
     {"worker.reporting"},
     {"worker.sessions"},
     {"worker.transport"},
-    {"worker.maskers"},
+    {"worker.maskers", "worker.long_work"},
     {"health"},
     {"catalogue"},
     {"celery_app"},
@@ -32,7 +32,7 @@ FLOORS = (
     {"tool_names", "arguments"},
     {"errors"},
     {"outcomes"},
-    {"masking", "secret_files"},
+    {"masking", "own_files", "secret_files"},
 )
 """From top to bottom. What shares a floor does not import each other."""
 

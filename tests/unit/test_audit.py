@@ -198,7 +198,7 @@ def test_a_key_that_is_not_a_stream_is_an_error(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("cursor", ["", "1-0", "1 worker", "x-0 worker", "1-0 nobody", "(1-0 worker"])
 def test_an_invalid_cursor_is_an_error(client: redis.Redis, cursor: str) -> None:
-    with pytest.raises(ValueError, match="not a cursor of the audit"):
+    with pytest.raises(ValueError, match="not an audit cursor"):
         read_audit(client, after=cursor)
 
 

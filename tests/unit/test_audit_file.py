@@ -80,13 +80,13 @@ def test_a_rotated_file_is_opened_again(path: Path) -> None:
 
 def test_what_could_not_be_written_is_written_when_it_can_be(path: Path) -> None:
     file = AuditFile(path)
-    path.symlink_to("/dev/full")
+    path.mkdir()
     for line in ("first", "second"):
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(IsADirectoryError):
             file.append(line)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(IsADirectoryError):
         file.check()
-    path.unlink()
+    path.rmdir()
     file.check()
     file.append("third")
     file.close()

@@ -1,6 +1,5 @@
 """Numbers of calls: counted in memory, added up in Redis over all workers, whatever lies there."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,15 +14,6 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.metrics import NO_TOOL, ToolMetrics, bucket_of, known_servers, read_metrics
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tests.processes import free_port
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        left = [key for key in client.keys() if client.ttl(key) == -1]
-        client.flushall()
-        assert not left, f"keys without an expiry: {left}"
 
 
 def answer(code: ErrorCode | None = None, duration_s: float = 0.02, attempts: int = 1) -> ToolResult:

@@ -18,7 +18,8 @@ from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ToolCatalogue, approve_tools,
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ToolNameError
 from tarsy_tasks.models import ToolListing
-from tarsy_tasks.worker.reporting.tool_changes import Approvals, record_listing
+from tarsy_tasks.worker.calls.approvals import Approvals
+from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.processes import free_port, wait_until
 
 SERVER = "desk"
@@ -143,7 +144,7 @@ def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Red
     require(approvals, tool("a"), client)
     with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as absent:
         require(approvals, tool("a"), absent)
-        with pytest.raises(CallError, match="could not be asked whether") as failed:
+        with pytest.raises(CallError, match="to check whether") as failed:
             require(approvals, tool("b"), absent)
     assert failed.value.code is ErrorCode.SERVER_UNAVAILABLE
 
@@ -169,7 +170,7 @@ def test_a_listing_that_is_too_long_is_recorded_as_left_out(
     client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     list_tools(client, tool("a", "x" * 17_000_000))
-    assert "too many to be stored" in caplog.text
+    assert "too much to be stored" in caplog.text
     assert read_catalogue(client, [SERVER]) == {}
     assert client.type(keys.tools_key(SERVER)) == b"hash", "by which a check knows that it was dealt with"
     list_tools(client, tool("a"))

@@ -14,7 +14,7 @@ from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.watchdog import Group, read_stat
 from tests.processes import wait_until
 
-SLEEP = "import time; time.sleep(600)"
+SLEEP = "import signal; signal.pause()"
 DETACH = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True)

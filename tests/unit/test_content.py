@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from mcp_types import (
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import Masker
-from tarsy_tasks.worker.calls.content import ATTACHMENTS_LIMIT_BYTES, DEPTH_LIMIT, PARTS_LIMIT, TEXT_LIMIT, build_result
+from tarsy_tasks.worker.calls.content import ATTACHMENTS_LIMIT_BYTES, DEPTH_LIMIT, TEXT_LIMIT, build_result
 from tarsy_tasks.worker.maskers import build_masker
 
 LIMIT = TEXT_LIMIT + 128 * 1024
@@ -36,6 +37,10 @@ class Counting(Masker):
     def mask(self, text: str) -> str:
         self.lengths.append(len(text))
         return super().mask(text)
+
+    def mask_json(self, value: Any) -> Any:
+        self.lengths.append(len(json.dumps(value)))
+        return super().mask_json(value)
 
 
 def build(*content: object, masker: Masker | None = None, **fields: object) -> ToolResult:
@@ -87,12 +92,6 @@ def test_a_value_as_deep_as_may_be_is_kept() -> None:
     assert build(text(deep)).structured == json.loads(deep)
 
 
-def test_of_very_many_parts_the_first_are_kept() -> None:
-    result = build(*[text(str(number)) for number in range(PARTS_LIMIT + 5)])
-    assert result.content.startswith("0\n1\n")
-    assert result.content.endswith(f"\n{PARTS_LIMIT - 1}\n[cut: the first 1000 of 1005 parts; ask for less]")
-
-
 def test_structured_content_replaces_a_missing_text() -> None:
     result = build(structured_content={"a": float("inf"), "b": [1.5]})
     assert result.structured == {"a": "inf", "b": [1.5]}
@@ -122,6 +121,22 @@ def test_what_is_not_text_is_named_in_the_text_and_kept() -> None:
     assert result.attachments[4].text == "inside"
 
 
+@pytest.mark.parametrize("wrap", [lambda said: {"content": said}, lambda said: {"result": said}, json.loads])
+def test_what_is_said_twice_is_masked_once(wrap: Callable[[str], Any]) -> None:
+    said = json.dumps({"rows": [{"name": "ä", "password": f"hunter-{number}"} for number in range(50)]}, indent=1)
+    masker = Counting()
+    result = build(text(said), masker=masker, structured_content=wrap(said))
+    assert result.structured == wrap(result.content)
+    assert (result.content.count(MASK), "hunter" in result.model_dump_json()) == (50, False)
+    assert sum(masker.lengths) == len(said)
+
+
+@pytest.mark.parametrize("said", [{"password": "hunter2hunter2"}, {"content": "no more", "token": "hunter2hunter2"}])
+def test_what_differs_from_the_text_is_masked_itself(said: dict[str, str]) -> None:
+    result = build(text("hunter2hunter2"), structured_content=said)
+    assert result.structured == {key: value.replace("hunter2hunter2", MASK) for key, value in said.items()}
+
+
 def test_a_failure_is_a_tool_error() -> None:
     result = build(text("no"), is_error=True)
     assert (result.outcome, result.error_code, result.content) == (Outcome.TOOL_ERROR, ErrorCode.TOOL_ERROR, "no")
@@ -134,7 +149,7 @@ def test_a_long_text_is_cut_at_a_line_and_says_so() -> None:
     body, _, note = result.content.rstrip().rpartition("\n")
     assert len(body) <= TEXT_LIMIT
     assert set(body.split("\n")) <= {"a" * 99, ""}
-    assert note.startswith("[cut: ")
+    assert note.startswith("[truncated: ")
 
 
 def test_a_secret_on_the_cut_is_masked_first() -> None:

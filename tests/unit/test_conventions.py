@@ -1,18 +1,24 @@
 """What holds for all tests: short names, no sleeps, no patches."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 LONGEST_NAME = 60
+MOST_LINES = 400
 
 
-def nodes() -> Iterator[tuple[str, ast.AST]]:
+@cache
+def nodes() -> list[tuple[str, ast.AST]]:
     """Every node of every file with tests, with where it stands."""
-    for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            yield f"{path.relative_to(TESTS)}:{getattr(node, 'lineno', 0)}", node
+    files = {str(path.relative_to(TESTS)): ast.parse(path.read_text()) for path in sorted(TESTS.rglob("test_*.py"))}
+    return [(f"{file}:{getattr(node, 'lineno', 0)}", node) for file, tree in files.items() for node in ast.walk(tree)]
+
+
+def test_files_of_tests_are_short() -> None:
+    sizes = {str(path.relative_to(TESTS)): path.read_text().count("\n") for path in TESTS.rglob("*.py")}
+    assert {file: size for file, size in sizes.items() if size > MOST_LINES} == {}
 
 
 def test_the_names_of_tests_are_short() -> None:

@@ -7,15 +7,17 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp import MCPError
 
 from tarsy_tasks.config import ServerConfig, resolve_variables
+from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
-from tarsy_tasks.worker.transport.http_client import SurvivableClient
+from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context
 from tarsy_tasks.worker.transport.transport_errors import AUTH_FAILED
 from tests.servers.guarded import Guarded, Request, guarded
 
 SECRET = "hunter2-c0ffee"
-CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}
+CALL = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}'
 
 
 @pytest.fixture
@@ -24,21 +26,27 @@ def server() -> Iterator[Guarded]:
         yield server
 
 
-def send(url: str, *requests: tuple[str, str], **entry: Any) -> list[httpx2.Response]:
-    """Send requests (method and URL) as a worker that is configured so."""
+def build_client(resolved: ResolvedServer, credentials: Credentials) -> HttpClient:
+    tls = ssl_context(verify=True, ca_file=None)
+    return HttpClient(tls, httpx2.Timeout(10), origin=address_of(resolved), credentials=credentials)
+
+
+async def post(client: HttpClient, url: str) -> httpx2.Response:
+    response = await client.post(httpx2.URL(url), CALL, {"content-type": "application/json"})
+    await response.aread()
+    return response
+
+
+def send(url: str, *targets: str, **entry: Any) -> list[httpx2.Response]:
+    """Send calls as a worker that is configured so."""
     config = ServerConfig.model_validate({"name": "s", "url": url, **entry})
     resolved = resolve_variables(config, {})
     credentials = Credentials(config, lambda _: None)
     credentials.use(resolved)
 
     async def main() -> list[httpx2.Response]:
-        async with SurvivableClient(
-            max_message_bytes=10_000, origin=address_of(resolved), credentials=credentials
-        ) as client:
-            return [
-                await client.request(method, target, **({"json": CALL} if method == "POST" else {}))
-                for method, target in requests or [("POST", str(address_of(resolved)))]
-            ]
+        async with build_client(resolved, credentials) as client:
+            return [await post(client, target) for target in targets or [str(address_of(resolved))]]
 
     return asyncio.run(main())
 
@@ -96,12 +104,12 @@ def test_nothing_is_sent_to_another_origin(server: Guarded, entry: dict[str, Any
         server.elsewhere = other.url
         own = f"{server.url}/mcp/x"
         server.keys["x"] = ("host", own.split("/")[2])
-        targets = [("POST", own), ("POST", f"{other.url}/mcp/y"), ("POST", f"{server.url}/redirect/307")]
-        answers = send(own, *targets, **entry)
+        answers = send(own, own, f"{server.url}/redirect/307", **entry)
         assert "cookie-5" in answers[0].headers["set-cookie"]  # a jar knows no ports
-        assert answers[1].json()["error"]["code"] == AUTH_FAILED
-        assert "is on another origin; credentials are not sent there" in answers[1].json()["error"]["message"]
-        assert answers[2].status_code == 307
+        assert answers[1].status_code == 307
+        with pytest.raises(MCPError, match="is on another origin; credentials are not sent there") as refused:
+            send(own, own, f"{other.url}/mcp/y", **entry)
+        assert refused.value.code == AUTH_FAILED
         assert other.requests == []
     assert SECRET not in json.dumps([answer.text for answer in answers])
 
@@ -111,23 +119,21 @@ def test_a_rejected_secret_is_read_from_its_file_again(server: Guarded, tmp_path
     path.write_text("old\n")
     server.keys["x"] = ("X-API-Key", "newer-key")
     entry = {"auth": {"type": "api_key", "key": f"${{file:{path}}}"}}
-    own = ("POST", f"{server.url}/mcp/x")
-    config = ServerConfig.model_validate({"name": "s", "url": own[1], **entry})
+    own = f"{server.url}/mcp/x"
+    config = ServerConfig.model_validate({"name": "s", "url": own, **entry})
     resolved = resolve_variables(config, {})
     learned: set[str] = set()
     credentials = Credentials(config, learned.update)
     credentials.use(resolved)
 
     async def main() -> list[int]:
-        async with SurvivableClient(
-            max_message_bytes=10_000, origin=address_of(resolved), credentials=credentials
-        ) as client:
-            statuses = [(await client.post(own[1], json=CALL)).status_code]
+        async with build_client(resolved, credentials) as client:
+            statuses = [(await post(client, own)).status_code]
             path.write_text("newer-key\n")
-            statuses += [(await client.post(own[1], json=CALL)).status_code for _ in range(2)]
+            statuses += [(await post(client, own)).status_code for _ in range(2)]
             path.unlink()
             server.keys["x"] = ("X-API-Key", "newest")
-            return [*statuses, (await client.post(own[1], json=CALL)).status_code]
+            return [*statuses, (await post(client, own)).status_code]
 
     assert asyncio.run(main()) == [401, 200, 200, 401]
     # Refused and not replaced, refused and replaced, taken, refused and gone.
@@ -142,12 +148,12 @@ def test_a_token_that_was_withdrawn_is_replaced_once(server: Guarded) -> None:
         "client_id": "c",
         "client_secret": SECRET,
     }
-    own = ("POST", f"{server.url}/mcp/oauth")
+    own = f"{server.url}/mcp/oauth"
     server.withdrawn = {"token-1"}
-    answers = send(own[1], own, own, auth=auth)
+    answers = send(own, own, own, auth=auth)
     assert [answer.status_code for answer in answers] == [200, 200]
     assert server.tokens == 2
     server.withdrawn = {f"token-{number}" for number in range(100)}
     server.requests.clear()
-    assert [answer.status_code for answer in send(own[1], own, own, own, auth=auth)] == [401, 401, 401]
+    assert [answer.status_code for answer in send(own, own, own, own, auth=auth)] == [401, 401, 401]
     assert len(server.asked_for_tokens()) == 2

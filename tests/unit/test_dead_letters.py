@@ -3,11 +3,7 @@
 import base64
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +13,11 @@ from tarsy_tasks.broker import dead_letters, keys
 from tarsy_tasks.broker.dead_letters import DamagedMessage
 from tarsy_tasks.broker.sweep import DEAD_LETTER_TTL_S
 from tarsy_tasks.masking.edits import MASK
+from tests.cli.commands import run_command
 
+pytestmark = pytest.mark.keeps_keys
 QUEUE = "mcp.desk"
 CALL = {"v": 1, "call_id": "c1", "agent_id": "sre", "deadline": 5.0, "timeout_s": 7.0}
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as found:
-        yield found
-        found.flushall()
 
 
 def message(args: Any = ("desk", "order", '{"item": "lamp"}', CALL), kwargs: Any = None) -> dict[str, Any]:
@@ -127,13 +118,8 @@ def test_names_are_masked_before_they_are_cut(client: redis.Redis, redis_url: st
     for start in ("", "x" * 190 + " "):
         call = CALL | {"agent_id": start + token}
         add_dead_letter(client, "a", f"{QUEUE}\n\n{json.dumps(message(args=['desk', start + token, '', call]))}")
-        done = subprocess.run(
-            [Path(sys.executable).with_name("tarsy-tasks"), "poison", "show", "a", "--json"],
-            env={**os.environ, "TARSY_REDIS_URL": redis_url},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        environment = {**os.environ, "TARSY_REDIS_URL": redis_url}
+        done = run_command("dead-letters", "show", "a", "--json", environment=environment)
         shown = json.loads(done.stdout)
         assert shown["caller"]["agent_id"] == (start + MASK)[:200]
         assert "ghp_" not in done.stdout
@@ -146,7 +132,7 @@ def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, b
     sent = message([], dict(zip(names, values, strict=True))) if by_name else message(values)
     add_dead_letter(client, "a", f"{QUEUE}\n9.000\n{json.dumps(sent)}")
     client.hset(keys.call_marker("a"), mapping={"mark": "begun", "owner": "dead 3", "deliveries": 3})
-    client.set(keys.result_key("a"), "set aside")
+    client.set(keys.result_key("a"), "dead letter")
     client.lpush(QUEUE, "another")
     assert dead_letters.retry(client, "a")
     assert not dead_letters.retry(client, "a"), "it is given back once"

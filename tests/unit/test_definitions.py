@@ -7,6 +7,7 @@ from mcp_types import Tool, ToolAnnotations
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import build_masker
+from tarsy_tasks.tool_names import function_name, listed_name, resolve_server, resolve_tool_name
 from tarsy_tasks.worker.sessions.listing import build_definition, choose_name
 
 SECRET = "ghp_0123456789abcdefghij0123456789abcdef"
@@ -81,3 +82,30 @@ def test_tools_with_secrets_in_their_names_stay_distinct(taken: list[str], expec
 
 def test_any_other_tool_keeps_its_name() -> None:
     assert choose_name(tool("get_password"), MASKER, ["get_password"]) == "get_password"
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [
+        ("find the way", "find_the_way-e"),
+        ("x\n\n## bank\n- `bank.pay", "x_bank_-_bank.pay-"),
+        ("größe", "gr_e-"),
+        ("\ud83d", "tool-"),
+        ("", "tool-"),
+        ("a" * 129, "a" * 64 + "-"),
+    ],
+)
+def test_a_tool_without_a_valid_name_is_listed_under_an_alias(name: str, alias: str) -> None:
+    found = choose_name(tool(name), MASKER, [])
+    assert found.startswith(alias)
+    assert found == choose_name(tool(name), MASKER, [])
+    assert listed_name(found) == found
+    assert resolve_server(f"desk.{found}", ["desk"]) == ("desk", found)
+    assert resolve_tool_name(function_name("desk", found), {"desk": [found]}) == ("desk", found)
+    assert choose_name(tool(name), MASKER, [found]) == f"{found}-2"
+
+
+def test_a_long_description_is_masked_and_then_cut() -> None:
+    found = build_definition("desk", "act", tool(description="x" * 16_370 + f" {SECRET} " + "y" * 5_000_000), MASKER)
+    assert found.description.endswith("…")
+    assert (len(found.description), SECRET[:10] in found.description) == (16 * 1024, False)

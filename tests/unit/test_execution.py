@@ -6,21 +6,27 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
+from tarsy_tasks import ErrorCode
+from tarsy_tasks.broker.deliveries import CallState
 from tarsy_tasks.interceptors import Requeued
+from tarsy_tasks.models import CallInfo
+from tarsy_tasks.worker.calls.admission import Deadline
 from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
+from tarsy_tasks.worker.calls.guard import BeginMarker
+from tarsy_tasks.worker.maskers import build_masker
+from tests.processes import turns
 
 
 async def never(*_: Any) -> None:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("is_stopped_first", [True, False])
-def test_an_ending_is_delivered_when_the_loop_stops(is_stopped_first: bool) -> None:
-    """Redis does not answer, and the loop ends its tasks."""
-    endings: list[Any] = []
+def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
+    """What an execution is made of, for a call that has begun and was not sent."""
     context = SimpleNamespace(
-        metrics=SimpleNamespace(running=lambda *_: nullcontext()), in_flight=SimpleNamespace(unbegin=never)
+        metrics=SimpleNamespace(running=lambda *_: nullcontext()), in_flight=SimpleNamespace(unbegin=unbegin)
     )
     call = SimpleNamespace(
         tool="look",
@@ -30,12 +36,19 @@ def test_an_ending_is_delivered_when_the_loop_stops(is_stopped_first: bool) -> N
         delivery=SimpleNamespace(tag="a"),
         owner="w 1",
         is_closed=False,
+        deadline=0.0,
     )
-    interceptors: Any = SimpleNamespace(message=(), call=(), attempt=())
-    operation: Any = SimpleNamespace(prepare=never)
+    steps = SimpleNamespace(message=interceptors, call=(), attempt=())
+    return context, steps, SimpleNamespace(prepare=never), call
+
+
+@pytest.mark.parametrize("is_stopped_first", [True, False])
+def test_an_ending_is_delivered_when_the_loop_stops(is_stopped_first: bool) -> None:
+    """Redis does not answer, and the loop ends its tasks."""
+    endings: list[Any] = []
 
     async def run() -> None:
-        execution = CallExecution(context, interceptors, operation, call, endings.append)  # type: ignore[arg-type]
+        execution = CallExecution(*parts(unbegin=never), endings.append)
         execution.start()
         await asyncio.sleep(0)
         if is_stopped_first:
@@ -48,3 +61,57 @@ def test_an_ending_is_delivered_when_the_loop_stops(is_stopped_first: bool) -> N
 
     asyncio.run(run())
     assert endings == [Requeued("the worker stops")]
+
+
+def test_a_call_that_an_interceptor_requeues_has_not_begun() -> None:
+    """Otherwise its next worker would wait for the answer of this one."""
+    endings: list[Any] = []
+    begun = {"a": "w 1"}
+
+    async def unbegin(tag: str, owner: str) -> None:
+        assert begun.pop(tag) == owner
+
+    async def requeue(*_: Any) -> Requeued:
+        return Requeued("later")
+
+    async def run() -> None:
+        execution = CallExecution(*parts(unbegin, requeue), endings.append)
+        execution.start()
+        async with asyncio.timeout(10):
+            async for _ in turns():
+                if endings:
+                    break
+
+    asyncio.run(run())
+    assert (endings, begun) == ([Requeued("later")], {})
+
+
+def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:
+    endings: list[Any] = []
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise RedisError("it is away")
+
+    context, steps, operation, call = parts(never)
+    context.audit = SimpleNamespace(may_begin=lambda: True, is_required=False, is_stream_required=False)
+    context.audit.mask_name = lambda name, server: name
+    context.in_flight.begin = refuse
+    context.instance, context.lease_s = "w", 20.0
+    call.record.has_begun = False
+    call.record.title, call.record.server, call.record.tool = "`desk.look`", "desk", "look"
+    call.record.picked_up_at, call.record.attempts = None, 0
+    call.delivery.count, call.delivery.state = 1, CallState.NONE
+    call.info, call.repairs, call.attempts = CallInfo(timeout_s=0.7), (), 0
+    timeouts = SimpleNamespace(call_timeout_s=lambda tool: 60.0)
+    call.connection = SimpleNamespace(server=SimpleNamespace(timeouts=timeouts), masker=build_masker())
+    steps.message = (Deadline(context), BeginMarker(context))
+
+    async def run() -> None:
+        CallExecution(context, steps, operation, call, endings.append).start()
+        async with asyncio.timeout(10):
+            async for _ in turns():
+                if endings:
+                    break
+
+    asyncio.run(run())
+    assert [each.result.error_code for each in endings] == [ErrorCode.DEADLINE_PASSED]

@@ -1,6 +1,6 @@
 """The last hour of every server: counted in Redis by the minute, read back at little cost."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,15 +17,6 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tests.processes import free_port
 
 HEALTHY, DEGRADED, UNHEALTHY, UNKNOWN = HealthStatus
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        left = [key for key in client.keys() if client.ttl(key) == -1]
-        client.flushall()
-        assert not left, f"keys without an expiry: {left}"
 
 
 def count(client: Any, minutes_ago: int, numbers: Mapping[str, int], server: str = "k8s") -> None:

@@ -1,17 +1,19 @@
 """What the HTTP client makes of connections that fail."""
 
 import asyncio
-from typing import Any
 
 import httpx2
+import pytest
+from mcp import MCPError
+from mcp_types import ErrorData
 
-from tarsy_tasks.worker.transport.http_client import SurvivableClient, is_same_origin, ssl_context
+from tarsy_tasks.worker.transport.http_client import HttpClient, is_same_origin, ssl_context
 from tarsy_tasks.worker.transport.transport_errors import TRANSPORT_DOWN
 
 REFUSES_TLS = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
 
-async def _error_from(said: bytes) -> dict[str, Any]:
+async def _error_from(said: bytes) -> ErrorData:
     """The error of a request to https, from a server that says this and hangs up."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -22,24 +24,25 @@ async def _error_from(said: bytes) -> dict[str, Any]:
 
     async with (
         await asyncio.start_server(serve, "127.0.0.1", 0) as server,
-        SurvivableClient(max_message_bytes=1000, verify=ssl_context(verify=True, ca_file=None)) as client,
+        HttpClient(ssl_context(verify=True, ca_file=None), httpx2.Timeout(10)) as client,
     ):
         port = server.sockets[0].getsockname()[1]
-        response = await client.post(f"https://127.0.0.1:{port}/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "x"})
-    return response.json()["error"]
+        with pytest.raises(MCPError) as found:
+            await client.post(httpx2.URL(f"https://127.0.0.1:{port}/mcp"), b"{}", {})
+    return found.value.error
 
 
 def test_a_tls_failure_is_not_mistaken_for_a_stopped_server() -> None:
     error = asyncio.run(_error_from(REFUSES_TLS))
-    assert error["code"] == TRANSPORT_DOWN
-    assert error["message"].startswith("no TLS connection: ")
-    assert error["data"] == {"kind": "ConnectError", "never_sent": True, "tls": True}
+    assert error.code == TRANSPORT_DOWN
+    assert error.message.startswith("no TLS connection: ")
+    assert error.data == {"kind": "ConnectError", "never_sent": True, "tls": True}
 
 
 def test_a_server_that_hangs_up_in_the_handshake_is_down() -> None:
     error = asyncio.run(_error_from(b""))
-    assert error["code"] == TRANSPORT_DOWN
-    assert error["data"] == {"kind": "ConnectError", "never_sent": True}
+    assert error.code == TRANSPORT_DOWN
+    assert error.data == {"kind": "ConnectError", "never_sent": True}
 
 
 def test_what_is_meant_for_one_address_goes_to_its_origin_only() -> None:

@@ -5,10 +5,12 @@ import weakref
 from typing import Any
 
 import pytest
+import redis
+from kombu import Consumer, Queue
 from kombu.asynchronous import Hub
 from kombu.utils.json import dumps
 
-from tarsy_tasks.broker import kombu_transport
+from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.celery_app import build_app
 
 
@@ -24,7 +26,7 @@ def test_a_call_that_one_worker_took_twice_is_ended_once(redis_url: str) -> None
     app = build_app({"broker_url": redis_url, "result_backend": redis_url})
     with app.connection_for_write() as connection:
         channel = connection.channel()
-        channel.popped_from = "mcp.desk"
+        connection.transport.delivers_from = channel.connection.delivers_from = "mcp.desk"
         first, second, other = (published(app, channel, call_id) for call_id in ("one", "one", "other"))
         for message in (first, second):
             channel.qos.append(message, message.delivery_tag)
@@ -32,8 +34,31 @@ def test_a_call_that_one_worker_took_twice_is_ended_once(redis_url: str) -> None
         channel.qos.append(other, other.delivery_tag)
         second.ack()
         other.reject()
-        assert not kombu_transport.leased.keys() & {"one", "other"}
+        assert not leased.keys() & {"one", "other"}
         assert channel.deliveries.exchange.execute(("HLEN", "tarsy:unacked")) == [0]
+
+
+def test_what_kombu_pops_after_a_cancel_goes_back_to_its_queue(redis_url: str) -> None:
+    app = build_app({"broker_url": redis_url, "result_backend": redis_url})
+    received: list[Any] = []
+    with (
+        app.connection_for_read() as connection,
+        app.connection_for_write() as other,
+        redis.from_url(redis_url) as client,
+    ):
+        channel = connection.channel()
+        queues = [Queue(name, routing_key=name) for name in ("mcp.north", "mcp.south")]
+        consumer = Consumer(channel, queues, on_message=received.append)
+        consumer.consume()
+        app.send_task("tarsy.call_tool", ["north", "echo"], queue=queues[0], connection=other)
+        connection.drain_events(timeout=5)
+        assert [message.delivery.queue for message in received] == ["mcp.north"]
+        channel._brpop_start()
+        consumer.cancel()
+        app.send_task("tarsy.call_tool", ["south", "echo"], queue=queues[1], connection=other)
+        channel.close()
+        assert (client.llen("mcp.north"), client.llen("mcp.south")) == (0, 1)
+        client.flushall()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # what was left lying elsewhere is collected here, too

@@ -124,9 +124,20 @@ def test_the_issuer_s_metadata_name_the_token_endpoint(server: Guarded) -> None:
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/impostor"))
     assert "has the metadata of another issuer" in error.text
     assert not error.is_transient
+    error = run(failure, source(server, token_url=None, issuer=f"{server.url}/plain"))
+    assert "names a token endpoint that is not encrypted" in error.text
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/nothing"))
     assert "set `token_url` instead" in error.text
     assert server.tokens == 1
+
+
+@pytest.mark.parametrize(
+    "issuer", ["http://login.example.com", "http://10.0.0.1/realm", "HTTP://127.0.0.1.example.com"]
+)
+def test_an_issuer_without_encryption_is_not_asked(server: Guarded, issuer: str) -> None:
+    error = run(failure, source(server, token_url=None, issuer=issuer))
+    assert "is not encrypted" in error.text
+    assert not error.is_transient
 
 
 @pytest.mark.parametrize(

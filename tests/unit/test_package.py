@@ -141,7 +141,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for name, field in Settings.model_fields.items():
         default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
         default = f"{default:g}" if isinstance(default, float) else default
-        shown = "" if default is None else f"`{default}`"
+        shown = "" if default in (None, ()) else f"`{default}`"
         assert f"| `TARSY_{name.upper()}` | {shown}" in page
 
 
@@ -193,6 +193,21 @@ def test_a_setting_that_cannot_be_right_is_named_and_not_shown(
 def test_an_address_of_redis_may_be_written_in_many_ways(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("TARSY_REDIS_URL", url)
     assert load_settings().redis_url.get_secret_value() == url
+
+
+def test_a_wrong_variable_is_answered_with_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: dict[str, str] = {}
+    for name in Settings.model_fields:
+        variable = f"TARSY_{name.upper()}"
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "whsec_")
+            try:
+                load_settings()
+            except ConfigError as error:
+                refused[variable] = str(error)
+    assert {"TARSY_REDIS_URL", "TARSY_STARTUP", "TARSY_ALERT_WEBHOOK_SECRET", "TARSY_AUDIT_REQUIRED"} <= refused.keys()
+    for variable, text in refused.items():
+        assert text.startswith(f"{variable}: not valid; expected ")
 
 
 def test_an_audit_that_is_required_has_to_go_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:

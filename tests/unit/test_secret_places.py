@@ -108,7 +108,7 @@ def check(directory: Path, entry: dict[str, Any]) -> list[str]:
 def test_a_secret_in_the_file_is_located_and_not_shown(tmp_path: Path, place: str, entry: dict[str, Any]) -> None:
     found = [line for line in check(tmp_path, entry) if "the file itself contains" in line]
     assert len(found) == 1
-    assert f"(mcpServers.one.{place}); replace it by `${{NAME}}`" in found[0]
+    assert f"(mcpServers.one.{place}); replace it with `${{NAME}}`" in found[0]
     line = int(found[0].removeprefix(f"{tmp_path}/mcp.json:").partition(":")[0])
     text = (tmp_path / "mcp.json").read_text().splitlines()[line - 1]
     assert place.rpartition(".")[2].partition("[")[0] in text or place.startswith("args")

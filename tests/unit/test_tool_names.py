@@ -94,7 +94,7 @@ def test_the_closest_names_come_first_and_the_text_is_bounded() -> None:
 
 
 def test_a_tool_of_another_server_is_pointed_out() -> None:
-    with pytest.raises(ToolNameError, match=r"Tools of that name: k8s\.pods_list"):
+    with pytest.raises(ToolNameError, match=r"Tools with that name: k8s\.pods_list"):
         resolve_tool_name("kubernetes.pods_list", CATALOGUE)
 
 

@@ -9,20 +9,18 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks import ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.agent.results import read_listing
 from tarsy_tasks.broker import dead_letters
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import CallState, Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.errors import PoisonMessage
+from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName, read_audit
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, read_health
@@ -30,6 +28,7 @@ from tarsy_tasks.telemetry.history import build_count
 from tarsy_tasks.worker.reporting.alerts import AlertFeed, build_observation
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 
+pytestmark = pytest.mark.keeps_keys
 ID = "c84b39f7-ea07-4566-b81c-6795b506cdcf"
 MESSAGE = (
     '{"body": "W1siZGVzayIsICJvcmRlciIsICJ7XCJpdGVtXCI6IFwibGFtcFwiLCBcIm5cIjogMn0iLCB7InYiOiAxLCAiY2FsbF9pZCI6ICJjMS'
@@ -88,18 +87,6 @@ HEALTH = (
 
 
 @pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-        client.flushall()
-
-
-@pytest.fixture
-def app(redis_url: str) -> Any:
-    return build_app({"broker_url": redis_url, "result_backend": redis_url})
-
-
-@pytest.fixture
 def deliveries(client: Any) -> Deliveries:
     exchange = RedisExchange(client.connection_pool)
     return Deliveries(lambda: exchange)
@@ -146,6 +133,24 @@ def test_a_result_is_stored_in_this_shape(client: Any, app: Any) -> None:
     assert ToolResult.model_validate(json.loads(RESULT)["result"]) == result
 
 
+def test_an_answer_with_a_later_error_code_is_read(client: Any, app: Any) -> None:
+    code = '"outcome": "rejected", "error_code": "CODE_OF_A_LATER_VERSION", "field_of_a_later_version": 1'
+    with ToolExecutor(servers=["desk"], timeout_s=60, app=app) as tools:
+        call = tools.submit(ToolCall(id="c1", name="desk.order"))
+        answer = RESULT.replace('"outcome": "ok", "error_code": null', code).replace("TASK", call.id)
+        client.set(f"celery-task-meta-{call.id}", answer)
+        client.publish(f"tarsy:replies:{call.id[:19]}", answer)
+        result = call.result(timeout_s=20)
+    expected = (Outcome.REJECTED, "CODE_OF_A_LATER_VERSION", "1 lamp")
+    assert (result.outcome, result.error_code, result.content) == expected
+
+
+def test_a_list_with_a_later_error_code_is_read() -> None:
+    error = {"code": "CODE_OF_A_LATER_VERSION", "text": "asked in vain"}
+    with pytest.raises(CallError, match="asked in vain"):
+        read_listing({"status": "SUCCESS", "result": {"v": 1, "server": "desk", "tools": [], "error": error}})
+
+
 def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliveries) -> None:
     client.lpush("mcp.desk", MESSAGE)
     client.hset("tarsy:unacked", ID, f"mcp.desk\n1795349242.809\n{MESSAGE}")
@@ -159,6 +164,7 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
         exchange = AsyncRedisExchange(lambda: client.connection_pool)
         await AsyncDeliveries(exchange).clear_isolated(ID)
         await AsyncDeliveries(exchange).begin(delivery, "w0@host 1")
+        assert await AsyncDeliveries(exchange).withdraw("other", "mcp.desk") == (CallState.NONE, False)
         exchange.close()
 
     asyncio.run(begin())
@@ -168,7 +174,6 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
     assert client.hgetall(f"tarsy:call:{ID}") == {**begun, b"mark": b"answered"}
     assert client.get(f"celery-task-meta-{ID}") == RESULT.encode()
     assert not client.exists("tarsy:unacked", "tarsy:leases")
-    assert deliveries.withdraw("other", "mcp.desk") == (CallState.NONE, False)
     assert client.get("tarsy:withdrawn:other") == b"1"
 
 

@@ -10,3 +10,10 @@ worker_ready: Any
 worker_shutdown: Any
 worker_shutting_down: Any
 task_rejected: Any
+task_postrun: Any
+task_prerun: Any
+task_received: Any
+task_success: Any
+before_task_publish: Any
+after_task_publish: Any
+task_sent: Any

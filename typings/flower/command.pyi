@@ -1,3 +1,6 @@
+from typing import Any
+
 import click
 
+Flower: Any
 flower: click.Command

@@ -1,6 +1,7 @@
-"""The interceptors that decide, from its message alone, whether a call may go on: deadline, queue, pinned definition.
+"""The interceptors that decide whether a call may start: its deadline, its queue, the definition of its tool.
 
-Owns what each of them refuses. Whether a call that was delivered before may be sent is `guard`.
+Owns what each of them refuses, and the timer of the deadline. Whether a call that was delivered before may be sent is
+in `guard`.
 """
 
 import time
@@ -12,9 +13,10 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.calls.approvals import Approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.invocation import end_after
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.reporting.tool_changes import Approvals
 
 __all__ = ["Deadline", "OwnQueue", "PinnedDefinition", "require_queue"]
 
@@ -41,10 +43,14 @@ class Deadline:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
                 f"The call waited in its queue until {-left_s:.3g} s after its deadline, so it was not started. "
-                "The tool did not run. The workers may be overloaded: call again later, or allow more time.",
+                "The tool did not run. The workers may be overloaded: call it again later, or allow more time.",
             )
         call.deadline = time.monotonic() + left_s
-        return await proceed()
+        timer = end_after(call, left_s)
+        try:
+            return await proceed()
+        finally:
+            timer.cancel()
 
     async def _sync_clock(self) -> None:
         async for attempt in AsyncRetrying(
@@ -79,7 +85,7 @@ def require_queue(found: str, queue: str) -> None:
         return
     raise CallError(
         ErrorCode.WRONG_QUEUE,
-        f"The message belongs in the queue `{queue}`, and was in `{found}`. The tool did not run. "
+        f"The message belongs in the queue `{queue}` but was in `{found}`. The tool did not run. "
         "The program that sent it has to be fixed (docs/protocol.md).",
     )
 

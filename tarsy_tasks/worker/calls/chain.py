@@ -48,7 +48,7 @@ class Interceptors:
     """
 
     def __init__(self, own: Iterable[Any], users: Iterable[Interceptor], last: Iterable[Any]) -> None:
-        everyone = [*own, *map(Guarded, users), *last]
+        everyone = [*own, *map(UserInterceptor, users), *last]
         self.message, self.call, self.attempt = (
             tuple(each for each in everyone if each.stage == stage) for stage in get_args(Stage)
         )
@@ -85,7 +85,7 @@ def load_interceptors(names: Sequence[str]) -> list[Interceptor]:
     return loaded
 
 
-class Guarded:
+class UserInterceptor:
     """An interceptor of a user. What goes wrong in it ends its call, with its name in the text."""
 
     def __init__(self, interceptor: Interceptor) -> None:
@@ -95,35 +95,51 @@ class Guarded:
 
     async def __call__(self, call: Any, proceed: Proceed) -> Ending:
         inner: list[BaseException] = []
+        proceeds = False
 
         async def go_on() -> Ending:
-            if call.attempts and call.may_have_run and not call.may_replay:
+            nonlocal proceeds
+            if proceeds:
+                raise RuntimeError("it called proceed() again before the first proceed() had ended")
+            if _must_not_be_repeated(call):
                 raise RuntimeError("it called proceed() again for a call that may have run and must not be repeated")
+            proceeds = True
             try:
                 return await _Timed(proceed())
             except BaseException as error:
                 inner.append(error)
                 raise
+            finally:
+                proceeds = False
 
         try:
             ending = await _Timed(self._interceptor(call, go_on), self._blocked)
-        except (CallError, asyncio.CancelledError):
+        except CallError:
             raise
-        except Exception as error:
-            if error in inner:
+        except BaseException as error:  # a SystemExit would end the event loop
+            if error in inner or isinstance(error, GeneratorExit):
                 raise  # it comes from further inside
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise  # not of something else that the interceptor awaited
             logger.exception("the interceptor %s failed on %s.%s", self.name, call.server, call.tool)
             raise self._failed(call, type(error).__name__) from error
         if not isinstance(ending, Answer | Requeued | Dropped):  # pyright: ignore[reportUnnecessaryIsInstance]
-            logger.error("the interceptor %s returned %s, not an ending", self.name, type(ending).__name__)
-            raise self._failed(call, "it returned no ending")
+            logger.error("the interceptor %s returned %s instead of an Ending", self.name, type(ending).__name__)
+            raise self._failed(call, "it did not return an Ending")
+        if isinstance(ending, Requeued) and _must_not_be_repeated(call):
+            logger.error("the interceptor %s requeued a call that must not be repeated", self.name)
+            raise self._failed(call, "it requeued a call that must not be repeated")
         return ending
 
-    def _failed(self, call: Call, why: str) -> CallError:
+    def _failed(self, call: Any, why: str) -> CallError:
+        call.is_closed = True  # a task of the interceptor may still be on its way to send it
         if call.may_have_run:
-            code, ran = ErrorCode.INTERNAL_ERROR, "The tool may have run. Look at its effects before you call it again."
+            code, ran = ErrorCode.INTERNAL_ERROR, "The tool may have run. Check its effects before you call it again."
         else:
-            code, ran = ErrorCode.INTERCEPTOR_FAILED, "The tool did not run. Tell the user that an operator has to act."
+            code, ran = (
+                ErrorCode.INTERCEPTOR_FAILED,
+                "The tool did not run. Tell the user that an operator must fix it.",
+            )
         return CallError(
             code, f"The worker's interceptor `{self.name}` failed on `{call.server}.{call.tool}` ({why}). {ran}"
         )
@@ -133,11 +149,22 @@ class Guarded:
         if now - self._reported_at >= _REPORT_S:
             self._reported_at = now
             logger.warning(
-                "the interceptor %s blocked the event loop of all calls for %.0f ms. Let it await, or use "
-                "call.run_blocking for what blocks.",
+                "the interceptor %s blocked the event loop, which all calls share, for %.0f ms. Await instead of "
+                "blocking, or run blocking code with call.run_blocking.",
                 self.name,
                 seconds * 1000,
             )
+
+
+def _must_not_be_repeated(call: Any) -> bool:
+    """Whether a call was sent, may have run, and is not harmless to repeat."""
+    return call.attempts and call.may_have_run and not call.may_replay
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled the current task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _Timed:

@@ -1,7 +1,7 @@
 """From an MCP result to what an agent reads: text, structured value, attachments; capped and masked.
 
-Owns what is kept of a result and how the rest is named. It runs in the pool thread, so a large result stalls no
-session.
+Owns what is kept of a result and how the rest is described. It may run in any thread: `tool_call` keeps large
+results away from the event loop of all calls.
 """
 
 import base64
@@ -9,7 +9,7 @@ import binascii
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from mcp_types import (
     AudioContent,
@@ -26,39 +26,33 @@ from pydantic import JsonValue
 
 from tarsy_tasks.models import Attachment, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.worker.calls.failures import CallFacts
 from tarsy_tasks.worker.calls.split_secrets import are_one_document, mask_borders, mask_split
 from tarsy_tasks.worker.maskers import Masker
 
-__all__ = ["build_result"]
+__all__ = ["build_result", "mask_result"]
 
 TEXT_LIMIT = 1024 * 1024
 """Characters of text that a result keeps; what is cut off is named at its end."""
 STRUCTURED_LIMIT = TEXT_LIMIT
 """Characters of a structured value that a result keeps, as JSON; a longer one is left out, and named in the text."""
 DEPTH_LIMIT = 100
-"""Levels of a structured value that a result keeps; of a deeper one the text has to do."""
-PARTS_LIMIT = 1000
-"""Parts of the content that a result keeps; how many more there are is said at the end of the text."""
+"""Levels of a structured value that a result keeps; of a deeper one only the text is kept."""
 ATTACHMENTS_LIMIT_BYTES = 4 * 1024 * 1024
 """Bytes of attachments that a result carries; larger ones keep their name and size."""
 _LONGEST_LINE = 64 * 1024
 """A text is cut at the end of a line, unless that is longer."""
-_WITHHELD = "[left out: there is a secret in this content]"
-_NOTICE = "[left out: a piece of a document that holds secrets]"
+_WITHHELD = "[left out: this content contains a secret]"
+_NO_STRUCTURED = (
+    f"\n[left out: a structured value of more than {STRUCTURED_LIMIT} characters, or {DEPTH_LIMIT} levels; "
+    "ask for less]"
+)
+_NOTICE = "[left out: part of a document that contains secrets]"
 
 
-def build_result(
-    result: CallToolResult,
-    masker: Masker,
-    *,
-    call_id: str,
-    name: str,
-    attempts: int,
-    duration_s: float,
-    repairs: tuple[str, ...] = (),
-) -> ToolResult:
+def build_result(result: CallToolResult, masker: Masker, **facts: Unpack[CallFacts]) -> ToolResult:
     """The answer to a call that the MCP server answered, error or not."""
-    blocks = result.content[:PARTS_LIMIT]
+    blocks = result.content
     texts = [*map(_text_of, blocks)]
     content = _mask_document(texts, masker)
     parts = mask_borders(texts, masker) if content is None else [_NOTICE] * len(texts)
@@ -71,24 +65,32 @@ def build_result(
     ]
     structured = _structured(result, content, masker)
     if structured is None and result.structured_content is not None:
-        limits = f"more than {STRUCTURED_LIMIT} characters, or {DEPTH_LIMIT} levels"
-        content += f"\n[left out: a structured value of {limits}; ask for less]"
+        content += _NO_STRUCTURED
     elif not content and structured is not None:
         content = json.dumps(structured, ensure_ascii=False)
-    if len(blocks) < len(result.content):
-        content += f"\n[cut: the first {PARTS_LIMIT} of {len(result.content)} parts; ask for less]"
     failed = bool(result.is_error)
     return ToolResult(
-        call_id=call_id,
-        name=name,
         content=content or ("The tool failed without saying why." if failed else ""),
         structured=structured,
         attachments=tuple(_masked(each, masker) for each in _within_limit(attachments)),
         outcome=Outcome.TOOL_ERROR if failed else Outcome.OK,
         error_code=ErrorCode.TOOL_ERROR if failed else None,
-        repairs=repairs,
-        attempts=attempts,
-        duration_s=round(duration_s, 6),
+        **facts,
+    )
+
+
+def mask_result(found: ToolResult, masker: Masker, **facts: Unpack[CallFacts]) -> ToolResult:
+    """A result that a user's interceptor made, within the limits of all results."""
+    structured = _mask_structured(_bounded(found.structured), masker)
+    is_left_out = structured is None and found.structured is not None
+    code = found.error_code
+    return ToolResult(
+        content=_mask_and_cut(found.content, masker) + (_NO_STRUCTURED if is_left_out else ""),
+        structured=structured,
+        attachments=tuple(_masked(each, masker) for each in _within_limit(found.attachments)),
+        outcome=found.outcome,
+        error_code=code if code is None or isinstance(code, ErrorCode) else masker.mask(code),
+        **facts,
     )
 
 
@@ -107,17 +109,30 @@ def _mask_and_cut(text: str, masker: Masker) -> str:
     text = masker.mask_start(text, TEXT_LIMIT)
     line_end = text.rfind("\n", len(text) - _LONGEST_LINE)
     text = text[: line_end + 1] if line_end >= 0 else text
-    return f"{text}\n[cut: the first {len(text)} of {length} characters; ask for less, or for a part]"
+    shown = f"only the first {len(text)} of {length} characters are shown"
+    return f"{text}\n[truncated: {shown}; ask for less, or for a part]"
 
 
 def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonValue:
     """The structured content, or the value of a text that is a JSON object or array; masked."""
-    if result.structured_content is not None:
-        found: Any = result.structured_content
-        return None if _is_too_deep(found) else _mask_structured(_json_safe(found), masker)
     only = result.content[0] if len(result.content) == 1 else None
-    text = content.strip()
-    if not isinstance(only, TextContent) or text[:1] not in ("{", "[") or len(only.text) > TEXT_LIMIT:
+    text = only.text if isinstance(only, TextContent) and len(only.text) <= TEXT_LIMIT else ""
+    if result.structured_content is None:
+        return _value_of(content) if text else None
+    value = _bounded(result.structured_content)
+    if text and value is not None and mask_split(value, masker) is value:
+        # Most servers say the same twice, and masking is what costs most.
+        if value in ({"content": text}, {"result": text}):
+            return dict.fromkeys(cast("dict[str, JsonValue]", value), content)
+        if _value_of(text) == value and (masked := _value_of(content)) is not None:
+            return masked
+    return _mask_structured(value, masker)
+
+
+def _value_of(text: str) -> JsonValue:
+    """The value of a text that is a JSON object or array; None if it is none, or too deep."""
+    text = text.strip()
+    if text[:1] not in ("{", "["):
         return None
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse_constant)
@@ -126,11 +141,17 @@ def _structured(result: CallToolResult, content: str, masker: Masker) -> JsonVal
     return None if _is_too_deep(value) else value
 
 
-def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
-    """The value masked, also where one secret is cut into several strings; None if it is too long to be kept."""
-    if len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT:
+def _bounded(found: Any) -> JsonValue:
+    """A structured value, None if it is too long or too deep."""
+    if _is_too_deep(found):
         return None
-    return masker.mask_json(mask_split(value, masker))
+    value = _json_safe(found)
+    return None if len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT else value
+
+
+def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
+    """The value masked, even where one secret is cut into several strings."""
+    return value if value is None else masker.mask_json(mask_split(value, masker))
 
 
 def _is_too_deep(value: Any) -> bool:
@@ -206,10 +227,11 @@ def _attachment(block: ContentBlock, text: str = "") -> Attachment:
 
 
 def _masked(attachment: Attachment, masker: Masker) -> Attachment:
-    """What of an attachment may leave the worker: its address and text masked, and its data if that is text, too."""
+    """What of an attachment may leave the worker: its words and text masked, and its data if that is text, too."""
     data = attachment.data and (masker.mask_base64(attachment.data) or None)
     return attachment.model_copy(
         update={
+            "type": masker.mask(attachment.type),
             "mime_type": attachment.mime_type and masker.mask(attachment.mime_type),
             "uri": attachment.uri and masker.mask(attachment.uri),
             "text": _WITHHELD if attachment.data and not data else _masked_text(attachment.text, masker),

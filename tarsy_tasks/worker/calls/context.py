@@ -3,9 +3,7 @@
 Owns the list, and nothing of what is in it: the pool builds one context when it starts and hands it on.
 """
 
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
@@ -26,10 +24,6 @@ from tarsy_tasks.worker.transport.child_watch import ChildWatch
 __all__ = ["WorkerContext"]
 
 
-def _build_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="long-work")
-
-
 @dataclass(eq=False)
 class WorkerContext:
     """What all calls of one worker process share.
@@ -38,18 +32,17 @@ class WorkerContext:
         instance: Unique name of the worker process.
         lease_s: How long a worker counts as alive that renews nothing.
         loop: The event loop of all sessions and calls.
-        connections: Ways to the MCP servers, by server id.
+        connections: Connections to the MCP servers, by server id.
         clock: That of Redis.
         in_flight: The in-flight table, for the loop.
         results: The Redis of the result backend, for the loop.
         masker: For texts that belong to no server.
-        quarantine: Where calls run whose workers were lost.
-        threads: For work on large values, as many as there are cores.
+        quarantine: Isolates calls whose workers were lost.
         alerts: Passes the alerts of this worker on.
         child_watch: Ends the processes of the stdio servers when this worker is lost.
         checks: The health checks, while they run.
         reporting: What the worker reports, once it is ready.
-        taking_since: When this worker began to take messages, or did so again after Redis was away; monotonic time.
+        taking_since: When this worker began to take messages, or did so again after an outage of Redis; monotonic time.
     """
 
     instance: str
@@ -66,7 +59,6 @@ class WorkerContext:
     alerts: AlertFeed = field(default_factory=AlertFeed)
     masker: Masker = field(default_factory=build_masker)
     quarantine: Quarantine = field(default_factory=Quarantine)
-    threads: ThreadPoolExecutor = field(default_factory=_build_threads)
     checks: HealthChecks | None = None
     reporting: Reporting | None = None
     taking_since: float = float("inf")

@@ -5,20 +5,23 @@ once. It stores nothing: the ending goes to its caller.
 """
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
 
 from celery.exceptions import SoftTimeLimitExceeded
 from redis.exceptions import RedisError
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending, Requeued
+from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.worker.calls.chain import Interceptors, run_through
+from tarsy_tasks.worker.calls.content import mask_result
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.failures import build_failure
+from tarsy_tasks.worker.calls.failures import build_failure, facts_of
 from tarsy_tasks.worker.calls.guard import truthful
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.calls.operation import Operation
@@ -26,9 +29,9 @@ from tarsy_tasks.worker.calls.running_call import RunningCall
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
+_REQUEUE_PAUSE_S = 1.0
+"""How long the worker keeps a call that an interceptor requeues."""
 Deliver = Callable[[Ending | BaseException], None]
-_GUARD_S = 0.5
-"""The SDK's own timeout starts only after the request is written, and a server that hangs may never read it."""
 
 
 class WorkerStopping(Exception):
@@ -75,16 +78,18 @@ class CallExecution:
         self._operation = operation
         self._call = call
         self._deliver_to = deliver
-        self._invocation: Invocation | None = None
         self._task: asyncio.Task[None] | None = None
+        self._requeuing: asyncio.Task[None] | None = None
+        """Kept: the event loop itself refers to its tasks only weakly."""
         self._is_over = False
+        call.end = self.end
 
     def start(self) -> None:
         if not self._is_over:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def end(self, error: Exception) -> None:
-        """End the call now. The MCP server is told to cancel; nobody waits until it has noticed.
+        """End the call now. The MCP server is asked to cancel it; nothing waits for its reaction.
 
         Args:
             error: Why: `WorkerStopping`, `SoftTimeLimitExceeded`, a `CallError`, or what is raised as it is.
@@ -96,7 +101,7 @@ class CallExecution:
         if isinstance(error, WorkerStopping):
             self._stop()
         elif isinstance(error, SoftTimeLimitExceeded):
-            self._deliver(self._failure(truthful(self._time_limit(error), call.record, may_have_run=call.may_have_run)))
+            self._deliver(self._failure(self._time_limit(error)))
         elif isinstance(error, CallError):
             self._deliver(self._failure(error))
         else:
@@ -110,7 +115,13 @@ class CallExecution:
         try:
             with self._context.metrics.running(call.server, label):
                 ending = await run_through(self._interceptors.message, call, self._prepared)
-            self._deliver(self._masked(ending))
+            if isinstance(ending, Requeued):
+                # At the head of its queue, it would be taken again at once, and each time take a thread.
+                await asyncio.sleep(max(0.0, min(_REQUEUE_PAUSE_S, call.deadline - time.monotonic())))
+                await self._unbegin()  # or another worker would wait for this one's answer
+            if isinstance(ending, Answer) and ending.result is not call.built:
+                ending = await self._masked(ending.result)
+            self._deliver(ending)
         except CallError as error:
             self._deliver(self._failure(error))
         except asyncio.CancelledError:
@@ -126,15 +137,8 @@ class CallExecution:
         await self._operation.prepare(self._call)
         return await run_through(self._interceptors.call, self._call, self._invoke)
 
-    async def _invoke(self) -> Ending:
-        invocation = self._invocation = Invocation(self._call, self._operation, self._interceptors.attempt)
-        timer = asyncio.get_running_loop().call_later(
-            invocation.seconds_left + _GUARD_S, lambda: self.end(invocation.timed_out())
-        )
-        try:
-            return await invocation.run()
-        finally:
-            timer.cancel()
+    def _invoke(self) -> Awaitable[Ending]:
+        return Invocation(self._call, self._operation, self._interceptors.attempt).run()
 
     def _deliver(self, ending: Ending | BaseException) -> None:
         if self._is_over:
@@ -142,46 +146,47 @@ class CallExecution:
         self._is_over = True
         self._deliver_to(ending)
 
-    def _masked(self, ending: Ending) -> Ending:
-        """The ending, masked where an interceptor of a user made the result."""
-        if not isinstance(ending, Answer) or ending.result is self._call.built:
-            return ending
-        result, masker = ending.result, self._call.connection.masker
-        masked: dict[str, Any] = {"content": masker.mask(result.content)}
-        if result.structured is not None:
-            masked["structured"] = masker.mask_json(result.structured)
-        return Answer(result.model_copy(update=masked))
+    async def _masked(self, made: ToolResult) -> Answer:
+        """The answer that an interceptor of a user made. It may be large, so it is masked in a thread."""
+        call, context = self._call, self._context
+        facts = facts_of(context, call.info, call.record, call.repairs)
+        mask = partial(mask_result, made, call.connection.masker, **facts)
+        return Answer(await call.connection.long_work.run(mask))
 
     def _failure(self, error: CallError) -> Answer:
         call = self._call
         masker = call.connection.masker
+        error = truthful(error, call.record, may_have_run=call.may_have_run)
         return Answer(build_failure(self._context, error, call.info, call.record, masker, call.repairs))
 
     def _stop(self) -> None:
         call = self._call
         if not (call.record.has_begun and call.may_have_run):
             self._is_over = True
-            asyncio.get_running_loop().create_task(self._requeue())
+            self._requeuing = asyncio.get_running_loop().create_task(self._requeue())
         elif call.may_replay:
             self._deliver(Requeued("the worker stops"))
         else:
             name = f"{call.server}.{call.tool}"
             error = CallError(
                 ErrorCode.WORKER_STOPPED,
-                f"The worker was stopped while `{name}` ran, and the MCP server was told to cancel it. It may have "
-                "run. Look at its effects before you call it again.",
+                f"The worker was stopped while `{name}` ran, and the MCP server was asked to cancel it. It may have "
+                "run. Check its effects before you call it again.",
             )
             self._deliver(self._failure(error))
 
     async def _requeue(self) -> None:
         """Give back a call that was not sent. Its begin marker may be on its way to Redis."""
-        call = self._call
         try:
-            if call.delivery is not None and call.owner:
-                with suppress(RedisError, OSError):
-                    await self._context.in_flight.unbegin(call.delivery.tag, call.owner)
-        finally:  # also when the loop stops before Redis answers: a thread waits for this
+            await self._unbegin()
+        finally:  # even when the loop stops before Redis answers: a thread waits for this
             self._deliver_to(Requeued("the worker stops"))
+
+    async def _unbegin(self) -> None:
+        call = self._call
+        if call.delivery is not None and call.owner:
+            with suppress(RedisError, OSError):
+                await self._context.in_flight.unbegin(call.delivery.tag, call.owner)
 
     def _time_limit(self, error: SoftTimeLimitExceeded) -> CallError:
         call, limit = self._call, f"Celery's soft time limit of {error.args[0]:g} s"
@@ -189,9 +194,10 @@ class CallExecution:
             return CallError(
                 ErrorCode.TIME_LIMIT,
                 f"`{call.server}.{call.tool}` was cancelled at {limit}. It may have run. "
-                "Look at its effects before you call it again.",
+                "Check its effects before you call it again.",
             )
         return CallError(
             ErrorCode.SERVER_UNAVAILABLE,
-            f"MCP server `{call.server}` was not connected within {limit}. The tool did not run. Try again later.",
+            f"`{call.server}.{call.tool}` was not sent within {limit}; its MCP server may not be connected. "
+            "The tool did not run. Try again later.",
         )

@@ -1,6 +1,7 @@
-"""The result of a call that an error ended."""
+"""The result of a call that an error ended, and what every result says of its call."""
 
 import time
+from typing import TypedDict
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import CallInfo, ToolResult
@@ -8,9 +9,31 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["build_failure", "shown_name"]
+__all__ = ["CallFacts", "build_failure", "facts_of"]
 
 _NAME_CHARS = 1000
+
+
+class CallFacts(TypedDict):
+    """The fields of a `ToolResult` that do not depend on what was answered."""
+
+    call_id: str
+    name: str
+    repairs: tuple[str, ...]
+    attempts: int
+    duration_s: float
+
+
+def facts_of(context: WorkerContext, info: CallInfo, record: CallRecord, repairs: tuple[str, ...]) -> CallFacts:
+    """What the result of a call says of the call itself; `record` may have server and tool as anybody wrote them."""
+    started = record.picked_up_at
+    return {
+        "call_id": _shown_name(context, info.call_id, record.server),
+        "name": _shown_name(context, info.name or f"{record.server}.{record.tool}", record.server),
+        "repairs": repairs,
+        "attempts": record.attempts,
+        "duration_s": round(time.monotonic() - started, 6) if started is not None else 0.0,
+    }
 
 
 def build_failure(
@@ -21,24 +44,11 @@ def build_failure(
     masker: Masker,
     repairs: tuple[str, ...] = (),
 ) -> ToolResult:
-    """The result of a call that `error` ended.
-
-    Args:
-        record: Its server and tool may be what anybody wrote.
-    """
-    started = record.picked_up_at
-    return ToolResult(
-        call_id=shown_name(context, info.call_id, record.server),
-        name=shown_name(context, info.name or f"{record.server}.{record.tool}", record.server),
-        content=masker.mask(error.text),
-        outcome=error.outcome,
-        error_code=error.code,
-        repairs=repairs,
-        attempts=record.attempts,
-        duration_s=round(time.monotonic() - started, 6) if started is not None else 0.0,
-    )
+    """The result of a call that `error` ended."""
+    facts = facts_of(context, info, record, repairs)
+    return ToolResult(content=masker.mask(error.text), outcome=error.outcome, error_code=error.code, **facts)
 
 
-def shown_name(context: WorkerContext, name: str, server: str) -> str:
+def _shown_name(context: WorkerContext, name: str, server: str) -> str:
     """A name as it may be stored: a model may have made it up."""
     return context.audit.mask_name(name, server=server)[:_NAME_CHARS]

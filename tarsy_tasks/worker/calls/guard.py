@@ -25,7 +25,9 @@ _POLL_S = 1.0
 
 
 class Redelivery:
-    """A call that was answered or withdrawn elsewhere is dropped; one whose workers were lost runs in quarantine."""
+    """A call that was answered or withdrawn elsewhere is dropped; `Quarantine` decides when one runs whose workers were
+    lost, and beside which others.
+    """
 
     name = "redelivery"
     stage: Stage = "message"
@@ -40,21 +42,17 @@ class Redelivery:
             return await proceed()
         if delivery.state in (CallState.ANSWERED, CallState.WITHDRAWN):
             return Dropped(delivery.state)
-        call.may_have_run = delivery.state is CallState.BEGUN
-        try:
-            if delivery.count > 1:
-                async with self._isolated(call, delivery):
-                    return await proceed()
-            is_in = self._quarantine.join(call)
-            try:
-                if not is_in:
-                    await self._wait_for_isolated(call)
+        if delivery.count > 1:
+            async with self._after_loss(call, delivery):
                 return await proceed()
-            finally:
-                if not (is_in and self._quarantine.part(call)):
-                    await self._quarantine.leave(call)
-        except CallError as error:
-            raise truthful(error, call.record, may_have_run=call.may_have_run) from error
+        is_in = self._quarantine.join(call)
+        try:
+            if not is_in:
+                await self._wait_for_isolated(call)
+            return await proceed()
+        finally:
+            if not (is_in and self._quarantine.part(call)):
+                await self._quarantine.leave(call)
 
     async def _wait_for_isolated(self, call: RunningCall) -> None:
         try:
@@ -62,17 +60,17 @@ class Redelivery:
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
-                "The call had no time left when its turn came, after another call whose workers were lost. The tool "
-                "did not run. Call again later, or allow more time.",
+                "The call waited until its deadline for another call, which runs isolated because its workers were "
+                "lost. The tool did not run. Call it again later, or allow more time.",
             ) from None
         if isinstance(isolated, RunningCall):
             with suppress(RedisError, OSError):
                 await self._in_flight.clear_isolated(isolated.id)
 
     @asynccontextmanager
-    async def _isolated(self, call: RunningCall, delivery: Delivery) -> AsyncGenerator[None]:
-        """A call that was lost with its workers twice runs alone the third time: if it is what killed them, no other
-        call is blamed.
+    async def _after_loss(self, call: RunningCall, delivery: Delivery) -> AsyncGenerator[None]:
+        """Admits a call that was lost with its worker. On its second delivery it runs beside others; from the third on
+        it runs isolated: if it is what kills the workers, no other call is blamed.
         """
         is_alone = False
         try:
@@ -94,8 +92,8 @@ class Redelivery:
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
-                "The call was lost with its worker before it began, and had no time left when its turn to run "
-                "again came. The tool did not run. Call again later, or allow more time.",
+                "The worker was lost before the call began, and no other worker could run it before its deadline. The "
+                "tool did not run. Call it again later, or allow more time.",
             ) from None
 
 
@@ -116,7 +114,7 @@ class BeginMarker:
         return await proceed()
 
     async def _begin(self, call: RunningCall) -> Dropped | None:
-        """Why it must not be sent: it was answered or withdrawn elsewhere; or Redis is away, and it comes back later.
+        """Why it must not be sent: it was answered or withdrawn elsewhere.
 
         Raises:
             CallError: Another worker began it and was lost, and it may not be repeated; or it has to be written to the
@@ -150,9 +148,7 @@ class BeginMarker:
                     gone = delivery.owner
                     continue
             except (RedisError, OSError):
-                if time.monotonic() >= call.deadline:
-                    delivery.kept = True
-                    return Dropped("Redis is away")
+                pass  # the timer of the call ends this
             # Its owner is alive, and was only cut off for a while: it will answer. Or Redis will.
             if delivery.state is CallState.BEGUN and time.monotonic() >= min(call.deadline, owner_ends_at):
                 raise _lost(call.record)
@@ -173,14 +169,14 @@ def _seconds_left(call: RunningCall) -> float:
 def _unaudited(call: RunningCall) -> CallError:
     return CallError(
         ErrorCode.AUDIT_UNAVAILABLE,
-        f"{call.record.title} did not run: every call has to be written to the audit here, and the audit takes "
-        "no entries now. Tell the user that an operator has to act; call again later.",
+        f"{call.record.title} did not run: this deployment requires an audit entry for every call, and the audit "
+        "cannot be written. Tell the user that an operator must fix this; call it again later.",
     )
 
 
 def _lost(record: CallRecord) -> CallError:
     return CallError(
         ErrorCode.WORKER_LOST,
-        f"The worker that ran {record.title} was lost, and it was not run again, because that may not be safe. "
-        "It may have run. Look at its effects before you call it again.",
+        f"The worker that ran {record.title} was lost, and the call was not repeated, because that may not be safe. "
+        "The tool may have run. Check its effects before you call it again.",
     )

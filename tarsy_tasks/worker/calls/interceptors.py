@@ -16,8 +16,8 @@ def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> 
     return Interceptors(
         [
             # message: before tool and arguments are read
-            Deadline(context),
-            Redelivery(context),
+            Deadline(context),  # first: whatever follows may wait, and ends at the deadline
+            Redelivery(context),  # before what counts or refuses calls: what was answered elsewhere is no call any more
             OwnQueue(),
             # call: with the tool's definition and its arguments
             PinnedDefinition(context),

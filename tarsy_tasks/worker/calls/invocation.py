@@ -5,9 +5,11 @@ was never sent may be sent again in any case, and all of it happens before the c
 is decided in `recovery`.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
@@ -15,6 +17,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending
 from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import StepName
 from tarsy_tasks.worker.calls.chain import Step, run_through
 from tarsy_tasks.worker.calls.operation import Operation
@@ -24,9 +27,11 @@ from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, 
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, Recovery, classify_error, retry_after_s
 from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["Invocation", "may_replay"]
+__all__ = ["Invocation", "end_after", "may_replay", "unsent_error"]
 
 _STEPS_NOTED = 40
+_SDK_MARGIN_S = 0.5
+"""The SDK's own timeout starts only after the request is written, and a server that hangs may never read it."""
 
 
 def may_replay(tool: ToolDefinition, server: ServerConfig) -> bool:
@@ -39,6 +44,28 @@ def may_replay(tool: ToolDefinition, server: ServerConfig) -> bool:
     if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
         return True
     return any(fnmatchcase(tool.tool, glob) for glob in server.idempotent_tools)
+
+
+def end_after(call: RunningCall, timeout_s: float) -> asyncio.TimerHandle:
+    """Have a call end soon after its time is over, whatever it waits for then; unless the timer is cancelled."""
+    return asyncio.get_running_loop().call_later(timeout_s + _SDK_MARGIN_S, partial(_end, call, timeout_s))
+
+
+def _end(call: RunningCall, timeout_s: float) -> None:
+    if call.attempts and call.may_have_run:
+        assert call.definition is not None
+        call.end(timeout_error(call.definition, timeout_s))
+    else:
+        call.end(unsent_error(call))
+
+
+def unsent_error(call: RunningCall) -> CallError:
+    """The error for a call that waited too long in this worker."""
+    return CallError(
+        ErrorCode.DEADLINE_PASSED,
+        f"{call.record.title} was still waiting in the worker when its time was over, so it was not sent. "
+        "The tool did not run. Call again later, or allow more time.",
+    )
 
 
 class _FailedCall(FailedAttempt):
@@ -70,13 +97,13 @@ class Invocation:
         self._tool = call.definition
         limit_s = self._connection.server.timeouts.call_timeout_s(call.tool)
         self._deadline = min(call.deadline, time.monotonic() + limit_s)
-        self._timeout_s = self.seconds_left
+        self._timeout_s = self._seconds_left
         self._lost_attempts = int(call.may_have_run)
         self._forgotten = 0
         self._failed_session: Session | None = None
 
     @property
-    def seconds_left(self) -> float:
+    def _seconds_left(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
 
     async def run(self) -> Ending:
@@ -85,10 +112,15 @@ class Invocation:
         Raises:
             CallError: There is no result; code and text say why, and whether the tool ran.
         """
+        # Otherwise the timer of the call's own deadline is enough.
+        timer = end_after(self._call, self._timeout_s) if self._deadline < self._call.deadline else None
         try:
             return await self._attempt()
         except _FailedCall as failure:
             return await self._recover(failure)
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def _recover(self, first: _FailedCall) -> Ending:
         # tenacity takes over after the first failure only: setting it up costs some percent of a call that succeeds.
@@ -102,7 +134,7 @@ class Invocation:
         retrying = AsyncRetrying(
             retry=retry_if_exception(self._is_worth_another_try),
             wait=backoff(self._connection.server.retry),
-            stop=stop_before_delay(self.seconds_left),
+            stop=stop_before_delay(self._seconds_left),
             reraise=True,
         )
         try:
@@ -120,7 +152,7 @@ class Invocation:
         except CallError as failure:
             if self._lost_attempts:
                 # Not its own text: that says that the tool did not run, which is true of the last attempt only.
-                why = f"it is not available any more.{self._connection.errors.describe_end('')}"
+                why = f"it is no longer available.{self._connection.errors.describe_end('')}"
                 raise lost_error(self._tool, why, again=True) from failure
             raise
 
@@ -135,21 +167,31 @@ class Invocation:
             return self._lost_attempts < policy.attempts and self._call.may_replay
         return self._connection.availability.is_expected_back or retry_after_s(error.error) is not None
 
-    def _attempt(self) -> Awaitable[Ending]:
-        return run_through(self._steps, self._call, self._send)
-
-    async def _send(self) -> Ending:
-        call, connection = self._call, self._connection
+    async def _attempt(self) -> Ending:
+        # Connecting may take long, and the last of the steps writes that the call begins.
+        self._session = await self._connect()
         try:
-            session = await connection.session_for_call()
+            return await run_through(self._steps, self._call, self._send)
+        finally:
+            self._connection.release(self._session)
+
+    async def _connect(self) -> Session:
+        connection = self._connection
+        try:
+            return await connection.session_for_call(self._seconds_left)
         except CallError:
             connection.record_call(failed=True)
             raise
-        if call.is_closed or time.monotonic() >= self._deadline:
-            # The call was answered: it did not run.
+
+    async def _send(self) -> Ending:
+        call, connection, session = self._call, self._connection, self._session
+        if not connection.is_usable(session):
+            # It was lost during the steps, which may take their time, or by an attempt that one of them repeats.
             connection.release(session)
-            raise connection.errors.not_connected_within(self._timeout_s)
-        timeout_s = self.seconds_left
+            session = self._session = await self._connect()
+        if call.is_closed or time.monotonic() >= self._deadline:
+            raise unsent_error(call)
+        timeout_s = self._seconds_left
         began = time.monotonic()
         self._note_sending(session, began)
         call.attempts += 1
@@ -158,8 +200,6 @@ class Invocation:
             found = await self._operation.send(call, session, timeout_s)
         except Exception as error:
             raise self._failed(error, session, timeout_s, began) from error
-        finally:
-            connection.release(session)
         connection.availability.record_answer()
         connection.record_call(failed=bool(found.is_error))
         call.built = await self._operation.build_result(call, found)
@@ -192,9 +232,3 @@ class Invocation:
         elif recovery.executed is Executed.YES:
             self._connection.availability.record_answer()
         return _FailedCall(error, session.end_reason, recovery, timeout_s)
-
-    def timed_out(self) -> CallError:
-        """The error when nobody waits for `run` any longer."""
-        if self._call.may_have_run:
-            return timeout_error(self._tool, self._timeout_s)
-        return self._connection.errors.not_connected_within(self._timeout_s)

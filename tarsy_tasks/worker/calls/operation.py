@@ -1,4 +1,4 @@
-"""What a call asks of an MCP server, as the rest of a call's way sees it."""
+"""What a call asks of an MCP server, as the rest of a call's path sees it."""
 
 from typing import Any, Protocol
 

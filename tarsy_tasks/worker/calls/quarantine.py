@@ -18,7 +18,7 @@ _DRAIN_S = 5.0
 
 
 class Quarantine:
-    """Lets calls in: all that were not lost before, those that were lost once, or one that was lost twice, alone.
+    """Admits calls: all that were not lost before, those that were lost once, or one that was lost twice, alone.
 
     Args:
         hold_s: How long others wait for an isolated call.
@@ -38,7 +38,7 @@ class Quarantine:
         self._alone: object | None = None
 
     def join(self, who: object) -> bool:
-        """Let a call in that was not lost before. False if it has to `wait` for that."""
+        """Admit a call that was not lost before. False if it has to `wait` for that."""
         with self._lock:
             if self._isolated is not None:
                 return False
@@ -46,13 +46,13 @@ class Quarantine:
             return True
 
     async def wait(self, who: object, timeout_s: float) -> object | None:
-        """Let such a call in as soon as no call is isolated.
+        """Admit such a call as soon as no call is isolated.
 
         Returns:
             An isolated call that is still running, because this took too long: it no longer runs alone.
 
         Raises:
-            TimeoutError: It was not let in.
+            TimeoutError: It was not admitted.
         """
         async with asyncio.timeout(timeout_s), self._changed:
             isolated = self._isolated
@@ -79,7 +79,7 @@ class Quarantine:
             return True
 
     async def enter(self, who: object, timeout_s: float, *, alone: bool) -> bool:
-        """Let a call in whose worker was lost. Calls that waited for the previous isolated one come first.
+        """Admit a call whose worker was lost. Calls that waited for the previous isolated one come first.
 
         Returns:
             Whether it runs alone.
@@ -96,7 +96,7 @@ class Quarantine:
             return alone and await self._isolate(who)
 
     async def leave(self, who: object) -> None:
-        """A call has ended; nothing if it was never let in, which a call that was cancelled cannot know."""
+        """A call has ended; nothing if it was never admitted, which a call that was cancelled cannot know."""
         async with self._changed:
             self._lost_before.discard(who)
             if self._alone is who:

@@ -3,6 +3,7 @@
 Owns also the checks of a message before it becomes a call.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +26,13 @@ class RunningCall(Call):
     """A call, with what only the worker's own code needs.
 
     Attributes:
-        connection: The way to its server.
-        delivery: Its delivery; None for a task that is called directly, or came over another transport: then there is
-            no entry in the in-flight table.
+        connection: The connection to its server.
+        delivery: Its delivery; None for a task that is called directly, or came over a kombu transport that is not the
+            package's: then there is no entry in the in-flight table.
         repairs: What was repaired in the arguments, in words for the result.
         may_replay: It may be sent again although it may have run.
         owner: Who begins it, in the begin marker; empty before.
+        end: Ends it now, with the error that says why; see `CallExecution.end`.
         is_closed: Nothing may be sent any more: the call has ended.
         built: The result that `content` built and masked.
     """
@@ -41,6 +43,7 @@ class RunningCall(Call):
     repairs: tuple[str, ...] = ()
     may_replay: bool = False
     owner: str = ""
+    end: Callable[[Exception], None] = lambda _: None
     is_closed: bool = False
     built: ToolResult | None = None
 
@@ -59,7 +62,7 @@ def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
         raise _invalid_message("it has arguments besides `server`, `tool`, `arguments` and `call`")
     for what, value in (("server", server), ("tool", tool)):
         if not isinstance(value, str) or not value:
-            raise _invalid_message(f"its argument `{what}` is not a text but {type(value).__name__}")
+            raise _invalid_message(f"its argument `{what}` must be a string, not {type(value).__name__}")
     try:
         return CallInfo.model_validate({} if info is None else info)
     except ValidationError as error:
@@ -69,7 +72,7 @@ def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
 
 
 def require_connection(context: WorkerContext, server: str) -> ServerConnection:
-    """The way to a server.
+    """The connection to a server.
 
     Raises:
         ToolNameError: This worker does not serve it.
@@ -78,8 +81,8 @@ def require_connection(context: WorkerContext, server: str) -> ServerConnection:
     if connection is None:
         raise ToolNameError(
             ErrorCode.UNKNOWN_SERVER,
-            f"There is no MCP server `{server}` here. Servers: {', '.join(sorted(context.connections)) or 'none'}. "
-            "The tool did not run.",
+            f"This worker serves no MCP server `{server}`. The tool did not run. "
+            f"Served: {', '.join(sorted(context.connections)) or 'none'}.",
         )
     return connection
 

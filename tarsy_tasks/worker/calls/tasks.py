@@ -1,6 +1,6 @@
-"""The three Celery tasks: where a message becomes a call, and a call's ending becomes a task's.
+"""The three Celery tasks: where a call's ending becomes that of a task.
 
-Each task answers with data, also when the call fails: FAILURE in Celery means that the worker itself failed, not the
+Each task answers with data, even when the call fails: FAILURE in Celery means that the worker itself failed, not the
 tool. Arguments and results are documented in docs/protocol.md; any Celery producer may send them.
 """
 
@@ -11,16 +11,15 @@ from celery import Task, shared_task
 from celery.exceptions import Ignore, Reject, TimeLimitExceeded
 
 from tarsy_tasks.broker import keys, task_names
-from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending, Requeued
-from tarsy_tasks.models import CallInfo, ToolListing, ToolResult
+from tarsy_tasks.models import ToolListing, ToolResult
 from tarsy_tasks.worker.calls.admission import require_queue
 from tarsy_tasks.worker.calls.execution import WorkerStopping
-from tarsy_tasks.worker.calls.failures import build_failure
-from tarsy_tasks.worker.calls.guard import truthful
-from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection
+from tarsy_tasks.worker.calls.intake import open_call
+from tarsy_tasks.worker.calls.running_call import require_connection
 from tarsy_tasks.worker.calls.task_execution import TaskExecution, current_execution, masked_failure
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.reporting.call_record import CallRecord
@@ -28,7 +27,7 @@ from tarsy_tasks.worker.reporting.call_record import CallRecord
 __all__ = ["call_tool", "check_server", "list_tools"]
 
 _SIGNALS = (Ignore, Reject, TimeLimitExceeded)
-"""What tells Celery something, and contains no foreign text."""
+"""Exceptions that control Celery, and contain no text from elsewhere."""
 
 
 class ServerTask(Task):
@@ -66,10 +65,12 @@ def call_tool(
         unknown: The same.
     """
     execution = current_execution()
+    delivery: Delivery | None = getattr(self.request, "delivery", None)
     record = _record_of(execution, self.request, (server, tool, arguments, call))
-    record.picked_up_at = time.monotonic()
+    record.picked_up_at = record.picked_up_at or time.monotonic()
+    arguments_of_task = (server, tool, arguments, call, *more, *unknown)
     try:
-        ending = _run_call(execution, self.request, record, (server, tool, arguments, call, *more, *unknown))
+        ending = _run_call(execution, str(self.request.id), delivery, record, arguments_of_task)
     except _SIGNALS:
         raise
     except Exception as error:
@@ -92,34 +93,15 @@ def _record_of(execution: TaskExecution, request: Any, arguments: tuple[Any, ...
     return execution.context.audit.open_record(str(request.id), CallMessage(arguments, {}))
 
 
-def _run_call(execution: TaskExecution, request: Any, record: CallRecord, arguments: tuple[Any, ...]) -> Ending:
-    context, info = execution.context, CallInfo()
-    delivery: Delivery | None = getattr(request, "delivery", None)
-    server, tool, raw, *_ = arguments
-    try:
-        info = parse_message(arguments)
-        connection = require_connection(context, server)
-    except CallError as error:
-        may_have_run = delivery is not None and delivery.state is CallState.BEGUN
-        failure = truthful(error, record, may_have_run=may_have_run)
-        return Answer(build_failure(context, failure, info, record, context.masker))
-    record.is_served = True
-    record.is_listed = tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)
-    call = RunningCall(
-        id=str(request.id),
-        operation="tool_call",
-        server=server,
-        tool=tool,
-        info=info,
-        queue=_queue_of(request),
-        delivery_count=delivery.count if delivery is not None else 1,
-        raw_arguments=raw,
-        run_blocking=context.loop.run_blocking,
-        connection=connection,
-        delivery=delivery,
-        record=record,
-    )
-    return execution.run_call(call)
+def _run_call(
+    execution: TaskExecution, task_id: str, delivery: Delivery | None, record: CallRecord, arguments: tuple[Any, ...]
+) -> Ending:
+    if isinstance(record.ended, Exception):
+        raise record.ended
+    if record.ended is not None:
+        return record.ended
+    call = open_call(execution.context, task_id, arguments, delivery, record)
+    return call if isinstance(call, Answer) else execution.run_call(call)
 
 
 @shared_task(name=task_names.LIST_TOOLS, base=ServerTask, bind=True)

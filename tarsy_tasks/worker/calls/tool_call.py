@@ -20,17 +20,14 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_tool_name
 from tarsy_tasks.worker.calls.content import build_result
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.failures import shown_name
-from tarsy_tasks.worker.calls.invocation import may_replay
+from tarsy_tasks.worker.calls.failures import facts_of
+from tarsy_tasks.worker.calls.invocation import may_replay, unsent_error
 from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.long_work import LARGE_CHARS, LARGE_VALUES, is_large
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.session import Session
 
 __all__ = ["ToolCallOperation"]
-
-_LARGE_CHARS = 2048
-_LARGE_VALUES = 200
-"""What is larger is worked on in a thread: the loop runs all calls, and must not stand still."""
 
 
 class ToolCallOperation:
@@ -53,8 +50,8 @@ class ToolCallOperation:
         call.may_replay = may_replay(definition, connection.server)
         call.record.tool, call.record.is_listed = definition.tool, True
         try:
-            if _is_large(call.raw_arguments) or not is_compiled(_schema_of(connection, definition)):
-                parsed = await self._off_loop(_read_arguments, call.raw_arguments, connection, definition)
+            if is_large(call.raw_arguments) or not is_compiled(_schema_of(connection, definition)):
+                parsed = await connection.long_work.run(_read_arguments, call.raw_arguments, connection, definition)
             else:
                 parsed = _read_arguments(call.raw_arguments, connection, definition)
         except ArgumentsError as error:
@@ -69,24 +66,17 @@ class ToolCallOperation:
 
     async def build_result(self, call: RunningCall, found: CallToolResult) -> ToolResult:
         """The answer, masked."""
-        started = call.record.picked_up_at or time.monotonic()
-        build = partial(
-            build_result,
-            found,
-            call.connection.masker,
-            call_id=shown_name(self._context, call.info.call_id, call.server),
-            name=shown_name(self._context, call.info.name, call.server) or f"{call.server}.{call.tool}",
-            attempts=call.attempts,
-            duration_s=time.monotonic() - started,
-            repairs=call.repairs,
-        )
-        return await self._off_loop(build) if _is_large_result(found) else build()
+        facts = facts_of(self._context, call.info, call.record, call.repairs)
+        build = partial(build_result, found, call.connection.masker, **facts)
+        return await call.connection.long_work.run(build) if _is_large_result(found) else build()
 
     async def _listed_tool(self, call: RunningCall) -> ToolDefinition:
         connection = call.connection
         tools = connection.tools
         if tools is None:
-            left_s = max(0.001, call.deadline - time.monotonic())
+            left_s = call.deadline - time.monotonic()
+            if left_s <= 0:
+                raise unsent_error(call)
             try:
                 async with asyncio.timeout(left_s):
                     tools = (await connection.connected_for_call()).tools
@@ -96,9 +86,6 @@ class ToolCallOperation:
             return tools[call.tool]
         # Perhaps a shortened function name; otherwise this raises the rejection that lists the tools.
         return tools[resolve_tool_name(f"{call.server}.{call.tool}", {call.server: tools})[1]]
-
-    async def _off_loop(self, function: Any, *args: Any) -> Any:
-        return await self._context.loop.run_in(self._context.threads, function, *args)
 
 
 def _read_arguments(arguments: Any, connection: ServerConnection, definition: ToolDefinition) -> ParsedArguments:
@@ -114,7 +101,7 @@ def _read_arguments(arguments: Any, connection: ServerConnection, definition: To
     raise ArgumentsError(
         ErrorCode.INVALID_ARGUMENTS,
         "The arguments do not fit this tool. Nothing was sent. The reason is not shown, because that part of the "
-        "tool's schema holds a secret. Look in the schema for values that are masked, and ask the user for them.",
+        "tool's schema contains a secret. Look for masked values in the schema, and ask the user for them.",
         repairs,
     )
 
@@ -127,22 +114,7 @@ def _schema_of(connection: ServerConnection, definition: ToolDefinition) -> Mapp
 
 
 def _is_large_result(found: CallToolResult) -> bool:
-    if len(found.content) > _LARGE_VALUES:
+    if len(found.content) > LARGE_VALUES:
         return True
-    chars = sum(len(block.text) if isinstance(block, TextContent) else _LARGE_CHARS + 1 for block in found.content)
-    return chars > _LARGE_CHARS or _is_large(found.structured_content)
-
-
-def _is_large(value: Any) -> bool:
-    """Whether work on a value may take long: a text of more than 2 kB, or more than 200 values."""
-    left, chars = [value], 0
-    for count, each in enumerate(left):
-        if isinstance(each, str):
-            chars += len(each)
-        elif isinstance(each, dict):
-            left += [*each, *each.values()]
-        elif isinstance(each, list):
-            left += each
-        if chars > _LARGE_CHARS or count > _LARGE_VALUES or len(left) > 4 * _LARGE_VALUES:
-            return True
-    return False
+    chars = sum(len(block.text) if isinstance(block, TextContent) else LARGE_CHARS + 1 for block in found.content)
+    return chars > LARGE_CHARS or is_large(found.structured_content)

@@ -1,15 +1,16 @@
-"""How many calls of each server this worker runs at once, and which queues it therefore polls.
+"""How many calls of each server this worker runs at once, and from which queues it therefore takes messages.
 
-Owns the counting and the choice of the queues. A server at its `max_concurrency` is left out of the poll: its calls
-stay in the broker for other workers, and it cannot take the slots of the others. The last slot is kept for health
-checks. What is counted is the tasks in the pool, not the messages: a connection that breaks, a message that is
-delivered twice or a call that fails cannot make the counts wrong.
+Owns the counting. Of a server at its `max_concurrency` no message is taken: its calls stay in the broker for other
+workers, and it cannot take the slots of the others. The last slot is kept for health checks. What is counted is what
+runs, or is on its way into the pool: a connection that breaks, a message that is delivered twice or a call that fails
+cannot make the counts wrong.
 """
 
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from kombu.utils.scheduling import round_robin_cycle
 
@@ -17,6 +18,20 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.config import ServerConfig
 
 __all__ = ["Bulkhead", "QueueOrderStrategy"]
+
+
+class Room(NamedTuple):
+    """How many messages may be taken now.
+
+    Attributes:
+        slots: In all.
+        kept: How many of them are for checks only.
+        limits: By queue.
+    """
+
+    slots: int
+    kept: int
+    limits: dict[str, int]
 
 
 class Bulkhead:
@@ -27,7 +42,7 @@ class Bulkhead:
         self._slots: int | None = None
         self._limits: dict[str, int] = {}
         self._running: Counter[str] = Counter()
-        self._hub: Any = None
+        self._wake: Callable[[], object] | None = None
         self._is_awaited = False
 
     def open(self, slots: int, servers: Iterable[ServerConfig]) -> None:
@@ -48,9 +63,9 @@ class Bulkhead:
         """How many calls of a server run here at once; None for one that is not served, or before `open`."""
         return self._limits.get(keys.queue(server))
 
-    def watch(self, hub: Any) -> None:
-        """Wake this event loop of kombu's, from now on, when a slot that it waits for becomes free."""
-        self._hub = hub
+    def watch(self, wake: Callable[[], object] | None) -> None:
+        """Call this, if anything, from any thread, when a slot that `measure` missed becomes free."""
+        self._wake = wake
 
     def enter(self, queue: str) -> None:
         """A task from a queue begins."""
@@ -61,27 +76,33 @@ class Bulkhead:
         """A task from a queue has ended."""
         with self._lock:
             self._running[queue] -= 1
-        if self._is_awaited and self._hub is not None:
-            self._hub.call_soon(_nothing)
+        if self._is_awaited and self._wake is not None:
+            self._wake()
 
-    def select(self, queues: Sequence[str]) -> list[str]:
-        """The queues from which another message may be taken now: those of checks first, the rest in their order.
+    def measure(self, queues: Iterable[str]) -> Room:
+        """How many messages may be taken from these queues now.
 
-        With one slot left these are the queues of checks. A worker with a single slot has none to keep: there a check
-        waits for the running call, and goes before all that wait.
+        With one slot left only checks may. A worker with a single slot has none to keep: there a check waits for the
+        running call, and goes before all that wait.
         """
         if self._slots is None:
-            return list(queues)
-        # Set before it looks: a task that ends meanwhile has to wake the loop.
+            return Room(sys.maxsize, 0, dict.fromkeys(queues, sys.maxsize))
+        # Set before it looks: a task that ends meanwhile has to wake who asks.
         self._is_awaited = True
+        running, slots = self._running, self._slots
+        kept = 0 if slots == 1 else 1
         with self._lock:
-            free = self._slots - self._running.total()
-            full = {queue for queue, count in self._running.items() if count >= self._limits.get(queue, self._slots)}
-        kept = 0 if self._slots == 1 else 1
-        checks = [queue for queue in queues if keys.is_check_queue(queue) and queue not in full] if free > 0 else []
-        calls = [queue for queue in queues if not (keys.is_check_queue(queue) or queue in full)] if free > kept else []
-        self._is_awaited = free <= kept + 1 or len(checks) + len(calls) < len(queues)
-        return checks + calls
+            free = slots - running.total()
+            limits = {queue: self._limits.get(queue, slots) - running[queue] for queue in queues}
+        self._is_awaited = free <= kept + 1 or min(limits.values(), default=1) <= 0
+        return Room(free, kept, limits)
+
+    def select(self, queues: Sequence[str]) -> list[str]:
+        """The queues from which another message may be taken now: those of checks first, the rest in their order."""
+        free, kept, limits = self.measure(queues)
+        checks = [queue for queue in queues if keys.is_check_queue(queue) and limits[queue] > 0] if free > 0 else []
+        calls = [queue for queue in queues if not keys.is_check_queue(queue) and limits[queue] > 0]
+        return checks + (calls if free > kept else [])
 
 
 class QueueOrder(round_robin_cycle):
@@ -115,7 +136,3 @@ class QueueOrderStrategy:
     def __json__(self) -> str:
         """`inspect stats`, which Flower asks for too, replies with the broker options as JSON."""
         return f"{QueueOrder.__module__}:{QueueOrder.__qualname__}"
-
-
-def _nothing() -> None:
-    """Waking the loop is enough: it looks at every turn which queues it may poll."""

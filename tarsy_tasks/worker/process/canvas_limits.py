@@ -33,12 +33,12 @@ def require_own_queue(embed: Any, queue: str) -> None:
     """
     if not isinstance(embed, Mapping):
         if embed:
-            raise InvalidTaskError("what follows it cannot be read")
+            raise InvalidTaskError("its chain, chord or callbacks cannot be read")
         return
     for following in cast("Mapping[str, Any]", embed).values():
         for signature in cast("list[Any]", following) if isinstance(following, list) else [following]:
             if signature and not _stays(signature, queue):
-                raise InvalidTaskError(f"what follows it does not go to {queue}")
+                raise InvalidTaskError(f"its chain, chord or callbacks must not leave the queue {queue}")
 
 
 def _stays(signature: Any, queue: str) -> bool:

@@ -1,7 +1,7 @@
-"""Celery's consumer, with what it says of messages that it cannot take.
+"""Celery's consumer, with its own replies to messages that it cannot execute.
 
-Owns the answers to messages that are no calls. Stock prints their whole bodies, and arguments must not lie in logs; and
-it leaves whoever waits for such a task without an answer. Owns also since when messages are taken.
+Owns the answers to messages that are not calls. Stock prints their whole bodies, and arguments must not be logged; and
+it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken.
 """
 
 import logging
@@ -37,15 +37,15 @@ class Consumer(consumer.Consumer):
         self._refuse(message, exc, f"its signature: {why}" if why else "its body cannot be decoded")
 
     def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002
-        self._refuse(message, None, "it is no task of Celery")
+        self._refuse(message, None, "it is not a Celery task")
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
         is_other = isinstance(exc, ContentDisallowed)
-        self._refuse(message, exc, "it is not signed, or no JSON" if is_other else "it is no valid task")
+        self._refuse(message, exc, "it is not signed, or not JSON" if is_other else "it is not a valid task")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
         name = str(_header(message, "task"))
-        self._refuse(message, NotRegistered(name[:200]), "there is no such task here")
+        self._refuse(message, NotRegistered(name[:200]), "this worker has no task of that name")
 
     def _refuse(self, message: Any, error: Exception | None, why: str) -> None:
         task_id = _header(message, "id")

@@ -17,7 +17,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import fleet
 from tarsy_tasks.broker.deliveries import Deliveries
-from tarsy_tasks.broker.kombu_transport import leased
+from tarsy_tasks.broker.leases import leased
+from tarsy_tasks.broker.messages import DamagedMessage, read_entry
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
@@ -77,19 +78,19 @@ class LeaseKeeper:
                 self._tend()
             except ResponseError as error:
                 logger.warning("leases cannot be renewed, because Redis refuses the command: %s", error)
-                self._release_lease()
+                self._release_channel()
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
-                    logger.warning("leases cannot be renewed while Redis is away: %s", error)
-                self._release_lease()
+                    logger.warning("leases cannot be renewed, because Redis is unavailable: %s", error)
+                self._release_channel()
             except Exception:
                 # A worker that renews nothing loses its calls to others.
                 logger.exception("leases could not be renewed")
-                self._release_lease()
+                self._release_channel()
         if self._channel is not None:
             with suppress(RedisError, OSError):
                 fleet.leave(self._channel.deliveries.exchange, self.instance)
-        self._release_lease()
+        self._release_channel()
 
     def _tend(self) -> None:
         if self._channel is None:
@@ -107,16 +108,13 @@ class LeaseKeeper:
             swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET)
             self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
             if swept.restored:
-                logger.warning(
-                    "put %d calls of lost workers back into their queues: %s", len(swept.restored), swept.restored
-                )
+                logger.warning("requeued %d messages of lost workers: %s", len(swept.restored), swept.restored)
             for tag in set(swept.dead_letters) - self._recorded:
-                logger.critical("dead letter: each worker that had the message was lost: %s", tag)
                 self._record_dead_letter(deliveries, tag)
                 self._app.backend.refuse(tag, PoisonMessage(tag))
                 self._recorded.add(tag)
             self._recorded &= set(swept.dead_letters)
-            for tag, queue in swept.unwanted:
+            for tag, queue in swept.garbage:
                 entry = self._audit.write_of(tag, deliveries.entry_of(tag, queue), _never_started)
                 deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
@@ -126,11 +124,17 @@ class LeaseKeeper:
         def failure(what: str) -> CallError:
             return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
 
-        entry = self._audit.write_of(tag, deliveries.dead_letter_of(tag), failure)
-        if entry is not None:
-            deliveries.record_dead_letter(tag, entry)
+        text = deliveries.dead_letter_of(tag)
+        if not deliveries.record_dead_letter(tag, self._audit.write_of(tag, text, failure)):
+            return  # by another worker, or by this one before it was started again
+        try:
+            read_entry(text)
+            why = "every worker that took it was lost"
+        except DamagedMessage as damage:
+            why = f"it cannot be read: {damage}"
+        logger.critical("message %s was moved to the dead letters: %s", tag, why)
 
-    def _release_lease(self) -> None:
+    def _release_channel(self) -> None:
         channel, self._channel = self._channel, None
         # Renewing comes before sweeping when Redis is back.
         self._renew_at = 0.0

@@ -17,12 +17,13 @@ from typing import Any
 
 from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
-from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
+from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import Delivery
-from tarsy_tasks.broker.kombu_transport import broker_pool, release_lease
+from tarsy_tasks.broker.kombu_transport import broker_pool
+from tarsy_tasks.broker.leases import release_lease
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
@@ -31,9 +32,12 @@ from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
+from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
+from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
+from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
@@ -58,7 +62,7 @@ class TaskPool(ThreadsTaskPool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._pids = itertools.count(_FIRST_PID)
-        self._executions: dict[int, TaskExecution] = {}
+        self._executions: dict[int, TaskExecution | PlainCall] = {}
         self._loop = SessionLoop()
         self._bulkhead = Bulkhead()
         self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
@@ -77,8 +81,13 @@ class TaskPool(ThreadsTaskPool):
 
     @property
     def connections(self) -> Mapping[str, ServerConnection]:
-        """The ways to the MCP servers, by server id."""
+        """The connections to the MCP servers, by server id."""
         return self._context.connections
+
+    @property
+    def bulkhead(self) -> Bulkhead:
+        """What runs here, and how much more may."""
+        return self._bulkhead
 
     def limit_of(self, server: str) -> int | None:
         """How many calls of a server run here at once; None for one that is not served."""
@@ -93,10 +102,11 @@ class TaskPool(ThreadsTaskPool):
         if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
         interceptors = build_interceptors(context, self.app.interceptors)
-        self._runner = CallRunner(context, interceptors, ToolCallOperation(context))
+        self.runner = CallRunner(context, interceptors, ToolCallOperation(context))
+        self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop)
         self._leases = LeaseKeeper(self.app, context.audit, context.instance, servers, context.lease_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
-        # From here on a result waits for a Redis that is away, until the worker stops.
+        # From here on a result waits for an unavailable Redis, until the worker stops.
         self.app.backend.stopping = threading.Event()
         self._loop.start()
         try:
@@ -113,7 +123,8 @@ class TaskPool(ThreadsTaskPool):
         configured = app.mcp_config.servers
         sessions = SessionContext(Inheritance(configured.values(), broker_urls(app)))
         connections = build_connections((configured[name] for name in servers), sessions)
-        maskers = {name: build_record_masker(connection.server) for name, connection in connections.items()}
+        # Of all servers: any worker may find a call that its own worker left behind.
+        maskers = {name: build_record_masker(server) for name, server in configured.items()}
         worker = app.worker_instance.partition("#")[0]
         results = AsyncRedisExchange(lambda: app.backend.client.connection_pool)
         is_one_redis = app.conf.broker_url == app.conf.result_backend
@@ -130,9 +141,6 @@ class TaskPool(ThreadsTaskPool):
             results=results,
             child_watch=sessions.child_watch,
         )
-
-    def register_with_event_loop(self, loop: Any) -> None:
-        self._bulkhead.watch(loop)
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
@@ -158,7 +166,7 @@ class TaskPool(ThreadsTaskPool):
         self._leases.stop()
         self._close_sessions()
         self._context.audit.close()
-        self._context.threads.shutdown(wait=False, cancel_futures=True)
+        cancel_long_work()
 
     def _end_all(self) -> None:
         for execution in list(self._executions.values()):
@@ -177,15 +185,27 @@ class TaskPool(ThreadsTaskPool):
 
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
         wait_for(closing, _CLOSE_S)
-        for exchange in (self._context.in_flight.exchange, self._context.results):
-            self._loop.call_soon(exchange.close)
+        for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):
+            self._loop.call_soon(each.close)
         self._loop.stop()
         self._context.child_watch.close()
 
-    def terminate_job(self, pid: int, signal: Any = None) -> None:
+    def run_plain(self, call: PlainCall) -> None:
+        """Run a call that needs no thread. Called on the loop."""
+        call.pid = next(self._pids)
+        self._executions[call.pid] = call
+        self._bulkhead.enter(call.queue)
+        call.start()
+
+    def leave_plain(self, call: PlainCall) -> None:
+        """It has ended, or goes on in a thread."""
+        del self._executions[call.pid]
+        self._bulkhead.leave(call.queue)
+
+    def terminate_job(self, pid: int, signal: Any = None) -> None:  # noqa: ARG002
         execution = self._executions.get(pid)
         if execution is not None:
-            execution.terminate(signal)
+            execution.end(Ignore("revoked"))
 
     def on_apply(
         self,
@@ -199,7 +219,7 @@ class TaskPool(ThreadsTaskPool):
         timeout_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> TaskExecution:
-        execution = TaskExecution(next(self._pids), self._runner)
+        execution = TaskExecution(next(self._pids), self.runner)
         # Celery's tracer takes the name of the task, its id and what the request says.
         request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
         delivery: Delivery | None = request.get("delivery")
@@ -217,7 +237,7 @@ class TaskPool(ThreadsTaskPool):
                         apply_target, target, args, kwargs, callback, accept_callback, pid=execution.pid
                     )
             except Exception:
-                logger.exception("a task failed outside of its body")
+                logger.exception("a task failed outside its body")
             finally:
                 for limit in limits:
                     limit.cancel()

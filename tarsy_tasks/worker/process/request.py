@@ -14,14 +14,26 @@ from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process import canvas_limits
+from tarsy_tasks.worker.reporting.audit_writer import Audit
 
-__all__ = ["CallRequest"]
+__all__ = ["CallRequest", "show_call"]
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_LIMIT = 200
 _MASKED_LIMIT = 1000
 _acknowledging = threading.Lock()
+
+
+def show_call(audit: Audit, arguments: Any) -> str:
+    """The tool's name, as events, logs and `inspect` show it in place of all arguments.
+
+    Args:
+        arguments: Those of the task, as any producer may have written them.
+    """
+    found = cast("list[Any]", arguments[:2]) if isinstance(arguments, list | tuple) else []
+    words = [word for word in found if isinstance(word, str)]
+    return audit.mask_name(".".join(words)[:_MASKED_LIMIT], server=words[0] if words else "")[:_SHOWN_LIMIT]
 
 
 class CallRequest(Request):
@@ -31,17 +43,14 @@ class CallRequest(Request):
         super().__init__(*args, **kwargs)
         # Any producer may have written the message: its arguments need not even be a list.
         arguments: Any = self._request_dict["args"]
-        found = cast("list[Any]", arguments[:2]) if isinstance(arguments, list) else []
-        words = [word for word in found if isinstance(word, str)]
         context: WorkerContext = self._app.worker_context
         audit = context.audit
-        shown = audit.mask_name(".".join(words)[:_MASKED_LIMIT], server=words[0] if words else "")[:_SHOWN_LIMIT]
-        self._argsrepr = self._request_dict["argsrepr"] = shown
+        self._argsrepr = self._request_dict["argsrepr"] = show_call(audit, arguments)
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
         # What the transport knows of this delivery, for the call and the result backend.
         message = self._message
         delivery: Delivery | None = getattr(message, "delivery", None)
-        if delivery is not None and self._type == CALL_TOOL:
+        if delivery is not None and self._type == CALL_TOOL and delivery.record is None:
             delivery.record = audit.open_record(
                 self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue
             )

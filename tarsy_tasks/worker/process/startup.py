@@ -16,9 +16,10 @@ from tarsy_tasks.config import check_secrets
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
-from tarsy_tasks.worker.calls.cancellation import CancellationStep
 from tarsy_tasks.worker.calls.chain import load_interceptors
 from tarsy_tasks.worker.process import canvas_limits
+from tarsy_tasks.worker.process.cancellation import CancellationStep
+from tarsy_tasks.worker.process.fetch_step import FetchStep
 from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
 
@@ -40,6 +41,7 @@ def configure(worker: Any) -> None:
         _refuse(str(error))
     worker.app.steps["worker"].add(HealthStep)
     worker.app.steps["consumer"].add(CancellationStep)
+    worker.app.steps["consumer"].add(FetchStep)
     names = [name for server in servers for name in (keys.queue(server), keys.check_queue(server))]
     worker.app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
 
@@ -52,8 +54,8 @@ def select_queues(worker: Any) -> None:
     if not issubclass(pool, TaskPool):
         _refuse(
             f"the pool {pool.__module__}:{pool.__name__} cannot run MCP calls: only "
-            "tarsy_tasks.worker.process.pool:TaskPool holds the MCP sessions and lets time limits and revoke reach the "
-            "MCP server. Leave -P out; scale with -c, and with more workers."
+            "tarsy_tasks.worker.process.pool:TaskPool manages the MCP sessions and passes time limits and revocation "
+            "on to the MCP server. Omit -P; scale with -c and with more workers."
         )
     if load_settings().canvas == "same_queue":
         canvas_limits.forget_own_tasks_of_celery(worker.app)

@@ -62,35 +62,35 @@ logger = logging.getLogger(__name__)
     -- Sent again, because the connection was lost before the reply.
     if known.given_id == alert_id then return known.given end
 
-    local said = known.said
+    local reported = known.said
     local since = tonumber(known.since) or now
     local relapses = tonumber(known.relapses) or 0
-    if said ~= 'healthy' and said ~= 'unhealthy' then
+    if reported ~= 'healthy' and reported ~= 'unhealthy' then
         if healthy then
             redis.call('HSET', state_key, 'said', 'healthy', 'since', now)
             return false
         end
-    elseif healthy == (said == 'healthy') then
+    elseif healthy == (reported == 'healthy') then
         redis.call('HDEL', state_key, 'well')
         return false
     end
     local verdict = 'unhealthy'
     if healthy then
-        local well = tonumber(known.well)
-        if not well then
+        local healthy_since = tonumber(known.well)
+        if not healthy_since then
             redis.call('HSET', state_key, 'well', now)
             return false
         end
         local wanted = math.min(recovery_s * 2 ^ math.min(math.max(0, relapses - 1), 16), longest_recovery_s)
-        if now - well < wanted then return false end
+        if now - healthy_since < wanted then return false end
         verdict = 'healthy'
     else
-        local ill = tonumber(known.ill)
-        if not ill or now - ill > record_ttl_s then
+        local unhealthy_since = tonumber(known.ill)
+        if not unhealthy_since or now - unhealthy_since > record_ttl_s then
             redis.call('HSET', state_key, 'ill', now)
             return false
         end
-        if now - ill < confirmed_s then return false end
+        if now - unhealthy_since < confirmed_s then return false end
         relapses = now - (tonumber(known.relapsed) or 0) > relapses_s and 1 or relapses + 1
         redis.call('HSET', state_key, 'relapsed', now)
     end

@@ -10,6 +10,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from tarsy_tasks.own_files import open_own_file
+
 __all__ = ["AuditFile"]
 
 _KEPT_LINES = 10_000
@@ -62,9 +64,9 @@ class AuditFile:
         """The file that has the name now; a rotated one has another name."""
         if self._file is not None:
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(self.path), os.fstat(self._file)):  # noqa: PTH116 - once a call
+                if os.path.samestat(os.lstat(self.path), os.fstat(self._file)):
                     return self._file
             os.close(self._file)
             self._file = None
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        self._file = open_own_file(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
         return self._file

@@ -44,7 +44,7 @@ class Audit:
     """The audit of one worker process. Safe to share between threads.
 
     Args:
-        maskers: Of the servers that it serves, by id.
+        maskers: Of all configured servers, by id.
         clock: That of Redis; the owner keeps it right.
         metrics: Counts the entries that could not be written.
 

@@ -2,7 +2,7 @@
 
 Owns this process's numbers and what of them is not in Redis yet. A call costs a few additions under a lock; `flush`
 adds up over all workers what came together. Labels are names that the worker knows from its servers, never what a model
-wrote. What the numbers mean, `tarsy_tasks.telemetry.metrics` says.
+wrote. `tarsy_tasks.telemetry.metrics` defines the numbers.
 """
 
 import json
@@ -256,7 +256,7 @@ def _numbers_of_minute(pending: Mapping[Label, Numbers]) -> dict[str, Numbers]:
 
 
 def _touch(pipeline: Any, key: str, member: str, now: float, lifetime_s: float) -> None:
-    """Keep a member of an index for so long, and let go of those that were not kept."""
+    """Keep a member of an index for so long, and remove those that were not kept."""
     pipeline.zadd(key, {member: now})
     pipeline.zremrangebyscore(key, "-inf", now - lifetime_s)
     pipeline.expire(key, int(lifetime_s))

@@ -1,7 +1,7 @@
 """What is known of one call in this worker's hands, from its message to its ending.
 
 Owns the notes that the steps of a call leave behind, and what the call's ending is when Celery ends it: failed,
-revoked, withdrawn or refused. What becomes of them, `audit_writer` and the other observers decide.
+revoked, withdrawn or refused. `audit_writer` and the other observers decide what becomes of them.
 """
 
 import time
@@ -13,6 +13,7 @@ from tarsy_tasks.broker.deliveries import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import Ending
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import LATEST_S, StepName
@@ -52,6 +53,7 @@ class CallRecord:
         attempts: How often it was sent. Safe to read from any thread.
         steps: When it was sent, and when a new session replaced a lost one; monotonic times.
         failure: Why it has no `result`.
+        ended: How a call ended that ran before its task: the task only stores that.
     """
 
     def __init__(self, recorder: Recorder, task_id: str, message: CallMessage, server: str = "") -> None:
@@ -68,6 +70,7 @@ class CallRecord:
         self.steps: list[tuple[StepName, float]] = []
         self.result: ToolResult | None = None
         self.failure: CallError | None = None
+        self.ended: Ending | Exception | None = None
         self._recorder = recorder
 
     @property

@@ -1,4 +1,4 @@
-"""How this worker finds its MCP servers.
+"""The health of the MCP servers, as this worker finds it.
 
 Owns one thread that decides when each server is checked, and what the outcome says: every 15 s, unless a call was
 answered or beat's own check came in between, and whenever a connection reports a change. The checks run on the session

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.own_files import write_own_file
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.probes import BEAT_S, ProbeFiles, open_run_dir, run_dir
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -70,7 +71,7 @@ class LivenessFiles:
             return
         try:
             # Not only touched, because the directory may have been cleaned up.
-            file.write_text(str(os.getpid()))
+            write_own_file(file, str(os.getpid()))
         except OSError as error:
             self._outage.failed(error)
         else:

@@ -1,34 +1,29 @@
 """What a server lists, compared with what it listed before and with what was approved.
 
-Owns writing both to Redis, the log line about a change, and the rejection of a changed tool where the server has
-`pin: block`. If several workers see the same change, the first to write it logs it. The shapes are in `catalogue`.
+Owns writing both to Redis, and the log line about a change. If several workers see the same change, the first to write
+it logs it. The shapes are in `catalogue`; a changed tool is rejected by `calls.approvals`.
 """
 
 import json
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from redis.exceptions import RedisError, ResponseError, WatchError
+from redis.exceptions import ResponseError, WatchError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
 from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ApprovedTool, ToolDiff, build_diff, parse_approved, parse_listing
-from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition, ToolListing
-from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 from tarsy_tasks.telemetry.printable import make_visible
 
-__all__ = ["Approvals", "record_listing"]
+__all__ = ["AUTO_APPROVED_LIMIT", "record_listing"]
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _LIMIT_BYTES = 16 * 1024 * 1024
-_AUTO_APPROVED_LIMIT = 5000
+AUTO_APPROVED_LIMIT = 5000
 """A server with this many approved definitions gets no more approved automatically: a server that renames its tools all
 the time must not fill Redis, and no approval is dropped to make room."""
 _NAMES_SHOWN = 20
@@ -83,7 +78,7 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                 listing.server,
             )
         return
-    raise WatchError(f"the tools of {listing.server} were changed by others {_ATTEMPTS} times while they were written")
+    raise WatchError(f"other workers wrote the tools of {listing.server} at the same time, {_ATTEMPTS} times in a row")
 
 
 def _first_seen(
@@ -91,7 +86,7 @@ def _first_seen(
 ) -> tuple[list[ToolDefinition], list[ToolDefinition]]:
     """The unknown tools: those to be approved automatically, and the others. A first listing is approved as a whole."""
     unknown = [tool for tool in listing.tools if tool.tool not in approved]
-    room = max(0, _AUTO_APPROVED_LIMIT - len(approved)) if approved else len(unknown)
+    room = max(0, AUTO_APPROVED_LIMIT - len(approved)) if approved else len(unknown)
     return unknown[:room], unknown[room:]
 
 
@@ -117,7 +112,7 @@ def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: 
     text = json.dumps({**value, "listed_at": now, "worker": worker})
     key = keys.tools_key(listing.server)
     if len(text) > _LIMIT_BYTES:
-        logger.warning("MCP server %s lists %d bytes of tools, too many to be stored", listing.server, len(text))
+        logger.warning("MCP server %s lists %d bytes of tools, too much to be stored", listing.server, len(text))
         pipeline.hdel(key, "listing")
         # Keeps the key, which shows that this listing was processed.
         pipeline.hset(key, "left_out_bytes", len(text))
@@ -134,58 +129,3 @@ def _shorten(changes: ToolDiff) -> str:
         more = f" and {len(tools) - _NAMES_SHOWN} more" if len(tools) > _NAMES_SHOWN else ""
         parts.append(f"{what} {', '.join(map(make_visible, tools[:_NAMES_SHOWN]))}{more}")
     return "; ".join(parts)
-
-
-class Approvals:
-    """Rejects tools whose definition is not the approved one.
-
-    A tool that was not approved is looked up at each call, so an approval has effect on the next call.
-
-    Args:
-        known_s: How long an approved definition is not looked up again, even if another one has been approved.
-    """
-
-    def __init__(self, known_s: float = CHECK_INTERVAL_S) -> None:
-        self._known_s = known_s
-        self._known: dict[str, tuple[str, float]] = {}
-
-    async def require(self, tool: ToolDefinition, redis: AsyncRedisExchange) -> None:
-        """Return if the tool is approved, or will be because it is seen for the first time.
-
-        Raises:
-            CallError: It is not, or Redis could not be read.
-        """
-        fingerprint, known_until = self._known.get(tool.name, ("", 0.0))
-        if fingerprint == tool.fingerprint and time.monotonic() < known_until:
-            return
-        try:
-            approved, count = await _look_up(tool, redis)
-        except (RedisError, OSError) as error:
-            raise CallError(
-                ErrorCode.SERVER_UNAVAILABLE,
-                f"Redis could not be asked whether `{tool.name}` is approved ({error}). The tool did not run. "
-                "Try again later.",
-            ) from error
-        if approved == tool.fingerprint:
-            self._known[tool.name] = tool.fingerprint, time.monotonic() + self._known_s
-        elif approved is not None or count >= _AUTO_APPROVED_LIMIT:
-            what = (
-                f"The definition of `{tool.name}` changed since it was approved."
-                if approved is not None
-                else f"`{tool.name}` is new, and its server has too many tools for automatic approval."
-            )
-            raise CallError(
-                ErrorCode.TOOL_CHANGED,
-                f"{what} The tool did not run. An operator has to review it (tarsy-tasks tools diff {tool.server}) and "
-                f"approve it (tarsy-tasks tools approve {tool.name}). Do without it until then.",
-            )
-
-
-async def _look_up(tool: ToolDefinition, redis: AsyncRedisExchange) -> tuple[str | None, int]:
-    """The approved fingerprint, empty if it cannot be parsed; and how many tools of the server are approved."""
-    key = keys.approved_tools_key(tool.server)
-    text, count = await redis.execute(("HGET", key, tool.tool), ("HLEN", key))
-    if text is None:
-        return None, count
-    entry = parse_approved({tool.tool.encode(): text})[tool.tool]
-    return (entry.fingerprint if entry else ""), count

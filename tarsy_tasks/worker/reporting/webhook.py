@@ -41,7 +41,7 @@ _RETRYABLE = (408, 425, 429)
 
 
 class _Refused(Exception):
-    """The web server refuses the alert for good; the text says how."""
+    """The web server refuses the alert permanently; the text says how."""
 
 
 class _Failed(Exception):
@@ -83,7 +83,7 @@ class Webhook:
         try:
             self._loop.call_soon_threadsafe(self._begin, alert)
         except RuntimeError:
-            self._log_loss(alert, "the worker has ended")
+            self._log_loss(alert, "the worker has stopped")
 
     def close(self) -> None:
         """Try each undelivered alert once more, for 3 s."""
@@ -106,7 +106,7 @@ class Webhook:
 
     def _begin(self, alert: Alert) -> None:
         if len(self._deliveries) >= _MAX_WAITING:
-            self._log_loss(alert, "too many alerts wait")
+            self._log_loss(alert, "too many alerts are waiting")
             return
         delivery = self._loop.create_task(self._deliver(alert))
         self._deliveries.add(delivery)
@@ -127,7 +127,7 @@ class Webhook:
         except (_Refused, _Failed) as error:
             self._log_loss(alert, str(error))
         except asyncio.CancelledError:
-            self._log_loss(alert, "the worker ended first")
+            self._log_loss(alert, "the worker stopped first")
         except Exception:
             logger.exception("the webhook at %s failed", self._where)
 

@@ -10,6 +10,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.output_check import OutputError
 from tarsy_tasks.worker.sessions.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery, data_of
 from tarsy_tasks.worker.transport.transport_errors import HTTP_STATUS, MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
@@ -19,7 +20,7 @@ _CONTENT_TOO_LARGE = 413
 _DESCRIBED_CHARS = 2000
 _STATUS_CHARS = 300
 """Of an answer that is not JSON-RPC, the start of its body is enough."""
-_LOOK_FIRST = "Look at its effects before you call it again."
+_LOOK_FIRST = "Check its effects before you call it again."
 
 
 def call_error(
@@ -36,7 +37,7 @@ def call_error(
         return CallError(
             ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
             f"MCP server `{server}` did not accept the call: {what}. `{name}` did not run.{session_end} "
-            + (_refusal_remedy(error) if refused else "Try again later, or do without it."),
+            + (_refusal_remedy(error) if refused else "Try again later, or continue without it."),
         )
     is_broken_stream = code == CONNECTION_CLOSED and message.startswith("SSE stream failed")
     if code == MESSAGE_TOO_LARGE or (is_broken_stream and "limit" in message):  # nothing else shows it for a stream
@@ -49,7 +50,7 @@ def call_error(
             ErrorCode.SERVER_ERROR,
             f"MCP server `{server}` answered `{name}` with an error: {what}. "
             "It gave no result, but may have done part of its work. The same call will most likely fail again: "
-            "change it, or do without it.",
+            "change it, or continue without it.",
         )
     return CallError(
         ErrorCode.INVALID_RESULT,
@@ -78,7 +79,7 @@ def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
 def _refusal_remedy(error: Exception) -> str:
     if isinstance(error, MCPError) and (error.code == NOT_SENT or data_of(error).get("status") == _CONTENT_TOO_LARGE):
         return "Call it again with fewer or other arguments."
-    return "An operator has to fix this; do without it."
+    return "An operator must fix this; continue without it."
 
 
 def describe_error(error: BaseException, masker: Masker) -> str:
@@ -86,6 +87,8 @@ def describe_error(error: BaseException, masker: Masker) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"it is not a valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+    if isinstance(error, OutputError):
+        return masker.mask_start(str(error), _DESCRIBED_CHARS)
     if isinstance(error, MCPError):
         limit = _STATUS_CHARS if error.code == HTTP_STATUS else _DESCRIBED_CHARS
         return masker.mask_start(error.message, limit).rstrip(".") + (

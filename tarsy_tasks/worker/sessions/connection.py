@@ -20,6 +20,7 @@ from typing import Any
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker, build_server_masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
@@ -49,6 +50,7 @@ class ServerConnection:
     Attributes:
         server: Its configuration, variables unresolved.
         masker: For everything that comes from the server or is about it.
+        long_work: For work on large values of its calls.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
@@ -57,10 +59,11 @@ class ServerConnection:
     def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
         self.server = server
         self.masker = masker
+        self.long_work = LongWork()
         self.is_disconnected_by_operator = False
         self.sessions_opened = 0
         self.on_change: Callable[[], None] = lambda: None
-        self._opener = SessionOpener(server, masker, context, lambda: self.on_change())
+        self._opener = SessionOpener(server, masker, self.long_work, context, lambda: self.on_change())
         self.errors = self._opener.errors
         self.availability = self._opener.availability
         self.record_failure = self._opener.record_failure
@@ -145,15 +148,30 @@ class ServerConnection:
         self._refuse_when_unreachable()
         return await self.connected()
 
-    async def session_for_call(self) -> Session:
-        """As `connected_for_call`, to be given back with `release`; with `session: per_call` it is a new one."""
-        if self.server.session == "shared":
-            return await self.connected_for_call()
+    async def session_for_call(self, timeout_s: float) -> Session:
+        """As `connected_for_call`, to be given back with `release`; with `session: per_call` it is a new one.
+
+        Raises:
+            NoSessionError: Also when connecting takes longer than `timeout_s`.
+        """
         self._refuse_when_unreachable()
-        self._refuse_when_closed()
-        session = await self._opener.open()
+        is_shared = self.server.session == "shared"
+        if is_shared and (live := self.session) is not None:
+            return live
+        try:
+            async with asyncio.timeout(timeout_s):
+                if is_shared:
+                    return await self.connected()
+                self._refuse_when_closed()
+                session = await self._opener.open()
+        except TimeoutError:
+            raise self.errors.not_connected_within(timeout_s) from None
         self._per_call_sessions.add(session)
         return session
+
+    def is_usable(self, session: Session) -> bool:
+        """Whether a call may be sent over what `session_for_call` gave a while ago."""
+        return session is self.session or (session in self._per_call_sessions and not session.lost)
 
     def release(self, session: Session) -> None:
         """Take back what `session_for_call` gave. Closing does not delay the answer."""
@@ -275,7 +293,7 @@ class ServerConnection:
         self.on_change()
 
     async def reconnect(self) -> None:
-        """As `connected`, with a new session, also after `disconnect`; the calls of the old one are not interrupted."""
+        """As `connected`, with a new session, even after `disconnect`; the calls of the old one are not interrupted."""
         self.is_disconnected_by_operator = False
         if self._session is not None:
             self._session.mark_lost("")

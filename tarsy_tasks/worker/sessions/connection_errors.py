@@ -16,7 +16,7 @@ from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ConnectionErrors"]
 
-_TRY_LATER = "The tool did not run. Try again later, or do without it."
+_TRY_LATER = "The tool did not run. Try again later, or continue without it."
 
 
 class ConnectionErrors:
@@ -30,7 +30,7 @@ class ConnectionErrors:
     def not_opened(self, failure: FailedAttempt) -> NoSessionError:
         """No session could be opened."""
         name, error = self._server.name, failure.error
-        code, remedy = ErrorCode.SERVER_REFUSED, "The tool did not run. An operator has to fix this; do without it."
+        code, remedy = ErrorCode.SERVER_REFUSED, "The tool did not run. An operator must fix this; continue without it."
         if isinstance(error, ConfigError):
             code, found = ErrorCode.SERVER_MISCONFIGURED, f"MCP server `{name}` is misconfigured: {error}."
         else:
@@ -43,7 +43,7 @@ class ConnectionErrors:
 
     def out_of_reach(self, seconds: float, reason: str) -> NoSessionError:
         """The server is known to be unreachable, so it was not tried."""
-        return self._unavailable(f"has been out of reach for {seconds:.0f} s: {reason}.{self.describe_end('')}")
+        return self._unavailable(f"has been unreachable for {seconds:.0f} s: {reason}.{self.describe_end('')}")
 
     def not_connected_within(self, timeout_s: float) -> NoSessionError:
         """The caller could not wait for the connection any longer."""
@@ -51,11 +51,11 @@ class ConnectionErrors:
 
     def tools_not_listed(self, error: BaseException, end_reason: str) -> NoSessionError:
         """An operator's request for the list of tools failed."""
-        return self._unavailable(f"could not be asked for its tools: {self.describe_failure(error, end_reason)}.")
+        return self._unavailable(f"failed to list its tools: {self.describe_failure(error, end_reason)}.")
 
     def disconnected_by_operator(self) -> NoSessionError:
         found = f"An operator has disconnected MCP server `{self._server.name}`."
-        remedy = "`control mcp_reconnect` connects it again."
+        remedy = f"`celery -A tarsy_tasks control mcp_reconnect {self._server.name}` connects it again."
         return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} {_TRY_LATER}", f"{found} {remedy}")
 
     def worker_stopping(self) -> NoSessionError:

@@ -1,11 +1,13 @@
 """tools/list: all pages of it, masked.
 
-A server whose pages repeat or never end is an error, not a loop. Everything in a definition is masked, names included,
+A server whose pages repeat or never end, or that lists too much, is an error, not a loop. Definitions are masked in
+slices, away from the event loop. Everything in a definition is masked, names included,
 so agents, operators and approvals all see the same definition. Only arguments are validated against the unmasked
 schema: a masked value may be the only valid one.
 """
 
-from collections.abc import AsyncIterator, Container, Mapping
+import json
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Any
 
 from mcp import Client
@@ -13,64 +15,97 @@ from mcp_types import PaginatedRequestParams, Tool
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.tool_names import listed_name
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
 
-__all__ = ["ListingError", "build_definition", "build_listing", "choose_name", "list_all_tools"]
+__all__ = ["ListedTools", "ListingError", "build_definition", "build_listing", "choose_name", "list_all_tools"]
 
 _MAX_PAGES = 200
 _MAX_TOOLS = 10_000
+_MAX_CHARS = 4 * 1024 * 1024
+"""Of all definitions together, masked, as JSON."""
+_DESCRIPTION_CHARS = 16 * 1024
 _INSTRUCTIONS_CHARS = 8_000
+_SLICE_TOOLS = 25
 
 
 class ListingError(Exception):
     """The server has no usable tools/list; the text continues a sentence that begins with "it"."""
 
 
-async def list_all_tools(
-    client: Client, server: str, masker: Masker
-) -> tuple[dict[str, ToolDefinition], dict[str, Tool]]:
-    """A server's tools by name, past every cache.
-
-    Returns:
-        All tools, masked; and unmasked those whose names or schemas contain secrets.
+async def list_all_tools(client: Client, server: str, masker: Masker, long_work: LongWork) -> "ListedTools":
+    """A server's tools, past every cache.
 
     Raises:
-        ListingError: The list does not end.
+        ListingError: The list does not end, or is too long.
         MCPError: The request failed.
     """
-    tools: dict[str, ToolDefinition] = {}
-    unmasked: dict[str, Tool] = {}
-    if client.server_capabilities.tools is None:
-        return tools, unmasked
-    async for tool in _all_tools(client):
-        name = choose_name(tool, masker, tools)
-        definition = tools[name] = build_definition(server, name, tool, masker)
-        if name != tool.name or definition.input_schema != tool.input_schema:
-            unmasked[name] = tool
-    return tools, unmasked
+    listed = ListedTools(server, masker)
+    if client.server_capabilities.tools is not None:
+        async for page in _pages(client):
+            for start in range(0, len(page), _SLICE_TOOLS):
+                await long_work.run(listed.add, page[start : start + _SLICE_TOOLS])
+    return listed
+
+
+class ListedTools:
+    """The tools that a server has listed so far.
+
+    Attributes:
+        tools: All of them by name, masked.
+        unmasked: Those whose names or schemas contain secrets, by name.
+        output_schemas: By the name that the server uses.
+    """
+
+    def __init__(self, server: str, masker: Masker) -> None:
+        self.tools: dict[str, ToolDefinition] = {}
+        self.unmasked: dict[str, Tool] = {}
+        self.output_schemas: dict[str, dict[str, Any]] = {}
+        self._server = server
+        self._masker = masker
+        self._chars = 0
+
+    def add(self, tools: Sequence[Tool]) -> None:
+        for tool in tools:
+            name = choose_name(tool, self._masker, self.tools)
+            definition = self.tools[name] = build_definition(self._server, name, tool, self._masker)
+            if name != tool.name or definition.input_schema != tool.input_schema:
+                self.unmasked[name] = tool
+            if tool.output_schema is not None:
+                self.output_schemas[tool.name] = tool.output_schema
+            self._chars += len(name) + len(definition.description)
+            self._chars += len(json.dumps((definition.input_schema, definition.annotations)))
+            if self._chars > _MAX_CHARS:
+                raise ListingError(f"lists tools with definitions of more than {_MAX_CHARS} characters")
 
 
 def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
-    """The name that agents use for the tool: its own, unless that contains a secret."""
-    masked = name = masker.mask(tool.name)
+    """The name that agents use for the tool: its own, unless that contains a secret, or what is not part of a name."""
+    alias = name = listed_name(masker.mask(tool.name))
     number = 1
-    while masked != tool.name and name in taken:
+    while alias != tool.name and name in taken:
         number += 1
-        name = f"{masked}-{number}"
+        name = f"{alias}-{number}"
     return name
 
 
 def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> ToolDefinition:
     """The definition that agents, operators and Redis see."""
+    description = tool.description or tool.title or ""
     annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
     return ToolDefinition(
         name=f"{server}.{name}",
         server=server,
         tool=name,
-        description=masker.mask(tool.description or tool.title or ""),
+        description=_cut(masker.mask_start(description, _DESCRIPTION_CHARS + 1), _DESCRIPTION_CHARS),
         input_schema=_mask_object(tool.input_schema, masker),
         annotations=_mask_object(annotations, masker),
     )
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _mask_object(value: dict[str, Any], masker: Masker) -> dict[str, Any]:
@@ -78,14 +113,13 @@ def _mask_object(value: dict[str, Any], masker: Masker) -> dict[str, Any]:
     return masked if isinstance(masked, dict) else {}  # too deep to be searched
 
 
-async def _all_tools(client: Client) -> AsyncIterator[Tool]:
+async def _pages(client: Client) -> AsyncIterator[list[Tool]]:
     cursor: str | None = None
     seen: set[str] = set()
     count = 0
     for _ in range(_MAX_PAGES):
         page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
-        for tool in page.tools:
-            yield tool
+        yield page.tools
         count += len(page.tools)
         cursor = page.next_cursor
         if cursor is None:
@@ -100,7 +134,6 @@ def build_listing(
     server: ServerConfig, tools: Mapping[str, ToolDefinition], instructions: str, masker: Masker
 ) -> ToolListing:
     """What agents and the catalogue get from a server: its tools, and the configured instructions or else its own."""
-    instructions = server.instructions or masker.mask(instructions)
-    if len(instructions) > _INSTRUCTIONS_CHARS:
-        instructions = f"{instructions[: _INSTRUCTIONS_CHARS - 1]}…"
-    return ToolListing(server=server.name, tools=tuple(tools.values()), instructions=instructions)
+    instructions = server.instructions or masker.mask_start(instructions, _INSTRUCTIONS_CHARS + 1)
+    cut = _cut(instructions, _INSTRUCTIONS_CHARS)
+    return ToolListing(server=server.name, tools=tuple(tools.values()), instructions=cut)

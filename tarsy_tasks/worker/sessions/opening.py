@@ -16,6 +16,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker, known_secrets
 from tarsy_tasks.worker.sessions.availability import ServerAvailability
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
@@ -78,13 +79,19 @@ class SessionOpener:
     """
 
     def __init__(
-        self, server: ServerConfig, masker: Masker, context: SessionContext, on_tools: Callable[[], None]
+        self,
+        server: ServerConfig,
+        masker: Masker,
+        long_work: LongWork,
+        context: SessionContext,
+        on_tools: Callable[[], None],
     ) -> None:
         self.availability = ServerAvailability(server.timeouts.recreate_s)
         self.error: NoSessionError | None = None
         self.last_error: NoSessionError | None = None
         self._server = server
         self._masker = masker
+        self._long_work = long_work
         self._on_tools = on_tools
         self._output = ServerOutput(server.name, masker)
         self.errors = ConnectionErrors(server, masker, self._output)
@@ -144,7 +151,7 @@ class SessionOpener:
         return session
 
     def _new_session(self, mode: Mode) -> Session:
-        return Session(self._server, self._transport, mode, self._on_tools, self._masker)
+        return Session(self._server, self._transport, mode, self._on_tools, self._masker, self._long_work)
 
     def record_failure(self, error: BaseException, end_reason: str, since: float) -> None:
         """The server could not be reached, was lost, or asked to wait; the attempt began at `since`, monotonic time."""

@@ -75,8 +75,6 @@ _NOT_IMPLEMENTED = (501, 505)
 _FIRST_SERVER_STATUS = 500
 _SEARCHED_CHARS = 200
 """Of a message; a server's own may be megabytes long."""
-_OUTPUT_SCHEMA = ("Tool ", "Invalid schema for tool ", "Invalid structured content ")
-"""How the SDK's errors begin for a result that does not match the tool's own output schema."""
 
 
 def classify_error(error: BaseException) -> Recovery:
@@ -86,8 +84,8 @@ def classify_error(error: BaseException) -> Recovery:
     """
     if isinstance(error, MCPError):
         return _classify_mcp_error(error)
-    is_output = type(error) is not RuntimeError or str(error).startswith(_OUTPUT_SCHEMA)
-    ran = isinstance(error, ValidationError) or (isinstance(error, RuntimeError) and is_output)
+    # Of the SDK's own kinds of RuntimeError, and ours, each is about a result.
+    ran = isinstance(error, ValidationError) or (isinstance(error, RuntimeError) and type(error) is not RuntimeError)
     return _GIVE_UP_RAN if ran else _GIVE_UP_MAYBE
 
 

@@ -9,20 +9,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Any, Literal, cast
 
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.dispatcher import Dispatcher
 from mcp_types import CallToolResult, Implementation, Tool, ToolListChangedNotification
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError, build_listing, list_all_tools
+from tarsy_tasks.worker.sessions.output_check import check_output
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
@@ -36,8 +39,6 @@ Mode = Literal["auto", "legacy"]
 _CLIENT_INFO = Implementation(name="tarsy-tasks", version=version("tarsy-tasks"))
 _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
-_UNWRITTEN_S = 0.25
-"""The SDK's timeout begins at the end of the write. A call that is cancelled this much later was never read."""
 _RELIST_PAUSE_S = 1.0
 _LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
@@ -69,6 +70,7 @@ class Session:
         mode: Mode,
         on_tools: Callable[[], None],
         masker: Masker,
+        long_work: LongWork,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
@@ -80,7 +82,9 @@ class Session:
         self._mode: Mode = mode
         self._on_tools = on_tools
         self._masker = masker
+        self._long_work = long_work
         self._unmasked_tools: Mapping[str, Tool] = {}
+        self._output_schemas: Mapping[str, Mapping[str, Any]] = {}
         self._client: Client | None = None
         self._silent_since = time.monotonic()
         self._probing: asyncio.Task[None] | None = None
@@ -117,14 +121,15 @@ class Session:
             async with asyncio.timeout(self._server.timeouts.connect_s) as limit:
                 transport = self._transport.open(self._on_transport_end)
                 # No response cache: a server's ttlMs would answer a health check after the server has died.
-                async with Client(
-                    transport,  # pyright: ignore[reportArgumentType]
+                async with _client_over(
+                    transport,
                     client_info=_CLIENT_INFO,
                     cache=None,
                     mode=self._mode,
                     message_handler=self._on_message,
                 ) as client:
                     self._client = client
+                    cast("Any", client.session).validate_tool_result = self._check_output
                     self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
@@ -156,7 +161,7 @@ class Session:
     def _on_transport_end(self, reason: str) -> None:
         self.died_in_handshake = self._client is None
         if not self.died_in_handshake and not self._closing.is_set():
-            logger.warning("lost MCP server %s: %s", self._server.name, reason)
+            logger.warning("lost the session with MCP server %s: %s", self._server.name, reason)
         self.mark_lost(reason)
 
     def mark_lost(self, reason: str) -> None:
@@ -168,20 +173,22 @@ class Session:
         """Replace `tools` by what the server lists now.
 
         Raises:
-            ListingError: It took longer than `timeouts.list_s`, or does not end.
+            ListingError: It took longer than `timeouts.list_s`, does not end, or is too long.
         """
         assert self._client is not None
         list_s = self._server.timeouts.list_s
         try:
             async with asyncio.timeout(list_s):
-                tools, unmasked = await list_all_tools(self._client, self._server.name, self._masker)
+                listed = await list_all_tools(self._client, self._server.name, self._masker, self._long_work)
         except TimeoutError:
             raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self._silent_since = time.monotonic()
-        if tools != self.tools:
-            # Otherwise keep the same objects, whose fingerprints have been computed.
-            self.tools = tools
-        self._unmasked_tools = unmasked
+        # Otherwise keep the same objects, whose fingerprints have been computed, and whose schemas have been compiled.
+        if listed.tools != self.tools:
+            self.tools = listed.tools
+        if listed.output_schemas != self._output_schemas:
+            self._output_schemas = listed.output_schemas
+        self._unmasked_tools = listed.unmasked
 
     def listing(self) -> ToolListing:
         """What agents and the catalogue get from the server. Safe to call from any thread."""
@@ -208,10 +215,6 @@ class Session:
             if classify_error(error).executed is Executed.YES:
                 self._silent_since = time.monotonic()
             raise
-        except asyncio.CancelledError:
-            if time.monotonic() - sent_at > timeout_s + _UNWRITTEN_S:
-                self.mark_lost("it does not read its input")
-            raise
         else:
             self._silent_since = time.monotonic()
             return result
@@ -219,6 +222,10 @@ class Session:
             self.in_flight -= 1
             if not self.in_flight:
                 self._idle.set()
+
+    async def _check_output(self, tool: str, result: CallToolResult) -> None:
+        if (schema := self._output_schemas.get(tool)) is not None:
+            await check_output(schema, result, self._long_work)
 
     @property
     def is_stuck(self) -> bool:
@@ -242,8 +249,8 @@ class Session:
             await self.list_tools()
         except Exception as error:
             why = describe_error(error, self._masker)
-            logger.warning("MCP server %s does not answer any more: %s", self._server.name, why)
-            self.mark_lost("it does not answer any more")
+            logger.warning("MCP server %s no longer answers: %s", self._server.name, why)
+            self.mark_lost("it no longer answers")
         finally:
             self._probing = None
 
@@ -308,6 +315,17 @@ class Session:
             if unfinished:
                 logger.warning("MCP server %s did not close within %g s", self._server.name, _CLOSE_S)
                 self._owner.cancel()
+
+
+def _client_over(transport: AbstractAsyncContextManager[Dispatcher[Any]], **options: Any) -> Client:
+    """The SDK's client with a dispatcher of ours, which only its `ClientSession` has a parameter for."""
+
+    async def connect(stack: AsyncExitStack, _mode: str, _raise_exceptions: bool) -> Dispatcher[Any]:
+        return await stack.enter_async_context(transport)
+
+    client = Client(cast("Any", transport), **options)
+    client._connect = connect  # pyright: ignore[reportPrivateUsage]
+    return client
 
 
 async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:

@@ -5,15 +5,18 @@ makes the calling thread wait until the loop has started the task, two more thre
 """
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 __all__ = ["SessionLoop"]
 
 T = TypeVar("T")
 _CLEANUP_S = 5.0
+_SWITCH_S = 0.0005
+"""How long the loop waits for a thread that computes, each time that it has something to do; Python's own is 5 ms."""
 
 
 class SessionLoop:
@@ -24,19 +27,16 @@ class SessionLoop:
         self._thread = threading.Thread(target=self._run, name="mcp-sessions", daemon=True)
 
     def start(self) -> None:
+        sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    async def run_in(self, threads: ThreadPoolExecutor | None, function: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread, from a coroutine on the loop."""
-        return await self._loop.run_in_executor(threads, function, *args)
-
     async def run_blocking(self, function: Callable[..., T], /, *args: Any) -> T:
         """Run a function that blocks in a thread, from a coroutine on the loop."""
-        return await self.run_in(None, function, *args)
+        return await self._loop.run_in_executor(None, function, *args)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back on the loop thread, from any thread."""

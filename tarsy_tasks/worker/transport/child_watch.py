@@ -98,8 +98,9 @@ class ChildWatch:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own file
                 [sys.executable, "-I", "-S", watchdog.__file__, f"{MARK}={self._mark}"],
-                # A worker may run below a server of another worker: its watchdog must not end with that server.
-                env={name: value for name, value in os.environ.items() if name != MARK},
+                # No secrets, which other processes of this user could read there; and no mark, because a worker may run
+                # below a server of another worker: its watchdog must not end with that server.
+                env={name: value for name, value in os.environ.items() if name.startswith(("LD_", "DYLD_"))},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -108,7 +109,7 @@ class ChildWatch:
                 start_new_session=True,
             )
         except OSError as error:
-            logger.warning("the watchdog does not start, so MCP servers may outlive a killed worker: %s", error)
+            logger.warning("the watchdog cannot be started, so MCP servers may outlive a killed worker: %s", error)
             return
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)

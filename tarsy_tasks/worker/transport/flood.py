@@ -141,5 +141,7 @@ class Flood:
             return
         self._warned_at = now
         logger.warning(
-            "MCP server %s floods notifications: %d/s; reading is slowed", self._server, self._count / slow_s
+            "MCP server %s sends too many notifications: %d/s; it is read more slowly",
+            self._server,
+            self._count / slow_s,
         )

@@ -1,57 +1,40 @@
-"""HTTP client whose failures end one request and not the whole MCP session.
+"""Requests to a server over HTTP, with its credentials.
 
-Owns one override: `send` never raises for a POST of JSON-RPC, and never returns an unbounded or empty answer, nor more
-unasked events than the event loop can handle. An exception there ends the SDK's `Client` (python-sdk #915, #3522), and
-of a bare status the SDK drops the number and Retry-After. Both become a JSON-RPC error, which fails that one request;
-if it was the probe for the 2026 era, the handshake fails too. It sends to one origin only, because every request
-carries that server's credentials. It knows no sessions.
+Owns where a request may go, what it says beside its body, and what follows on a redirect or a refusal: it goes to one
+origin only, because it carries that server's credentials. It knows no JSON-RPC, except that a notification has no
+answer.
 """
 
-import re
+import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from typing import Any, cast
+from typing import Self
+from urllib.request import getproxies
 
 import httpx2
-from mcp_types import ErrorData, JSONRPCError
+from mcp import MCPError
 
 from tarsy_tasks.worker.transport.credentials import Credentials
-from tarsy_tasks.worker.transport.events import Event, EventReader
-from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
-from tarsy_tasks.worker.transport.lines import LongLine
-from tarsy_tasks.worker.transport.messages import parse_message
-from tarsy_tasks.worker.transport.transport_errors import (
-    AUTH_FAILED,
-    SESSION_FORGOTTEN,
-    CredentialsError,
-    credentials_missing,
-    http_status,
-    message_too_large,
-    transport_down,
-)
+from tarsy_tasks.worker.transport.http_bodies import read_body
+from tarsy_tasks.worker.transport.http_connections import Connections
+from tarsy_tasks.worker.transport.transport_errors import CredentialsError, credentials_missing, transport_down
 
-__all__ = ["SurvivableClient", "is_same_origin", "send_within_origin", "ssl_context"]
+__all__ = ["HttpClient", "find_redirect", "is_same_origin", "ssl_context", "without_secrets"]
 
 _NOTIFICATION_TIMEOUT_S = 5.0
-"""The SDK posts notifications in its writer loop: a slow answer delays every call behind it."""
-_NO_ERA_STATUSES = (401, 429, 503)
-_BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 400, 401, 404
-_FORGOTTEN_SESSION = re.compile(
-    r"(bad request: )?"
-    r"(session (terminated|not found|expired)|(no valid|unknown|invalid( or missing)?) session( id)?( provided)?"
-    r"|server not initialized)"
-    r"(: ?[\w-]+)?[.!]?"
-)
-"""The messages of the SDKs for an unknown session id."""
-_ID_WITHIN = 64
-"""The SDK writes `jsonrpc` and then `id`, so the start of a body shows whether it is a request or a notification."""
+"""What is sent after a notification waits for it."""
+_NOTIFICATION_REPLY_BYTES = 64 * 1024
+"""It has no content; it is read only so that its connection can be used again."""
+_UNAUTHORIZED = 401
+_MAX_REDIRECTS = 20
+_SAME_METHOD = (307, 308)
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, probes: a stream may be silent for days, but a lost peer must be noticed."""
-_PROBE, _HANDSHAKE = b'"method":"server/discover"', b'"method":"initialize"'
-_BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
+_LISTENING = {"accept": "text/event-stream", "cache-control": "no-store"}
+_PROXIES = {"http", "https", "all"}
 
 
 @cache
@@ -71,74 +54,113 @@ def ssl_context(*, verify: bool, ca_file: str | None) -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-class SurvivableClient(httpx2.AsyncClient):
-    """An `AsyncClient` whose POSTs of JSON-RPC fail one request at a time.
+class HttpClient:
+    """Sends requests to a server. Use it as a context manager.
 
     Args:
-        max_message_bytes: Largest answer that is read.
         origin: The server; nothing is sent elsewhere. None: no credentials, and no restriction.
-        flood: Slows the reading of event streams; None: they are not slowed.
+        timeout: For the steps of a request, unless it has its own time limit.
     """
 
     def __init__(
         self,
+        tls: ssl.SSLContext,
+        timeout: httpx2.Timeout,
         *,
-        max_message_bytes: int,
         origin: httpx2.URL | None = None,
         credentials: Credentials | None = None,
-        flood: Flood | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(**options)
         self._origin = origin
         self._credentials = credentials
-        self._max_message_bytes = max_message_bytes
-        self._flood = flood
-        self._probe_failure: ErrorData | None = None
+        # Proxies are for httpx2's own transport, which takes more time.
+        self._direct = None if _PROXIES & getproxies().keys() else Connections(tls)
+        # With the default of 100 connections, further calls fail after 30 s.
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=3.0)
+        self._client = httpx2.AsyncClient(verify=tls, limits=limits, transport=self._direct)
+        self._headers = dict(self._client.headers)
+        self._timeouts = timeout.as_dict()
+        self._patient = {**self._timeouts, "read": None}
 
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
-            return await self._send_listening(request, **options)
-        if request.method != "POST" or not request.headers.get("content-type", "").startswith("application/json"):
-            return await self._send_authorized(request, **options)
-        # After a redirect the body is in memory, but not yet read.
-        if b'"id"' not in (await request.aread())[:_ID_WITHIN]:
-            return await self._send_notification(request, **options)
-        if self._probe_failure is not None and _HANDSHAKE in request.content[:_ID_WITHIN]:
-            # The SDK takes every failure of its probe for an older server; this one was an outage.
-            return _error_response(request, 503, self._probe_failure)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def post(
+        self, url: httpx2.URL, data: bytes, headers: Mapping[str, str], *, has_limit: bool = False
+    ) -> httpx2.Response:
+        """POST a message; the body of the response is not read, and the caller closes it.
+
+        Args:
+            has_limit: The caller does not wait for ever, so that the body may come at any time.
+
+        Raises:
+            MCPError: There is no response; one of `transport_errors`.
+        """
         try:
-            response = await self._send_authorized(request, **options)
-            if response.status_code < 400 and not is_json(response):
-                return self._filtered(response, is_reply=True)
-            body = await read_body(response, self._max_message_bytes)
+            return await self.request("POST", url, data, headers, is_patient=has_limit)
         except CredentialsError as error:
-            return self._fail(request, 401, credentials_missing(error))
+            raise MCPError.from_error_data(credentials_missing(error)) from None
         except Exception as error:
-            return self._fail(request, 503, transport_down(error))
-        if body is None and response.status_code < 400:
-            return _error_response(request, 502, message_too_large(None, self._max_message_bytes))
-        body = body or b""
-        answer = error_of(body)
-        if "mcp-session-id" in request.headers and _is_session_forgotten(response.status_code, answer):
-            forgotten = ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: HTTP {response.status_code}")
-            return _error_response(request, response.status_code, forgotten)
-        if response.status_code < 400 or answer is not None:
-            # Raw: a header may contain non-ASCII bytes.
-            headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
-            return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
-        return self._fail(request, response.status_code, http_status(response, body), response.headers)
+            raise MCPError.from_error_data(transport_down(error)) from None
 
-    async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+    async def notify(self, url: httpx2.URL, data: bytes, headers: Mapping[str, str]) -> None:
+        """POST a message that has no answer, and wait up to 5 s until it has arrived. The next request will fail in the
+        same way if it does not.
+        """
+        with suppress(TimeoutError, httpx2.HTTPError, CredentialsError):
+            async with asyncio.timeout(_NOTIFICATION_TIMEOUT_S):
+                response = await self.request("POST", url, data, headers)
+                await read_body(response, _NOTIFICATION_REPLY_BYTES)
+
+    async def listen(self, url: httpx2.URL, headers: Mapping[str, str]) -> httpx2.Response:
+        """Open a stream of messages that the server sends unasked. It may be silent for any time.
+
+        Raises:
+            httpx2.HTTPError, httpx2.InvalidURL: There is no response.
+            CredentialsError: The request was not sent.
+        """
+        response = await self.request("GET", url, b"", {**_LISTENING, **headers}, is_patient=True)
+        _keep_alive(response)
+        return response
+
+    async def request(
+        self, method: str, url: httpx2.URL, data: bytes, headers: Mapping[str, str], *, is_patient: bool = False
+    ) -> httpx2.Response:
+        """Send a request, and follow redirects within the origin that keep the method. Any other redirect is returned:
+        headers and body are only for the configured server. Raises as `listen`.
+        """
+        timeouts = self._patient if is_patient else self._timeouts
+        for _ in range(_MAX_REDIRECTS):
+            request = httpx2.Request(
+                method,
+                url,
+                headers={**self._headers, **headers},
+                cookies=self._client.cookies,
+                content=data,
+                extensions={"timeout": timeouts},
+            )
+            response = await self._send_authorized(request)
+            following = find_redirect(response)
+            keeps_method = method == "GET" or response.status_code in _SAME_METHOD
+            if following is None or not keeps_method or not is_same_origin(request.url, following):
+                return response
+            await response.aclose()
+            url = following
+        raise httpx2.TooManyRedirects("too many redirects")
+
+    async def _send_authorized(self, request: httpx2.Request) -> httpx2.Response:
         """Send with credentials; when they are refused, once more with others if there are any."""
         if self._origin is None or self._credentials is None:
-            return await super().send(request, **options)
+            return await self._send(request)
         if not is_same_origin(self._origin, request.url):
-            where = request.url.copy_with(userinfo=b"", query=None, fragment=None)
-            raise CredentialsError(f"{where} is on another origin; credentials are not sent there")
+            raise CredentialsError(
+                f"{without_secrets(request.url)} is on another origin; credentials are not sent there"
+            )
         credentials = await self._credentials.current()
         credentials.apply(request)
-        response = await super().send(request, **options)
+        response = await self._send(request)
         if response.status_code != _UNAUTHORIZED:
             return response
         try:
@@ -150,122 +172,30 @@ class SurvivableClient(httpx2.AsyncClient):
             return response
         await response.aclose()
         renewed.apply(request)
-        return await super().send(request, **options)
+        return await self._send(request)
 
-    def _fail(
-        self, request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
-    ) -> httpx2.Response:
-        if _PROBE in request.content[:_ID_WITHIN] and _tells_nothing_about_era(error):
-            self._probe_failure = error
-        return _error_response(request, status, error, headers)
-
-    async def _send_listening(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Open the stream of messages that the server sends unasked. It may be silent for any time."""
-        timeout = {**request.extensions.get("timeout", {}), "read": None}
-        request.extensions = {**request.extensions, "timeout": timeout}
-        response = await self._send_authorized(request, **options)
-        _keep_alive(response)
-        return self._filtered(response, is_reply=False)
-
-    def _filtered(self, response: httpx2.Response, *, is_reply: bool) -> httpx2.Response:
-        if self._flood is None or response.status_code >= 300 or not is_event_stream(response):
-            return response
-        if is_reply:
-            self._flood.expect_answer()
-        is_compressed = "content-encoding" in response.headers
-        source = response.aiter_bytes() if is_compressed else cast("httpx2.AsyncByteStream", response.stream)
-        close = response.aclose if is_compressed else cast("httpx2.AsyncByteStream", response.stream).aclose
-        events = _FilteredEvents(source, close, self._flood, self._max_message_bytes, is_reply=is_reply)
-        if not is_compressed:  # the other way, with a second response, costs time on every call
-            response.stream = events
-            return response
-        headers = {"content-type": response.headers["content-type"]} | {
-            name: value for name, value in response.headers.items() if name not in _BODY_HEADERS
-        }
-        return httpx2.Response(response.status_code, headers=headers, stream=events, request=response.request)
-
-    async def _send_notification(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_NOTIFICATION_TIMEOUT_S).as_dict()}
-        try:
-            return await self._send_authorized(request, **options)
-        except (httpx2.HTTPError, CredentialsError):
-            # A notification has no answer, and the next request will fail the same way.
-            return httpx2.Response(202, request=request)
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        if self._direct is None:
+            return await self._client.send(request, stream=True)
+        response = await self._direct.handle_async_request(request)
+        if "set-cookie" in response.headers:
+            self._client.cookies.extract_cookies(response)
+        return response
 
 
-class _FilteredEvents(httpx2.AsyncByteStream):
-    """An event stream without unused notifications, slowed by `Flood`, with a limit for each event."""
-
-    def __init__(
-        self,
-        source: AsyncIterable[bytes],
-        close: Callable[[], Awaitable[None]],
-        flood: Flood,
-        limit_bytes: int,
-        *,
-        is_reply: bool,
-    ) -> None:
-        self._source = aiter(source)
-        self._close = close
-        self._flood = flood
-        self._limit_bytes = limit_bytes
-        self._is_reply = is_reply
-        self._reader = EventReader(limit_bytes)
-        self._events: Iterator[Event] = iter(())
-        self._chunk_bytes, self._had_event = 0, True
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        # Not a generator: the SDK stops reading at its answer, and the loop would need a task to close the generator.
-        while True:
-            await self._flood.pause()
-            event = next(self._events, None)
-            if event is not None:
-                self._had_event = True
-                if text := self._admit(event):
-                    return text
-                continue
-            if not self._had_event:
-                self._flood.charge_chunk(self._chunk_bytes)
-            chunk = await anext(self._source)
-            self._chunk_bytes, self._had_event = len(chunk), False
-            self._events = self._reader.feed(chunk)
-
-    def _admit(self, event: Event) -> bytes:
-        data = event.data
-        if not self._flood.admit(data if isinstance(data, bytes) else data.head):
-            return b""
-        if isinstance(data, LongLine):
-            data = self._error_for(data)
-        return event.encode(data) if data or event.marks else b""
-
-    def _error_for(self, data: LongLine) -> bytes:
-        if self._is_reply:  # the SDK sets the id of its request on any answer on this stream
-            error = message_too_large(data.size_bytes, self._limit_bytes)
-            return JSONRPCError(jsonrpc="2.0", id=None, error=error).model_dump_json(by_alias=True).encode()
-        message = parse_message(data, self._limit_bytes)
-        return b"" if message is None else message.message.model_dump_json(by_alias=True).encode()
-
-    async def aclose(self) -> None:
-        await self._close()
+def find_redirect(response: httpx2.Response) -> httpx2.URL | None:
+    """Where a response redirects to, None if it does not."""
+    if not response.has_redirect_location:
+        return None
+    try:
+        return response.request.url.join(response.headers["location"])
+    except httpx2.InvalidURL:
+        return None
 
 
-async def send_within_origin(client: httpx2.AsyncClient, request: httpx2.Request) -> httpx2.Response:
-    """Send, and follow redirects as the SDK's transports do: within the origin and with the same method only.
-
-    Any other redirect is returned: headers and body are only for the configured server. The caller closes the response,
-    whose body is not read.
-    """
-    for _ in range(client.max_redirects):
-        response = await client.send(request, stream=True, follow_redirects=False)
-        following = response.next_request
-        if following is None or following.method != request.method or not is_same_origin(request.url, following.url):
-            return response
-        await response.aclose()
-        request = following
-    raise httpx2.TooManyRedirects("too many redirects", request=request)
+def without_secrets(url: httpx2.URL) -> httpx2.URL:
+    """An address for an error text."""
+    return url.copy_with(userinfo=b"", query=None, fragment=None)
 
 
 def is_same_origin(here: httpx2.URL, there: httpx2.URL) -> bool:
@@ -287,28 +217,3 @@ def _keep_alive(response: httpx2.Response) -> None:
     for name, value in _KEEPALIVE.items():
         if (option := getattr(socket, name, None)) is not None:  # not every system has all three
             found.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _is_session_forgotten(status: int, answer: dict[str, Any] | None) -> bool:
-    """Whether the server does not know the session id. A tool's own error may use the same words, but has another
-    status.
-    """
-    if answer is None:
-        return status == _NOT_FOUND
-    return status in (_NOT_FOUND, _BAD_REQUEST) and _FORGOTTEN_SESSION.fullmatch(answer["message"].lower()) is not None
-
-
-def _tells_nothing_about_era(error: ErrorData) -> bool:
-    """Whether a request failed before the server, or a gateway, looked at its method."""
-    data: dict[str, Any] = error.data or {}
-    return error.code == AUTH_FAILED or data.get("never_sent") is True or data.get("status") in _NO_ERA_STATUSES
-
-
-def _error_response(
-    request: httpx2.Request, status: int, error: ErrorData, headers: httpx2.Headers | None = None
-) -> httpx2.Response:
-    """A response that fails only this request: for status 400 and above the SDK reads a JSON-RPC error."""
-    raw = headers.raw if headers is not None else []
-    kept = [(name, value) for name, value in raw if name.lower().decode("latin-1") not in _BODY_HEADERS]
-    content = {"jsonrpc": "2.0", "id": None, "error": error.model_dump(exclude_none=True)}
-    return httpx2.Response(status, headers=kept, json=content, request=request)

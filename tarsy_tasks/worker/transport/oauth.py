@@ -13,8 +13,10 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote
 
@@ -206,6 +208,9 @@ def _build_request(client: httpx2.AsyncClient, url: str, auth: OAuthClientCreden
 
 async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
     """The token endpoint that an authorization server names."""
+    if not _is_safe(issuer):
+        what = "is not encrypted: who changes its answer gets the client's secret; use https, or set `token_url`"
+        raise _error(issuer, what)
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, ""):
         request = client.build_request("GET", url, headers={"Accept": "application/json"})
         response = await client.send(request, stream=True)
@@ -221,11 +226,24 @@ async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
         if not issuers_match(metadata.issuer, issuer):
             what = "has the metadata of another issuer; write `issuer` exactly as the authorization server does"
             raise _error(url, what)
-        schemes = ("https://",) if issuer.startswith("https://") else ("https://", "http://")
-        if not metadata.token_endpoint.startswith(schemes):
+        if not _is_safe(metadata.token_endpoint, plain=not issuer.startswith("https://")):
             raise _error(url, "names a token endpoint that is not encrypted; the client's secret is not sent there")
         return metadata.token_endpoint
     raise _error(issuer, "publishes no metadata with a token endpoint; set `token_url` instead")
+
+
+def _is_safe(address: str, *, plain: bool = True) -> bool:
+    """Whether nobody between this machine and an address can read or change what is sent.
+
+    Args:
+        plain: Whether addresses of this machine need not be encrypted.
+    """
+    url = httpx2.URL(address)
+    if url.scheme == "https":
+        return True
+    with suppress(ValueError):
+        return plain and url.scheme == "http" and (url.host == "localhost" or ip_address(url.host).is_loopback)
+    return False
 
 
 def _read_answer(where: str, response: httpx2.Response, body: bytes, auth: OAuthClientCredentials) -> _Answer:

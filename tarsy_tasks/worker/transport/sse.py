@@ -2,7 +2,7 @@
 
 Owns the stream, the POSTs and their order. It replaces the SDK's `sse_client`, in which a failed POST blocks its call
 for ever, a slow POST delays all others, and an event above 1 MiB or five minutes of silence end the session. It knows
-no sessions. `SurvivableClient` turns a failed POST into an error.
+no sessions.
 """
 
 import asyncio
@@ -13,15 +13,14 @@ from typing import Any
 import anyio
 import httpx2
 from mcp import MCPError
-from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCNotification, JSONRPCRequest, RequestId
+from mcp_types import ErrorData, RequestId
 from pydantic import ValidationError
 
+from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, read_body
-from tarsy_tasks.worker.transport.http_client import SurvivableClient, is_same_origin, send_within_origin
-from tarsy_tasks.worker.transport.messages import MessageChannel
+from tarsy_tasks.worker.transport.http_bodies import chunks_of, error_of, is_event_stream, is_json, read_body
+from tarsy_tasks.worker.transport.http_client import HttpClient, find_redirect, is_same_origin, without_secrets
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
     HTTP_STATUS,
@@ -42,22 +41,23 @@ _REPLY_WITHIN_S = 1.0
 _REPLY_BYTES = 64 * 1024
 """The response to a POST has no content; it is read only so that its connection can be used again."""
 _FORGOTTEN = (404, 410)
+_HEADERS = {"content-type": "application/json"}
 
 
 @asynccontextmanager
 async def sse_transport(
-    url: str,
-    client: SurvivableClient,
+    url: httpx2.URL,
+    client: HttpClient,
     *,
     max_message_bytes: int,
     flood: Flood,
     output: ServerOutput,
     on_end: Callable[[str], None],
-) -> AsyncGenerator[Any]:
-    """Open the event stream, wait for the endpoint that it names, and yield the message streams.
+) -> AsyncGenerator[MessageDispatcher]:
+    """Open the event stream, wait for the endpoint that it names, and yield the dispatcher of its messages.
 
     Args:
-        client: With the server's credentials, and without a `Flood`; the caller closes it.
+        client: With the server's credentials; the caller closes it.
         max_message_bytes: Largest event that is read; an answer in a larger one becomes an error.
         output: Receives events that are not JSON-RPC.
         on_end: Called with the reason when the stream ends or breaks; never when the context is left.
@@ -65,20 +65,16 @@ async def sse_transport(
     Raises:
         MCPError: The stream cannot be opened, or names no endpoint that messages may be sent to.
     """
-    channel = MessageChannel(max_message_bytes, flood, output, "in the event stream")
-    stream = _EventStream(url, client, channel, on_end)
+    dispatcher = _Posts(client, max_message_bytes, flood, output, "in the event stream")
+    stream = _EventStream(url, client, dispatcher, on_end)
     reader = asyncio.create_task(stream.read())
-    posts: _Posts | None = None
-    tasks = {reader}
     try:
-        posts = _Posts(await stream.endpoint, client, channel)
-        tasks.add(asyncio.create_task(posts.write()))
-        yield channel.streams
+        dispatcher.endpoint = await stream.endpoint
+        yield dispatcher
     finally:
         with anyio.CancelScope(shield=True):
-            channel.close()
-            if posts is not None:
-                tasks |= posts.tasks
+            dispatcher.end()
+            tasks = {reader} | dispatcher.tasks
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -92,12 +88,12 @@ class _EventStream:
     """
 
     def __init__(
-        self, url: str, client: SurvivableClient, channel: MessageChannel, on_end: Callable[[str], None]
+        self, url: httpx2.URL, client: HttpClient, dispatcher: MessageDispatcher, on_end: Callable[[str], None]
     ) -> None:
         self.endpoint: asyncio.Future[httpx2.URL] = asyncio.get_running_loop().create_future()
         self._url = url
         self._client = client
-        self._channel = channel
+        self._dispatcher = dispatcher
         self._on_end = on_end
 
     async def read(self) -> None:
@@ -108,7 +104,7 @@ class _EventStream:
             self._refuse(error)
             return
         try:
-            await self._channel.drain(self._forward(response), self._end)
+            await self._dispatcher.drain(self._forward(response), self._end)
         finally:
             await response.aclose()
 
@@ -124,10 +120,8 @@ class _EventStream:
             self.endpoint.set_exception(error)
 
     async def _open(self) -> httpx2.Response:
-        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         try:
-            request = self._client.build_request("GET", self._url, headers=headers)
-            response = await send_within_origin(self._client, request)
+            response = await self._client.listen(self._url, {})
             if response.status_code == 200 and is_event_stream(response):
                 return response
             # Up to a limit: the page may be endless.
@@ -141,15 +135,15 @@ class _EventStream:
 
     async def _forward(self, response: httpx2.Response) -> str:
         """Read to the end; returns why it ended."""
-        reader = EventReader(self._channel.limit_bytes)
+        reader = EventReader(self._dispatcher.limit_bytes)
         try:
-            async for chunk in response.aiter_bytes():
+            async for chunk in chunks_of(response):
                 had_message = False
                 for event in reader.feed(chunk):
-                    had_message |= await self._read_event(event, response.url)
+                    had_message |= await self._read_event(event, response.request.url)
                 if not had_message:
-                    self._channel.flood.charge_chunk(len(chunk))
-                await self._channel.flood.pause()
+                    self._dispatcher.flood.charge_chunk(len(chunk))
+                await self._dispatcher.flood.pause()
         except httpx2.HTTPError as error:
             return f"its event stream broke ({type(error).__name__}: {error})".replace(": )", ")")
         return "it closed its event stream"
@@ -161,7 +155,7 @@ class _EventStream:
             if isinstance(data, bytes) and not self.endpoint.done():
                 self._set_endpoint(data, url)
         elif event.name == b"message" and data:
-            await self._channel.put(data)
+            await self._dispatcher.put(data)
             return True
         return False  # an event of another name, such as `ping`
 
@@ -177,46 +171,44 @@ class _EventStream:
         if is_same_origin(url, endpoint):
             self.endpoint.set_result(endpoint)
             return
-        where = endpoint.copy_with(userinfo=b"", query=None, fragment=None)
-        text = f"it names an endpoint on another origin, {where}; headers and token are not sent there"
+        text = (
+            f"it names an endpoint on another origin, {without_secrets(endpoint)}; headers and token are not sent there"
+        )
         self._refuse(MCPError(HTTP_STATUS, text, {"status": 200}))
 
 
-class _Posts:
+class _Posts(MessageDispatcher):
     """Messages to the server.
 
-    A request does not wait for the POST of another. A notification is sent before all later messages, except a cancel,
-    which is only sent after its own request.
+    A request does not wait for the POST of another. All messages wait for that of an earlier notification. A cancel is
+    only sent after its own request.
 
     Attributes:
+        endpoint: Where messages are sent.
         tasks: POSTs in flight.
     """
 
-    def __init__(self, endpoint: httpx2.URL, client: SurvivableClient, channel: MessageChannel) -> None:
+    endpoint: httpx2.URL
+
+    def __init__(self, client: HttpClient, *args: Any) -> None:
+        super().__init__(*args)
         self.tasks: set[asyncio.Task[None]] = set()
         self._requests: dict[RequestId, asyncio.Task[None]] = {}
         self._sent: set[RequestId] = set()
+        self._notified: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(_MAX_POSTS)
-        self._endpoint = endpoint
         self._client = client
-        self._channel = channel
 
-    async def write(self) -> None:
-        """Send the messages of the session until it is closed."""
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async for item in self._channel.from_session:
-                data = await self._channel.encode(item)
-                if data is None:
-                    continue
-                match item.message:
-                    case JSONRPCRequest(id=request_id):
-                        self._requests[request_id] = self._start(self._post_request(item, request_id, data))
-                    case JSONRPCNotification(method="notifications/cancelled", params=params):
-                        self._start(self._post_cancel((params or {}).get("requestId"), data))
-                    case JSONRPCNotification():
-                        await self._post(data)
-                    case _:
-                        self._start(self._answer(data))
+    def _write(self, message: Message, data: bytes) -> None:
+        match message:
+            case {"method": "notifications/cancelled", "params": {"requestId": request_id}}:
+                self._start(self._post_cancel(request_id, data))
+            case {"method": _, "id": request_id}:
+                self._requests[request_id] = self._start(self._post_request(request_id, data))
+            case {"method": _}:
+                self._notified = self._start(self._post_notification(data, self._notified))
+            case _:
+                self._start(self._post_answer(data))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -224,42 +216,46 @@ class _Posts:
         task.add_done_callback(self.tasks.discard)
         return task
 
-    async def _post_request(self, item: SessionMessage, request_id: RequestId, data: bytes) -> None:
+    async def _post_request(self, request_id: RequestId, data: bytes) -> None:
         try:
+            await _done(self._notified)
             async with self._slots:
                 self._sent.add(request_id)
-                self._channel.flood.expect_answer()
                 error = await self._post(data)
             if error is not None:
-                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    await self._channel.answer_with_error(item, error)
+                self.settle(request_id, error)
         finally:
             self._sent.discard(request_id)
             if self._requests.get(request_id) is asyncio.current_task():
                 del self._requests[request_id]
 
-    async def _post_cancel(self, request_id: RequestId | None, data: bytes) -> None:
-        request = self._requests.get(request_id) if request_id is not None else None
+    async def _post_cancel(self, request_id: RequestId, data: bytes) -> None:
+        request = self._requests.get(request_id)
         if request is None:
-            await self._post(data)
+            await self._notify(data)
             return
         if request_id in self._sent:
             await asyncio.wait({request}, timeout=_CANCEL_WAITS_S)
-            await self._post(data)
+            await self._notify(data)
         request.cancel()  # its caller does not wait any more
 
-    async def _answer(self, data: bytes) -> None:
+    async def _post_notification(self, data: bytes, earlier: asyncio.Task[None] | None) -> None:
+        await _done(earlier)
+        await self._notify(data)
+
+    async def _notify(self, data: bytes) -> None:
+        await self._client.notify(self.endpoint, data, _HEADERS)
+
+    async def _post_answer(self, data: bytes) -> None:
         async with self._slots:
             await self._post(data)
 
     async def _post(self, data: bytes) -> ErrorData | None:
         """Send one message; returns why it did not arrive. Its answer comes as an event."""
-        headers = {"Content-Type": "application/json"}
-        request = self._client.build_request("POST", self._endpoint, content=data, headers=headers)
         try:
-            response = await send_within_origin(self._client, request)
-        except httpx2.HTTPError as error:
-            return transport_down(error)
+            response = await self._client.post(self.endpoint, data, _HEADERS)
+        except MCPError as error:
+            return error.error
         body = b""
         with suppress(TimeoutError, httpx2.HTTPError):
             async with asyncio.timeout(_REPLY_WITHIN_S if response.status_code < 300 else None):
@@ -273,6 +269,11 @@ class _Posts:
         return error
 
 
+async def _done(task: asyncio.Task[None] | None) -> None:
+    if task is not None and not task.done():
+        await asyncio.wait({task})
+
+
 def _json_error(response: httpx2.Response, body: bytes) -> ErrorData | None:
     try:
         return ErrorData.model_validate(error_of(body)) if is_json(response) else None
@@ -282,9 +283,8 @@ def _json_error(response: httpx2.Response, body: bytes) -> ErrorData | None:
 
 def _note(response: httpx2.Response) -> str:
     """What a status means for this transport."""
-    if response.next_request is not None:
-        where = response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
-        return f", a redirect to {where}, which is not followed"
+    if (target := find_redirect(response)) is not None:
+        return f", a redirect to {without_secrets(target)}, which is not followed"
     match response.status_code:
         case 200:
             kind = response.headers.get("content-type", "no content type")

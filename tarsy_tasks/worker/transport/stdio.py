@@ -6,6 +6,7 @@ no sessions.
 """
 
 import asyncio
+import os
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -14,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-from mcp_types import JSONRPCRequest
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED
 
 from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
+from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import BoundedLines, LongLine
-from tarsy_tasks.worker.transport.messages import MessageChannel
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["StdioCommand", "stdio_transport"]
@@ -49,41 +51,48 @@ class StdioCommand:
 @asynccontextmanager
 async def stdio_transport(
     command: StdioCommand, flood: Flood, output: ServerOutput, watch: ChildWatch, on_end: Callable[[str], None]
-) -> AsyncGenerator[Any]:
-    """Start the server and yield its message streams; on exit the child and all its descendants are ended.
+) -> AsyncGenerator[MessageDispatcher]:
+    """Start the server and yield the dispatcher of its messages; on exit the child and all its descendants are ended.
 
     Args:
         output: Receives stderr, and lines on stdout that are not JSON-RPC.
-        on_end: Called with the reason when the server closes its stdin or stdout, exits, or is stopped; never when the
-            context is left.
+        on_end: Called with the reason when the server closes its stdin or stdout, exits, is stopped, or does not read;
+            never when the context is left.
 
     Raises:
         OSError: The command cannot be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        command.command,
-        *command.args,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=command.cwd,
-        env=watch.mark(command.env),
-        start_new_session=True,
-        limit=_BUFFER_BYTES,
-    )
+    stdout, pipe, write_end = await _open_pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            command.command,
+            *command.args,
+            stdin=PIPE,
+            stdout=write_end,
+            stderr=PIPE,
+            cwd=command.cwd,
+            env=watch.mark(command.env),
+            start_new_session=True,
+            limit=_BUFFER_BYTES,
+        )
+    except BaseException:
+        pipe.close()
+        raise
+    finally:
+        os.close(write_end)
     tree = ProcessTree(process.pid, watch)
-    channel = MessageChannel(command.max_message_bytes, flood, output, "on stdout")
+    dispatcher = _StdioDispatcher(process, on_end, command.max_message_bytes, flood, output, "on stdout")
     tasks = [
-        asyncio.create_task(channel.drain(_read_messages(process, channel), on_end)),
-        asyncio.create_task(_write_messages(process, channel, on_end)),
-        asyncio.create_task(_watch(tree, channel, on_end)),
+        asyncio.create_task(dispatcher.drain(_read_messages(process, stdout, dispatcher), on_end)),
+        asyncio.create_task(_await_closed_stdin(process, dispatcher, on_end)),
+        asyncio.create_task(_watch(tree, dispatcher, on_end)),
         asyncio.create_task(_read_stderr(process, output)),
     ]
     try:
-        yield channel.streams
+        yield dispatcher
     finally:
         with anyio.CancelScope(shield=True):
-            channel.close()
+            dispatcher.end()
             for task in tasks[:3]:
                 task.cancel()
             try:
@@ -92,44 +101,76 @@ async def stdio_transport(
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
+                pipe.close()
                 _release_pipes(process)
 
 
-async def _read_messages(process: Process, channel: MessageChannel) -> str:
+async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
+    """A pipe for stdout, with the descriptor of the end that the server writes to.
+
+    Through a pipe of `asyncio.subprocess`, each chunk takes one turn of the event loop more.
+    """
+    read_end, write_end = os.pipe()
+    reader = asyncio.StreamReader(_BUFFER_BYTES)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", buffering=0)
+    )
+    return reader, pipe, write_end
+
+
+class _StdioDispatcher(MessageDispatcher):
+    """Writes to the stdin of the server.
+
+    Attributes:
+        stdin_closed: Set when a message could not be written because the server has closed its stdin.
+    """
+
+    def __init__(self, process: Process, on_end: Callable[[str], None], *args: Any) -> None:
+        super().__init__(*args)
+        assert process.stdin is not None
+        self._on_end = on_end
+        self._stdin = process.stdin
+        self.stdin_closed = asyncio.Event()
+
+    async def _ready(self) -> None:
+        try:
+            await self._stdin.drain()
+        except OSError:
+            self.stdin_closed.set()
+            await self.ended.wait()
+            raise MCPError(CONNECTION_CLOSED, "Connection closed") from None
+
+    def _timed_out_before_write(self) -> None:
+        self._on_end("it does not read its input")
+
+    def _write(self, message: Message, data: bytes) -> None:  # noqa: ARG002 (SSE looks at it)
+        self._stdin.write(data + b"\n")
+        if self._stdin.is_closing():
+            self.stdin_closed.set()
+
+
+async def _read_messages(process: Process, stdout: asyncio.StreamReader, dispatcher: MessageDispatcher) -> str:
     """Read to the end of stdout; returns why it ended."""
-    assert process.stdout is not None
-    async for line in _lines(process.stdout, channel.limit_bytes):
-        await channel.put(line)
+    async for line in _lines(stdout, dispatcher.limit_bytes):
+        await dispatcher.put(line)
     return await _describe_end(process, "stdout")
 
 
-async def _write_messages(process: Process, channel: MessageChannel, on_end: Callable[[str], None]) -> None:
-    assert process.stdin is not None
-    try:
-        async for item in channel.from_session:
-            data = await channel.encode(item)
-            if data is None:
-                continue
-            if isinstance(item.message, JSONRPCRequest):
-                channel.flood.expect_answer()
-            process.stdin.write(data + b"\n")
-            await process.stdin.drain()
-    except OSError:
-        # The server closed its stdin but may still run: closing the read side ends the session.
-        on_end(await _describe_end(process, "stdin"))
-        channel.end()
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        pass
+async def _await_closed_stdin(process: Process, dispatcher: _StdioDispatcher, on_end: Callable[[str], None]) -> None:
+    """A server that closed its stdin may still run: ending the dispatcher ends the session."""
+    await dispatcher.stdin_closed.wait()
+    on_end(await _describe_end(process, "stdin"))
+    dispatcher.end()
 
 
-async def _watch(tree: ProcessTree, channel: MessageChannel, on_end: Callable[[str], None]) -> None:
-    """A stopped process (SIGSTOP) keeps its pipes open and does not answer: closing the read side ends the session."""
+async def _watch(tree: ProcessTree, dispatcher: MessageDispatcher, on_end: Callable[[str], None]) -> None:
+    """A stopped process (SIGSTOP) keeps its pipes open and does not answer: ending the dispatcher ends the session."""
     stopped = False
     while not stopped:
         await asyncio.sleep(_CHECK_S)
         stopped = tree.check()
     on_end("its process is stopped")
-    channel.end()
+    dispatcher.end()
 
 
 async def _read_stderr(process: Process, output: ServerOutput) -> None:
@@ -186,7 +227,7 @@ async def _stop(process: Process, tree: ProcessTree) -> None:
             tree.signal(signal.SIGTERM)
             await _exited(process, _KILL_GRACE_S)
     finally:
-        # Also after a clean exit, for the processes that the server left behind; also when the loop stops and this
+        # Even after a clean exit, for the processes that the server left behind; even when the loop stops and this
         # coroutine is cancelled.
         tree.signal(signal.SIGKILL)
         await _exited(process, _KILL_GRACE_S)

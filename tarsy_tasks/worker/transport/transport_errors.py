@@ -8,7 +8,7 @@ import ssl
 from typing import Any
 
 import httpx2
-from mcp_types import ErrorData
+from mcp_types import PARSE_ERROR, ErrorData
 
 __all__ = [
     "AUTH_FAILED",
@@ -19,9 +19,12 @@ __all__ = [
     "TRANSPORT_DOWN",
     "UNREADABLE_ANSWER",
     "CredentialsError",
+    "TooManyError",
     "credentials_missing",
     "http_status",
     "message_too_large",
+    "not_json_rpc",
+    "too_many",
     "transport_down",
 ]
 
@@ -34,7 +37,7 @@ HTTP_STATUS = -31991
 AUTH_FAILED = -31992
 """Authorisation failed before the request was sent."""
 MESSAGE_TOO_LARGE = -31993
-"""The answer is larger than `max_message_bytes`: the tool has run, its answer was dropped."""
+"""The answer is larger than `max_message_bytes`, or has too many values: the tool has run, its answer was dropped."""
 UNREADABLE_ANSWER = -31994
 """The answer is JSON-RPC that cannot be parsed: the tool has run."""
 NOT_SENT = -31995
@@ -87,6 +90,20 @@ def message_too_large(size_bytes: int | None, limit_bytes: int) -> ErrorData:
     )
 
 
+def not_json_rpc(text: bytes) -> ErrorData:
+    """The error for an answer that is something else, with the start of it."""
+    return ErrorData(code=PARSE_ERROR, message=f"its answer is not JSON-RPC: {_excerpt(text) or 'it is empty'}")
+
+
+class TooManyError(Exception):
+    """A message has too many values; the text continues a sentence that begins with "it has"."""
+
+
+def too_many(error: TooManyError) -> ErrorData:
+    """The error for an answer with more values than a worker handles."""
+    return ErrorData(code=MESSAGE_TOO_LARGE, message=f"the answer has {error}")
+
+
 def transport_down(error: Exception) -> ErrorData:
     """The error for an exchange that failed without an answer."""
     message = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -111,10 +128,14 @@ def _tls_cause(error: BaseException) -> ssl.SSLError | None:
 
 def http_status(response: httpx2.Response, body: bytes, note: str = "") -> ErrorData:
     """The error for an answer that is not JSON-RPC, with the start of its body."""
-    excerpt = body[:_KEPT_BODY_BYTES].decode("utf-8", "replace").strip()
+    excerpt = _excerpt(body)
     status = f"HTTP {response.status_code} {response.reason_phrase}".strip() + note
     return ErrorData(
         code=HTTP_STATUS,
         message=status + (f": {excerpt}" if excerpt else ""),
         data={"status": response.status_code, "retry_after": response.headers.get("retry-after")},
     )
+
+
+def _excerpt(body: bytes) -> str:
+    return body[:_KEPT_BODY_BYTES].decode("utf-8", "replace").strip()

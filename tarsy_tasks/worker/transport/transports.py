@@ -1,4 +1,4 @@
-"""From a server's configuration to a pair of message streams.
+"""From a server's configuration to the dispatcher of its messages.
 
 Owns the choice of transport and its parameters. Variables are resolved here, each time just before connecting: no other
 process needs the secrets of a server, and a secret may be replaced while the worker runs.
@@ -6,12 +6,11 @@ process needs the secrets of a server, and a secret may be replaced while the wo
 
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
-from mcp.client import Transport
-from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import Dispatcher
 
 from tarsy_tasks.config import ServerConfig, resolve_variables
 from tarsy_tasks.config.inheritance import Inheritance
@@ -20,19 +19,17 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.http_client import SurvivableClient, ssl_context
+from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context
+from tarsy_tasks.worker.transport.sandbox.preparation import in_sandbox
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.sse import sse_transport
 from tarsy_tasks.worker.transport.stdio import StdioCommand, stdio_transport
+from tarsy_tasks.worker.transport.streamable_http import streamable_http_transport
 
 __all__ = ["ServerTransport"]
 
 _READ_SLACK_S = 30.0
 """The HTTP read timeout is longer than every tool's own, because it would end more than the one call."""
-_IDLE_CONNECTION_S = 3.0
-"""Below the servers' own limit, 5 s for Node and uvicorn: a request that is sent while the server closes the connection
-may or may not arrive.
-"""
 _LINE_S = 100e-6
 _EVENT_S = 60e-6
 _POST_S = 2e-3
@@ -61,8 +58,8 @@ class ServerTransport:
         self._on_secrets = on_secrets
         self._credentials = Credentials(server, on_secrets)
 
-    def open(self, on_end: Callable[[str], None]) -> Transport:
-        """A transport, not yet connected.
+    def open(self, on_end: Callable[[str], None]) -> AbstractAsyncContextManager[Dispatcher[Any]]:
+        """A transport, not yet connected, that yields what the SDK's `ClientSession` sends and receives with.
 
         Args:
             on_end: Called with the reason when the transport itself notices that the server is gone (stdio and sse).
@@ -74,12 +71,21 @@ class ServerTransport:
         self._on_secrets(resolved.secrets)
         match self._server.transport:
             case "stdio":
-                flood = Flood(self._server.name, carrier_s=0.0, reply_s=_LINE_S)
-                return stdio_transport(self._command(resolved), flood, self._output, self._watch, on_end)
+                return self._stdio(resolved, on_end)
             case "sse":
                 return self._sse(resolved, on_end)
             case "http":
                 return self._http(resolved)
+
+    @asynccontextmanager
+    async def _stdio(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
+        command = self._command(resolved)
+        flood = Flood(self._server.name, carrier_s=0.0, reply_s=_LINE_S)
+        async with AsyncExitStack() as stack:
+            if resolved.sandbox is not None:
+                command = await stack.enter_async_context(in_sandbox(self._server.name, resolved.sandbox, command))
+            transport = stdio_transport(command, flood, self._output, self._watch, on_end)
+            yield await stack.enter_async_context(transport)
 
     def _command(self, resolved: ResolvedServer) -> StdioCommand:
         assert resolved.command is not None
@@ -93,33 +99,35 @@ class ServerTransport:
         )
 
     @asynccontextmanager
-    async def _http(self, resolved: ResolvedServer) -> AsyncGenerator[Any]:
+    async def _http(self, resolved: ResolvedServer) -> AsyncGenerator[Dispatcher[Any]]:
+        limit_bytes = self._server.max_message_bytes
         async with (
-            self._client(resolved, self._flood()) as client,
-            # `SurvivableClient` limits the size of events.
-            streamable_http_client(str(address_of(resolved)), http_client=client, max_sse_event_size=None) as streams,
+            self._client(resolved) as client,
+            streamable_http_transport(
+                address_of(resolved), client, max_message_bytes=limit_bytes, flood=self._flood(), output=self._output
+            ) as dispatcher,
         ):
-            yield streams
+            yield dispatcher
 
     @asynccontextmanager
-    async def _sse(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Any]:
+    async def _sse(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
         async with (
-            self._client(resolved, None) as client,
+            self._client(resolved) as client,
             sse_transport(
-                str(address_of(resolved)),
+                address_of(resolved),
                 client,
                 max_message_bytes=self._server.max_message_bytes,
                 flood=self._flood(),
                 output=self._output,
                 on_end=on_end,
-            ) as streams,
+            ) as dispatcher,
         ):
-            yield streams
+            yield dispatcher
 
     def _flood(self) -> Flood:
         return Flood(self._server.name, carrier_s=_EVENT_S, reply_s=_POST_S)
 
-    def _client(self, resolved: ResolvedServer, flood: Flood | None) -> SurvivableClient:
+    def _client(self, resolved: ResolvedServer) -> HttpClient:
         server, timeouts = self._server, self._server.timeouts
         longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
         try:
@@ -127,15 +135,5 @@ class ServerTransport:
         except OSError as error:
             raise ConfigError(f"servers.{server.name}.ca_file: {resolved.ca_file} cannot be used: {error}") from None
         self._credentials.use(resolved)
-        return SurvivableClient(
-            max_message_bytes=server.max_message_bytes,
-            origin=address_of(resolved),
-            credentials=self._credentials,
-            flood=flood,
-            verify=tls,
-            # With the default of 100 connections, further calls fail after 30 s.
-            limits=httpx2.Limits(
-                max_connections=None, max_keepalive_connections=64, keepalive_expiry=_IDLE_CONNECTION_S
-            ),
-            timeout=httpx2.Timeout(timeouts.connect_s, read=longest_s + _READ_SLACK_S, pool=None),
-        )
+        timeout = httpx2.Timeout(timeouts.connect_s, read=longest_s + _READ_SLACK_S, pool=None)
+        return HttpClient(tls, timeout, origin=address_of(resolved), credentials=self._credentials)

@@ -8,3 +8,8 @@ active_requests: Any
 requests: Any
 should_stop: Any
 should_terminate: Any
+revoked: Any
+revoked_stamps: Any
+task_accepted: Any
+task_ready: Any
+task_reserved: Any

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES
 from tarsy_tasks.celery_app import agent_app
 from tarsy_tasks.telemetry.audit import read_audit
+from tests.cli.commands import run_command
 from tests.faults.ledger import Ledger, submit_calls, wait_for_runs, witness
 from tests.processes import Worker, environment_of, free_port, wait_until
 
@@ -30,14 +30,22 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
 
 
 @pytest.fixture(scope="module")
-def start(redis_url: str, ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOne]:
+def workers() -> list[Worker]:
+    """All that were started."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def start(
+    redis_url: str, ledger: Ledger, workers: list[Worker], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartOne]:
     """Starts workers whose leases lapse soon."""
     with ExitStack() as stack, redis.Redis.from_url(redis_url) as client:
 
         def start(*options: str) -> Worker:
             directory: Path = tmp_path_factory.mktemp("worker")
             worker = Worker(directory, {"desk": witness(ledger, *options)}, redis_url, settings=SHORT_LEASE)
-            stack.enter_context(worker)
+            workers.append(stack.enter_context(worker))
             worker.wait_until_ready()
             return worker
 
@@ -69,15 +77,19 @@ def merciful(start: StartOne) -> Worker:
     return start("--merciful")
 
 
-def poison(worker: Worker, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("tarsy-tasks")), "poison", *words],
-        capture_output=True,
-        text=True,
-        env=worker.environment,
-        cwd=worker.log_path.parent,
-        timeout=60,
-    )
+@pytest.fixture(scope="module")
+def damaged(merciful: Worker, redis_url: str) -> str:
+    """The id of a message whose entry cannot be read."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(keys.UNACKED, "torn", "nonsense")
+        client.zadd(keys.waiting_key("mcp.desk"), {"torn": 1})
+        client.zadd(keys.QUEUES, {"mcp.desk": 1})
+        wait_until(lambda: client.exists(keys.dead_letter_key("torn")), "a sweep finds it")
+    return "torn"
+
+
+def dead_letters(worker: Worker, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_command("dead-letters", *words, environment=worker.environment, cwd=worker.log_path.parent)
 
 
 def test_a_call_that_kills_its_workers_becomes_a_dead_letter(
@@ -85,7 +97,7 @@ def test_a_call_that_kills_its_workers_becomes_a_dead_letter(
 ) -> None:
     call_id, result, beside = deadly
     assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.SET_ASIDE)
-    assert f"tarsy-tasks poison show {call_id}" in result.content
+    assert f"tarsy-tasks dead-letters show {call_id}" in result.content
     assert "may have run" in result.content
     assert {each.outcome for each in beside} == {Outcome.OK}
     assert ledger.runs()["deadly"] == MAX_DELIVERIES
@@ -118,35 +130,40 @@ def test_an_operator_sees_a_dead_letter_masked_and_requeues_it(
     deadly: tuple[str, ToolResult, list[ToolResult]], merciful: Worker, ledger: Ledger
 ) -> None:
     call_id, *_ = deadly
-    listed = json.loads(poison(merciful, "list", "--json").stdout)
+    listed = json.loads(dead_letters(merciful, "list", "--json").stdout)
     assert [(each["id"], each["tool"], each["damage"]) for each in listed["messages"]] == [(call_id, "desk.look", None)]
-    plain = poison(merciful, "show", call_id)
+    plain = dead_letters(merciful, "show", call_id)
     assert (plain.returncode, "agent_id" in plain.stdout, "deadly" in plain.stdout) == (0, True, False)
-    shown = poison(merciful, "show", call_id, "--arguments", "--json").stdout
+    shown = dead_letters(merciful, "show", call_id, "--arguments", "--json").stdout
     assert json.loads(shown)["arguments"]["key"] == "deadly"
     assert "hunter" not in shown
-    assert poison(merciful, "retry", call_id).returncode == 0
+    assert dead_letters(merciful, "retry", call_id).returncode == 0
     again = agent_app().AsyncResult(call_id).get(timeout=TIMEOUT_S)
     assert (again["outcome"], again["call_id"]) == ("ok", "d")
     assert ledger.runs()["deadly"] == MAX_DELIVERIES + 1
 
 
-def test_missing_and_damaged_dead_letters_are_reported(merciful: Worker, redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        client.set(keys.dead_letter_key("broken"), "nonsense", ex=600)
-        client.zadd(keys.DEAD_LETTERS, {"broken": 1.0})
-        client.expire(keys.DEAD_LETTERS, 600)
-    assert "no string" not in poison(merciful, "list").stdout
+def test_a_dead_letter_is_logged_once_with_its_cause(
+    deadly: tuple[str, ToolResult, list[ToolResult]], merciful: Worker, damaged: str, workers: list[Worker]
+) -> None:
+    merciful.wait_for_log(f"message {damaged} was moved to the dead letters: it cannot be read")
+    found = [line for worker in workers for line in worker.log.splitlines() if "moved to the dead letters" in line]
+    causes = [line.rpartition(": ")[2] for line in found if deadly[0] in line]
+    assert causes == ["every worker that took it was lost"]
+
+
+def test_missing_and_damaged_dead_letters_are_reported(merciful: Worker, damaged: str) -> None:
+    assert "no string" not in dead_letters(merciful, "list").stdout
     for words, said in (
-        (("show", "stranger"), "no message stranger"),
-        (("retry", "stranger", "broken"), "damaged"),
-        (("drop", "stranger"), "not found"),
+        (("show", "unknown"), "no message unknown"),
+        (("retry", "unknown", damaged), "damaged"),
+        (("drop", "unknown"), "not found"),
     ):
-        done = poison(merciful, *words)
+        done = dead_letters(merciful, *words)
         assert (done.returncode, said in done.stdout + done.stderr) == (1, True)
-    assert "damage" in poison(merciful, "show", "broken", "--arguments").stdout
-    assert poison(merciful, "drop", "broken").returncode == 0
-    assert json.loads(poison(merciful, "list", "--json").stdout) == {"messages": [], "total": 0}
+    assert "damage" in dead_letters(merciful, "show", damaged, "--arguments").stdout
+    assert dead_letters(merciful, "drop", damaged).returncode == 0
+    assert json.loads(dead_letters(merciful, "list", "--json").stdout) == {"messages": [], "total": 0}
     merciful.environment["TARSY_REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"
-    gone = poison(merciful, "list")
+    gone = dead_letters(merciful, "list")
     assert (gone.returncode, "Redis could not be reached" in gone.stderr) == (3, True)

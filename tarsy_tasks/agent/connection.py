@@ -1,0 +1,180 @@
+"""The connection of an agent's process to the Redis of one application.
+
+Owns putting tasks into the queues of their servers, and the one connection that does so and hears the answers. Only
+where broker and result backend are two databases are there two.
+"""
+
+import asyncio
+import time
+import weakref
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from tarsy_tasks.agent.per_app import PerApp
+from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal, may_have_been_sent
+from tarsy_tasks.agent.reply_listener import ReplyListener
+from tarsy_tasks.agent.waiting import retry_until, seconds_until
+from tarsy_tasks.broker import keys, steps
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Receiver
+from tarsy_tasks.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from tarsy_tasks.broker.message_template import MessageTemplate
+
+__all__ = ["AgentConnection", "connection_of"]
+
+_SHORTEST_WAIT_S = 0.001
+_receivers = attrgetter("receivers")
+_GARBAGE_S = 600.0
+"""How long after its deadline a message may stay in Redis, for a disconnected worker to record the call's end."""
+
+
+class AgentConnection:
+    """Publishes tasks and receives their answers, on the background loop.
+
+    Attributes:
+        replies: Receives the answers.
+        in_flight: The in-flight table, for calls that nobody waits for any more.
+    """
+
+    def __init__(self, app: "Celery") -> None:
+        from celery import signals
+
+        from tarsy_tasks.broker.kombu_transport import broker_pool
+
+        found = weakref.ref(app)  # it lives as long as the application, and must not keep it
+        self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool)
+        is_one_redis = app.conf.broker_url == app.conf.result_backend
+        self._broker = self.replies.redis if is_one_redis else AsyncRedisExchange(lambda: broker_pool(_alive(found)))
+        self.in_flight = AsyncDeliveries(self._broker)
+        self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+        """Those that Celery sends with each message."""
+        self._templates: dict[tuple[str, str], MessageTemplate | None] = {}
+
+    def publish_soon(
+        self, app: "Celery", receiver: Receiver, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
+    ) -> bool:
+        """`publish` without waiting, at the end of this turn of the loop, once, together with all others of the turn.
+
+        Args:
+            receiver: Gets the reply, or one of `connection_errors`, maybe at once; then `publish` may try again.
+
+        Returns:
+            Whether it was done: kombu has to write some messages.
+        """
+        queue = keys.queue(arguments[0])
+        template = self._template(app, task, queue)
+        if template is None:
+            return False
+        message = template.write(task_id, arguments, _shown(arguments), garbage_at := self._garbage_at(deadline))
+        steps.publish.send(self._broker, receiver, **_slots(queue, task_id, message, garbage_at))
+        return True
+
+    async def publish(
+        self,
+        app: "Celery",
+        task_id: str,
+        task: str,
+        arguments: tuple[Any, ...],
+        deadline: float,
+        *,
+        may_have_run: bool = False,
+    ) -> None:
+        """Publish a task to the queue of the server that its arguments begin with, once `replies` are connected.
+
+        Args:
+            app: The application of this connection.
+            deadline: Monotonic time until when to try, and until when somebody waits for the answer.
+            may_have_run: An earlier attempt may have succeeded.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached in time, or refuses this user.
+        """
+        queue, garbage_at = keys.queue(arguments[0]), self._garbage_at(deadline)
+        message = (task_id, arguments, _shown(arguments), garbage_at)
+        template = self._template(app, task, queue)
+
+        async def attempt() -> None:
+            nonlocal may_have_run
+            try:
+                if template is None:
+                    await asyncio.to_thread(_publish_with_kombu, app, task, queue, *message, deadline)
+                    return
+                slots = _slots(queue, task_id, template.write(*message), garbage_at)
+                await steps.publish.run_async(self._broker, **slots)
+            except connection_errors() as error:
+                may_have_run = may_have_run or may_have_been_sent(error)
+                raise
+
+        started = time.monotonic()
+        try:
+            await retry_until(deadline, attempt)
+        except connection_errors() as error:
+            if is_refusal(error):
+                raise BrokerUnavailable(
+                    f"Redis does not allow this user to send calls to MCP server `{arguments[0]}` ({error}). The call "
+                    "was not enqueued and the tool did not run. An operator has to change its ACL rules "
+                    "(docs/security.md)."
+                ) from error
+            end = (
+                "Redis may have accepted the call just before the connection broke; if so, it is withdrawn unless it "
+                "has begun."
+                if may_have_run
+                else "The call was not enqueued and the tool did not run."
+            )
+            raise BrokerUnavailable(
+                f"Redis could not be reached within {time.monotonic() - started:.3g} s ({error}). {end}", may_have_run
+            ) from error
+
+    def _garbage_at(self, deadline: float) -> float:
+        return self.replies.clock.at(deadline) + _GARBAGE_S
+
+    def _template(self, app: "Celery", task: str, queue: str) -> "MessageTemplate | None":
+        """None: kombu has to write the message."""
+        if any(map(_receivers, self._signals)):
+            return None
+        if (task, queue) not in self._templates:
+            from tarsy_tasks.broker.message_template import build_template
+
+            self._templates[task, queue] = build_template(app, task, queue)
+        return self._templates[task, queue]
+
+
+def _shown(arguments: tuple[Any, ...]) -> str:
+    """What Flower shows: the server, and the tool if there is one."""
+    return ".".join(arguments[:2])
+
+
+def _slots(queue: str, task_id: str, message: str, garbage_at: float) -> dict[str, Any]:
+    return {"queue": queue, "home": queue, "tag": task_id, "message": message, "garbage_at": f"{garbage_at:.3f}"}
+
+
+def _alive(found: "weakref.ref[Celery]") -> Any:
+    app = found()
+    if app is None:
+        raise ConnectionError("its application is gone")
+    return app
+
+
+def _publish_with_kombu(
+    app: Any,
+    task: str,
+    queue: str,
+    task_id: str,
+    arguments: tuple[Any, ...],
+    shown: str,
+    garbage_at: float,
+    deadline: float,
+) -> None:
+    # Not `send_task`: it subscribes to each task a second time, synchronously.
+    message = app.amqp.as_task_v2(task_id, task, args=arguments, argsrepr=shown, kwargsrepr="{}")
+    message.headers["garbage_at"] = garbage_at
+    with app.producer_pool.acquire(block=True, timeout=max(_SHORTEST_WAIT_S, seconds_until(deadline))) as producer:
+        app.amqp.send_task_message(producer, task, message, queue=queue, retry=False)
+
+
+connection_of = PerApp(AgentConnection)
+"""The one connection of this process for an application."""

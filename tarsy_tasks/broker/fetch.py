@@ -1,0 +1,150 @@
+"""Taking messages from their queues.
+
+Owns the one script that pops messages and leases them in the same step, so that a worker that is killed at any moment
+has either left a message in its queue or holds a lease on it that lapses. A message of another producer gets its entry
+in the in-flight table there, too. The worker's `fetcher` decides when it runs, and `deliveries` explains the states.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
+from tarsy_tasks.broker.messages import LARGEST_BYTES, DamagedMessage, read_message
+from tarsy_tasks.broker.script import NOW, Key, constants, script
+from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
+from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
+
+__all__ = ["FetchedMessage", "fetch", "read_fetched"]
+
+_BATCH_BYTES = 1024 * 1024
+"""After so many bytes no further message is popped: a worker reads them all at once."""
+
+
+# Pops up to `room` messages, from each queue up to its limit, one from each queue in turn. The first `checks` names are
+# queues of checks; the others leave `kept` of the room. Of a queue's lists the first that is not empty counts: they
+# come in the order of their priorities. Returns for each message its list, tag, delivery count, state, owner and text.
+@script(
+    constants(
+        marker_ttl_s=MARKER_TTL_S,
+        largest_bytes=LARGEST_BYTES,
+        batch_bytes=_BATCH_BYTES,
+        at_once=4,
+        prefix=PREFIX,
+        call=CALL_TOOL,
+        marker_prefix=keys.call_marker(""),
+        waiting_prefix=keys.waiting_key(""),
+        withdrawn_prefix=keys.withdrawn_key(""),
+    ),
+    NOW,
+    TAKE,
+    r"""
+    -- The id of a task of ours, else the delivery tag; and whether it is a call.
+    local function read_tag(message)
+        if #message > largest_bytes then return redis.sha1hex(string.sub(message, 1, 1024) .. #message) end
+        local is_json, found = pcall(cjson.decode, message)
+        if not is_json then  -- half a character stops this decoder only
+            is_json, found = pcall(cjson.decode, (string.gsub(message, '\\u[dD][89a-fA-F]%x%x', '')))
+        end
+        local function text_in(part, name)
+            local holder = is_json and type(found) == 'table' and found[part]
+            local text = type(holder) == 'table' and holder[name]
+            return type(text) == 'string' and text or ''
+        end
+        local task, id = text_in('headers', 'task'), text_in('headers', 'id')
+        if id ~= '' and string.sub(task, 1, #prefix) == prefix then return id, task == call end
+        local tag = text_in('properties', 'delivery_tag')
+        return tag ~= '' and tag or redis.sha1hex(message)
+    end
+    local function lease(name, home, message)
+        local tag, is_call = read_tag(message)
+        local found = take(tag, home, waiting_prefix .. home, marker_prefix .. tag, withdrawn_prefix .. tag,
+            name .. '\n\n' .. message, not is_call)
+        return {name, tag, found[1], found[2], found[3], #message > largest_bytes and '' or message}
+    end
+    local homes, left, fetched, bytes, trouble = {}, {}, {}, 0, nil
+    local nth = 0
+    for limit in string.gmatch(limits, '%d+') do
+        nth = nth + 1
+        homes[nth] = string.match(names[nth], '^(.-)\6\22') or names[nth]
+        left[homes[nth]] = tonumber(limit)
+    end
+    local function fetch_from(name, home, most)
+        local messages = redis.pcall('RPOP', name, most)
+        if not messages or messages.err then return false end  -- empty, or not a queue
+        for n, message in ipairs(messages) do
+            local is_leased, found = pcall(lease, name, home, message)
+            if not is_leased then  -- nothing may be lost because a command is refused
+                for back = #messages, n, -1 do redis.call('RPUSH', name, messages[back]) end
+                trouble = type(found) == 'table' and found or redis.error_reply(tostring(found))
+                return false
+            end
+            fetched[#fetched + 1] = found
+            bytes, room, left[home] = bytes + #message, room - 1, left[home] - 1
+        end
+        return #messages == most
+    end
+    local active, share = {}, #names == 1 and at_once or 1
+    for n = 1, #names do active[n] = n end
+    while #active > 0 do
+        local again, served = {}, {}
+        for _, n in ipairs(active) do
+            local name, home = names[n], homes[n]
+            local most = math.min(share, left[home], n <= checks and room or room - kept)
+            if served[home] then again[#again + 1] = n
+            elseif most > 0 and bytes < batch_bytes and not trouble then
+                local before = room
+                if fetch_from(name, home, most) then again[#again + 1] = n end
+                served[home] = room < before
+            end
+        end
+        active = again
+    end
+    if trouble and #fetched == 0 then return trouble end
+    return fetched
+    """,
+    known=KEYS,
+)
+def fetch(*names: Key, limits: str, checks: int, room: int, kept: int) -> list[list[Any]]: ...
+
+
+@dataclass(eq=False)
+class FetchedMessage:
+    """One message that was fetched: its text, and how it was taken."""
+
+    text: bytes
+    delivery: Delivery
+
+    @cached_property
+    def payload(self) -> dict[str, Any] | None:
+        """What kombu made of it when it was published; None if it cannot be read."""
+        try:
+            return read_message(self.text)
+        except DamagedMessage:
+            return None
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return self.payload["headers"] if self.payload else {}
+
+    @property
+    def content_type(self) -> Any:
+        return self.payload and self.payload.get("content-type")
+
+    @property
+    def content_encoding(self) -> Any:
+        return self.payload and self.payload.get("content-encoding")
+
+
+def read_fetched(replies: Iterable[list[Any]]) -> list[FetchedMessage]:
+    """What the script returned."""
+
+    def read(
+        name: bytes, tag: bytes, count: int, state: bytes | str, owner: bytes | str, text: bytes
+    ) -> FetchedMessage:
+        queue = keys.without_priority(as_text(name))
+        return FetchedMessage(text, Delivery(as_text(tag), queue, count, CallState(as_text(state)), as_text(owner)))
+
+    return [read(*reply) for reply in replies]

@@ -1,0 +1,53 @@
+"""From a message to a call, or to the answer why it is not one."""
+
+from typing import Any
+
+from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import Answer
+from tarsy_tasks.models import CallInfo
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.failures import build_failure
+from tarsy_tasks.worker.calls.guard import truthful
+from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection
+from tarsy_tasks.worker.reporting.call_record import CallRecord
+
+__all__ = ["open_call"]
+
+
+def open_call(
+    context: WorkerContext, task_id: str, arguments: tuple[Any, ...], delivery: Delivery | None, record: CallRecord
+) -> RunningCall | Answer:
+    """The call that a message asks for.
+
+    Args:
+        arguments: Those of the task: server, tool, arguments and call, as any producer may have written them, and
+            whatever else the message has.
+        delivery: None for a task that no message brought.
+    """
+    info = CallInfo()
+    may_have_run = delivery is not None and delivery.state is CallState.BEGUN
+    server, tool, raw, *_ = arguments
+    try:
+        info = parse_message(arguments)
+        connection = require_connection(context, server)
+    except CallError as error:
+        failure = truthful(error, record, may_have_run=may_have_run)
+        return Answer(build_failure(context, failure, info, record, context.masker))
+    record.is_served = True
+    record.is_listed = tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)
+    return RunningCall(
+        id=task_id,
+        operation="tool_call",
+        server=server,
+        tool=tool,
+        info=info,
+        queue=delivery.queue if delivery is not None else "",
+        delivery_count=delivery.count if delivery is not None else 1,
+        raw_arguments=raw,
+        may_have_run=may_have_run,
+        run_blocking=context.loop.run_blocking,
+        connection=connection,
+        delivery=delivery,
+        record=record,
+    )

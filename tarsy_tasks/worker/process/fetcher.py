@@ -1,0 +1,262 @@
+"""Takes the messages of a worker out of their queues, on the session loop.
+
+Owns the connection on which it does so, which queues it takes from, and when. It takes nothing that has no free slot,
+and nothing while it is stopped; what becomes of a message is the caller's.
+
+Redis says when a queue has changed (`CLIENT TRACKING`), and then one script pops and leases. A command that blocks,
+such as BLMPOP, would pop a message by itself, which is lost if the worker is killed before that message has a lease;
+and while it blocks, the queues that it waits for cannot be changed. The price is that all workers that wait for a queue
+look there when a message comes, and one of them gets it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kombu.exceptions import KombuError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
+from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
+from tarsy_tasks.worker.process.bulkhead import Bulkhead
+from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+
+__all__ = ["MessageSink", "QueueFetcher"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 16
+"""The next messages are taken when these have begun to run: what a worker does not run yet, another one may."""
+_LOOK_S = 10.0
+"""A connection that is lost without a sign is noticed by looking."""
+_RETRY_S = (0.1, 2.0)
+_TRACK = ("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")
+_TRACK_NEXT = ("CLIENT", "CACHING", "YES")
+_PROBE = keys.queue("")
+"""A queue of no server."""
+
+
+@dataclass(slots=True)
+class _Receiver:
+    """Takes the replies to one look."""
+
+    set_result: Callable[[list[Any]], None]
+    set_exception: Callable[[Exception], None]
+
+    def done(self) -> bool:
+        return False
+
+
+class MessageSink(Protocol):
+    """Where messages go. Its methods are called on the loop, and must not raise."""
+
+    def receive(self, message: FetchedMessage) -> None: ...
+
+    def give_back(self, message: FetchedMessage) -> None:
+        """It came too late: nobody wants messages of its queue any more."""
+        ...
+
+    def spare(self) -> int:
+        """How many messages there may be beside those that the pool runs."""
+        ...
+
+
+class QueueFetcher:
+    """The one of a worker process.
+
+    Args:
+        find_pool: As for `AsyncRedisExchange`.
+        bulkhead: Says how many messages may be taken.
+
+    `wake` may be called from any thread; all other methods run on the loop.
+    """
+
+    def __init__(self, find_pool: Callable[[], Any], bulkhead: Bulkhead, loop: SessionLoop) -> None:
+        self._bulkhead = bulkhead
+        self._loop = loop
+        self._exchange = AsyncRedisExchange(find_pool, Subscription(_TRACK, self._hear, self._lost))
+        self._sink: MessageSink | None = None
+        self._queues: dict[str, Sequence[str]] = {}
+        """Their lists, by priority; the queue that was taken from last comes last."""
+        self._homes: dict[bytes, str] = {}
+        self._changed: set[str] = set()
+        """The queues in which messages may wait."""
+        self._is_looking = False
+        self._is_refused = False
+        self._is_scheduled = False
+        self._looked = asyncio.Event()
+        self._look_again: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    async def start(self, sink: MessageSink) -> None:
+        """Begin to take messages.
+
+        Raises:
+            RedisError: Redis cannot be reached, or refuses what is needed (`ResponseError`).
+        """
+        await self._connect()
+        self._sink = sink
+        self._bulkhead.watch(self.wake)
+        self._look_everywhere()
+
+    async def stop(self) -> None:
+        """Return when no further message comes."""
+        self._bulkhead.watch(None)
+        self._queues.clear()
+        self._changed.clear()
+        if self._look_again is not None:
+            self._look_again.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        while self._is_looking:
+            self._looked.clear()
+            await self._looked.wait()
+        self._sink = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sink = None
+        self._exchange.close()
+
+    def consume(self, queue: str, lists: Sequence[str]) -> None:
+        """Take messages from a queue, too; `lists` are its keys, by priority."""
+        self._queues[queue] = lists
+        self._homes.update((each.encode(), queue) for each in lists)
+        self._changed.add(queue)
+        self._look()
+
+    def cancel(self, queue: str) -> None:
+        """Take no more messages from a queue."""
+        self._queues.pop(queue, None)
+        self._changed.discard(queue)
+
+    def wake(self) -> None:
+        """Look whether there is room again for messages that wait."""
+        if self._is_scheduled or not self._changed:
+            return
+        self._is_scheduled = True
+        self._loop.call_soon(self._look)
+
+    async def _connect(self) -> None:
+        await self._exchange.open()
+        # Redis may not know the script; and its user may not be allowed to do what is in it.
+        await fetch.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
+
+    def _hear(self, changed: list[bytes] | None) -> None:
+        for name in self._homes if changed is None else changed:
+            queue = self._homes.get(name)
+            if queue in self._queues:
+                self._changed.add(queue)
+        self._look()
+
+    def _look_everywhere(self) -> None:
+        if self._sink is not None:
+            self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look_everywhere)
+            if not self._exchange.is_open:
+                self._reconnect()
+            self._changed.update(self._queues)
+            self._look()
+
+    def _look(self) -> None:
+        self._is_scheduled = False
+        sink = self._sink
+        if self._is_looking or sink is None or not (self._changed and self._exchange.is_open):
+            return
+        slots, kept, limits = self._bulkhead.measure(self._changed)
+        room = min(slots, _BATCH, sink.spare())
+        kept = max(0, kept - slots + room)
+        open_queues = [queue for queue in self._queues if queue in limits and limits[queue] > 0]
+        asked = [queue for queue in open_queues if keys.is_check_queue(queue)]
+        checks = sum(len(self._queues[queue]) for queue in asked)
+        if room > kept:
+            asked += [queue for queue in open_queues if not keys.is_check_queue(queue)]
+        if room <= 0 or not asked:
+            return
+        self._is_looking = True
+        lists = [(name, queue) for queue in asked for name in self._queues[queue]]
+        names = [name for name, _ in lists]
+
+        # What is reported from here on may be later than what the script has seen.
+        def take(replies: list[Any]) -> None:
+            self._changed.difference_update(asked)
+            self._take(replies)
+
+        def fail(error: Exception) -> None:
+            self._changed.difference_update(asked)
+            self._fail(error)
+
+        fetch.send(
+            self._exchange,
+            _Receiver(take, fail),
+            *names,
+            limits=" ".join([str(limits[queue]) for _, queue in lists]),
+            checks=checks,
+            room=room,
+            kept=kept,
+        )
+        # A queue's next change is reported if its length was read before.
+        lengths = [command for name in names for command in (_TRACK_NEXT, ("LLEN", name))]
+
+        def learn(replies: list[Any]) -> None:
+            if not self._is_refused:  # else there is no use in looking again at once
+                waiting = zip(lists, replies[1::2], strict=True)
+                self._changed.update(queue for (_, queue), length in waiting if length and queue in self._queues)
+            self._end_look()
+
+        self._exchange.send(_Receiver(learn, self._end_failed_look), *lengths)
+
+    def _take(self, replies: list[Any]) -> None:
+        sink = self._sink
+        if sink is None:
+            return
+        for message in read_fetched(replies[0]):
+            queue = message.delivery.queue
+            if queue in self._queues:
+                self._queues[queue] = self._queues.pop(queue)
+                sink.receive(message)
+            else:
+                sink.give_back(message)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, NoScriptError):  # somebody made Redis forget all scripts
+            self._reconnect()
+        elif isinstance(error, ResponseError):
+            logger.error("messages cannot be fetched, because Redis refuses it: %s", error)
+            self._is_refused = True
+
+    def _end_failed_look(self, error: Exception) -> None:
+        if isinstance(error, ResponseError):
+            logger.error("messages cannot be fetched, because a queue cannot be read: %s", error)
+            self._changed.clear()
+        self._end_look()
+
+    def _end_look(self) -> None:
+        self._is_looking = self._is_refused = False
+        self._looked.set()
+        # The tasks of the calls that were just taken come first.
+        self.wake()
+
+    def _lost(self, error: Exception) -> None:
+        if self._sink is not None:
+            logger.warning("the connection on which messages are fetched was lost: %s", error)
+            self._reconnect()
+
+    def _reconnect(self) -> None:
+        if self._sink is not None and (self._connecting is None or self._connecting.done()):
+            self._connecting = asyncio.get_running_loop().create_task(self._connect_again())
+
+    async def _connect_again(self) -> None:
+        wait_s, longest_s = _RETRY_S
+        while True:
+            with suppress(RedisError, KombuError, OSError):
+                await self._connect()
+                break
+            await asyncio.sleep(random.uniform(wait_s / 2, wait_s))  # noqa: S311 - no secret
+            wait_s = min(2 * wait_s, longest_s)
+        self._changed.update(self._queues)
+        self._look()

@@ -1,0 +1,364 @@
+"""Plain calls: messages that need nothing of Celery's tracer run as coroutines alone, without a thread and a `Request`.
+
+Owns which messages these are, storing and acknowledging their answers, and what Celery's commands see of them. All
+other messages go Celery's way, through its request and its tracer in a pool thread; and so does a plain call that ends
+in any other way than with an answer that Redis takes at once.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, cast
+
+from celery import signals, states
+from celery.app.trace import LOG_SUCCESS
+from celery.worker import state
+from celery.worker.request import create_request_cls
+from redis.exceptions import RedisError
+from vine import promise
+
+from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.fetch import FetchedMessage
+from tarsy_tasks.broker.leases import release_lease
+from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, decode_body
+from tarsy_tasks.broker.result_backend import ResultBackend
+from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.interceptors import Answer, Ending
+from tarsy_tasks.models import ToolResult
+from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
+from tarsy_tasks.worker.calls.intake import open_call
+from tarsy_tasks.worker.process.request import CallRequest, show_call
+from tarsy_tasks.worker.reporting.call_record import CallRecord
+
+__all__ = ["PlainCall", "PlainDoor", "is_special", "why_none_is_plain", "why_not_plain"]
+
+logger = logging.getLogger(__name__)
+_traced = logging.getLogger("celery.app.trace")
+
+_SIGNALS = {
+    "task_received": signals.task_received,
+    "task_prerun": signals.task_prerun,
+    "task_postrun": signals.task_postrun,
+    "task_success": signals.task_success,
+}
+_ARGUMENTS = 4
+_NO_TIME_LIMIT = (None, [None, None])
+_NOT_PLAIN = (
+    *("compression", "eta", "expires", "group", "parent_id", "shadow", "ignore_result", "stamped_headers", "retries"),
+)
+_LARGEST_BYTES = 256 * 1024
+"""Of a message that is read on the loop, which nothing may block for long."""
+_acknowledging = threading.Lock()
+
+
+def why_none_is_plain(task: Any, consumer: Any) -> str:
+    """Why no message of a task is plain in this worker; empty if some are."""
+    app = consumer.app
+    options = consumer.pool.options
+    if receivers := [name for name, signal in _SIGNALS.items() if signal.receivers]:
+        return f"functions are connected to {', '.join(receivers)}"
+    reasons = {
+        "the result backend is not the broker's Redis database": app.conf.broker_url != app.conf.result_backend,
+        "messages are accepted only when they are signed": "json" not in app.conf.accept_content,
+        "results are not stored as JSON": app.conf.result_serializer != "json",
+        "result_extended is set": bool(app.conf.result_extended),
+        "task_track_started is set": bool(task.track_started),
+        "results are ignored": bool(task.ignore_result),
+        "calls are acknowledged early": not task.acks_late,
+        "there is a time limit": any((options.get("timeout"), options.get("soft_timeout"), *_limits_of(task))),
+        "other tasks are subscribed to its messages": bool(consumer.on_task_message),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def why_not_plain(message: Any) -> str:
+    """Why a message needs Celery's tracer, by what its envelope says; empty if it does not."""
+    delivery: Delivery | None = getattr(message, "delivery", None)
+    if delivery is None or delivery.count != 1 or delivery.state is not CallState.NONE:
+        return "it was delivered before"
+    if message.content_type != "application/json" or message.content_encoding != "utf-8":
+        return "it is not plain JSON"
+    headers: dict[str, Any] = message.headers
+    if headers.get("id") != delivery.tag:
+        return "it was leased under another id"
+    for name in _NOT_PLAIN:
+        if headers.get(name):
+            return f"it has {name}"
+    if headers.get("timelimit") not in _NO_TIME_LIMIT:
+        return "it has a time limit"
+    if headers["id"] in state.revoked or state.revoked_stamps:
+        return "it is revoked"
+    return ""
+
+
+def is_special(properties: dict[str, Any], body: str | bytes) -> bool:
+    """Whether kombu's reader, which Celery's request of a message needs, refuses it or reads it in another way."""
+    known = isinstance(properties.get("delivery_tag"), str) and properties.get("body_encoding") in (None, "base64")
+    if not known or not isinstance(properties.get("delivery_info"), dict):
+        return True
+    return "__type__" in body if isinstance(body, str) else b"__type__" in body
+
+
+def read_arguments(body: str | bytes) -> tuple[Any, ...] | None:
+    """The arguments in the body of a message, if it has all of them by position, and nothing follows it."""
+    try:
+        arguments, named, embed = json.loads(body)
+        if named or any(embed.values()) or len(arguments) != _ARGUMENTS:
+            return None
+        return tuple(arguments)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _limits_of(task: Any) -> tuple[Any, Any]:
+    return task.time_limit, task.soft_time_limit
+
+
+class PlainDoor:
+    """Where messages become plain calls, while Celery's consumer keeps its connection.
+
+    Args:
+        consumer: That of Celery, which has its channel.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._pool = consumer.pool
+        task = consumer.app.tasks[CALL_TOOL]
+        self._reason = why_none_is_plain(task, consumer)
+        if self._reason:
+            text = "each call takes a thread and Celery's tracer, because %s (docs/operations.md)"
+            logger.info(text, self._reason)
+        self._request_class: Any = create_request_cls(
+            CallRequest, task, consumer.pool, consumer.hostname, consumer.event_dispatcher, app=consumer.app
+        )
+
+    def open(self, message: FetchedMessage) -> "PlainCall | None":
+        """The call that a message asks for, or None if it is not plain. Called on the loop."""
+        if self._reason or len(message.text) > _LARGEST_BYTES or message.payload is None:
+            return None
+        if message.headers.get("task") != CALL_TOOL or why_not_plain(message):
+            return None
+        if self._consumer.task_buckets.get(CALL_TOOL):
+            return None
+        try:
+            body = decode_body(message.payload)
+            if is_special(message.payload["properties"], body) or (arguments := read_arguments(body)) is None:
+                return None
+            return PlainCall(self._pool, message, arguments, self._consumer.event_dispatcher, self._build_request)
+        except DamagedMessage:
+            return None
+        except Exception:  # on to Celery, which answers it
+            logger.exception("a message could not be opened as a plain call")
+            return None
+
+    def _build_request(self, fetched: FetchedMessage) -> CallRequest:
+        consumer, app = self._consumer, self._consumer.app
+        channel = consumer.task_consumer.channel
+        message = channel.Message(fetched.payload, channel=channel)
+        channel.qos.hold(message, fetched.delivery)
+        return self._request_class(
+            message,
+            on_ack=promise(consumer.call_soon_ack, (message.ack_log_error,)),
+            on_reject=promise(consumer.call_soon_ack, (message.reject_log_error,)),
+            headers=message.headers,
+            body=message.body,
+            decoded=False,
+            utc=app.uses_utc_timezone(),
+            app=app,
+            hostname=consumer.hostname,
+            eventer=consumer.event_dispatcher,
+            task=app.tasks[CALL_TOOL],
+            connection_errors=consumer.connection_errors,
+        )
+
+
+class PlainCall:
+    """One plain call; for Celery's commands it is the request, and for the pool what runs.
+
+    Args:
+        arguments: Those of the task.
+        build_request: Makes Celery's request of the message, for what is rarely needed.
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        message: FetchedMessage,
+        arguments: tuple[Any, ...],
+        eventer: Any,
+        build_request: Callable[[FetchedMessage], CallRequest],
+    ) -> None:
+        context = self._context = pool.context
+        self._pool = pool
+        self._arguments = arguments
+        self.eventer = eventer
+        self._build_request = build_request
+        self._request: CallRequest | None = None
+        self._is_acknowledged = False
+        self._execution: CallExecution | None = None
+        self._end: Exception | None = None
+        self._message = message
+        self._delivery = message.delivery
+        self._storing: asyncio.Task[None] | None = None
+        self.id: str = message.headers["id"]
+        self.name = CALL_TOOL
+        self.pid = 0
+        self.time_start: float | None = None
+        self.done: Future[None] = Future()
+        delivery = self._delivery
+        record = context.audit.open_record(self.id, CallMessage(arguments, {}), delivery.queue)
+        self._record: CallRecord = record
+        delivery.record = record
+        delivery.runs = True
+        state.task_reserved(self)
+        if eventer is not None and eventer.enabled:
+            shown = show_call(context.audit, arguments)
+            self._send_event("task-received", name=CALL_TOOL, args=shown, kwargs="{}", root_id=self.id, retries=0)
+
+    @property
+    def queue(self) -> str:
+        return self._delivery.queue
+
+    # On the session loop.
+
+    def start(self) -> None:
+        """Begin; `pid` is set."""
+        self.time_start = time.time()
+        self._record.picked_up_at = time.monotonic()
+        state.task_accepted(self)
+        self._send_event("task-started")
+        try:
+            call = open_call(self._context, self.id, self._arguments, self._delivery, self._record)
+        except Exception as error:
+            self._ended(error)
+            return
+        if isinstance(call, Answer):
+            self._ended(call)
+            return
+        execution: CallExecution = self._pool.runner.build(call, self._ended)
+        self._execution = execution
+        execution.start()
+        if self._end is not None:
+            execution.end(self._end)
+
+    def _ended(self, ending: Ending | BaseException) -> None:
+        if isinstance(ending, Answer):
+            self._storing = asyncio.get_running_loop().create_task(self._store(ending))
+        else:
+            self._hand_over(ending)
+
+    async def _store(self, answer: Answer) -> None:
+        backend: ResultBackend = self._pool.app.backend
+        delivery, record, result = self._delivery, self._record, answer.result
+        try:
+            key, value = backend.encode_answer(self.id, result)
+            entry = record.write(states.SUCCESS, result, len(value))
+            await self._context.in_flight.answer(delivery, key, value, backend.expires, entry)
+        except (RedisError, OSError) as error:
+            logger.warning("Redis did not take an answer at once: %s", error)
+            self._hand_over(answer)
+            return
+        except Exception:
+            logger.exception("an answer could not be stored at once")
+            self._hand_over(answer)
+            return
+        delivery.answered = True
+        self._acknowledge()
+        self._leave(successful=True)
+        self._stored()
+        self._report(result)
+
+    def _report(self, result: ToolResult) -> None:
+        assert self._record.picked_up_at is not None
+        runtime = time.monotonic() - self._record.picked_up_at
+        if _traced.isEnabledFor(logging.INFO):
+            _traced.info(
+                LOG_SUCCESS, {"id": self.id, "name": CALL_TOOL, "return_value": repr(result), "runtime": runtime}
+            )
+        self._send_event("task-succeeded", result=repr(result), runtime=runtime)
+
+    def _hand_over(self, ending: Ending | BaseException) -> None:
+        """Have it stored, requeued, dropped or failed by a task that does nothing else, in a pool thread."""
+        self._record.ended = cast("Ending | Exception", ending)
+        try:
+            request = self.request()
+        except Exception:
+            logger.exception("a call that ended cannot be handed over to Celery: it is delivered again")
+            release_lease(self._delivery)
+            self._leave()
+            self._stored()
+            return
+        self._leave()
+        state.task_reserved(request)
+        try:
+            execution: Any = request.execute_using_pool(self._pool)
+        except Exception as error:  # it is revoked; or the pool is closed, and the lease lapses
+            logger.info("a call that ended was not stored: %s", type(error).__name__)
+            self._stored()
+        else:
+            execution.done.add_done_callback(self._stored)
+
+    def _stored(self, _: Any = None) -> None:
+        self.done.set_result(None)
+
+    def _leave(self, *, successful: bool = False) -> None:
+        state.task_ready(self, successful=successful)
+        self._pool.leave_plain(self)
+
+    # From any thread.
+
+    def end(self, error: Exception) -> None:
+        """End the call; `error` says why, as for `CallExecution.end`."""
+
+        def end() -> None:
+            self._end = self._end or error
+            if self._execution is not None:
+                self._execution.end(self._end)
+
+        self._context.loop.call_soon(end)
+
+    def stop(self) -> None:
+        """As `TaskExecution.stop`."""
+        self.end(WorkerStopping())
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: ARG002
+        """As `CallRequest.cancel`."""
+        self.stop()
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Revoke it while it runs. Called in the thread of Celery's consumer."""
+        request = self.request()
+        request.time_start = request.time_start or time.time()
+        request.terminate(pool, signal)
+
+    def request(self) -> CallRequest:
+        """Celery's own request of this message."""
+        with _acknowledging:
+            if self._request is None:
+                request = self._request = self._build_request(self._message)
+                request.acknowledged = self._is_acknowledged
+                request.time_start, request.worker_pid = self.time_start, self.pid
+            return self._request
+
+    def _acknowledge(self) -> None:
+        with _acknowledging:
+            self._is_acknowledged, request = True, self._request
+        if request is not None:
+            request.acknowledge()
+        else:
+            release_lease(self._delivery)
+
+    def _send_event(self, kind: str, **fields: Any) -> None:
+        if self.eventer is not None and self.eventer.enabled:
+            self.eventer.send(kind, uuid=self.id, **fields)
+
+    def __getattr__(self, name: str) -> Any:
+        """What else Celery's commands ask a request for, such as `info`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.request(), name)

@@ -1,0 +1,90 @@
+"""Calls that run without a thread, and what Celery's commands and events make of them."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tarsy_tasks import Outcome, ToolExecutor
+from tarsy_tasks.celery_app import agent_app
+from tests.conftest import StartWorker
+from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
+
+RECORDING = Path(__file__).parents[1] / "servers" / "recording.py"
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) -> Worker:
+    directory = tmp_path_factory.mktemp("recorder")
+    recorder = {"command": sys.executable, "args": [str(RECORDING), str(directory)]}
+    return start_worker({"desk": DEMO_SERVER, "recorder": recorder}, arguments=["-E", "-c", "16"])
+
+
+@pytest.fixture(scope="module")
+def operator(worker: Worker) -> Iterator[Any]:
+    """Celery's commands, as an operator."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TARSY_REDIS_URL", worker.environment["TARSY_REDIS_URL"])
+        from tarsy_tasks.celery_app import build_app
+
+        yield build_app({})
+
+
+def test_a_call_wakes_no_thread_of_the_pool(worker: Worker) -> None:
+    tools = ToolExecutor(timeout_s=20)
+    tools.execute("desk.echo", {"text": "connect"})
+    before = set(Path(f"/proc/{worker.pid}/task").iterdir())
+    results = tools.execute_many([("desk.echo", {"text": str(number)}) for number in range(20)])
+    assert {result.outcome for result in results} == {Outcome.OK}
+    assert set(Path(f"/proc/{worker.pid}/task").iterdir()) <= before
+
+
+def test_what_runs_is_listed_and_can_be_revoked(worker: Worker, operator: Any) -> None:
+    tools = ToolExecutor(timeout_s=20)
+    pending = tools.submit("recorder.hold", {"name": "revoked", "seconds": 20})
+
+    def active() -> list[dict[str, Any]]:
+        return [task for tasks in (operator.control.inspect().active() or {}).values() for task in tasks]
+
+    (listed,) = wait_until(active, "the call is listed")
+    assert (listed["id"], listed["args"], listed["acknowledged"]) == (pending.id, "recorder.hold", False)
+    (found,) = operator.control.inspect().query_task(pending.id).values()
+    assert found[pending.id][0] == "active"
+    operator.control.revoke(pending.id, terminate=True)
+    assert pending.result().outcome is Outcome.CANCELLED
+    with environment_of(worker):
+        assert agent_app().AsyncResult(pending.id).state == "REVOKED"
+    wait_until(lambda: not active(), "it is no longer listed")
+
+
+def test_its_events_are_those_of_a_task(worker: Worker, operator: Any) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def complete() -> list[list[str]]:
+        calls = {event["uuid"]: [] for event in seen if event["type"] == "task-received"}
+        for event in seen:
+            calls.get(event.get("uuid"), []).append(event["type"])
+        return [kinds for kinds in calls.values() if kinds[-1] == "task-succeeded"]
+
+    with operator.connection_for_read() as connection:
+        receiver = operator.events.Receiver(connection, handlers={"*": seen.append})
+        ready = threading.Event()
+
+        def listen() -> None:
+            consumer = receiver.itercapture(limit=None, timeout=20, wakeup=False)
+            ready.set()
+            for _ in consumer:
+                if complete():
+                    return
+
+        listening = threading.Thread(target=listen)
+        listening.start()
+        ready.wait(10)
+        tools = ToolExecutor(timeout_s=20)
+        while listening.is_alive():
+            tools.execute("desk.echo", {"text": "hello"})
+    assert complete()[0] == ["task-received", "task-started", "task-succeeded"]
+    assert "hello" not in str(seen)

@@ -1,0 +1,323 @@
+"""Taking messages: popped and leased in one step, up to what there is room for, and nothing is lost on the way."""
+
+import asyncio
+import bz2
+import json
+import lzma
+import zlib
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import ResponseError
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.deliveries import CallState, Deliveries
+from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
+from tarsy_tasks.broker.messages import LARGEST_BYTES, DamagedMessage, decode_body, read_message, uncompress
+from tarsy_tasks.worker.process.bulkhead import Bulkhead
+from tarsy_tasks.worker.process.fetcher import QueueFetcher
+from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tests.processes import turns, wait_until
+from tests.redis_users import as_user
+
+CALLS, CHECKS, OTHERS = "mcp.desk", "mcp.desk.check", "mcp.shop"
+LEASE_S = 0.2
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as found:
+        yield found
+        found.flushall()
+
+
+@pytest.fixture
+def table(client: Any) -> Deliveries:
+    exchange = RedisExchange(client.connection_pool)
+    return Deliveries(lambda: exchange)
+
+
+def message(call_id: str, **headers: Any) -> str:
+    given = {"task": "tarsy.call_tool", "id": call_id, **headers}
+    return json.dumps({"body": "", "headers": given, "properties": {"delivery_tag": "tag"}})
+
+
+def push(client: Any, queue: str, *call_ids: str) -> None:
+    """As a producer that writes no entries."""
+    for call_id in call_ids:
+        client.lpush(queue, message(call_id))
+
+
+def take(table: Deliveries, *names: str, limits: str = "16", room: int = 16, **more: int) -> list[FetchedMessage]:
+    given = {"checks": 0, "kept": 0, **more}
+    return read_fetched(fetch.run(table.exchange, *names, limits=limits, room=room, **given))
+
+
+def tags(found: list[FetchedMessage]) -> list[str]:
+    return [each.delivery.tag for each in found]
+
+
+def test_a_message_is_leased_and_has_an_entry_when_it_is_popped(table: Deliveries, client: Any) -> None:
+    push(client, CALLS, "foreign")
+    table.publish(CALLS, "own", message("own"), 9.0)
+    (foreign, own) = take(table, CALLS)
+    assert (foreign.delivery.queue, foreign.delivery.count, foreign.delivery.state) == (CALLS, 1, CallState.NONE)
+    assert (foreign.text.decode(), own.text.decode()) == (message("foreign"), message("own"))
+    assert client.hgetall(keys.UNACKED) == {
+        b"foreign": f"{CALLS}\n\n{message('foreign')}".encode(),
+        b"own": f"{CALLS}\n9.000\n{message('own')}".encode(),
+    }
+    assert set(client.zrange(keys.LEASES, 0, -1)) == {b"mcp.desk\nforeign", b"mcp.desk\nown"}
+    assert client.llen(CALLS) == client.zcard(keys.waiting_key(CALLS)) == 0
+
+
+def test_what_a_lost_worker_fetched_is_delivered_again(table: Deliveries, client: Any) -> None:
+    push(client, CALLS, "foreign")
+    table.publish(CALLS, "own", message("own"))
+    table.sweep(LEASE_S, 2 * LEASE_S)
+    assert len(take(table, CALLS)) == 2  # and the worker is killed before it reads this
+    restored = wait_until(lambda: table.sweep(LEASE_S, 2 * LEASE_S).restored, "their leases lapse")
+    assert set(restored) == {"foreign", "own"}
+    assert [each.delivery.count for each in take(table, CALLS)] == [2, 2]
+
+
+def test_every_queue_has_its_turn_and_its_limit(table: Deliveries, client: Any) -> None:
+    push(client, CALLS, *(f"a{number}" for number in range(40)))
+    push(client, OTHERS, "b0", "b1")
+    assert tags(take(table, CALLS, OTHERS, limits="3 9")) == ["a0", "b0", "a1", "b1", "a2"]
+    assert tags(take(table, CALLS, limits="9", room=5)) == ["a3", "a4", "a5", "a6", "a7"]
+
+
+def test_the_last_room_is_for_checks(table: Deliveries, client: Any) -> None:
+    push(client, CALLS, "a0", "a1", "a2")
+    push(client, CHECKS, "c0", "c1")
+    assert tags(take(table, CALLS, room=2, kept=1)) == ["a0"]
+    assert tags(take(table, CHECKS, CALLS, limits="1 9", checks=1, room=2, kept=1)) == ["c0"]
+    assert tags(take(table, CHECKS, CALLS, limits="1 9", checks=1, room=1, kept=1)) == ["c1"]
+
+
+def test_priorities_count_within_a_queue(table: Deliveries, client: Any) -> None:
+    lists = [CALLS, f"{CALLS}\x06\x163"]
+    push(client, lists[1], "low0", "low1", "low2")
+    push(client, lists[0], "high0", "high1")
+    found = take(table, *lists, limits="4 4")
+    assert tags(found) == ["high0", "high1", "low0", "low1"]
+    assert {each.delivery.queue for each in found} == {CALLS}
+
+
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        (message("t1", argsrepr="half a character: \ud83d"), "t1"),
+        (message("t1", task="reports.build"), "tag"),
+        (json.dumps({"headers": {"id": 7}, "properties": {"delivery_tag": 7}}), None),
+        ("[" * 5000, None),
+        ("no message", None),
+    ],
+)
+def test_whatever_is_in_a_queue_has_a_tag(table: Deliveries, client: Any, text: str, tag: str | None) -> None:
+    client.lpush(CALLS, text)
+    (found,) = take(table, CALLS)
+    assert found.text.decode() == text
+    assert (found.delivery.tag == tag) if tag else len(found.delivery.tag) == 40
+    assert client.hexists(keys.UNACKED, found.delivery.tag)
+
+
+def test_a_command_that_is_refused_loses_no_message(table: Deliveries, client: Any, redis_url: str) -> None:
+    push(client, CALLS, "a0", "a1", "a2")
+    client.acl_setuser("limited", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-zadd"])
+    url = as_user(redis_url, "limited")
+    try:
+        with redis.Redis.from_url(url) as limited, pytest.raises(ResponseError, match="zadd"):
+            take(Deliveries(lambda: RedisExchange(limited.connection_pool)), CALLS)
+    finally:
+        client.acl_deluser("limited")
+        client.acl_log_reset()
+    assert tags(take(table, CALLS)) == ["a0", "a1", "a2"]
+
+
+def test_a_message_that_is_too_large_does_not_reach_a_worker(table: Deliveries, client: Any) -> None:
+    client.lpush(CALLS, b" " * (LARGEST_BYTES + 1))
+    (found,) = take(table, CALLS)
+    assert (found.text, found.payload) == (b"", None)
+    assert client.hexists(keys.UNACKED, found.delivery.tag)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"headers": {}, "properties": {}}', "[" * 100_000, b"\xff", '{"body": 7}']
+)
+def test_what_is_no_message_is_not_read(text: str | bytes) -> None:
+    with pytest.raises(DamagedMessage):
+        read_message(text)
+
+
+def test_a_message_cannot_ask_for_other_objects() -> None:
+    odd = {"__type__": "bytes", "__value__": "aGVsbG8="}
+    assert read_message(message("t1", odd=odd))["headers"]["odd"] == odd
+
+
+def compressed(body: bytes, kind: str) -> dict[str, Any]:
+    properties = {"body_encoding": "base64", "delivery_tag": "tag"}
+    return {"body": b64encode(body).decode(), "headers": {"compression": kind}, "properties": properties}
+
+
+@pytest.mark.parametrize(
+    ("kind", "compress"),
+    [
+        ("application/x-gzip", zlib.compress),
+        ("application/x-bz2", bz2.compress),
+        ("application/x-lzma", lzma.compress),
+    ],
+)
+def test_a_compressed_body_is_read(kind: str, compress: Callable[[bytes], bytes]) -> None:
+    found = compressed(compress(b"[[], {}, {}]"), kind)
+    uncompress(found)
+    assert (decode_body(found), found["headers"]) == (b"[[], {}, {}]", {})
+    for damaged in (compress(b"text")[:-1], b"text"):
+        with pytest.raises(DamagedMessage):
+            uncompress(compressed(damaged, kind))
+
+
+def test_what_would_be_too_large_is_not_uncompressed() -> None:
+    bomb = compressed(zlib.compress(b" " * (LARGEST_BYTES + 1), 1), "application/x-gzip")
+    with pytest.raises(DamagedMessage, match="larger than"):
+        uncompress(bomb)
+    with pytest.raises(DamagedMessage, match="another way"):
+        uncompress(compressed(b"", "application/zstd"))
+
+
+class Sink:
+    """Where the messages of a fetcher go; it has so much room."""
+
+    def __init__(self, room: int = 99) -> None:
+        self.room = room
+        self.received: list[str] = []
+        self.given_back: list[str] = []
+
+    def receive(self, message: FetchedMessage) -> None:
+        self.room -= 1
+        self.received.append(message.delivery.tag)
+
+    def give_back(self, message: FetchedMessage) -> None:
+        self.given_back.append(message.delivery.tag)
+
+    def spare(self) -> int:
+        return self.room
+
+    async def until(self, *received: str) -> None:
+        async with asyncio.timeout(5):
+            async for _ in turns():
+                if self.received == list(received):
+                    return
+
+
+def run(client: Any, sink: Sink, act: Callable[[QueueFetcher], Awaitable[None]]) -> None:
+    loop = SessionLoop()
+    loop.start()
+
+    async def acted() -> None:
+        fetcher = QueueFetcher(lambda: client.connection_pool, Bulkhead(), loop)
+        try:
+            await fetcher.start(sink)
+            fetcher.consume(CALLS, [CALLS])
+            await act(fetcher)
+        finally:
+            await fetcher.stop()
+            fetcher.close()
+
+    try:
+        loop.submit(acted()).result(20)
+    finally:
+        loop.stop()
+
+
+def test_a_message_that_comes_wakes_the_fetcher_each_time(client: Any) -> None:
+    sink = Sink()
+
+    async def act(_: QueueFetcher) -> None:
+        for number in range(3):
+            push(client, CALLS, f"a{number}")
+            await sink.until(*(f"a{each}" for each in range(number + 1)))
+
+    run(client, sink, act)
+
+
+def test_a_fetcher_takes_what_there_is_room_for(client: Any) -> None:
+    sink = Sink(room=2)
+
+    async def act(fetcher: QueueFetcher) -> None:
+        push(client, CALLS, "a0", "a1", "a2", "a3")
+        await sink.until("a0", "a1")
+        assert client.llen(CALLS) == 2
+        sink.room = 1
+        fetcher.wake()
+        await sink.until("a0", "a1", "a2")
+
+    run(client, sink, act)
+
+
+def test_a_fetcher_that_stopped_takes_nothing(client: Any) -> None:
+    sink = Sink()
+
+    async def act(fetcher: QueueFetcher) -> None:
+        push(client, CALLS, "a0")
+        await sink.until("a0")
+        push(client, CALLS, "a1")  # it may be on its way
+        await fetcher.stop()
+        push(client, CALLS, "a2")
+        await fetcher.start(sink)
+
+    run(client, sink, act)
+    assert sink.received + sink.given_back in (["a0"], ["a0", "a1"])
+    assert client.llen(CALLS) >= 1
+
+
+def test_queues_come_and_go(client: Any) -> None:
+    sink = Sink()
+
+    async def act(fetcher: QueueFetcher) -> None:
+        push(client, OTHERS, "b0")
+        fetcher.consume(OTHERS, [OTHERS])
+        await sink.until("b0")
+        fetcher.cancel(CALLS)
+        push(client, CALLS, "a0")
+        push(client, OTHERS, "b1")
+        await sink.until("b0", "b1")
+
+    run(client, sink, act)
+    assert client.llen(CALLS) == 1
+
+
+def test_a_fetcher_goes_on_after_what_may_happen_to_redis(client: Any) -> None:
+    sink = Sink()
+
+    async def act(_: QueueFetcher) -> None:
+        client.script_flush()
+        push(client, CALLS, "a0")
+        await sink.until("a0")
+        client.client_kill_filter(_type="normal", skipme=True)
+        push(client, CALLS, "a1")
+        await sink.until("a0", "a1")
+        client.set("mcp.odd", "not a list")
+
+    run(client, sink, act)
+
+
+def test_a_key_that_is_not_a_queue_disturbs_no_other(client: Any) -> None:
+    sink = Sink()
+
+    async def act(fetcher: QueueFetcher) -> None:
+        client.set(OTHERS, "not a list")
+        fetcher.consume(OTHERS, [OTHERS])
+        before = client.info("stats")["total_commands_processed"]
+        push(client, CALLS, "a0")
+        await sink.until("a0")
+        push(client, CALLS, "a1")
+        await sink.until("a0", "a1")
+        assert client.info("stats")["total_commands_processed"] - before < 100, "it does not look again and again"
+
+    run(client, sink, act)

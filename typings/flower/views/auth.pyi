@@ -1,0 +1,3 @@
+from tornado.web import RequestHandler
+
+def get_next_url(handler: RequestHandler) -> str: ...
