@@ -76,7 +76,7 @@ FAULTS = [
     Fault("connect", "cuts-stream", HTTP, UNAVAILABLE),
     Fault("connect", "cuts-stream", SSE, UNAVAILABLE, ("before it named an endpoint",)),
     # It does not answer.
-    Fault("connect", "hangs", STDIO, UNAVAILABLE, ("3 s", "waiting for the database")),
+    Fault("connect", "hangs", STDIO, UNAVAILABLE, ("8 s", "waiting for the database")),
     Fault("connect", "hangs", WEB, UNAVAILABLE, ("3 s",)),
     Fault("connect", "hangs-in-stream", HTTP, UNAVAILABLE, ("3 s",)),
     Fault("connect", "wrong-id", HTTP, UNAVAILABLE, ("3 s",)),
@@ -186,6 +186,8 @@ def entry(port: int, transport: Transport, server: str) -> dict[str, Any]:
     moment, _, kind = server.partition("-")
     # All are started at once, on a machine that may be busy: only those that never answer are given up soon.
     connect_s = 3 if moment == "connect" and kind in NEVER_ANSWER else 15
+    if (transport, kind) == ("stdio", "hangs"):
+        connect_s = 8  # it has to start, and say what it waits for, within that
     common: dict[str, Any] = {"timeouts": BAD_TIMEOUTS | {"connect_s": connect_s, "list_s": connect_s}}
     if transport == "stdio":
         command = "/no/such/command" if kind == "no-such-command" else sys.executable
