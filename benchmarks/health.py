@@ -114,6 +114,9 @@ def main() -> None:
             names = [f"server{number}" for number in range(options.servers)]
             stdio = {each: witness(Ledger(directory / each)) for each in names}
             http = {each: {"url": f"http://127.0.0.1:{port}/mcp"} for each in names}
+            several = {each: stdio[each] for each in names[: options.started]}
+            idle_several = measure_checks(directory / "idle-several", several, url, options, with_beat=False)
+            report.add_list(f"a worker with {len(several)} servers and no beat: {idle_several:.2f} % of a core")
             transports = {"stdio": stdio} if options.smoke else {"stdio": stdio, "http": http}
             one = {"server0": stdio["server0"]}
             idle = measure_checks(directory / "idle", one, url, options, with_beat=False)

@@ -21,6 +21,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 __all__ = ["AsyncRedisExchange", "NotSentError", "Receiver", "Subscription"]
 
 _TIMEOUT_S = 5.0
+_SLOWEST = 1_000_000
+"""Bytes per second that a connection manages at least: what is large has more time."""
+_GRACE_S = 1.0
+"""For a reply that is late on a connection on which others have just come."""
 _WINDOW = 128
 """How many groups of commands may wait for their replies; further ones are not sent yet. When the connection is lost,
 nobody knows what became of these."""
@@ -156,7 +160,9 @@ class _Replies(asyncio.Protocol):
         """The receiver of each group of commands, how many they are, and the commands."""
         self._is_scheduled = False
         self._waiting: deque[tuple[Receiver, int, float]] = deque()
-        """The same of those that are sent, and when."""
+        """The same of those that are sent, and when their replies are late."""
+        self._has_heard = False
+        """Whether anything has come since the last look."""
         self._received: list[Any] = []
         """The replies to the first group, so far."""
         self._timer: asyncio.TimerHandle | None = None
@@ -195,6 +201,7 @@ class _Replies(asyncio.Protocol):
             self._subscription.lost(error)
 
     def data_received(self, data: bytes) -> None:
+        self._has_heard = True
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not False:
             # That it is subscribed is the reply to SUBSCRIBE.
@@ -217,12 +224,13 @@ class _Replies(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_scheduled = False
-        now = self._loop.time()
+        late_at = self._loop.time() + self._timeout_s
         out: list[bytes] = []
         while self._unsent and len(self._waiting) < _WINDOW:
             receiver, count, commands = self._unsent.popleft()
             if not receiver.done():  # its waiter was cancelled
-                self._waiting.append((receiver, count, now))
+                late_at += len(commands) / _SLOWEST
+                self._waiting.append((receiver, count, late_at))
                 out.append(commands)
         if out:
             self._transport.write(b"".join(out))
@@ -234,7 +242,10 @@ class _Replies(asyncio.Protocol):
         self._timer = None
         if not self._waiting:
             return
-        left_s = self._waiting[0][2] + self._timeout_s - self._loop.time()
+        left_s = self._waiting[0][2] - self._loop.time()
+        if left_s <= 0 and self._has_heard:
+            left_s = _GRACE_S
+        self._has_heard = False
         if left_s <= 0:
             self.abort(RedisTimeoutError(f"no reply from Redis within {self._timeout_s:g} s"))
         else:

@@ -96,7 +96,8 @@ def test_an_entry_says_who_called_what_and_how_it_went(tools: ToolExecutor, clie
     assert entry.bytes == len(client.get(keys.result_key(pending.id)))
     assert names(entry) == [StepName.QUEUED, StepName.PICKED_UP, StepName.SENT, StepName.ANSWERED]
     times = [step.at for step in entry.steps]
-    assert times == sorted(times)
+    # The first is the agent's: each process reads Redis' clock by itself, as exactly as a round trip allows.
+    assert times[1:] == sorted(times[1:])
     assert began - 5 < times[0] < times[-1] == entry.at < time.time() + 5
 
 
