@@ -74,11 +74,16 @@ class AsyncRedisExchange:
         find_pool: Gives the redis-py pool whose settings the connection takes. Called in a thread, for it may block or
             raise while Redis is unavailable; the pool itself is not used.
         subscription: The connection speaks RESP3 and hears this, too.
+        is_eager: What is sent while no reply is awaited goes out at once. That saves a turn of the loop where mostly
+            nothing else is sent in the same turn.
     """
 
-    def __init__(self, find_pool: Callable[[], Any], subscription: Subscription | None = None) -> None:
+    def __init__(
+        self, find_pool: Callable[[], Any], subscription: Subscription | None = None, *, is_eager: bool = False
+    ) -> None:
         self._find_pool = find_pool
         self._subscription = subscription
+        self._is_eager = is_eager
         self._replies: _Replies | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -134,7 +139,7 @@ class AsyncRedisExchange:
             try:
                 await connection.connect()
                 timeout_s = pool.connection_kwargs.get("socket_timeout") or _TIMEOUT_S
-                replies = _Replies(connection, timeout_s, self._subscription)
+                replies = _Replies(connection, timeout_s, self._subscription, is_eager=self._is_eager)
                 if self._subscription:
                     await replies.ask((self._subscription.command,))
             except BaseException:
@@ -148,13 +153,16 @@ class _Replies(asyncio.Protocol):
     """An open connection of redis-py, and who waits for its replies, in order. Its transport is used without its
     reader, which would cost a task switch a reply."""
 
-    def __init__(self, connection: Any, timeout_s: float, subscription: Subscription | None) -> None:
+    def __init__(
+        self, connection: Any, timeout_s: float, subscription: Subscription | None, *, is_eager: bool
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._transport: asyncio.Transport = connection._writer.transport
         self._transport.set_protocol(self)
         self._timeout_s = timeout_s
         self._subscription = subscription
+        self._is_eager = is_eager
         self._reader = hiredis.Reader(replyError=_parse_error)
         self._unsent: deque[tuple[Receiver, int, bytes]] = deque()
         """The receiver of each group of commands, how many they are, and the commands."""
@@ -178,7 +186,11 @@ class _Replies(asyncio.Protocol):
             receiver.set_exception(NotSentError("the connection was lost"))
             return
         self._unsent.append((receiver, len(commands), b"".join(map(_pack, commands))))
-        if not self._is_scheduled:
+        if self._is_scheduled:
+            return
+        if self._is_eager and not self._waiting:
+            self._flush()
+        else:
             self._is_scheduled = True
             self._loop.call_soon(self._flush)
 

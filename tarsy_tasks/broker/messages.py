@@ -62,6 +62,7 @@ class _Message(BaseModel):
         return self.properties.get("body_encoding") == "base64"
 
 
+_LISTS = (list, tuple)
 _Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
 """Celery's: positional arguments, keyword arguments, and links to other tasks."""
 
@@ -98,9 +99,9 @@ class CallMessage:
 
     def _argument(self, position: int, name: str) -> Any:
         args, kwargs = self.args, self.kwargs
-        if isinstance(args, list | tuple) and position < len(cast("list[Any]", args)):
-            return cast("list[Any]", args)[position]
-        return cast("dict[str, Any]", kwargs).get(name) if isinstance(kwargs, dict) else None
+        if args.__class__ in _LISTS and position < len(args):
+            return args[position]
+        return kwargs.get(name) if kwargs.__class__ is dict else None
 
 
 @dataclass(frozen=True)

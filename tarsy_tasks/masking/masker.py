@@ -212,15 +212,24 @@ class Masker:
         return any(True for _ in chain.from_iterable(found if self.is_enabled else found[:1]))
 
     def _mask(self, text: str, depth: int) -> str:
+        projection = project(text)
+        if self._is_harmless(text, projection):
+            return text
         draft = _Draft(text)
-        draft.apply(_confined(draft, self.known.find(text, draft.projection)))
+        draft.apply(_confined(draft, self.known.find(text, projection)))
         if self.is_enabled:
             self._mask_built_in(draft, depth)
             draft.apply_last(_confined(draft, self.patterns.find(draft.text)))
         return draft.text
 
+    def _is_harmless(self, text: str, projection: bytes) -> bool:
+        """Whether there is nothing in it that could be a secret, as in most texts."""
+        if next(self.known.find(text, projection), None):
+            return False
+        return not self.is_enabled or not (self.patterns or self._may_hold_secrets(text, projection))
+
     def _mask_built_in(self, draft: _Draft, depth: int) -> None:
-        if not self._may_hold_secrets(draft):
+        if not self._may_hold_secrets(draft.text, draft.projection):
             return
         mask_string = self._mask_inner(depth)
         if may_hold_json(draft.text, draft.projection) and (hits := self._hits(draft.suspicious)):
@@ -229,10 +238,10 @@ class Masker:
             self._mask_outside_json(draft, mask_string)
         draft.apply(find_encoded(draft.text, unescape(draft.projection), mask_string))
 
-    def _may_hold_secrets(self, draft: _Draft) -> bool:
-        if may_hold_words(draft.text) or (self.patterns and b"\\" in draft.projection):
+    def _may_hold_secrets(self, text: str, projection: bytes) -> bool:
+        if may_hold_words(text) or (self.patterns and b"\\" in projection):
             return True
-        return _is_any_in(draft.projection, _anything_at_all)
+        return _is_any_in(projection, _anything_at_all)
 
     def _mask_outside_json(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
         draft.apply(find_in_yaml(draft.text, draft.projection))
@@ -325,7 +334,8 @@ def _cached_masker(groups: tuple[str, ...] | None, patterns: tuple[str, ...]) ->
 
 
 def _is_any_in(projection: bytes, places: Places) -> bool:
-    return any(map(places.are_in, {projection, unescape(projection)}))
+    unescaped = unescape(projection)
+    return places.are_in(projection) or (unescaped != projection and places.are_in(unescaped))
 
 
 def _confined(draft: _Draft, found: Iterable[Edit]) -> list[Edit]:

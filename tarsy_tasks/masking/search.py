@@ -86,6 +86,8 @@ class Places:
 
     def are_in(self, projection: bytes) -> bool:
         """Whether there is a match."""
+        if len(projection) <= _WINDOW:
+            return self._pattern.search(projection) is not None
         return self.next(projection) is not None
 
 

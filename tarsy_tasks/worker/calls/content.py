@@ -157,19 +157,22 @@ def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:
 def _is_too_deep(value: Any) -> bool:
     level: list[Any] = [value]
     for _ in range(DEPTH_LIMIT):
-        level = [
-            item
-            for each in level
-            if isinstance(each, dict | list)
-            for item in (cast("dict[str, Any]", each).values() if isinstance(each, dict) else cast("list[Any]", each))
-        ]
-        if not level:
+        below: list[Any] = []
+        for each in level:
+            if each.__class__ is dict:
+                below.extend(each.values())
+            elif each.__class__ is list:
+                below.extend(each)
+        if not below:
             return False
+        level = below
     return any(isinstance(each, dict | list) for each in level)
 
 
 def _json_safe(value: Any) -> JsonValue:
     """Structured content comes from a JSON parser that lets NaN and infinities pass; JSON itself has none."""
+    if value.__class__ is str:
+        return value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -31,7 +31,8 @@ __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
 _REQUEUE_PAUSE_S = 1.0
 """How long the worker keeps a call that an interceptor requeues."""
-Deliver = Callable[[Ending | BaseException], None]
+Deliver = Callable[[Ending | BaseException], Awaitable[None] | None]
+"""Takes an ending. What it returns, if anything, is awaited in the task of the call: another one would cost more."""
 
 
 class WorkerStopping(Exception):
@@ -80,7 +81,8 @@ class CallExecution:
         self._deliver_to = deliver
         self._task: asyncio.Task[None] | None = None
         self._requeuing: asyncio.Task[None] | None = None
-        """Kept: the event loop itself refers to its tasks only weakly."""
+        self._storing: asyncio.Future[None] | None = None
+        """Both are kept: the event loop itself refers to its tasks only weakly."""
         self._is_over = False
         call.end = self.end
 
@@ -121,7 +123,10 @@ class CallExecution:
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Answer) and ending.result is not call.built:
                 ending = await self._masked(ending.result)
-            self._deliver(ending)
+            if not self._is_over:
+                self._is_over = True
+                if (storing := self._deliver_to(ending)) is not None:
+                    await storing
         except CallError as error:
             self._deliver(self._failure(error))
         except asyncio.CancelledError:
@@ -144,7 +149,8 @@ class CallExecution:
         if self._is_over:
             return
         self._is_over = True
-        self._deliver_to(ending)
+        if (storing := self._deliver_to(ending)) is not None:
+            self._storing = asyncio.ensure_future(storing)
 
     async def _masked(self, made: ToolResult) -> Answer:
         """The answer that an interceptor of a user made. It may be large, so it is masked in a thread."""

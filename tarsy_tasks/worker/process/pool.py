@@ -126,8 +126,9 @@ class TaskPool(ThreadsTaskPool):
         # Of all servers: any worker may find a call that its own worker left behind.
         maskers = {name: build_record_masker(server) for name, server in configured.items()}
         worker = app.worker_instance.partition("#")[0]
-        results = AsyncRedisExchange(lambda: app.backend.client.connection_pool)
-        is_one_redis = app.conf.broker_url == app.conf.result_backend
+        broker = results = AsyncRedisExchange(lambda: app.backend.client.connection_pool, is_eager=True)
+        if app.conf.broker_url != app.conf.result_backend:
+            broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
         return WorkerContext(
             instance=app.worker_instance,
             lease_s=float(app.conf.broker_transport_options["visibility_timeout"]),
@@ -137,7 +138,7 @@ class TaskPool(ThreadsTaskPool):
             clock=metrics.clock,
             metrics=metrics,
             audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics]),
-            in_flight=AsyncDeliveries(results if is_one_redis else AsyncRedisExchange(partial(broker_pool, app))),
+            in_flight=AsyncDeliveries(broker),
             results=results,
             child_watch=sessions.child_watch,
         )

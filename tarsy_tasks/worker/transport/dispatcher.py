@@ -40,6 +40,7 @@ from mcp_types import (
     JSONRPCResponse,
     RequestId,
 )
+from opentelemetry.context import get_current
 from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
@@ -306,6 +307,8 @@ def _build_message(method: str, params: Mapping[str, Any] | None, request_id: Re
 
 def _with_trace(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The parameters of a request with the current trace, if there is one (SEP-414)."""
+    if not get_current():
+        return params
     trace: dict[str, Any] = {}
     inject(trace)
     if not trace:
