@@ -153,9 +153,7 @@ class _Replies(asyncio.Protocol):
     """An open connection of redis-py, and who waits for its replies, in order. Its transport is used without its
     reader, which would cost a task switch a reply."""
 
-    def __init__(
-        self, connection: Any, timeout_s: float, subscription: Subscription | None, *, is_eager: bool
-    ) -> None:
+    def __init__(self, connection: Any, timeout_s: float, subscription: Subscription | None, *, is_eager: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._transport: asyncio.Transport = connection._writer.transport
