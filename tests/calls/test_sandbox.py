@@ -49,6 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "own").mkdir()
     (place / ".ssh").mkdir()
     (place / ".ssh" / "id_ed25519").write_text("a private key")
+    (place / "own" / "link").symlink_to(place / ".ssh")
     return place
 
 
@@ -63,6 +64,7 @@ def worker(request: pytest.FixtureRequest, place: Path, redis_url: str) -> Itera
         "online": {**SERVER, "sandbox": {**sandbox, "network": True}},
         "offline": {**SERVER, "sandbox": "no-network"},
         "complete": {**SERVER, "required": False, "sandbox": {**sandbox, "required": True}},
+        "linked": {**SERVER, "required": False, "sandbox": {**sandbox, "read": [str(place / "own" / "link")]}},
         "lost": {**SERVER, "required": False, "sandbox": {"read": [str(place / "absent")]}},
     }
     directory = place / request.param
@@ -106,6 +108,11 @@ def test_the_worker_cannot_be_read_traced_or_signalled(worker: Worker) -> None:
         refused(f"{server}.memory", worker.pid)
         refused(f"{server}.trace", worker.pid)
         refused(f"{server}.kill", worker.pid)
+
+
+@pytest.mark.parametrize("call", ["shmget", "msgget", "semget"])
+def test_nothing_is_shared_with_other_processes_of_the_user(worker: Worker, call: str) -> None:
+    refused("strict.share", call)
 
 
 def test_files_outside_cannot_be_read(worker: Worker, place: Path) -> None:
@@ -210,6 +217,12 @@ def test_a_path_that_does_not_exist_is_an_error(worker: Worker, place: Path) -> 
     found = attempt("lost.read", "/etc/passwd")
     assert found.error_code is ErrorCode.SERVER_MISCONFIGURED
     assert f"servers.lost.sandbox.read: {place}/absent does not exist; create it" in found.content
+
+
+def test_a_link_in_a_folder_of_the_server_leads_nowhere(worker: Worker, place: Path) -> None:
+    found = attempt("linked.read", place / ".ssh" / "id_ed25519")
+    assert found.error_code is ErrorCode.SERVER_MISCONFIGURED
+    assert f"servers.linked.sandbox.read: {place}/own/link leads to {place}/.ssh" in found.content
 
 
 def test_a_required_sandbox_is_complete_or_refused(worker: Worker) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 Message = dict[str, Any]
 
+_IPC_CREAT = 0o1000
 _PTRACE_ATTACH = 16
 _IO_URING_SETUP, _UNSHARE, _NEW_USER = 425, 272 if os.uname().machine == "x86_64" else 97, 0x10000000
 _CHUNK = 64 * 1024 * 1024
@@ -81,6 +82,15 @@ def trace(target: str) -> str:
     if libc.ptrace(_PTRACE_ATTACH, int(target), None, None) < 0:
         raise OSError(ctypes.get_errno(), "ptrace")
     return "attached"
+
+
+def share(target: str) -> str:
+    """What System V's calls share with all processes of the user, by the name of the call."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    arguments = {"shmget": (1, 4096), "msgget": (1,), "semget": (1, 1)}[target]
+    if getattr(libc, target)(*arguments, _IPC_CREAT | 0o600) < 0:
+        raise OSError(ctypes.get_errno(), target)
+    return "shared"
 
 
 def kill(target: str) -> str:
@@ -155,7 +165,7 @@ def environment(target: str) -> str:
 
 
 WAYS = (
-    *(read, write, empty, remove, connect, connect_unix, connect_unix_directly, ring, memory, trace, kill, fork),
+    *(read, write, empty, remove, connect, connect_unix, connect_unix_directly, ring, memory, trace, share, kill, fork),
     *(allocate, spin, open_files, detach, processes, namespace, environment),
 )
 

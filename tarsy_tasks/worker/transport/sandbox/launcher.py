@@ -1,8 +1,9 @@
 """Applies a sandbox and runs a server in it; and the system calls that this takes.
 
 Owns the program `COMMAND PROGRAM ARGUMENTS…`, which reads its orders from the variable `ORDERS`, a line `KEY=VALUE`
-each. It does exactly that: if the kernel refuses one, the server does not start. What to order is decided in
-`preparation`. With `PROBE` in place of the program, it prints what this kernel can do, in such lines.
+each, with paths in hexadecimal. It does exactly that: if the kernel refuses one, the server does not start. What to
+order is decided in `preparation`. With `PROBE` in place of the program, it prints what this kernel can do, in such
+lines.
 
 With namespaces there are two of it around the server: one that the worker waits for, and the first process of the PID
 namespace, with whose end the kernel ends all others. The inner one, or the only one, adopts what loses its parent, and
@@ -39,7 +40,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _PATH_BENEATH = 444, 445, 446, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REFER, _TRUNCATE, _IOCTL = (1 << bit for bit in (0, 1, 2, 3, 13, 14, 15))
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
-_OTHER_PROCESSES, _NEVER_WRITTEN = 4096, ("dev", "proc", "sys")
+_OTHER_PROCESSES, _NEVER_WRITTEN = 4096, (b"dev", b"proc", b"sys")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -90,7 +91,7 @@ def _landlock_version() -> int:
         return 0
 
 
-def _restrict_files(version: int, read: list[str], write: list[str]) -> None:
+def _restrict_files(version: int, read: list[bytes], write: list[bytes]) -> None:
     """From now on only these files, and what is below these folders, can be opened; absent ones are left out.
 
     With this, processes outside cannot be traced, and their memory not read; from version 6 on they get no signals.
@@ -117,11 +118,11 @@ def _restrict_files(version: int, read: list[str], write: list[str]) -> None:
     os.close(rules)
 
 
-def _writable(path: str) -> list[str]:
+def _writable(path: bytes) -> list[bytes]:
     """Everything is not all: what root may write below /proc, /sys and /dev changes the whole machine."""
-    if os.path.realpath(path) != "/":
+    if os.path.realpath(path) != b"/":
         return [path]
-    return [f"/{name}" for name in os.listdir("/") if name not in _NEVER_WRITTEN]
+    return [b"/" + name for name in os.listdir(b"/") if name not in _NEVER_WRITTEN]
 
 
 def _drop_capabilities() -> None:
@@ -155,8 +156,8 @@ class Orders:
         one = dict(lines)
         self.namespaces, self.network = "namespaces" in one, "network" in one
         self.landlock, self.filter = int(one["landlock"]), bytes.fromhex(one.get("filter", ""))
-        self.read = [value for key, value in lines if key == "read"]
-        self.write = [value for key, value in lines if key == "write"]
+        self.read = [bytes.fromhex(value) for key, value in lines if key == "read"]
+        self.write = [bytes.fromhex(value) for key, value in lines if key == "write"]
         self.memory_bytes = int(one["memory_mb"]) << 20
         self.processes, self.files, self.cpu_s = int(one["processes"]), int(one["files"]), one.get("cpu_s")
 

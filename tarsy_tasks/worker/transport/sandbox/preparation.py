@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from errno import ENOENT
@@ -84,13 +84,18 @@ def _prepare(server: str, sandbox: Sandbox, kernel: Kernel, command: StdioComman
                 raise ConfigError(
                     f"servers.{server}.sandbox.{key}: {path} does not exist; create it, or correct the path"
                 )
+            if target := _find_way_out(path, sandbox.write):
+                raise ConfigError(
+                    f"servers.{server}.sandbox.{key}: {path} leads to {target}, and the server may change where it "
+                    f"leads, because it may write to the folder above; list {target} instead"
+                )
     own = [] if command.cwd is None else [os.path.realpath(command.cwd)]
     orders = [
         *(["namespaces="] if not kernel.namespaces else []),
         *(["network="] if sandbox.network else []),
         f"landlock={kernel.landlock}",
-        *(f"read={path}" for path in (*_READ, *_installation(program), *own, *sandbox.read)),
-        *(f"write={path}" for path in (*_WRITE, folder, *sandbox.write)),
+        *(f"read={os.fsencode(path).hex()}" for path in (*_READ, *_installation(program), *own, *sandbox.read)),
+        *(f"write={os.fsencode(path).hex()}" for path in (*_WRITE, folder, *sandbox.write)),
         *(f"{key}={getattr(sandbox, key)}" for key in ("memory_mb", "processes", "files")),
         *([f"cpu_s={sandbox.cpu_s}"] if sandbox.cpu_s is not None else []),
     ]
@@ -102,6 +107,16 @@ def _prepare(server: str, sandbox: Sandbox, kernel: Kernel, command: StdioComman
         args=[*launcher.COMMAND[1:], str(program), *command.args],
         env={**command.env, "TMPDIR": folder, launcher.ORDERS: "\n".join(orders)},
     )
+
+
+def _find_way_out(path: str, writable: Sequence[str]) -> str | None:
+    """Where a path leads that begins in a folder of the server, and ends elsewhere: it may have made that link."""
+    target = os.path.realpath(path)
+    for folder in writable:
+        is_inside = Path(path) != Path(folder) and Path(path).is_relative_to(folder)
+        if is_inside and not Path(target).is_relative_to(os.path.realpath(folder)):
+            return target
+    return None
 
 
 def _find_program(command: StdioCommand) -> Path:
