@@ -20,9 +20,12 @@ from pathlib import Path
 
 from contestants import TRANSPORTS, Contestant, enter_contestants
 from figures import Figures, Load, find_median, measure
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 from report import ROOT, Report, build_parser, read_commit
 
-from tarsy_tasks import AsyncToolExecutor, ToolCall
+from tarsy_tasks import AsyncToolExecutor
+from tests.processes import DEMO_SERVER
 
 CROWD = Load(256, 256)
 LOADS = (Load(1, 16), Load(8, 32), Load(64, 64), CROWD, Load(8, 24, in_turns=True))
@@ -109,16 +112,22 @@ async def find_gate_ratios(contestants: Sequence[Contestant]) -> dict[str, float
     return {str(load): round(find_ratio(compare_cpu, found, "stdio"), 3) for load, found in rounds.items()}
 
 
-async def time_slow_calls(calls: int) -> float:
-    """Seconds for so many calls of 1 s, all in flight at once."""
+SLOW = {"seconds": 1, "steps": 1}
+
+
+async def time_slow_calls(calls: int) -> tuple[float, float]:
+    """Seconds for so many calls of 1 s, all in flight at once; and those of the bare SDK, with a server of its own."""
     async with AsyncToolExecutor(timeout_s=60) as tools:
         started = time.perf_counter()
-        results = await tools.execute_many(
-            ToolCall(name="stdio.wait", arguments={"seconds": 1, "steps": 1}) for _ in range(calls)
-        )
-        seconds = time.perf_counter() - started
+        results = await tools.execute_many([("stdio.wait", SLOW)] * calls)
+        ours_s = time.perf_counter() - started
     assert all(not result.is_error for result in results), {result.content for result in results}
-    return seconds
+    async with Client(StdioServerParameters(**DEMO_SERVER)) as client:
+        started = time.perf_counter()
+        answers = await asyncio.gather(*(client.call_tool("wait", SLOW) for _ in range(calls)))
+        bare_s = time.perf_counter() - started
+    assert not any(answer.is_error for answer in answers)
+    return ours_s, bare_s
 
 
 async def check_gate(directory: Path) -> None:
@@ -138,7 +147,7 @@ async def compare(directory: Path, report: Report, options: argparse.Namespace) 
         connecting = [each for each in contestants if each.name == "connect per call"]
         connected = await run_round(connecting, Load(1, 1))
         found = await run_rounds([each for each in contestants if each not in connecting], loads, rounds)
-        slow_s = await time_slow_calls(slow_calls)
+        slow_s, bare_slow_s = await time_slow_calls(slow_calls)
         if options.write:
             record(await find_gate_ratios(contestants))
     for server, transport in TRANSPORTS.items():
@@ -146,7 +155,9 @@ async def compare(directory: Path, report: Report, options: argparse.Namespace) 
         add_tables(report, found, server)
         figures = connected["connect per call", server]
         report.add_list(f"a connection per call: {figures.p50_ms:.0f} ms and {figures.cpu_ms['client']:.0f} ms of CPU")
-    report.add_list(f"{slow_calls} calls of 1 s, all in flight on one worker: {slow_s:.2f} s")
+    report.add_list(
+        f"{slow_calls} calls of 1 s, all in flight: on one worker {slow_s:.2f} s, with the bare SDK {bare_slow_s:.2f} s"
+    )
     report.finish(options)
 
 
