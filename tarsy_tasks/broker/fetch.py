@@ -5,7 +5,6 @@ has either left a message in its queue or holds a lease on it that lapses. A mes
 in the in-flight table there, too. The worker's `fetcher` decides when it runs, and `deliveries` explains the states.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +20,7 @@ __all__ = ["FetchedMessage", "fetch", "read_fetched"]
 
 _BATCH_BYTES = 1024 * 1024
 """After so many bytes no further message is popped: a worker reads them all at once."""
+_SHOWN = 100
 
 
 # Pops up to `room` messages, from each queue up to its limit, one from each queue in turn. The first `checks` names are
@@ -138,13 +138,16 @@ class FetchedMessage:
         return self.payload and self.payload.get("content-encoding")
 
 
-def read_fetched(replies: Iterable[list[Any]]) -> list[FetchedMessage]:
-    """What the script returned."""
+def read_fetched(reply: list[Any]) -> FetchedMessage:
+    """Read what the script returned of one message.
 
-    def read(
-        name: bytes, tag: bytes, count: int, state: bytes | str, owner: bytes | str, text: bytes
-    ) -> FetchedMessage:
-        queue = keys.without_priority(as_text(name))
-        return FetchedMessage(text, Delivery(as_text(tag), queue, count, CallState(as_text(state)), as_text(owner)))
-
-    return [read(*reply) for reply in replies]
+    Raises:
+        DamagedMessage: What Redis knows of its call cannot be read.
+    """
+    name, tag, count, state, owner, text = reply
+    try:
+        known = CallState(as_text(state))
+    except ValueError:
+        raise DamagedMessage(f"its call is in an unknown state: {as_text(state)[:_SHOWN]!r}") from None
+    queue = keys.without_priority(as_text(name))
+    return FetchedMessage(text, Delivery(as_text(tag), queue, count, known, as_text(owner)))

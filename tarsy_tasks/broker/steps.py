@@ -31,7 +31,14 @@ ENTRIES = r"""
 
 TAKE = r"""
     local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
-        local state, owner, earlier = unpack(redis.call('HMGET', call_marker, 'mark', 'owner', 'deliveries'))
+        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries')
+        if marked.err and string.find(marked.err, 'WRONGTYPE') then
+            -- Nobody knows whether it has begun: it is not run, and its queue goes on.
+            redis.call('DEL', call_marker)
+            redis.call('HSET', call_marker, 'mark', 'overwritten')
+            marked = {'overwritten', false, false}
+        elseif marked.err then return error(marked) end
+        local state, owner, earlier = unpack(marked)
         local is_withdrawn = not state and redis.call('EXISTS', withdrawal) == 1
         local has_entry = redis.call('HEXISTS', unacked, tag) == 1
         if not (has_entry or state or is_withdrawn) then

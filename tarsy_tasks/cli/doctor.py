@@ -55,6 +55,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     from tarsy_tasks.doctor.sandbox import check_sandbox
     from tarsy_tasks.doctor.server_start import check_starts
     from tarsy_tasks.doctor.settings_file import check_settings_file
+    from tarsy_tasks.doctor.task_signals import check_task_signals
     from tarsy_tasks.settings import load_settings
 
     try:
@@ -65,6 +66,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     config, found = check_configuration()
     yield (FAILED if config is not None else USAGE), found
     yield FAILED, check_settings_file(Path.cwd())
+    yield FAILED, check_task_signals(Path.cwd())
     servers = list(config.enabled_servers.values()) if config is not None else []
     yield FAILED, check_machine(servers)
     yield FAILED, check_sandbox(servers)

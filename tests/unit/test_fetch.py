@@ -26,6 +26,7 @@ from tests.redis_users import as_user
 
 CALLS, CHECKS, OTHERS = "mcp.desk", "mcp.desk.check", "mcp.shop"
 LEASE_S = 0.2
+START_S = 15
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def push(client: Any, queue: str, *call_ids: str) -> None:
 
 def take(table: Deliveries, *names: str, limits: str = "16", room: int = 16, **more: int) -> list[FetchedMessage]:
     given = {"checks": 0, "kept": 0, **more}
-    return read_fetched(fetch.run(table.exchange, *names, limits=limits, room=room, **given))
+    return [read_fetched(each) for each in fetch.run(table.exchange, *names, limits=limits, room=room, **given)]
 
 
 def tags(found: list[FetchedMessage]) -> list[str]:
@@ -125,6 +126,20 @@ def test_whatever_is_in_a_queue_has_a_tag(table: Deliveries, client: Any, text: 
     assert found.text.decode() == text
     assert (found.delivery.tag == tag) if tag else len(found.delivery.tag) == 40
     assert client.hexists(keys.UNACKED, found.delivery.tag)
+
+
+def test_a_marker_that_was_overwritten_stops_only_its_own_call(table: Deliveries, client: Any) -> None:
+    push(client, CALLS, "a0", "broken", "a1")
+    client.set(keys.call_marker("broken"), "not a hash")
+    replies = fetch.run(table.exchange, CALLS, limits="16", room=16, checks=0, kept=0)
+    first, broken, last = replies
+    assert tags([read_fetched(first), read_fetched(last)]) == ["a0", "a1"]
+    with pytest.raises(DamagedMessage, match="unknown state"):
+        read_fetched(broken)
+    assert client.zscore(keys.LEASES, f"{CALLS}\nbroken"), "it is not lost"
+    assert client.hget(keys.call_marker("broken"), "mark") != b"begun"
+    with pytest.raises(ValueError, match="overwritten"):  # nor does kombu's fetch run it, or fail for good
+        table.take(CALLS, "broken", lambda: message("broken"))
 
 
 def test_a_command_that_is_refused_loses_no_message(table: Deliveries, client: Any, redis_url: str) -> None:
@@ -222,7 +237,7 @@ def run(client: Any, sink: Sink, act: Callable[[QueueFetcher], Awaitable[None]])
     async def acted() -> None:
         fetcher = QueueFetcher(lambda: client.connection_pool, Bulkhead(), loop)
         try:
-            await fetcher.start(sink)
+            await fetcher.start(sink, START_S)
             fetcher.consume(CALLS, [CALLS])
             await act(fetcher)
         finally:
@@ -269,7 +284,7 @@ def test_a_fetcher_that_stopped_takes_nothing(client: Any) -> None:
         push(client, CALLS, "a1")  # it may be on its way
         await fetcher.stop()
         push(client, CALLS, "a2")
-        await fetcher.start(sink)
+        await fetcher.start(sink, START_S)
 
     run(client, sink, act)
     assert sink.received + sink.given_back in (["a0"], ["a0", "a1"])

@@ -76,8 +76,9 @@ class Bulkhead:
         """A task from a queue has ended."""
         with self._lock:
             self._running[queue] -= 1
-        if self._is_awaited and self._wake is not None:
-            self._wake()
+        wake = self._wake  # another thread may end the watch meanwhile
+        if self._is_awaited and wake is not None:
+            wake()
 
     def measure(self, queues: Iterable[str]) -> Room:
         """How many messages may be taken from these queues now.

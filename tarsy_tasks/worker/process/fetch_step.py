@@ -39,6 +39,7 @@ class FetchStep(bootsteps.StartStopStep):
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
         self._handover: _Handover | None = None
+        self._reason = ""
 
     def start(self, parent: Any) -> None:
         pool, channel = parent.pool, parent.task_consumer.channel
@@ -46,10 +47,12 @@ class FetchStep(bootsteps.StartStopStep):
         if reason := _why_kombu_fetches(parent):
             logger.warning("kombu fetches the messages, which costs more CPU, because %s", reason)
             return
-        handover = _Handover(parent, pool.fetcher)
+        door = PlainDoor(parent)
+        self._say_why_none_is_plain(door.reason)
+        handover = _Handover(parent, pool.fetcher, door)
         channel.fetcher = handover
         try:
-            pool.loop.submit(pool.fetcher.start(handover)).result(_START_S)
+            pool.loop.submit(pool.fetcher.start(handover, within_s=_START_S)).result()
         except ResponseError as error:
             channel.fetcher = None
             if classify_error(error) is ErrorKind.PASSING:
@@ -58,6 +61,12 @@ class FetchStep(bootsteps.StartStopStep):
             logger.warning(text, error, "docs/security.md: the rules of `worker`")
             return
         self._handover = handover
+
+    def _say_why_none_is_plain(self, reason: str) -> None:
+        # Once, though there is another connection after each outage.
+        if reason and reason != self._reason:
+            logger.warning("each call takes a thread and Celery's tracer, because %s (docs/operations.md)", reason)
+        self._reason = reason
 
     def stop(self, parent: Any) -> None:
         handover, self._handover = self._handover, None
@@ -80,12 +89,12 @@ class _Handover:
     """From the fetcher to the calls and to Celery's consumer; a `Fetcher` for the channel, a `MessageSink` for the
     fetcher."""
 
-    def __init__(self, consumer: Any, fetcher: QueueFetcher) -> None:
+    def __init__(self, consumer: Any, fetcher: QueueFetcher, door: PlainDoor) -> None:
         self._consumer = consumer
         self._pool = consumer.pool
         self._channel: Channel = consumer.task_consumer.channel
         self._fetcher = fetcher
-        self._door = PlainDoor(consumer)
+        self._door = door
         self._line: deque[FetchedMessage] = deque()
         self._is_called = False
         self._giving_back: set[asyncio.Task[None]] = set()

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +21,10 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
+from tarsy_tasks.broker.deliveries import as_text, isolation
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
+from tarsy_tasks.broker.messages import DamagedMessage
+from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
@@ -89,23 +91,28 @@ class QueueFetcher:
         self._is_looking = False
         self._is_refused = False
         self._is_scheduled = False
+        self._is_stopping = False
         self._looked = asyncio.Event()
         self._look_again: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._outage = OutageLog(logger, "messages cannot be fetched, because Redis does not let this worker in again")
 
-    async def start(self, sink: MessageSink) -> None:
+    async def start(self, sink: MessageSink, within_s: float) -> None:
         """Begin to take messages.
 
         Raises:
             RedisError: Redis cannot be reached, or refuses what is needed (`ResponseError`).
+            TimeoutError: It could not begin in time, and has not begun.
         """
-        await self._connect()
-        self._sink = sink
+        async with asyncio.timeout(within_s):
+            await self._connect()
+        self._sink, self._is_stopping = sink, False
         self._bulkhead.watch(self.wake)
         self._look_everywhere()
 
     async def stop(self) -> None:
         """Return when no further message comes."""
+        self._is_stopping = True
         self._bulkhead.watch(None)
         self._queues.clear()
         self._changed.clear()
@@ -214,13 +221,24 @@ class QueueFetcher:
         sink = self._sink
         if sink is None:
             return
-        for message in read_fetched(replies[0]):
+        for reply in replies[0]:
+            try:
+                message = read_fetched(reply)
+            except DamagedMessage as error:
+                self._isolate(reply, error)
+                continue
             queue = message.delivery.queue
             if queue in self._queues:
                 self._queues[queue] = self._queues.pop(queue)
                 sink.receive(message)
             else:
                 sink.give_back(message)
+
+    def _isolate(self, reply: list[Any], damage: DamagedMessage) -> None:
+        """Its lease lapses, and after a few deliveries it is a dead letter."""
+        name, tag = map(as_text, reply[:2])
+        logger.critical("the message %.200s from %s cannot be run: %s", tag, name, damage)
+        self._exchange.send(_Receiver(_ignore, _ignore), *isolation(tag))
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, NoScriptError):  # somebody made Redis forget all scripts
@@ -242,21 +260,28 @@ class QueueFetcher:
         self.wake()
 
     def _lost(self, error: Exception) -> None:
-        if self._sink is not None:
+        if self._sink is not None and not self._is_stopping:
             logger.warning("the connection on which messages are fetched was lost: %s", error)
             self._reconnect()
 
     def _reconnect(self) -> None:
-        if self._sink is not None and (self._connecting is None or self._connecting.done()):
+        is_connecting = self._connecting is not None and not self._connecting.done()
+        if self._sink is not None and not self._is_stopping and not is_connecting:
             self._connecting = asyncio.get_running_loop().create_task(self._connect_again())
 
     async def _connect_again(self) -> None:
         wait_s, longest_s = _RETRY_S
         while True:
-            with suppress(RedisError, KombuError, OSError):
+            try:
                 await self._connect()
                 break
+            except (RedisError, KombuError, OSError) as error:
+                self._outage.failed(error)
             await asyncio.sleep(random.uniform(wait_s / 2, wait_s))  # noqa: S311 - no secret
             wait_s = min(2 * wait_s, longest_s)
+        self._outage.succeeded()
         self._changed.update(self._queues)
         self._look()
+
+
+def _ignore(_: Any) -> None: ...

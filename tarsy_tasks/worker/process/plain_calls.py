@@ -10,12 +10,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any, cast
 
-from celery import signals, states
+from celery import states
 from celery.app.trace import LOG_SUCCESS
+from celery.exceptions import Ignore
 from celery.worker import state
 from celery.worker.request import create_request_cls
 from redis.exceptions import RedisError
@@ -32,6 +34,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
 from tarsy_tasks.worker.calls.intake import open_call
 from tarsy_tasks.worker.process.request import CallRequest, show_call
+from tarsy_tasks.worker.process.task_signals import find_receivers
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
 __all__ = ["PlainCall", "PlainDoor", "is_special", "why_none_is_plain", "why_not_plain"]
@@ -39,12 +42,6 @@ __all__ = ["PlainCall", "PlainDoor", "is_special", "why_none_is_plain", "why_not
 logger = logging.getLogger(__name__)
 _traced = logging.getLogger("celery.app.trace")
 
-_SIGNALS = {
-    "task_received": signals.task_received,
-    "task_prerun": signals.task_prerun,
-    "task_postrun": signals.task_postrun,
-    "task_success": signals.task_success,
-}
 _ARGUMENTS = 4
 _NO_TIME_LIMIT = (None, [None, None])
 _NOT_PLAIN = (
@@ -59,8 +56,9 @@ def why_none_is_plain(task: Any, consumer: Any) -> str:
     """Why no message of a task is plain in this worker; empty if some are."""
     app = consumer.app
     options = consumer.pool.options
-    if receivers := [name for name, signal in _SIGNALS.items() if signal.receivers]:
-        return f"functions are connected to {', '.join(receivers)}"
+    if receivers := find_receivers():
+        connected = (f"{name} ({', '.join(found)})" for name, found in receivers.items())
+        return f"functions are connected to {', '.join(connected)}"
     reasons = {
         "the result backend is not the broker's Redis database": app.conf.broker_url != app.conf.result_backend,
         "messages are accepted only when they are signed": "json" not in app.conf.accept_content,
@@ -129,17 +127,15 @@ class PlainDoor:
         self._consumer = consumer
         self._pool = consumer.pool
         task = consumer.app.tasks[CALL_TOOL]
-        self._reason = why_none_is_plain(task, consumer)
-        if self._reason:
-            text = "each call takes a thread and Celery's tracer, because %s (docs/operations.md)"
-            logger.info(text, self._reason)
+        self.reason = why_none_is_plain(task, consumer)
+        """Why it opens none; empty if it opens some."""
         self._request_class: Any = create_request_cls(
             CallRequest, task, consumer.pool, consumer.hostname, consumer.event_dispatcher, app=consumer.app
         )
 
     def open(self, message: FetchedMessage) -> "PlainCall | None":
         """The call that a message asks for, or None if it is not plain. Called on the loop."""
-        if self._reason or len(message.text) > _LARGEST_BYTES or message.payload is None:
+        if self.reason or len(message.text) > _LARGEST_BYTES or message.payload is None:
             return None
         if message.headers.get("task") != CALL_TOOL or why_not_plain(message):
             return None
@@ -185,6 +181,9 @@ class PlainCall:
         build_request: Makes Celery's request of the message, for what is rarely needed.
     """
 
+    stamps: Mapping[str, Any] = MappingProxyType({})
+    """What Celery's request of a message with stamps has."""
+
     def __init__(
         self,
         pool: Any,
@@ -216,13 +215,44 @@ class PlainCall:
         delivery.record = record
         delivery.runs = True
         state.task_reserved(self)
-        if eventer is not None and eventer.enabled:
+        if eventer is not None and eventer.enabled and (not eventer.groups or "task" in eventer.groups):
             shown = show_call(context.audit, arguments)
             self._send_event("task-received", name=CALL_TOOL, args=shown, kwargs="{}", root_id=self.id, retries=0)
 
     @property
     def queue(self) -> str:
         return self._delivery.queue
+
+    @property
+    def task(self) -> Any:
+        return self._pool.app.tasks[CALL_TOOL]
+
+    @property
+    def acknowledged(self) -> bool:
+        return self._is_acknowledged if self._request is None else self._request.acknowledged
+
+    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002
+        """As `CallRequest.info`, without making Celery's request."""
+        assert self._message.payload is not None
+        properties: dict[str, Any] = self._message.payload["properties"]
+        found: dict[str, Any] = properties["delivery_info"]
+        return {
+            "id": self.id,
+            "name": CALL_TOOL,
+            "args": show_call(self._context.audit, self._arguments),
+            "kwargs": "{}",
+            "type": CALL_TOOL,
+            "hostname": self._context.instance.partition("#")[0],
+            "time_start": self.time_start,
+            "acknowledged": self.acknowledged,
+            "delivery_info": {
+                "exchange": found.get("exchange"),
+                "routing_key": found.get("routing_key"),
+                "priority": properties.get("priority"),
+                "redelivered": found.get("redelivered", False),
+            },
+            "worker_pid": self.pid,
+        }
 
     # On the session loop.
 
@@ -332,6 +362,9 @@ class PlainCall:
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         """Revoke it while it runs. Called in the thread of Celery's consumer."""
+        self.end(Ignore("revoked"))
+        if self.acknowledged:
+            return  # it has just been answered
         request = self.request()
         request.time_start = request.time_start or time.time()
         request.terminate(pool, signal)
@@ -358,7 +391,7 @@ class PlainCall:
             self.eventer.send(kind, uuid=self.id, **fields)
 
     def __getattr__(self, name: str) -> Any:
-        """What else Celery's commands ask a request for, such as `info`."""
+        """What else commands ask a request of Celery for."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.request(), name)

@@ -39,6 +39,7 @@ from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
+from tarsy_tasks.worker.process.task_events import send_unsent
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
@@ -167,6 +168,7 @@ class TaskPool(ThreadsTaskPool):
         self._leases.stop()
         self._close_sessions()
         self._context.audit.close()
+        send_unsent(self.app)
         cancel_long_work()
 
     def _end_all(self) -> None:

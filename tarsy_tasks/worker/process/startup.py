@@ -22,6 +22,8 @@ from tarsy_tasks.worker.process.cancellation import CancellationStep
 from tarsy_tasks.worker.process.fetch_step import FetchStep
 from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
+from tarsy_tasks.worker.process.request_sets import make_safe_to_share
+from tarsy_tasks.worker.process.task_events import DISPATCHER
 
 __all__ = ["configure", "select_queues"]
 
@@ -39,6 +41,8 @@ def configure(worker: Any) -> None:
         worker.app.interceptors = load_interceptors(worker.app.mcp_config.interceptors)
     except ConfigError as error:
         _refuse(str(error))
+    make_safe_to_share()
+    worker.app.events.dispatcher_cls = DISPATCHER
     worker.app.steps["worker"].add(HealthStep)
     worker.app.steps["consumer"].add(CancellationStep)
     worker.app.steps["consumer"].add(FetchStep)

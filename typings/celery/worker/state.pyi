@@ -6,6 +6,7 @@ def maybe_shutdown() -> None: ...
 
 active_requests: Any
 requests: Any
+reserved_requests: Any
 should_stop: Any
 should_terminate: Any
 revoked: Any
