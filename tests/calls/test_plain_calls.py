@@ -3,12 +3,13 @@
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tarsy_tasks import Outcome, ToolExecutor
+from tarsy_tasks import Outcome, ToolExecutor, ToolResult
 from tarsy_tasks.celery_app import agent_app
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
@@ -58,6 +59,42 @@ def test_what_runs_is_listed_and_can_be_revoked(worker: Worker, operator: Any) -
     with environment_of(worker):
         assert agent_app().AsyncResult(pending.id).state == "REVOKED"
     wait_until(lambda: not active(), "it is no longer listed")
+
+
+def test_commands_are_answered_while_calls_come_and_go(worker: Worker, operator: Any) -> None:
+    tools = ToolExecutor(timeout_s=40)
+    is_over = threading.Event()
+    results: list[ToolResult] = []
+
+    def call() -> None:
+        while not is_over.is_set():
+            results.extend(tools.execute_many([("desk.echo", {"text": "here"})] * 16))
+
+    held = tools.submit("recorder.hold", {"name": "held", "seconds": 30})
+    with ThreadPoolExecutor() as threads:
+        calling = [threads.submit(call) for _ in range(2)]
+        try:
+            for _ in range(20):
+                inspect = operator.control.inspect(timeout=20, limit=1)
+                (active,) = inspect.active().values()
+                assert {"tarsy.call_tool"} == {each["name"] for each in active}
+                assert held.id in {each["id"] for each in active}
+                (reserved,) = inspect.reserved().values()
+                assert isinstance(reserved, list)
+                (found,) = inspect.query_task(held.id).values()
+                state, info = found[held.id]
+                assert (state, info["args"], info["acknowledged"]) == ("active", "recorder.hold", False)
+                assert info["delivery_info"]["routing_key"] == "mcp.recorder"
+                (stats,) = inspect.stats().values()
+                assert stats["total"]["tarsy.call_tool"]
+            operator.control.revoke(held.id, terminate=True)
+            assert held.result().outcome is Outcome.CANCELLED
+        finally:
+            is_over.set()
+        for each in calling:
+            each.result()
+    assert {result.outcome for result in results} == {Outcome.OK}
+    assert "changed size" not in worker.log
 
 
 def test_its_events_are_those_of_a_task(worker: Worker, operator: Any) -> None:
