@@ -283,4 +283,4 @@ def _build_connection(pool: Any, options: dict[str, Any]) -> Any:
     # These are objects of the other, blocking half of redis-py.
     known -= {"parser_class", "retry", "retry_on_error", "redis_connect_func", "event_dispatcher"}
     given = cast("dict[str, Any]", pool.connection_kwargs)
-    return kind(**{name: value for name, value in given.items() if name in known}, **options)
+    return kind(**{name: value for name, value in given.items() if name in known} | options)

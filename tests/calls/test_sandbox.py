@@ -167,6 +167,7 @@ def test_its_temporary_files_end_with_it(worker: Worker) -> None:
 
     first = folder()
     assert attempt("bomb.write", first / "file").content == "written"
+    assert attempt("bomb.dig", first).content == "dug"
     assert attempt("bomb.allocate", "shared:1").error_code is ErrorCode.SESSION_LOST
     assert folder() != first
     wait_until(lambda: not first.exists(), "the folder is gone")

@@ -159,6 +159,15 @@ def namespace(target: str) -> str:
     return _call(_UNSHARE, _NEW_USER)
 
 
+def dig(target: str) -> str:
+    """Make folders in a folder, deeper than Python's recursion goes."""
+    os.chdir(target)
+    for _ in range(1100):
+        os.mkdir("d")  # noqa: PTH102
+        os.chdir("d")
+    return "dug"
+
+
 def environment(target: str) -> str:
     del target
     return json.dumps(dict(os.environ))
@@ -166,7 +175,7 @@ def environment(target: str) -> str:
 
 WAYS = (
     *(read, write, empty, remove, connect, connect_unix, connect_unix_directly, ring, memory, trace, share, kill, fork),
-    *(allocate, spin, open_files, detach, processes, namespace, environment),
+    *(allocate, spin, open_files, detach, processes, namespace, environment, dig),
 )
 
 

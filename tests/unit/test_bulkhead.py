@@ -1,5 +1,10 @@
 """Which queues a worker may poll, by what runs in it."""
 
+import sys
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
 import pytest
 
 from tarsy_tasks.config import ServerConfig
@@ -77,3 +82,25 @@ def test_there_is_room_for_what_does_not_run() -> None:
     assert found.measure(QUEUES) == (8, 1, {"mcp.a": 3, "mcp.a.check": 1, "mcp.b": 4, "mcp.b.check": 1, "others": 8})
     found.enter("mcp.a")
     assert found.measure(["mcp.a"]) == (7, 1, {"mcp.a": 2})
+
+
+def test_a_watch_may_end_at_any_moment() -> None:
+    """Of the lines that run when a slot becomes free, each may be the last before the watch ends."""
+    found = bulkhead(1)
+    for line in range(20):
+        found.enter("mcp.a")
+        found.watch(lambda: None)
+        assert not found.select(QUEUES), "the slot is awaited"
+        lines = count()
+
+        def end_watch(*_: object, line: int = line, lines: Iterator[int] = lines) -> Any:
+            if next(lines) == line:
+                found.watch(None)
+            return end_watch
+
+        before = sys.gettrace()
+        sys.settrace(end_watch)
+        try:
+            found.leave("mcp.a")
+        finally:
+            sys.settrace(before)

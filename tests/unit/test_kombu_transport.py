@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -72,6 +73,37 @@ def test_a_channel_that_was_never_closed_leaves_nothing_behind(redis_url: str) -
     del channel, connection
     gc.collect()
     assert gone() is None
+
+
+class CountingFetcher:
+    """Counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def consume(self, queue: str, lists: Sequence[str]) -> None: ...
+
+    def cancel(self, queue: str) -> None: ...
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+def test_what_makes_room_for_a_message_wakes_the_fetcher(redis_url: str) -> None:
+    app = build_app({"broker_url": redis_url, "result_backend": redis_url})
+    with app.connection_for_write() as connection, redis.from_url(redis_url) as client:
+        channel = connection.channel()
+        fetcher = channel.fetcher = CountingFetcher()
+        channel.basic_qos(0, 2, False)
+        assert fetcher.woken == 1, "Celery raised its limit"
+        connection.transport.delivers_from = channel.connection.delivers_from = "mcp.desk"
+        for call_id, end in (("acknowledged", "ack"), ("rejected", "reject")):
+            message = published(app, channel, call_id)
+            channel.qos.append(message, message.delivery_tag)
+            before = fetcher.woken
+            getattr(message, end)()
+            assert fetcher.woken == before + 1, f"a message was {call_id}"
+        client.flushall()
 
 
 def test_a_lost_connection_leaves_nothing_in_the_event_loop(redis_url: str) -> None:

@@ -95,7 +95,7 @@ class QueueFetcher:
         self._looked = asyncio.Event()
         self._look_again: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._outage = OutageLog(logger, "messages cannot be fetched, because Redis does not let this worker in again")
+        self._outage = OutageLog(logger, "the connection on which messages are fetched cannot be opened again")
 
     async def start(self, sink: MessageSink, within_s: float) -> None:
         """Begin to take messages.

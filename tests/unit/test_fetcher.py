@@ -1,0 +1,164 @@
+"""The fetcher beside what may happen: messages that come at a bad moment, connections that end, damaged markers."""
+
+import asyncio
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.fetch import fetch
+from tarsy_tasks.worker.process.bulkhead import Bulkhead
+from tarsy_tasks.worker.process.fetcher import QueueFetcher
+from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tests.processes import turns, wait_until
+from tests.redis_proxy import HangUp, RedisProxy
+from tests.unit.test_fetch import CALLS, START_S, Sink, message, run
+
+pytestmark = pytest.mark.keeps_keys  # messages, which nobody answers here
+
+TRACK = b"CACHING"
+FETCH = hashlib.sha1(fetch.command(CALLS, limits="1", checks=0, room=1, kept=0)[1].encode()).hexdigest().encode()
+
+
+@pytest.fixture
+def proxy(client: Any) -> Iterator[RedisProxy]:
+    with RedisProxy(client.connection_pool.connection_kwargs["port"]).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(redis_url: str, proxy: RedisProxy) -> Iterator[Any]:
+    """Redis, through the proxy."""
+    url = urlsplit(redis_url)
+    login = url.netloc.rpartition("@")[0]
+    with redis.Redis.from_url(f"redis://{login}@127.0.0.1:{proxy.port}/0?protocol=3") as found:
+        yield found
+
+
+def push(client: Any, *call_ids: str) -> None:
+    for call_id in call_ids:
+        client.lpush(CALLS, message(call_id))
+
+
+async def until(found: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        async for _ in turns():
+            if found():
+                return
+
+
+def test_a_message_that_comes_between_the_look_and_the_wait_is_taken(
+    client: Any, through: Any, proxy: RedisProxy
+) -> None:
+    sink = Sink()
+
+    async def act(_: QueueFetcher) -> None:
+        push(client, "a0")
+        await sink.until("a0")
+        proxy.step_in(TRACK, lambda: push(client, "a2"))
+        push(client, "a1")
+        await sink.until("a0", "a1", "a2")
+
+    run(through, sink, act)
+
+
+def test_a_connection_that_is_lost_during_a_stop_is_not_opened_again(
+    client: Any, through: Any, proxy: RedisProxy
+) -> None:
+    is_stopping = threading.Event()
+    is_looking = threading.Event()
+
+    def hang_up() -> None:
+        is_looking.set()
+        is_stopping.wait(20)
+        raise HangUp
+
+    async def act(fetcher: QueueFetcher) -> None:
+        proxy.step_in(FETCH, hang_up)
+        push(client, "a0")
+        await until(is_looking.is_set)
+        before = asyncio.all_tasks()
+        stop = asyncio.get_running_loop().create_task(fetcher.stop())
+        await asyncio.sleep(0)
+        is_stopping.set()
+        await stop
+        assert asyncio.all_tasks() <= before
+
+    run(through, Sink(), act)
+
+
+def test_a_start_that_takes_too_long_has_not_begun(client: Any) -> None:
+    loop, is_let_in = SessionLoop(), threading.Event()
+    late, sink = Sink(), Sink()
+
+    def find_pool() -> Any:
+        is_let_in.wait(20)
+        return client.connection_pool
+
+    async def acted() -> None:
+        fetcher = QueueFetcher(find_pool, Bulkhead(), loop)
+        try:
+            with pytest.raises(TimeoutError):
+                await fetcher.start(late, 0.1)
+            is_let_in.set()
+            fetcher.consume(CALLS, [CALLS])
+            push(client, "a0")
+            await fetcher.start(sink, START_S)
+            await sink.until("a0")
+        finally:
+            await fetcher.stop()
+            fetcher.close()
+
+    loop.start()
+    try:
+        loop.submit(acted()).result(40)
+    finally:
+        loop.stop()
+    assert late.received == []
+
+
+def test_a_lasting_refusal_is_said_once_and_when_it_is_over(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    sink = Sink()
+    client.acl_setuser("limited", enabled=True, nopass=True, keys=["*"], commands=["+@all"])
+    url = f"redis://limited:any@127.0.0.1:{client.connection_pool.connection_kwargs['port']}/0"
+
+    def said(word: str) -> list[str]:
+        return [record.getMessage() for record in caplog.records if word in record.getMessage()]
+
+    async def act(_: QueueFetcher) -> None:
+        client.execute_command("ACL", "SETUSER", "limited", "-client|tracking")
+        client.client_kill_filter(user="limited")
+        await until(lambda: said("no permissions"))
+        client.execute_command("ACL", "SETUSER", "limited", "+client|tracking")
+        push(client, "a0")
+        await sink.until("a0")
+
+    with caplog.at_level(logging.WARNING), redis.Redis.from_url(url) as limited:
+        run(limited, sink, act)
+    client.acl_deluser("limited")
+    client.acl_log_reset()
+    assert len(said("cannot be opened again")) == 2, caplog.text
+    assert len(said("resolved after")) == 1
+
+
+def test_a_call_in_an_unknown_state_stops_no_other(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    sink = Sink()
+
+    async def act(_: QueueFetcher) -> None:
+        client.hset(keys.call_marker("odd"), "mark", "half begun")
+        client.set(keys.call_marker("broken"), "not a hash")
+        push(client, "a0", "odd", "broken", "a1")
+        await sink.until("a0", "a1")
+        for tag in ("odd", "broken"):
+            await until(lambda tag=tag: client.hget(keys.call_marker(tag), "suspect") == b"1")
+
+    run(client, sink, act)
+    assert caplog.text.count("cannot be run") == 2
+    assert "half begun" in caplog.text
+    wait_until(lambda: client.zcard(keys.LEASES) == 4, "each has a lease, which lapses")
