@@ -4,10 +4,18 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
-__all__ = ["HangUp", "RedisProxy"]
+__all__ = ["HangUp", "RedisProxy", "through"]
 
 _CHUNK_BYTES = 65536
+
+
+def through(proxy: "RedisProxy", url: str) -> str:
+    """The URL of the same Redis, through a proxy."""
+    parts = urlsplit(url)
+    login = parts.netloc.rpartition("@")[0]
+    return parts._replace(netloc=f"{login}@127.0.0.1:{proxy.port}").geturl()
 
 
 class HangUp(Exception):

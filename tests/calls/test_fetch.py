@@ -1,13 +1,16 @@
 """How workers take messages: none is lost or delayed, whichever worker is killed, stopped or told to change queues."""
 
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from signal import SIGSTOP
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -15,9 +18,11 @@ from celery import Celery
 
 from tarsy_tasks import Outcome, ToolExecutor, ToolResult
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.fetch import fetch
 from tarsy_tasks.celery_app import build_app
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
+from tests.redis_proxy import RedisProxy, through
 
 SERVERS = {"desk": DEMO_SERVER, "shop": DEMO_SERVER}
 LOAD = [("desk.echo", {"text": "here"}), ("shop.echo", {"text": "here"})] * 8
@@ -122,6 +127,26 @@ def test_what_comes_to_a_worker_that_is_killed_stays_queued(
     other = start_worker(servers)
     assert sent.get(timeout=20)["content"] == "here"
     other.stop()
+
+
+def test_a_refusal_that_passes_does_not_change_how_messages_are_fetched(
+    tmp_path: Path, worker: Worker, foreign: Celery, redis_url: str
+) -> None:
+    _, script, *_ = fetch.command("a queue", limits="1", checks=0, room=1, kept=0)
+    is_refused = threading.Event()
+
+    def refuse() -> bytes:
+        is_refused.set()
+        return b"-BUSY Redis is busy running a script.\r\n"
+
+    with RedisProxy(urlsplit(redis_url).port or 0).running() as proxy:
+        proxy.step_in(hashlib.sha1(script.encode()).hexdigest().encode(), refuse)
+        with Worker(tmp_path, {"late": DEMO_SERVER}, through(proxy, redis_url)) as late:
+            late.wait_until_ready()
+            sent = foreign.send_task("tarsy.call_tool", ["late", "echo", {"text": "here"}], queue="mcp.late")
+            assert sent.get(timeout=20)["content"] == "here"
+            assert is_refused.is_set()
+            assert "kombu fetches the messages" not in late.log
 
 
 def test_a_user_without_the_rights_fetches_as_kombu_does(

@@ -1,5 +1,7 @@
 """Calls that run without a thread, and what Celery's commands and events make of them."""
 
+import base64
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -8,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tarsy_tasks import Outcome, ToolExecutor, ToolResult
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import agent_app
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
@@ -21,7 +25,8 @@ RECORDING = Path(__file__).parents[1] / "servers" / "recording.py"
 def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) -> Worker:
     directory = tmp_path_factory.mktemp("recorder")
     recorder = {"command": sys.executable, "args": [str(RECORDING), str(directory)]}
-    return start_worker({"desk": DEMO_SERVER, "recorder": recorder}, arguments=["-E", "-c", "16"])
+    servers = {"desk": DEMO_SERVER, "recorder": recorder, "single": {**DEMO_SERVER, "max_concurrency": 1}}
+    return start_worker(servers, arguments=["-E", "-c", "16"])
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,34 @@ def test_commands_are_answered_while_calls_come_and_go(worker: Worker, operator:
             each.result()
     assert {result.outcome for result in results} == {Outcome.OK}
     assert "changed size" not in worker.log
+
+
+def test_a_message_that_celery_cannot_read_keeps_no_slot(worker: Worker, operator: Any, redis_url: str) -> None:
+    """Its call runs, and how it ends is to be stored by Celery, whose reader makes another object of it, or fails."""
+    odd = {"__type__": "decimal", "__value__": "no number"}
+    body = json.dumps([["single", "wait", {"seconds": 60}, {"v": 1, "odd": odd}], {}, {}])
+    message = {
+        "body": base64.b64encode(body.replace("__type__", "\\u005f_type__").encode()).decode(),
+        "headers": {"task": "tarsy.call_tool", "id": "odd"},
+        "properties": {"delivery_tag": "odd", "body_encoding": "base64", "delivery_info": {}},
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+    }
+
+    def active() -> list[str]:
+        (found,) = operator.control.inspect(timeout=20, limit=1).active().values()
+        return [each["id"] for each in found]
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.lpush("mcp.single", json.dumps(message))
+        wait_until(lambda: "odd" in active(), "it runs")
+        operator.control.revoke("odd", terminate=True)
+        result = ToolExecutor(timeout_s=15).execute("single.echo", {"text": "here"})
+        assert (result.outcome, result.content) == (Outcome.OK, "here")
+        # Its lease would lapse, and in the end it would be a dead letter.
+        assert client.hdel(keys.UNACKED, "odd") == client.zrem(keys.LEASES, "mcp.single\nodd") == 1
+    assert "cannot be handed over to Celery" in worker.log
+    assert "odd" not in active()
 
 
 def test_its_events_are_those_of_a_task(worker: Worker, operator: Any) -> None:

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -17,7 +16,7 @@ from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tests.processes import turns, wait_until
-from tests.redis_proxy import HangUp, RedisProxy
+from tests.redis_proxy import HangUp, RedisProxy, through
 from tests.unit.test_fetch import CALLS, START_S, Sink, message, run
 
 pytestmark = pytest.mark.keeps_keys  # messages, which nobody answers here
@@ -33,11 +32,9 @@ def proxy(client: Any) -> Iterator[RedisProxy]:
 
 
 @pytest.fixture
-def through(redis_url: str, proxy: RedisProxy) -> Iterator[Any]:
+def proxied(redis_url: str, proxy: RedisProxy) -> Iterator[Any]:
     """Redis, through the proxy."""
-    url = urlsplit(redis_url)
-    login = url.netloc.rpartition("@")[0]
-    with redis.Redis.from_url(f"redis://{login}@127.0.0.1:{proxy.port}/0?protocol=3") as found:
+    with redis.Redis.from_url(f"{through(proxy, redis_url)}?protocol=3") as found:
         yield found
 
 
@@ -54,7 +51,7 @@ async def until(found: Callable[[], object]) -> None:
 
 
 def test_a_message_that_comes_between_the_look_and_the_wait_is_taken(
-    client: Any, through: Any, proxy: RedisProxy
+    client: Any, proxied: Any, proxy: RedisProxy
 ) -> None:
     sink = Sink()
 
@@ -65,11 +62,11 @@ def test_a_message_that_comes_between_the_look_and_the_wait_is_taken(
         push(client, "a1")
         await sink.until("a0", "a1", "a2")
 
-    run(through, sink, act)
+    run(proxied, sink, act)
 
 
 def test_a_connection_that_is_lost_during_a_stop_is_not_opened_again(
-    client: Any, through: Any, proxy: RedisProxy
+    client: Any, proxied: Any, proxy: RedisProxy
 ) -> None:
     is_stopping = threading.Event()
     is_looking = threading.Event()
@@ -90,7 +87,7 @@ def test_a_connection_that_is_lost_during_a_stop_is_not_opened_again(
         await stop
         assert asyncio.all_tasks() <= before
 
-    run(through, Sink(), act)
+    run(proxied, Sink(), act)
 
 
 def test_a_start_that_takes_too_long_has_not_begun(client: Any) -> None:
