@@ -1,4 +1,5 @@
-"""Each row fails when its mechanism is taken out: `python -m tests.chaos.breaks`.
+"""Each row fails when its mechanism is taken out: `python -m tests.chaos.breaks`. So does the test of what a call costs
+when a call is made dearer.
 
 Owns the table of what to take out, and plays a row against a copy of the package on disk that was broken so.
 """
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import click
 
-__all__ = ["BREAKS", "Break"]
+__all__ = ["BREAKS", "COUNTS", "Break"]
 
 ROOT = Path(__file__).parents[2]
+COUNTS = "counts"
+"""Stands for a row: the test of what a warm call costs."""
+_COUNTS_TEST = "tests/calls/test_call_counts.py"
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Break:
     """A mechanism, and how to take it out.
 
     Attributes:
-        row: The row that has to notice.
+        row: The row that has to notice, or `COUNTS`.
         file: Of the package.
         text: What stands there, exactly once.
         replacement: What to write in its place.
@@ -190,6 +194,27 @@ BREAKS = [
         "except (ValueError, KeyError, TypeError, AttributeError) as error:",
         "except ZeroDivisionError as error:",
     ),
+    Break(
+        COUNTS,
+        "a call reads no settings",
+        "worker/calls/intake.py",
+        "    info = CallInfo()\n",
+        "    from tarsy_tasks.settings import load_settings\n\n    load_settings()\n    info = CallInfo()\n",
+    ),
+    Break(
+        COUNTS,
+        "a call waits for no time to pass",
+        "worker/process/plain_calls.py",
+        "        backend: ResultBackend = self._pool.app.backend\n",
+        "        backend: ResultBackend = self._pool.app.backend\n        await asyncio.sleep(0.001)\n",
+    ),
+    Break(
+        COUNTS,
+        "a result is dumped once",
+        "worker/process/plain_calls.py",
+        "            key, value = backend.encode_answer(self.id, result)\n",
+        "            key, value = backend.encode_answer(self.id, result)\n            json.dumps(value)\n",
+    ),
 ]
 
 
@@ -218,6 +243,8 @@ def _play_broken(each: Break) -> str | None:
         each.apply(copy)
         # Workers run in directories of their own: it is this path that has them import the copy.
         environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        if each.row == COUNTS:
+            return _count_broken(copy, environment)
         command = [sys.executable, "-m", "tests.chaos", "--short", "--only", each.row]
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
         # The exit code does not tell: it is 1 for a row that fails, and for a package that cannot be imported.
@@ -225,6 +252,17 @@ def _play_broken(each: Break) -> str | None:
             raise RuntimeError(f"{each.row} could not be played: {done.stdout}{done.stderr}")
         findings = re.findall(r"^  - (.*)$", done.stdout, re.MULTILINE)
         return f"{findings[0]:.120}" if findings else None
+
+
+def _count_broken(copy: Path, environment: dict[str, str]) -> str | None:
+    """The counts that the test says are wrong; None if it passes."""
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", _COUNTS_TEST, "-k", "worker"]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{_COUNTS_TEST} could not be run: {done.stdout}{done.stderr}")
+    wrong = re.findall(r"^E +(\{.* != .*\})$", done.stdout, re.MULTILINE)
+    return "; ".join(wrong) or done.stdout[-120:] if done.returncode else None
 
 
 if __name__ == "__main__":

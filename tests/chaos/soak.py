@@ -21,8 +21,14 @@ from tests.processes import Worker
 
 __all__ = ["CAST", "soak"]
 
-CAST = Cast(workers=3, operators=True, proxied=True)
-_THREADS = 24
+CAST = Cast(
+    workers=3,
+    servers={server: {"timeouts": {"call_s": 600}} for server in ("desk", "shop")},
+    operators=True,
+    proxied=True,
+)
+_THREADS = 12
+"""Calls in flight of each server."""
 _WARM_UP = 0.2
 """Of the whole time; what is held then is what the end is compared with."""
 _BETWEEN_S = (2.0, 8.0)
@@ -62,8 +68,8 @@ def soak(stage: Stage, form: Form, minutes: float, seed: int) -> Tally:
     survivor = stage.workers[0]
     tally = Tally()
     tally.notes.append(f"seed {seed}")
-    load = stage.load("soak")
-    load.keep_going(_THREADS)
+    loads = [stage.load(f"soak-{server}", server) for server in stage.cast.servers]
+    _keep_going(loads)
     ends_at = time.monotonic() + minutes * 60
     warm_at = time.monotonic() + minutes * 60 * _WARM_UP
     before: Held | None = None
@@ -74,11 +80,12 @@ def soak(stage: Stage, form: Form, minutes: float, seed: int) -> Tally:
         played[name] += 1
         fault(stage, chance)
         if before is None and time.monotonic() > warm_at:
-            before = _calm(stage, load, survivor, tally)
-            load.keep_going(_THREADS)
-    after = _calm(stage, load, survivor, tally)
-    result = load.tally(unknown=True)
-    result.findings += tally.findings
+            before = _calm(stage, loads, survivor, tally)
+            _keep_going(loads)
+    after = _calm(stage, loads, survivor, tally)
+    result = _sum([load.tally(unknown=True) for load in loads])
+    result.expect(not result.outcomes["rejected"], f"{result.outcomes['rejected']} calls were `rejected`")
+    result.findings += tally.findings + _check_fetching(stage)
     result.notes += [*tally.notes, f"{played.total()} faults: {dict(played)}", f"at the end: {after}"]
     result.expect(survivor.process.poll() is None, "the worker that nobody killed died")
     if before is not None:
@@ -88,9 +95,34 @@ def soak(stage: Stage, form: Form, minutes: float, seed: int) -> Tally:
     return result
 
 
-def _calm(stage: Stage, load: Load, survivor: Worker, tally: Tally) -> Held:
+def _keep_going(loads: list[Load]) -> None:
+    for load in loads:
+        load.keep_going(_THREADS)
+
+
+def _sum(tallies: list[Tally]) -> Tally:
+    """What the loads of all servers came to."""
+    found = Tally(longest_s=max(each.longest_s for each in tallies))
+    for each in tallies:
+        found.calls += each.calls
+        found.outcomes += each.outcomes
+        found.lost += each.lost
+        found.doubled += each.doubled
+        found.findings += each.findings
+        found.notes += each.notes
+    return found
+
+
+def _check_fetching(stage: Stage) -> list[str]:
+    """The package's own way is what is soaked."""
+    logs = {worker.log_path.stem: worker.log for worker in stage.started}
+    return [f"{name} fetched as kombu does" for name, log in logs.items() if "kombu fetches the messages" in log]
+
+
+def _calm(stage: Stage, loads: list[Load], survivor: Worker, tally: Tally) -> Held:
     """Stop the load, wait for all answers, and see what is held."""
-    load.wait()
+    for load in loads:
+        load.wait()
     stage.restore()
     tally.findings += stage.check_alive() + stage.check_nothing_left()
     last(_IDLE_S)
@@ -143,6 +175,15 @@ def _end_worker(stage: Stage, chance: random.Random, number: signal.Signals) -> 
     stage.restore()
 
 
+def _restart_in_turn(stage: Stage, _: random.Random) -> None:
+    """A rolling restart of all but the one that is measured."""
+    for victim in stage.workers[1:]:
+        stage.give_up(victim)
+        victim.process.send_signal(signal.SIGTERM)
+        victim.process.wait(40)
+        stage.restore()
+
+
 def _kill_server(stage: Stage, chance: random.Random) -> None:
     """An MCP server of one worker."""
     paths = [str(ledger.path) for ledger in stage.ledgers.values()]
@@ -185,6 +226,7 @@ def _cut_network(stage: Stage, chance: random.Random) -> None:
 _FAULTS: dict[str, Callable[[Stage, random.Random], None]] = {
     "worker killed": _kill_worker,
     "worker stopped": _stop_worker,
+    "rolling restart": _restart_in_turn,
     "worker frozen": _freeze_worker,
     "server killed": _kill_server,
     "Redis frozen": _freeze_redis,

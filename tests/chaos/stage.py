@@ -221,7 +221,7 @@ class Stage:
             {server: witness(self.ledgers[server], **options) for server, options in self.cast.servers.items()},
             self.url,
             # By default one server gets half of the slots of a worker.
-            arguments=["-c", str(2 * self.cast.concurrency)],
+            arguments=["-E", "-c", str(2 * self.cast.concurrency)],
             environment={**self._clock(number), **environment},
             name=f"worker{number}",
             mingle=True,

@@ -287,6 +287,17 @@ def test_a_variable_is_wrong(diagnose: Any) -> None:
     assert SECRET not in found.output
 
 
+def test_what_costs_every_call_a_thread_is_named(diagnose: Any, tmp_path: Path) -> None:
+    receiver = "from celery import signals\n@signals.task_prerun.connect\ndef count(**_): ...\n"
+    (tmp_path / "counting_tasks.py").write_text(receiver)
+    (tmp_path / "celeryconfig.py").write_text("imports = ['counting_tasks']\n")
+    found = diagnose({})
+    assert "task_prerun is connected to counting_tasks.count" in found.of("task signals", "warning")
+    assert found.code == 0
+    (tmp_path / "celeryconfig.py").write_text("imports = ['no_such_tasks']\n")
+    assert "no_such_tasks" in diagnose({}).of("task signals", "error")
+
+
 def test_findings_are_readable_without_json(tmp_path: Path, url: str) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
     environment = clean_environment(TARSY_REDIS_URL=url, TARSY_RUN_DIR=str(tmp_path / "run"))

@@ -50,9 +50,7 @@ async def until(found: Callable[[], object]) -> None:
                 return
 
 
-def test_a_message_that_comes_between_the_look_and_the_wait_is_taken(
-    client: Any, proxied: Any, proxy: RedisProxy
-) -> None:
+def test_a_message_between_the_look_and_the_wait_is_taken(client: Any, proxied: Any, proxy: RedisProxy) -> None:
     sink = Sink()
 
     async def act(_: QueueFetcher) -> None:
@@ -65,9 +63,7 @@ def test_a_message_that_comes_between_the_look_and_the_wait_is_taken(
     run(proxied, sink, act)
 
 
-def test_a_connection_that_is_lost_during_a_stop_is_not_opened_again(
-    client: Any, proxied: Any, proxy: RedisProxy
-) -> None:
+def test_a_connection_lost_during_a_stop_is_not_opened_again(client: Any, proxied: Any, proxy: RedisProxy) -> None:
     is_stopping = threading.Event()
     is_looking = threading.Event()
 

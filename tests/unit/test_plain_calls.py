@@ -1,6 +1,8 @@
 """Which messages run without a thread: one case for each reason against it."""
 
+import gc
 import json
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from tarsy_tasks.broker.deliveries import CallState, Delivery
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.worker.process.plain_calls import is_special, read_arguments, why_none_is_plain, why_not_plain
+from tarsy_tasks.worker.process.task_signals import find_receivers
 
 ARGUMENTS = ["desk", "echo", "{}", {"v": 1}]
 NOTHING_FOLLOWS = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -147,9 +150,30 @@ def test_settings_with_which_no_call_is_plain(settings: Any, task: Any, options:
 def test_a_connected_signal_is_named(name: str) -> None:
     def receiver(**_: Any) -> None: ...
 
+    class Receivers:
+        def method(self, **_: Any) -> None: ...
+
+        def __call__(self, **_: Any) -> None: ...
+
+    def reason() -> str:
+        return why_none_is_plain(None, SimpleNamespace(app=None, pool=SimpleNamespace(options={})))
+
     signal: Any = getattr(signals, name)
-    signal.connect(receiver)
-    try:
-        assert name in why_none_is_plain(None, SimpleNamespace(app=None, pool=SimpleNamespace(options={})))
-    finally:
-        signal.disconnect(receiver)
+    receivers = Receivers()
+    here = f"{__name__}.test_a_connected_signal_is_named.<locals>."
+    named = {"receiver": receiver, "Receivers.method": receivers.method, "Receivers": partial(receivers)}
+    for qualname, connected in named.items():
+        signal.connect(connected)
+        try:
+            assert reason().endswith(f"{name} ({here}{qualname})")
+        finally:
+            signal.disconnect(connected)
+
+
+def test_what_was_connected_and_is_gone_does_not_count() -> None:
+    def receiver(**_: Any) -> None: ...
+
+    signals.task_prerun.connect(receiver)
+    del receiver
+    gc.collect()
+    assert find_receivers() == {}
