@@ -293,11 +293,11 @@ class Stage:
         return [f"left in Redis without an expiry: {', '.join(names)}" for names in [left()] if names]
 
     def _all_take_calls(self) -> bool:
-        """Several calls at once, until each worker has had some."""
+        """As many calls at once as all workers have room for, until each worker has had some."""
         tools, before = self.tools(10), len(self._runs())
         calls = [
             ToolCall(id=str(n), name=f"{server}.look", arguments={"key": "alive", "wait_s": 0.2})
-            for n in range(2 * self.cast.concurrency)
+            for n in range(self.cast.workers * self.cast.concurrency)
             for server in [next(iter(self.cast.servers))]
         ]
         tools.execute_many(calls)
