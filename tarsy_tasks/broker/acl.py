@@ -62,6 +62,7 @@ _WORKERS_OWN = (
     keys.waiting_key("*"),
     keys.QUEUES,
     keys.LEASES,
+    keys.DELAYED,
     keys.SWEEPS,
     keys.DEAD_LETTERS,
     keys.dead_letter_key("*"),
@@ -184,10 +185,11 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
     return [
         _allow(_COMMON),
         # To send calls, and to withdraw them.
-        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, *queues, *waiting, *_CALL, claims]),
+        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, keys.DELAYED, *queues, *waiting, *_CALL, claims]),
         _select(("hsetnx", "hget", "hdel", "hexists"), [keys.UNACKED]),
         _select_writing(("zadd",), [keys.QUEUES]),
         _select_writing(("zadd", "zrem"), waiting),
+        _select_writing(("zrem",), [keys.DELAYED]),
         _select(("lpush", "lrem", "llen"), queues),
         _select_reading(("hget", "hexists", "exists"), _CALL),
         _select_writing(("set",), [keys.withdrawn_key("*")]),

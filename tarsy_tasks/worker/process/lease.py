@@ -1,6 +1,7 @@
 """The thread that renews the leases of running calls and announces every few seconds that this worker is alive.
 
-Owns renewing, the worker's heartbeat and the sweep for messages that others lost. It has its own connection and does
+Owns renewing, the worker's heartbeat, the sweep for messages that others lost, and moving those that are due into their
+queues. It has its own connection and does
 not depend on Celery's consumer, which may be reconnecting for half a minute while its calls go on.
 """
 
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from celery import states
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 _RENEWALS_A_LEASE = 4
 _SWEEPS_A_LEASE = 10
 _STOP_S = 5.0
+_PAUSE_S = 0.01
+"""Between two of many steps, in which Redis serves others."""
 
 
 class LeaseKeeper:
@@ -75,9 +79,9 @@ class LeaseKeeper:
         while not self._stopping.wait(wait_s):
             wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
             try:
-                self._tend()
+                wait_s = min(wait_s, self._tend())
             except ResponseError as error:
-                logger.warning("leases cannot be renewed, because Redis refuses the command: %s", error)
+                logger.warning("leases or delayed messages cannot be tended, because Redis refuses it: %s", error)
                 self._release_channel()
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
@@ -92,7 +96,8 @@ class LeaseKeeper:
                 fleet.leave(self._channel.deliveries.exchange, self.instance)
         self._release_channel()
 
-    def _tend(self) -> None:
+    def _tend(self) -> float:
+        """Do what is to be done now. Returns after how many seconds there is more, unless that is the usual time."""
         if self._channel is None:
             self._channel = self._app.connection_for_write().channel()
         deliveries = self._channel.deliveries
@@ -119,6 +124,8 @@ class LeaseKeeper:
                 deliveries.discard(tag, queue, entry)
                 if time.monotonic() >= self._renew_at:
                     break  # the next sweep finds the rest
+        due_in_s = deliveries.release_due()
+        return inf if due_in_s is None else max(_PAUSE_S, due_in_s)
 
     def _record_dead_letter(self, deliveries: Deliveries, tag: str) -> None:
         def failure(what: str) -> CallError:
