@@ -32,6 +32,7 @@ _COMMON = (
 )
 _RUN_SCRIPTS = ("eval", "evalsha")
 _READ_STREAMS = ("xrange", "xrevrange", "xread", "xlen")
+_REPAIR_STREAM = (*_RUN_SCRIPTS, "xinfo|stream", "xrange", "xrevrange", "xadd", "del", "rename", "expire")
 
 _HEALTH_AND_TOOLS = (
     keys.health_key("*"),
@@ -209,9 +210,10 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
 def _worker(database: int) -> list[str]:
     return [
         _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS), _WORKERS_OWN, _channels(database)),
-        # An answer and its audit entry are one step. Workers do not read the audit.
+        # An answer and its audit entry are one step. Workers do not read their audit, and repair that of agents.
         _select(_RUN_SCRIPTS, [*_WORKERS_OWN, keys.AUDIT]),
         _select_writing(("xadd", "xdel", "expire"), [keys.AUDIT]),
+        _select(_REPAIR_STREAM, [keys.AGENT_AUDIT, keys.REBUILT_AGENT_AUDIT]),
     ]
 
 

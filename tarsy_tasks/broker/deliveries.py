@@ -22,7 +22,7 @@ queue that its entry names: it goes where it waited, by the name of that key, or
 workers write markers, so that no agent can keep its call out of the audit; a withdrawn call has a key of its own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -242,16 +242,17 @@ class Deliveries:
         """Empty a queue; how many messages it had."""
         return steps.purge.run(self.exchange, queue=queue, home=queue)
 
-    def sweep(self, lease_s: float, quiet_s: float) -> Swept:
+    def sweep(self, lease_s: float, quiet_s: float, served: Sequence[str] = ()) -> Swept:
         """Put back what was lost on its way, or with a worker that no longer renews its lease.
 
         Args:
             lease_s: How long a lease lasts.
             quiet_s: If there was no sweep for longer, Redis was unavailable: owners get as long to renew leases.
+            served: Queues that are searched even if thousands of others are listed.
         """
-        found = sweep.run(self.exchange, lease_s=lease_s, quiet_s=quiet_s)
+        *found, is_crowded = sweep.run(self.exchange, served=served, lease_s=lease_s, quiet_s=quiet_s)
         restored, dead_letters, garbage, queues = (tuple(map(as_text, each)) for each in found)
-        return Swept(restored, dead_letters, tuple(zip(garbage, queues, strict=True)))
+        return Swept(restored, dead_letters, tuple(zip(garbage, queues, strict=True)), bool(is_crowded))
 
     @property
     def exchange(self) -> RedisExchange:
