@@ -13,7 +13,7 @@ from tarsy_tasks.celery_app import build_app
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.processes import Worker, free_port, listening, wait_until
-from tests.servers import listing_file, misbehaving_stdio, misbehaving_web
+from tests.servers import invalid_tools, listing_file, misbehaving_stdio, misbehaving_web
 
 LEFT_OUT = ["'untyped': ", "'described': ", "'password: __MASKED", "'number 5': ", "'number 6': "]
 REFRESH = ("mcp_refresh", {"server": "changing"})
@@ -33,7 +33,7 @@ def worker(start_worker: StartWorker, listed: Path, tmp_path_factory: pytest.Tem
     url = f"http://127.0.0.1:{port}"
     kind = "lists-invalid-tools"
     servers: dict[str, Any] = {
-        "stdio": {"command": sys.executable, "args": [misbehaving_stdio.__file__, kind]},
+        "stdio": {"command": sys.executable, "args": [invalid_tools.__file__]},
         "http": {"url": f"{url}/http/call/{kind}"},
         "sse": {"type": "sse", "url": f"{url}/sse/call/{kind}"},
         "changing": {"command": sys.executable, "args": [listing_file.__file__, str(listed)]},

@@ -76,21 +76,6 @@ def tool(name: str) -> Message:
     return {"name": name, "description": f"{name} something", "inputSchema": schema}
 
 
-INVALID_TOOLS: list[Any] = [
-    tool("untyped") | {"inputSchema": {}},
-    tool("described") | {"description": ["a", "list"]},
-    {"name": f"password: {SECRET}"},
-    {"inputSchema": {"type": "object"}},
-    "no object",
-]
-
-
-class ListsInvalidTools(Server):
-    def list_tools(self, request: Message) -> None:
-        meta = {"tarsy-tasks/left-out": {"forged": "no"}}
-        self.answer(request, {"tools": [tool("act"), *INVALID_TOOLS, tool("echo")], "_meta": meta})
-
-
 def text(words: str) -> Message:
     return {"content": [{"type": "text", "text": words}]}
 

@@ -12,7 +12,7 @@ import threading
 import uuid
 from typing import Any, NoReturn
 
-from tests.servers.misbehaving_stdio import INVALID_TOOLS
+from tests.servers.invalid_tools import INVALID_TOOLS
 from tests.servers.plain_http import JSON, Message, PlainHandler, PlainServer, event
 
 LARGE_BYTES = 20_000_000
