@@ -41,6 +41,8 @@ DEFAULTS: dict[str, Any] = {
     # Nothing is reserved beyond capacity, so that a call never waits behind one that runs while another worker is idle.
     "worker_prefetch_multiplier": 1,
     "worker_disable_prefetch": True,
+    # Messages with an ETA are kept in Redis; only where it refuses that does a worker keep them.
+    "worker_eta_task_limit": 10_000,
     # By default every pool thread opens its own connections.
     "result_backend_thread_safe": True,
     # redis-py raises when a pool is full; these are opened only when needed.

@@ -19,6 +19,7 @@ It is installed by an entry point in the group `tarsy_tasks.interceptors` and li
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, Protocol, TypeVar
 
 from tarsy_tasks.errors import CallRefused
@@ -43,9 +44,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The call goes back to its queue after a second, for any worker; it was not sent, or may be sent again."""
+    """The call goes back to its queue after `after_s` seconds, for any worker; it was not sent, or may be sent again.
+    Until then it takes no slot."""
 
     reason: str
+    after_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.after_s < inf:
+            raise ValueError(f"after_s is {self.after_s!r}; it must be a number of seconds, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

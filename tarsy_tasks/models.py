@@ -106,12 +106,14 @@ class ToolListing(FrozenModel):
     """What one server offers; the result of the task `tarsy.list_tools` if that succeeded.
 
     Attributes:
+        left_out: Tools that the server lists and that are not valid in MCP, by name, and why. They cannot be called.
         instructions: For models, how to use the server: the configured text, or else the server's own.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
     server: str
     tools: tuple[ToolDefinition, ...] = ()
+    left_out: dict[str, str] = {}
     instructions: str = ""
 
 

@@ -32,6 +32,7 @@ _COMMON = (
 )
 _RUN_SCRIPTS = ("eval", "evalsha")
 _READ_STREAMS = ("xrange", "xrevrange", "xread", "xlen")
+_REPAIR_STREAM = (*_RUN_SCRIPTS, "xinfo|stream", "xrange", "xrevrange", "xadd", "del", "rename", "expire")
 
 _HEALTH_AND_TOOLS = (
     keys.health_key("*"),
@@ -62,6 +63,7 @@ _WORKERS_OWN = (
     keys.waiting_key("*"),
     keys.QUEUES,
     keys.LEASES,
+    keys.DELAYED,
     keys.SWEEPS,
     keys.DEAD_LETTERS,
     keys.dead_letter_key("*"),
@@ -184,10 +186,11 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
     return [
         _allow(_COMMON),
         # To send calls, and to withdraw them.
-        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, *queues, *waiting, *_CALL, claims]),
+        _select(_RUN_SCRIPTS, [keys.UNACKED, keys.QUEUES, keys.DELAYED, *queues, *waiting, *_CALL, claims]),
         _select(("hsetnx", "hget", "hdel", "hexists"), [keys.UNACKED]),
         _select_writing(("zadd",), [keys.QUEUES]),
         _select_writing(("zadd", "zrem"), waiting),
+        _select_writing(("zrem",), [keys.DELAYED]),
         _select(("lpush", "lrem", "llen"), queues),
         _select_reading(("hget", "hexists", "exists"), _CALL),
         _select_writing(("set",), [keys.withdrawn_key("*")]),
@@ -207,9 +210,10 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
 def _worker(database: int) -> list[str]:
     return [
         _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS), _WORKERS_OWN, _channels(database)),
-        # An answer and its audit entry are one step. Workers do not read the audit.
+        # An answer and its audit entry are one step. Workers do not read their audit, and repair that of agents.
         _select(_RUN_SCRIPTS, [*_WORKERS_OWN, keys.AUDIT]),
         _select_writing(("xadd", "xdel", "expire"), [keys.AUDIT]),
+        _select(_REPAIR_STREAM, [keys.AGENT_AUDIT, keys.REBUILT_AGENT_AUDIT]),
     ]
 
 

@@ -9,25 +9,27 @@ begins, `result_backend` answers, agents withdraw (`async_deliveries`).
     waiting ──take──► leased ──begin──► begun ──answer──► answered
        │  ▲              │ ▲              │
        │  └── requeued, or lease lapsed ──┘ (it stays begun)
+       │  └──────── delayed, until its time has come: an ETA, or a call that is requeued for a while
        └──withdraw──► withdrawn: nobody waits any more, and it had not begun
 
 A message has an entry in the table from its publication on, so one that was popped for a connection that broke is found
 missing in its queue and put back. Its entry is a field of `tarsy:unacked`, its place is in `tarsy:waiting:<queue>` or
-`tarsy:leases`, and its marker is `tarsy:call:<tag>`. The tag of a call is its task id; of any other message, Celery's
-delivery tag.
+`tarsy:leases` or `tarsy:delayed`, and its marker is `tarsy:call:<tag>`. The tag of a call is its task id; of any other
+message, Celery's delivery tag.
 
 Agents write entries, too, and an agent may be limited to some of the queues. So a message is never put back into the
 queue that its entry names: it goes where it waited, by the name of that key, or where it was taken, by its lease. Only
 workers write markers, so that no agent can keep its call out of the audit; a withdrawn call has a key of its own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys, steps
+from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
@@ -99,6 +101,7 @@ class Delivery:
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
+        wait_s: If it is requeued, how long it is delayed before it is back in its queue.
         record: What the worker knows of it; None for what is not a call.
     """
 
@@ -111,6 +114,7 @@ class Delivery:
     runs: bool = False
     answered: bool = False
     kept: bool = False
+    wait_s: float = 0.0
     record: AuditSource | None = None
 
     @property
@@ -207,8 +211,28 @@ class Deliveries:
         return self.exchange.execute(("GET", keys.dead_letter_key(tag)))[0] or b""
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message back at the head of its queue; this delivery does not count."""
-        steps.requeue.run(self.exchange, queue=delivery.queue, home=delivery.queue, tag=delivery.tag)
+        """Put a message back at the head of its queue, or delay it by its `wait_s`; this delivery does not count."""
+        if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
+            steps.requeue.run(self.exchange, queue=delivery.queue, home=delivery.queue, tag=delivery.tag)
+
+    def delay(self, delivery: Delivery, *, due_at: float = 0.0, wait_s: float = 0.0) -> bool:
+        """Give a message back until its time has come; this delivery does not count.
+
+        Args:
+            due_at: Not before this time, in seconds of the clock of Redis.
+            wait_s: Nor before so long from now.
+
+        Returns:
+            False if its time has come: it stays leased.
+        """
+        step = steps.delay
+        return bool(step.run(self.exchange, home=delivery.queue, tag=delivery.tag, due_at=due_at, wait_s=wait_s))
+
+    def release_due(self) -> float | None:
+        """Move messages that are due into their queues. Returns in how many seconds the next one is due, 0 or less if
+        some are left that are due already; None if there is none."""
+        due_in_s = release_due.run(self.exchange)
+        return float(due_in_s) if due_in_s else None
 
     def renew(self, deliveries: Iterable[Delivery]) -> None:
         """Renew the leases of messages."""
@@ -218,16 +242,17 @@ class Deliveries:
         """Empty a queue; how many messages it had."""
         return steps.purge.run(self.exchange, queue=queue, home=queue)
 
-    def sweep(self, lease_s: float, quiet_s: float) -> Swept:
+    def sweep(self, lease_s: float, quiet_s: float, served: Sequence[str] = ()) -> Swept:
         """Put back what was lost on its way, or with a worker that no longer renews its lease.
 
         Args:
             lease_s: How long a lease lasts.
             quiet_s: If there was no sweep for longer, Redis was unavailable: owners get as long to renew leases.
+            served: Queues that are searched even if thousands of others are listed.
         """
-        found = sweep.run(self.exchange, lease_s=lease_s, quiet_s=quiet_s)
+        *found, is_crowded = sweep.run(self.exchange, served=served, lease_s=lease_s, quiet_s=quiet_s)
         restored, dead_letters, garbage, queues = (tuple(map(as_text, each)) for each in found)
-        return Swept(restored, dead_letters, tuple(zip(garbage, queues, strict=True)))
+        return Swept(restored, dead_letters, tuple(zip(garbage, queues, strict=True)), bool(is_crowded))
 
     @property
     def exchange(self) -> RedisExchange:

@@ -136,9 +136,21 @@ class QoS(kombu_redis.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         delivery = self._release_lease(delivery_tag)
         if requeue:
-            self.channel.deliveries.requeue(delivery)
+            try:
+                self.channel.deliveries.requeue(delivery)
+            except ResponseError as error:
+                # kombu takes this for an error of the consumer, which ends the worker. The lease lapses.
+                logger.warning("Redis refuses to requeue a message, which comes back later: %s", error)
         else:
             self._acknowledge(delivery)
+
+    def delay(self, delivery_tag: str, due_at: float) -> bool:
+        """Give back a message until its time has come, as `Deliveries.delay`, whose errors it raises."""
+        delivery: Delivery = self._delivered[delivery_tag].delivery
+        if not self.channel.deliveries.delay(delivery, due_at=due_at):
+            return False
+        self._release_lease(delivery_tag)
+        return True
 
     def _acknowledge(self, delivery: Delivery) -> None:
         entry = delivery.record.write() if delivery.record is not None else None

@@ -73,6 +73,7 @@ _RECORD = f"""
 KEYS: dict[str, KnownKey] = {
     "unacked": keys.UNACKED,
     "leases": keys.LEASES,
+    "delayed": keys.DELAYED,
     "queues": keys.QUEUES,
     "sweeps": keys.SWEEPS,
     "dead_letters": keys.DEAD_LETTERS,
@@ -247,6 +248,25 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
 def requeue(*, queue: Key, home: str, tag: str) -> int: ...
 
 
+# Returns 0, and does nothing, if the time has come.
+@_step(
+    _LEASE,
+    NOW,
+    """
+    local due = math.max(due_at, now + wait_s)
+    if due <= now then return 0 end
+    if redis.call('ZREM', leases, lease) == 0 or redis.call('HEXISTS', unacked, tag) == 0 then return 1 end
+    redis.call('ZADD', delayed, due, lease)
+    redis.call('HINCRBY', marker, 'deliveries', -1)
+    -- Nobody has it: if it is withdrawn now, its agent records that.
+    redis.call('HDEL', marker, 'suspect', 'taken')
+    redis.call('EXPIRE', marker, marker_ttl_s)
+    return 1
+    """,
+)
+def delay(*, home: str, tag: str, due_at: float, wait_s: float) -> int: ...
+
+
 @_step(NOW, "for _, lease in ipairs(renewed) do redis.call('ZADD', leases, 'XX', now, lease) end")
 def renew(*, renewed: Table) -> None: ...
 
@@ -258,10 +278,11 @@ def renew(*, renewed: Table) -> None: ...
     local state = redis.call('HGET', marker, 'mark')
     if state then return {state, 1} end
     redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s)
-    if redis.call('ZREM', waiting, tag) == 1 then
+    local is_delayed = redis.call('ZREM', delayed, home .. '\\n' .. tag) == 1
+    if redis.call('ZREM', waiting, tag) == 1 or is_delayed then
         local in_flight = redis.call('HGET', unacked, tag)
         redis.call('HDEL', unacked, tag)
-        if in_flight then
+        if in_flight and not is_delayed then
             local queue, _, message = split_entry(in_flight)
             redis.call('LREM', queue, -1, message)
         end

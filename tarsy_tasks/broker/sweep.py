@@ -7,7 +7,7 @@ enough.
 from dataclasses import dataclass
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.script import NOW, constants, script
+from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import ENTRIES, KEYS, MARKER_TTL_S
 
 __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
@@ -30,20 +30,25 @@ class Swept:
             before it could report them.
         garbage: Tags and queues of messages that still wait at their garbage time, 10 minutes after their deadline:
             their agents have not withdrawn them, and are gone.
+        is_crowded: Many names were listed as queues that have no messages; the next sweep removes more of them.
     """
 
     restored: tuple[str, ...] = ()
     dead_letters: tuple[str, ...] = ()
     garbage: tuple[tuple[str, str], ...] = ()
+    is_crowded: bool = False
 
 
-# Returns the attributes of `Swept`; the queues of the garbage come last.
+# Returns the attributes of `Swept`, with the queues of the garbage after their tags. Agents, too, list queues: the
+# `served` ones are searched whatever else is listed.
 @script(
     constants(
         max_deliveries=MAX_DELIVERIES,
         most_deliveries=_MOST_DELIVERIES,
         sweep_limit=200,
         search_limit=1000,  # of messages at the head of a queue: those behind them are younger
+        most_queues=1000,
+        longest_name=1000,
         reported_s=60,
         marker_ttl_s=MARKER_TTL_S,
         dead_letter_ttl_s=DEAD_LETTER_TTL_S,
@@ -61,9 +66,9 @@ class Swept:
     if now - swept_at > quiet_s or swept_at > now + 1 then
         -- Redis was down or frozen, or nobody swept: leases could not be renewed, and their owners may be alive.
         redis.call('HSET', sweeps, 'quiet_until', now + quiet_s)
-        return {{}, {}, {}, {}}
+        return {{}, {}, {}, {}, 0}
     end
-    if quiet_until and now < tonumber(quiet_until) then return {{}, {}, {}, {}} end
+    if quiet_until and now < tonumber(quiet_until) then return {{}, {}, {}, {}, 0} end
     local restored, garbage, homes = {}, {}, {}
     local function put_back(tag, entry, queue, is_to_blame)
         local rest, message = string.match(entry, '^[^\n]*(\n[^\n]*\n(.*))$')
@@ -118,18 +123,29 @@ class Swept:
             put_back(tag, entry, home, type(pops) == 'table' or pops >= max_deliveries * 5)
         end
     end
-    for _, home in ipairs(redis.call('ZRANGE', queues, 0, search_limit)) do
+    local function search(home)
         local place = waiting_prefix .. home
+        if redis.call('EXISTS', place) == 0 then return false end
         for _, tag in ipairs(redis.call('ZRANGEBYSCORE', place, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do
             look(tag, home, place)
         end
-        -- Of many queues the next sweep begins with others.
-        if redis.call('EXISTS', place) == 0 then redis.call('ZREM', queues, home)
-        else redis.call('ZADD', queues, now, home) end
+        return true
     end
+    for _, home in ipairs(served) do search(home) end
+    local empty = {}
+    for _, home in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
+        -- Of many queues the next sweep begins with others.
+        if #home <= longest_name and search(home) then redis.call('ZADD', queues, now, home)
+        else empty[#empty + 1] = home end
+    end
+    if #empty > 0 then redis.call('ZREM', queues, unpack(empty)) end
     redis.call('EXPIRE', queues, marker_ttl_s)
-    return {restored, redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf'), garbage, homes}
+    local is_crowded = #empty > 0 and redis.call('ZCARD', queues) > most_queues
+    local aside = redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf')
+    return {restored, aside, garbage, homes, is_crowded and 1 or 0}
     """,
     known=KEYS,
 )
-def sweep(*, lease_s: float, quiet_s: float) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes]]: ...
+def sweep(
+    *, served: Table, lease_s: float, quiet_s: float
+) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes], int]: ...

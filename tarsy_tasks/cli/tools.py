@@ -58,6 +58,9 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
         for server, why in failed.items():
             notes.print(f"{server}: {why}", style="red")
         for server in listed:
+            for tool, why in listed[server].listing.left_out.items():
+                text = f"{server}: the tool {tool!r} is not valid in MCP, and cannot be called: {why}"
+                notes.print(Text(text), style="yellow")
             if listed[server].diff:
                 notes.print(f"{server}: {listed[server].diff} since the approval", style="yellow")
         for health in statuses(listed, app=tarsy_tasks.app).values():

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fleet import serving_workers
 from tarsy_tasks.config import ServerConfig
@@ -13,6 +15,7 @@ from tarsy_tasks.telemetry.health_records import HealthStatus, read_health
 __all__ = ["check_deployment"]
 
 _MOST_KEYS = 100_000
+_OVERDUE_S = 30.0
 
 
 def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[Finding]:
@@ -39,6 +42,7 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
         else:
             yield Finding.ok(check, f"healthy, served by {len(serving[name])} worker(s), {calls} calls wait")
     yield from _check_other_queues(redis, names)
+    yield from _check_delayed(redis)
 
 
 def _check_other_queues(redis: Any, names: list[str]) -> Iterator[Finding]:
@@ -53,6 +57,21 @@ def _check_other_queues(redis: Any, names: list[str]) -> Iterator[Finding]:
                 f"{count} messages wait in {name}, whose server is not enabled here",
                 "if no other deployment uses this Redis: enable the server, or delete the key",
             )
+
+
+def _check_delayed(redis: Any) -> Iterator[Finding]:
+    try:
+        count, first = redis.zcard(keys.DELAYED), redis.zrange(keys.DELAYED, 0, 0, withscores=True)
+    except ResponseError:
+        return  # not allowed for this user
+    if not first:
+        return
+    overdue_s = redis.time()[0] - first[0][1]
+    if overdue_s > _OVERDUE_S:
+        text = f"{count} messages wait for their ETA, one of them for {overdue_s:.0f} s too long"
+        yield Finding.warning("delayed messages", text, "start a worker: workers move what is due into its queue")
+    else:
+        yield Finding.ok("delayed messages", f"{count} messages wait for their ETA")
 
 
 def _count_waiting(redis: Any, queues: list[str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ An entry that cannot be read is shown as damaged.
 import hashlib
 import heapq
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.agent_audit import FURTHEST_AHEAD_S
 from tarsy_tasks.outcomes import Outcome
 
 __all__ = [
@@ -43,6 +45,7 @@ LATEST_S = 253_402_300_799
 """The end of the year 9999, where the calendar of Python ends."""
 _LONGEST_BYTES = 64 * 1024
 _FIRST_CHUNK, _LARGEST_CHUNK = 50, 1000
+_REPAIR_S = 1.0
 
 
 class StepName(StrEnum):
@@ -201,7 +204,7 @@ def read_audit(
     scan_limit: int | None = None,
     ends: Mapping[Source, str] | None = None,
 ) -> AuditPage:
-    """A page of entries of both streams.
+    """A page of entries of both streams, without those whose ids lie in the future: workers give them others.
 
     Args:
         redis: A redis-py client of the broker's database, one that decodes nothing.
@@ -218,9 +221,12 @@ def read_audit(
         return AuditPage([], after)
     begun = None if after is None else _parse_cursor(after)
     scans: list[Iterator[AuditEntry]] = []
+    latest = _latest_ms(redis)
     for source in _STREAMS:
         first = "-" if wanted.since is None else str(int(wanted.since * 1000))
-        last = (ends or {}).get(source) or ("+" if wanted.until is None else str(int(wanted.until * 1000)))
+        last = (ends or {}).get(source) or str(
+            latest if wanted.until is None else min(latest, int(wanted.until * 1000))
+        )
         if begun is not None:
             place, beside = begun
             # If two streams have the same id, the agents' entry comes first.
@@ -246,8 +252,9 @@ class Follower:
 
     def begin(self, redis: Any, limit: int) -> list[AuditEntry]:
         """The latest entries, oldest first; `poll` continues after them. Raises as `read_audit`."""
+        latest = _latest_ms(redis)
         for source, key in _STREAMS.items():
-            last = redis.xrevrange(key, count=1)
+            last = redis.xrevrange(key, max=latest, count=1)
             self._read[source] = last[0][0].decode() if last else "0-0"
         return read_audit(redis, self._wanted, limit=limit, ends=self._read).entries[::-1]
 
@@ -261,12 +268,16 @@ class Follower:
             self.begin(redis, 0)
         places = {_STREAMS[source]: last for source, last in self._read.items()}
         replies = redis.xread(places, count=_LARGEST_CHUNK, block=max(1, int(timeout_s * 1000)))
+        latest = _latest_ms(redis)
         found: list[AuditEntry] = []
         for key, entries in replies or ():
             source: Source = "worker" if key.decode() == keys.AUDIT else "agent"
             for each in entries:
-                found.append(_parse(source, *each))
-                self._read[source] = each[0].decode()
+                if _milliseconds(each[0]) <= latest:
+                    found.append(_parse(source, *each))
+                    self._read[source] = each[0].decode()
+        if replies and not found:
+            time.sleep(min(timeout_s, _REPAIR_S))  # until they have other ids, they are found again at once
         return [entry for entry in sorted(found, key=_order) if self._wanted.matches(entry)]
 
 
@@ -321,8 +332,18 @@ def _parse(source: Source, raw_id: bytes, fields: Mapping[bytes, bytes] | None) 
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         # The text of the error may quote the entry.
         damage = f"it is not an audit entry ({type(error).__name__})"
-    written_at = min(int(entry_id.partition("-")[0]) / 1000, LATEST_S)
+    written_at = min(_milliseconds(raw_id) / 1000, LATEST_S)
     return AuditEntry(id=entry_id, source=source, at=written_at, damage=damage)
+
+
+def _milliseconds(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])
+
+
+def _latest_ms(redis: Any) -> int:
+    """The latest time that Redis can have given to an entry."""
+    seconds, _ = redis.time()
+    return (seconds + FURTHEST_AHEAD_S) * 1000
 
 
 def _validate(source: Source, entry_id: str, text: bytes) -> AuditEntry:

@@ -12,6 +12,7 @@ import threading
 import uuid
 from typing import Any, NoReturn
 
+from tests.servers.invalid_tools import INVALID_TOOLS
 from tests.servers.plain_http import JSON, Message, PlainHandler, PlainServer, event
 
 LARGE_BYTES = 20_000_000
@@ -234,6 +235,8 @@ class Handler(PlainHandler):
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("act", "echo")]}
+                if self.kind == "lists-invalid-tools":
+                    result["tools"][1:1] = INVALID_TOOLS
             case "tools/call":
                 result = text("still here")
             case method:

@@ -14,6 +14,8 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks import Outcome
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.agent_audit import repair_agent_audit
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.telemetry.audit import (
     AuditEntry,
     AuditFilter,
@@ -251,3 +253,24 @@ def test_arguments_that_are_no_json_have_a_digest_too() -> None:
     assert build_canonical('{"b": 1, "a": [1, 2]}') == '{"a":[1,2],"b":1}'
     for strange in (float("inf"), {1, 2}, "half \ud800", "[" * 100_000):
         assert len(build_digest(build_canonical(strange))) == 64
+
+
+HIGHEST = "18446744073709551615-18446744073709551615"
+
+
+def test_ids_of_the_future_are_not_read(client: redis.Redis) -> None:
+    true = add(client, source="agent", call_id="true")
+    add(client, HIGHEST, source="agent", call_id="far")
+    assert places(client) == places(client, AuditFilter(until=1e11)) == [f"{true} agent"]
+
+
+def test_a_follower_goes_on_after_ids_of_the_future(client: redis.Redis) -> None:
+    add(client, HIGHEST, source="agent", call_id="far")
+    follower = Follower()
+    assert follower.begin(client, 5) == []
+    later = add(client, source="worker")
+    assert [entry.id for entry in follower.poll(client, 5)] == [later]
+    assert follower.poll(client, 0.1) == []
+    repair_agent_audit.run(RedisExchange(client.connection_pool))
+    (entry,) = follower.poll(client, 5)
+    assert entry.call_id == "far"

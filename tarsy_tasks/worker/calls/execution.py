@@ -29,8 +29,6 @@ from tarsy_tasks.worker.calls.running_call import RunningCall
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
-_REQUEUE_PAUSE_S = 1.0
-"""How long the worker keeps a call that an interceptor requeues."""
 Deliver = Callable[[Ending | BaseException], Awaitable[None] | None]
 """Takes an ending. What it returns, if anything, is awaited in the task of the call: another one would cost more."""
 
@@ -118,8 +116,9 @@ class CallExecution:
             with self._context.metrics.running(call.server, label):
                 ending = await run_through(self._interceptors.message, call, self._prepared)
             if isinstance(ending, Requeued):
-                # At the head of its queue, it would be taken again at once, and each time take a thread.
-                await asyncio.sleep(max(0.0, min(_REQUEUE_PAUSE_S, call.deadline - time.monotonic())))
+                # At its deadline it comes back, to be answered.
+                if call.delivery is not None:
+                    call.delivery.wait_s = min(ending.after_s, call.deadline - time.monotonic())
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Answer) and ending.result is not call.built:
                 ending = await self._masked(ending.result)

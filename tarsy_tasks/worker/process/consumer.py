@@ -1,15 +1,18 @@
 """Celery's consumer, with its own replies to messages that it cannot execute.
 
 Owns the answers to messages that are not calls. Stock prints their whole bodies, and arguments must not be logged; and
-it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken.
+it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken, and that
+those which are not due are given back.
 """
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import signals
-from celery.exceptions import NotRegistered
+from celery.exceptions import InvalidTaskError, NotRegistered
 from celery.worker import consumer
 from kombu.exceptions import ContentDisallowed
 
@@ -19,6 +22,7 @@ from tarsy_tasks.broker.signing import explain
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.process.eta import InvalidETA, handle_when_due
 
 __all__ = ["Consumer"]
 
@@ -31,6 +35,18 @@ class Consumer(consumer.Consumer):
     def on_ready(self) -> None:
         self.app.worker_context.taking_since = time.monotonic()
         super().on_ready()
+
+    def update_strategies(self) -> None:
+        stock: Any = super()
+        stock.update_strategies()
+        for name, strategy in self.strategies.items():
+            self.strategies[name] = partial(self._handle, strategy)
+
+    def _handle(self, strategy: Callable[..., None], message: Any, body: Any, *more: Any) -> None:
+        try:
+            handle_when_due(strategy, message, body, *more)
+        except InvalidETA as error:
+            self._refuse(message, InvalidTaskError(), str(error))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         why = explain(exc)

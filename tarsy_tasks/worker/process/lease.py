@@ -1,6 +1,7 @@
 """The thread that renews the leases of running calls and announces every few seconds that this worker is alive.
 
-Owns renewing, the worker's heartbeat and the sweep for messages that others lost. It has its own connection and does
+Owns renewing, the worker's heartbeat, the sweep for messages that others lost, and moving those that are due into their
+queues. It has its own connection and does
 not depend on Celery's consumer, which may be reconnecting for half a minute while its calls go on.
 """
 
@@ -9,13 +10,15 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from celery import states
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError, ResponseError
 
-from tarsy_tasks.broker import fleet
+from tarsy_tasks.broker import fleet, keys
+from tarsy_tasks.broker.agent_audit import repair_agent_audit
 from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.broker.messages import DamagedMessage, read_entry
@@ -31,6 +34,8 @@ logger = logging.getLogger(__name__)
 _RENEWALS_A_LEASE = 4
 _SWEEPS_A_LEASE = 10
 _STOP_S = 5.0
+_PAUSE_S = 0.02
+"""Between two of many steps, in which Redis serves others."""
 
 
 class LeaseKeeper:
@@ -49,6 +54,7 @@ class LeaseKeeper:
         self._app = app
         self._audit = audit
         self._servers = servers
+        self._queues = [name(server) for server in servers for name in (keys.queue, keys.check_queue)]
         self._lease_s = lease_s
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
@@ -75,9 +81,9 @@ class LeaseKeeper:
         while not self._stopping.wait(wait_s):
             wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
             try:
-                self._tend()
+                wait_s = min(wait_s, self._tend())
             except ResponseError as error:
-                logger.warning("leases cannot be renewed, because Redis refuses the command: %s", error)
+                logger.warning("leases or delayed messages cannot be tended, because Redis refuses it: %s", error)
                 self._release_channel()
             except (RedisError, KombuError, OSError) as error:
                 if self._channel is not None:
@@ -92,33 +98,50 @@ class LeaseKeeper:
                 fleet.leave(self._channel.deliveries.exchange, self.instance)
         self._release_channel()
 
-    def _tend(self) -> None:
+    def _tend(self) -> float:
+        """Do what is to be done now. Returns in how many seconds there is more, unless that is the usual time."""
         if self._channel is None:
             self._channel = self._app.connection_for_write().channel()
-        deliveries = self._channel.deliveries
-        now = time.monotonic()
-        if now >= self._renew_at:
-            fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
-            if self._is_departing:
-                fleet.depart(deliveries.exchange, self.instance, self._servers)
-            if mine := leased.copy():
-                deliveries.renew(mine.values())
-            self._renew_at = now + self._lease_s / _RENEWALS_A_LEASE
-        if now >= self._sweep_at:
-            swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET)
-            self._sweep_at = now + self._lease_s / _SWEEPS_A_LEASE
-            if swept.restored:
-                logger.warning("requeued %d messages of lost workers: %s", len(swept.restored), swept.restored)
-            for tag in set(swept.dead_letters) - self._recorded:
-                self._record_dead_letter(deliveries, tag)
-                self._app.backend.refuse(tag, PoisonMessage(tag))
-                self._recorded.add(tag)
-            self._recorded &= set(swept.dead_letters)
-            for tag, queue in swept.garbage:
-                entry = self._audit.write_of(tag, deliveries.entry_of(tag, queue), _never_started)
-                deliveries.discard(tag, queue, entry)
-                if time.monotonic() >= self._renew_at:
-                    break  # the next sweep finds the rest
+        deliveries: Deliveries = self._channel.deliveries
+        if time.monotonic() >= self._renew_at:
+            self._renew(deliveries)
+        wait_s = inf
+        if time.monotonic() >= self._sweep_at:
+            wait_s = self._sweep(deliveries)
+        due_in_s = deliveries.release_due()
+        return max(_PAUSE_S, min(wait_s, inf if due_in_s is None else due_in_s))
+
+    def _renew(self, deliveries: Deliveries) -> None:
+        fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
+        if self._is_departing:
+            fleet.depart(deliveries.exchange, self.instance, self._servers)
+        if mine := leased.copy():
+            deliveries.renew(mine.values())
+        self._renew_at = time.monotonic() + self._lease_s / _RENEWALS_A_LEASE
+
+    def _sweep(self, deliveries: Deliveries) -> float:
+        swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET, self._queues)
+        self._sweep_at = time.monotonic() + self._lease_s / _SWEEPS_A_LEASE
+        if swept.restored:
+            logger.warning("requeued %d messages of lost workers: %s", len(swept.restored), swept.restored)
+        for tag in set(swept.dead_letters) - self._recorded:
+            self._record_dead_letter(deliveries, tag)
+            self._app.backend.refuse(tag, PoisonMessage(tag))
+            self._recorded.add(tag)
+        self._recorded &= set(swept.dead_letters)
+        for tag, queue in swept.garbage:
+            entry = self._audit.write_of(tag, deliveries.entry_of(tag, queue), _never_started)
+            deliveries.discard(tag, queue, entry)
+            if time.monotonic() >= self._renew_at:
+                break  # the next sweep finds the rest
+        is_going_on, moved = repair_agent_audit.run(deliveries.exchange)
+        if moved >= 0:
+            logger.warning(
+                "%s was repaired: somebody wrote ids of the future; %d entries got others", keys.AGENT_AUDIT, moved
+            )
+        if swept.is_crowded or is_going_on:
+            self._sweep_at = 0.0
+        return inf if self._sweep_at else _PAUSE_S
 
     def _record_dead_letter(self, deliveries: Deliveries, tag: str) -> None:
         def failure(what: str) -> CallError:

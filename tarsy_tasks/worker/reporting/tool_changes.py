@@ -47,7 +47,7 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
                 changes = _compare(before[0], listing) if before is not None else ToolDiff()
                 approved_now, refused = _first_seen(listing, approved)
                 pipeline.multi()
-                is_new = before is None or bool(changes) or before[0].instructions != listing.instructions
+                is_new = before is None or bool(changes) or _beside_tools(before[0]) != _beside_tools(listing)
                 if is_new:
                     _write_listing(pipeline, listing, changes, now, worker)
                 for tool in approved_now:
@@ -103,6 +103,10 @@ def _by_kind(changes: ToolDiff) -> dict[str, list[str]]:
     """The names of the tools that changed, by how they did."""
     kinds = {"added": changes.added, "removed": changes.removed, "changed": changes.changed}
     return {kind: list(tools) for kind, tools in kinds.items() if tools}
+
+
+def _beside_tools(listing: ToolListing) -> tuple[Any, ...]:
+    return listing.instructions, listing.left_out
 
 
 def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: float, worker: str) -> None:

@@ -1,9 +1,9 @@
 """tools/list: all pages of it, masked.
 
-A server whose pages repeat or never end, or that lists too much, is an error, not a loop. Definitions are masked in
-slices, away from the event loop. Everything in a definition is masked, names included,
-so agents, operators and approvals all see the same definition. Only arguments are validated against the unmasked
-schema: a masked value may be the only valid one.
+Tools that are not valid are left out, and named. A server whose pages repeat or never end, or that lists too much, is
+an error, not a loop. Definitions are masked in slices, away from the event loop. Everything in a definition is masked,
+names included, so agents, operators and approvals all see the same definition. Only arguments are validated against the
+unmasked schema: a masked value may be the only valid one.
 """
 
 import json
@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Any
 
 from mcp import Client
-from mcp_types import PaginatedRequestParams, Tool
+from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.tool_names import listed_name
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.transport.tool_check import find_left_out
 
 __all__ = ["ListedTools", "ListingError", "build_definition", "build_listing", "choose_name", "list_all_tools"]
 
@@ -28,6 +30,8 @@ _MAX_CHARS = 4 * 1024 * 1024
 _DESCRIPTION_CHARS = 16 * 1024
 _INSTRUCTIONS_CHARS = 8_000
 _SLICE_TOOLS = 25
+_MAX_LEFT_OUT = 50
+_SHOWN_CHARS = 200
 
 
 class ListingError(Exception):
@@ -44,8 +48,9 @@ async def list_all_tools(client: Client, server: str, masker: Masker, long_work:
     listed = ListedTools(server, masker)
     if client.server_capabilities.tools is not None:
         async for page in _pages(client):
-            for start in range(0, len(page), _SLICE_TOOLS):
-                await long_work.run(listed.add, page[start : start + _SLICE_TOOLS])
+            await long_work.run(listed.note_left_out, find_left_out(page))
+            for start in range(0, len(page.tools), _SLICE_TOOLS):
+                await long_work.run(listed.add, page.tools[start : start + _SLICE_TOOLS])
     return listed
 
 
@@ -56,12 +61,14 @@ class ListedTools:
         tools: All of them by name, masked.
         unmasked: Those whose names or schemas contain secrets, by name.
         output_schemas: By the name that the server uses.
+        left_out: Those that are not valid in MCP, and why; masked.
     """
 
     def __init__(self, server: str, masker: Masker) -> None:
         self.tools: dict[str, ToolDefinition] = {}
         self.unmasked: dict[str, Tool] = {}
         self.output_schemas: dict[str, dict[str, Any]] = {}
+        self.left_out: dict[str, str] = {}
         self._server = server
         self._masker = masker
         self._chars = 0
@@ -78,6 +85,14 @@ class ListedTools:
             self._chars += len(json.dumps((definition.input_schema, definition.annotations)))
             if self._chars > _MAX_CHARS:
                 raise ListingError(f"lists tools with definitions of more than {_MAX_CHARS} characters")
+
+    def note_left_out(self, tools: Mapping[str, str]) -> None:
+        for name, why in tools.items():
+            if len(self.left_out) < _MAX_LEFT_OUT:
+                self.left_out[self._show(name)] = self._show(why)
+
+    def _show(self, text: str) -> str:
+        return make_visible(self._masker.mask_start(text, _SHOWN_CHARS))
 
 
 def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
@@ -113,13 +128,13 @@ def _mask_object(value: dict[str, Any], masker: Masker) -> dict[str, Any]:
     return masked if isinstance(masked, dict) else {}  # too deep to be searched
 
 
-async def _pages(client: Client) -> AsyncIterator[list[Tool]]:
+async def _pages(client: Client) -> AsyncIterator[ListToolsResult]:
     cursor: str | None = None
     seen: set[str] = set()
     count = 0
     for _ in range(_MAX_PAGES):
         page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
-        yield page.tools
+        yield page
         count += len(page.tools)
         cursor = page.next_cursor
         if cursor is None:
@@ -131,9 +146,13 @@ async def _pages(client: Client) -> AsyncIterator[list[Tool]]:
 
 
 def build_listing(
-    server: ServerConfig, tools: Mapping[str, ToolDefinition], instructions: str, masker: Masker
+    server: ServerConfig,
+    tools: Mapping[str, ToolDefinition],
+    left_out: Mapping[str, str],
+    instructions: str,
+    masker: Masker,
 ) -> ToolListing:
     """What agents and the catalogue get from a server: its tools, and the configured instructions or else its own."""
     instructions = server.instructions or masker.mask_start(instructions, _INSTRUCTIONS_CHARS + 1)
     cut = _cut(instructions, _INSTRUCTIONS_CHARS)
-    return ToolListing(server=server.name, tools=tuple(tools.values()), instructions=cut)
+    return ToolListing(server=server.name, tools=tuple(tools.values()), left_out=dict(left_out), instructions=cut)

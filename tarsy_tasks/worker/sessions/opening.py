@@ -5,9 +5,10 @@ Everything runs on the session loop.
 """
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -29,6 +30,9 @@ from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
 
+logger = logging.getLogger(__name__)
+
+_SHOWN_TOOLS = 10
 _HOLD_S = 5.0
 """A process that takes longer to start is not waiting for the processor, and need not hold up the next one."""
 
@@ -99,6 +103,7 @@ class SessionOpener:
             server, self._output, context.inheritance, context.child_watch, known_secrets.add
         )
         self._mode: Mode = "auto"
+        self._left_out: Mapping[str, str] = {}
 
     async def open(self) -> Session:
         """A new session; tried again for as long as the server is expected back.
@@ -151,7 +156,19 @@ class SessionOpener:
         return session
 
     def _new_session(self, mode: Mode) -> Session:
-        return Session(self._server, self._transport, mode, self._on_tools, self._masker, self._long_work)
+        on_tools, on_left_out = self._on_tools, self._note_left_out
+        return Session(self._server, self._transport, mode, on_tools, on_left_out, self._masker, self._long_work)
+
+    def _note_left_out(self, tools: Mapping[str, str]) -> None:
+        """The server listed tools that are not valid; logged when they change."""
+        if tools and tools != self._left_out:
+            shown = "; ".join(f"{name!r}: {why}" for name, why in [*tools.items()][:_SHOWN_TOOLS])
+            more = len(tools) - _SHOWN_TOOLS
+            logger.warning(
+                "MCP server %s lists tools that are not valid in MCP, and that cannot be called: %s%s",
+                *(self._server.name, shown, f"; and {more} more" if more > 0 else ""),
+            )
+        self._left_out = tools
 
     def record_failure(self, error: BaseException, end_reason: str, since: float) -> None:
         """The server could not be reached, was lost, or asked to wait; the attempt began at `since`, monotonic time."""

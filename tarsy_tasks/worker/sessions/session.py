@@ -61,6 +61,7 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
+        on_left_out: Called after each listing with the tools that are not valid, and why.
     """
 
     def __init__(
@@ -69,10 +70,12 @@ class Session:
         transport: ServerTransport,
         mode: Mode,
         on_tools: Callable[[], None],
+        on_left_out: Callable[[Mapping[str, str]], None],
         masker: Masker,
         long_work: LongWork,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
+        self._left_out: Mapping[str, str] = {}
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
         self.lost = self.is_handshake_era = self.died_in_handshake = False
         self.in_flight = 0
@@ -81,6 +84,7 @@ class Session:
         self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
+        self._on_left_out = on_left_out
         self._masker = masker
         self._long_work = long_work
         self._unmasked_tools: Mapping[str, Tool] = {}
@@ -189,10 +193,12 @@ class Session:
         if listed.output_schemas != self._output_schemas:
             self._output_schemas = listed.output_schemas
         self._unmasked_tools = listed.unmasked
+        self._left_out = listed.left_out
+        self._on_left_out(listed.left_out)
 
     def listing(self) -> ToolListing:
         """What agents and the catalogue get from the server. Safe to call from any thread."""
-        return build_listing(self._server, self.tools, self.instructions, self._masker)
+        return build_listing(self._server, self.tools, self._left_out, self.instructions, self._masker)
 
     def unmasked_schema(self, tool: str) -> Mapping[str, Any] | None:
         """A tool's schema before masking, None if masking changed nothing. Safe to call from any thread."""

@@ -2,7 +2,7 @@
 
 Owns request ids, the requests that wait for an answer, and the way of each message to the SDK's `ClientSession`, for
 which it implements the SDK's `Dispatcher`. It replaces `JSONRPCDispatcher`, in which a message passes three queues and
-as many tasks: that was most of what a call cost. It knows no MCP beyond cancellation, and no framing.
+as many tasks: that was most of what a call cost. It knows no MCP beyond cancellation and tools/list, and no framing.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from mcp.shared.dispatcher import (
     coerce_request_id,
     run_notify_intercept,
 )
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
@@ -50,6 +51,7 @@ from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES
 from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.tool_check import leave_out_invalid
 from tarsy_tasks.worker.transport.transport_errors import NOT_SENT
 
 __all__ = ["Message", "MessageDispatcher", "connection_closed"]
@@ -60,6 +62,7 @@ Message = dict[str, Any]
 """A JSON-RPC message to the server."""
 
 _CANCELLED = "notifications/cancelled"
+_LIST_TOOLS = "tools/list"
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,11 @@ class MessageDispatcher(Dispatcher[TransportContext]):
                 is_written = True
                 self.flood.expect_answer()
                 await self._request(message, data, options)
-                return await answer
+                result = await answer
+                if method == _LIST_TOOLS:
+                    version = (options.get("headers") or {}).get(MCP_PROTOCOL_VERSION_HEADER, "")
+                    await self._long_work.run(leave_out_invalid, result, version)
+                return result
         except TimeoutError:
             if is_written:
                 self._cancel(request_id, f"timed out after {timeout_s}s", options)

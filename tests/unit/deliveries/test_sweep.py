@@ -211,3 +211,19 @@ def test_queues_that_are_empty_are_forgotten(table: Deliveries, client: redis.Re
         return not client.exists(keys.QUEUES)
 
     wait_until(is_forgotten, "nothing is left to look at", 5)
+
+
+def test_names_that_are_no_queues_hide_no_message(table: Deliveries, client: redis.Redis) -> None:
+    client.zadd(keys.QUEUES, {f"mcp.none-{number}": float("-inf") for number in range(5000)})
+    client.zadd(keys.QUEUES, {"x" * 100_000: float("-inf")})
+    table.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    client.zadd(keys.waiting_key(QUEUE), {"a": 1.0})
+    table.sweep(LEASE_S, LEASE_S / 2)
+    wait_until(lambda: table.sweep(LEASE_S, LEASE_S / 2, [QUEUE]).restored == ("a",), "it is found", 5)
+    assert client.zcard(keys.QUEUES) > 3000, "before the names are removed"
+    sweeps = 1
+    while table.sweep(LEASE_S, LEASE_S / 2).is_crowded:
+        sweeps += 1
+    assert sweeps < 10
+    assert client.zcard(keys.QUEUES) < 1000
