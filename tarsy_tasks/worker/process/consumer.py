@@ -1,24 +1,29 @@
 """Celery's consumer, with its own replies to messages that it cannot execute.
 
 Owns the answers to messages that are not calls. Stock prints their whole bodies, and arguments must not be logged; and
-it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken.
+it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken, and that the
+consumer's thread works for a message of a bound agent confined to it.
 """
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from celery import signals
-from celery.exceptions import NotRegistered
+from celery.exceptions import InvalidTaskError, NotRegistered
 from celery.worker import consumer
 from kombu.exceptions import ContentDisallowed
 
+from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.signing import explain
+from tarsy_tasks.broker.task_names import PREFIX
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.process.canvas_limits import CanvasRefused
 
 __all__ = ["Consumer"]
 
@@ -32,6 +37,40 @@ class Consumer(consumer.Consumer):
         self.app.worker_context.taking_since = time.monotonic()
         super().on_ready()
 
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], object]:
+        stock: Any = super()
+        handle: Callable[[Any], object] = stock.create_task_handler(*args, **kwargs)
+        binding = self.app.worker_context.binding
+        if not binding.is_bound:
+            return handle
+
+        def on_task_received(message: Any) -> object:
+            delivery: Delivery | None = getattr(message, "delivery", None)
+            with confined_to(delivery if delivery is not None and binding.covers(delivery.queue) else None):
+                return handle(message)
+
+        return on_task_received
+
+    def update_strategies(self) -> None:
+        stock: Any = super()
+        stock.update_strategies()
+        binding = self.app.worker_context.binding
+        if not binding.is_bound:
+            return
+
+        def of_operator(strategy: Callable[..., object]) -> Callable[..., object]:
+            def handle(message: Any, *args: Any, **kwargs: Any) -> object:
+                delivery: Delivery | None = getattr(message, "delivery", None)
+                if delivery is not None and binding.covers(delivery.queue):
+                    raise CanvasRefused("only tasks of this package may be in the queue of a server")
+                return strategy(message, *args, **kwargs)
+
+            return handle
+
+        for name, strategy in self.strategies.items():
+            if not name.startswith(PREFIX):
+                self.strategies[name] = of_operator(strategy)
+
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         why = explain(exc)
         self._refuse(message, exc, f"its signature: {why}" if why else "its body cannot be decoded")
@@ -40,6 +79,9 @@ class Consumer(consumer.Consumer):
         self._refuse(message, None, "it is not a Celery task")
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        if isinstance(exc, CanvasRefused):
+            self._refuse(message, InvalidTaskError(), str(exc))
+            return
         is_other = isinstance(exc, ContentDisallowed)
         self._refuse(message, exc, "it is not signed, or not JSON" if is_other else "it is not a valid task")
 
