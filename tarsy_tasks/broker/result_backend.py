@@ -122,6 +122,16 @@ class ResultBackend(RedisBackend):
         stock: Any = super()
         return None if current_confinement() is not None else stock._restore_group(group_id)
 
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
+        """The same: what an agent wrote there may be nothing that can be counted, and then its chord has no end."""
+        stock: Any = super()
+        try:
+            stock.on_chord_part_return(request, state, result, **kwargs)
+        except ResponseError as error:
+            if current_confinement() is None or classify_error(error) is not ErrorKind.WRONG:
+                raise
+            logger.error("the chord of %s cannot go on, for its state in Redis is damaged: %s", request.id, error)  # noqa: TRY400
+
     def _call_task_errbacks(self, request: Any, exc: BaseException, traceback: Any) -> None:
         """For a message of a bound agent all are sent. Stock runs some of them here, without a message of their own."""
         if current_confinement() is None:

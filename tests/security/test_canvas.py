@@ -168,12 +168,21 @@ def test_no_message_has_a_call_revoked(attacker: Attacker, dev: ToolExecutor, wi
     assert running.result().outcome is Outcome.OK
 
 
-def test_the_state_of_a_group_that_an_agent_wrote_is_not_restored(attacker: Attacker) -> None:
+def test_the_state_of_a_group_is_not_restored(attacker: Attacker) -> None:
     group_id, body = attacker.end_header(), str(uuid.uuid4())
     attacker.client.set(f"{GROUP_STATE}{group_id}", json.dumps({"result": "not that of a group"}), ex=60)
     attacker.send({"chord": signature("desk", task_id=body)}, group=group_id, group_index=0)
     answer = wait_until(lambda: attacker.answer_of(body), "the chord has ended")
     assert answer["status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize("part", [".s", ".j"])
+def test_a_damaged_state_of_a_group_damages_nothing_else(attacker: Attacker, ended: Any, part: str) -> None:
+    group_id = attacker.end_header()
+    attacker.client.set(f"{GROUP_STATE}{group_id}{part}", "no number", ex=60)
+    sent = attacker.send({"chord": DESK}, group=group_id, group_index=0)
+    ended(sent)
+    assert (attacker.answer_of(sent) or {})["status"] == "SUCCESS"
 
 
 def test_an_errback_is_a_call_like_any_other(attacker: Attacker, worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""What Celery, or whoever extends a worker, cannot do while the worker works for a message of a bound agent."""
+"""What cannot be done in a worker, by Celery or by extensions, while it works for a message of a bound agent."""
 
 import json
 import sys
