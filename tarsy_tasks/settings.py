@@ -38,7 +38,7 @@ class Settings(BaseSettings):
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that receives alerts. It may contain a token.
         alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs the alerts: `whsec_` and base64, or any text.
         canvas: `TARSY_CANVAS`, what a worker sends when a task is done: `any` chain, chord or callback, or only calls
-            for the `same_queue`.
+            for the `same_queue`. None: as `broker.binding` decides.
         signing_key: `TARSY_SIGNING_KEY`, the file of the private key that signs this process's messages.
         signing_certificate: `TARSY_SIGNING_CERTIFICATE`, the file of its certificate.
         signing_trusted: `TARSY_SIGNING_TRUSTED`, the directory of the certificates whose messages this process accepts;
@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     alert_webhook: SecretStr | None = Field(default=None, description="a URL such as https://alerts.example.com/hook")
     alert_webhook_secret: SecretStr | None = Field(default=None, description="whsec_ and base64, or another text")
-    canvas: Literal["any", "same_queue"] = Field(default="any", description="any or same_queue")
+    canvas: Literal["any", "same_queue"] | None = Field(default=None, description="any or same_queue")
     signing_key: Path | None = None
     signing_certificate: Path | None = None
     signing_trusted: Path | None = None

@@ -181,6 +181,11 @@ class Deliveries:
         """
         self._end(steps.answer, entry, **answer_slots(delivery, result_key, result, lifetime_s))
 
+    def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
+        """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""
+        store, channel = steps.store_unless_known, keys.reply_channel(tag)
+        store.run(self.exchange, tag=tag, key=result_key, result=result, ttl_s=lifetime_s or 0, channel=channel)
+
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
         """Remove a message from the in-flight table."""
         self._end(steps.acknowledge, entry, tag=delivery.tag, home=delivery.queue)

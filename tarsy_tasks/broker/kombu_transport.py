@@ -18,6 +18,7 @@ from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
+from tarsy_tasks.broker.confinement import require_fanout, require_queue
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage
@@ -206,6 +207,7 @@ class Channel(kombu_redis.Channel):
         tag_by_call(message)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        require_queue(queue)
         headers: dict[str, Any] = message.get("headers") or {}
         if "task" not in headers or kwargs.get("_publish_batch") is not None:
             # Replies to `inspect` are consumed without acknowledgement.
@@ -213,6 +215,11 @@ class Channel(kombu_redis.Channel):
             return
         name = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
         self.deliveries.publish(name, message["properties"]["delivery_tag"], dumps(message), headers.get("garbage_at"))
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        require_fanout(exchange, message.get("headers"))
+        stock: Any = super()
+        stock._put_fanout(exchange, message, routing_key, **kwargs)
 
     def _purge(self, queue: str) -> int:
         return self.deliveries.purge(queue)

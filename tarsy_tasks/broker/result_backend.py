@@ -13,6 +13,7 @@ from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
+from celery.canvas import group
 from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
@@ -26,6 +27,7 @@ from tenacity import (
 )
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.confinement import current_confinement
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
@@ -80,6 +82,10 @@ class ResultBackend(RedisBackend):
             return result
 
     def _store(self, task_id: str, result: Any, state: str, traceback: Any, request: Any, **kwargs: Any) -> Any:
+        confinement = current_confinement()
+        if confinement is not None and task_id != confinement.tag:
+            self._store_unless_known(task_id, *self._encode_meta(task_id, result, state, traceback, request))
+            return result
         delivery: Delivery | None = getattr(request, "delivery", None)
         in_flight = delivery if delivery is not None and delivery.tag == task_id and self._is_the_broker else None
         try:
@@ -101,6 +107,39 @@ class ResultBackend(RedisBackend):
             if delivery is not None:
                 delivery.kept = False
         return result
+
+    def _store_unless_known(self, task_id: str, key: str, value: str) -> None:
+        """For a message of a bound agent, which names the ids of what follows it: no answer of another call may be
+        replaced or taken away. What has no answer yet, and is not on its way, gets this one.
+        """
+        if self._is_the_broker:
+            self.ensure(self._deliveries.store_unless_known, (task_id, key, value, self.expires))
+        else:
+            logger.warning("not stored for %s: whether it is another agent's is known to the broker only", task_id)
+
+    def _restore_group(self, group_id: Any) -> Any:
+        """Nothing, for a message of a bound agent: agents can write the state of groups, and it names any task."""
+        stock: Any = super()
+        return None if current_confinement() is not None else stock._restore_group(group_id)
+
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
+        """The same: what an agent wrote there may be nothing that can be counted, and then its chord has no end."""
+        stock: Any = super()
+        try:
+            stock.on_chord_part_return(request, state, result, **kwargs)
+        except ResponseError as error:
+            if current_confinement() is None or classify_error(error) is not ErrorKind.WRONG:
+                raise
+            logger.error("the chord of %s cannot go on, for its state in Redis is damaged: %s", request.id, error)  # noqa: TRY400
+
+    def _call_task_errbacks(self, request: Any, exc: BaseException, traceback: Any) -> None:
+        """For a message of a bound agent all are sent. Stock runs some of them here, without a message of their own."""
+        if current_confinement() is None:
+            stock: Any = super()
+            stock._call_task_errbacks(request, exc, traceback)
+            return
+        errbacks = group(list(request.errbacks), app=self.app)
+        errbacks.apply_async((request.id,), parent_id=request.id, root_id=request.root_id or request.id)
 
     def refuse(self, task_id: str, error: Exception) -> None:
         """Store that a task failed, unless it has a result; for threads that must not wait for Redis."""

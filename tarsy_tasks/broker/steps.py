@@ -180,6 +180,18 @@ def answer(
 ) -> tuple[int, bytes]: ...
 
 
+# For what never became a message, because what should have sent it has failed. Nothing may be known of it.
+@_step(
+    """
+    if redis.call('EXISTS', marker, key) > 0 or redis.call('HEXISTS', unacked, tag) == 1 then return end
+    if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
+    redis.call('PUBLISH', key, result)
+    redis.call('PUBLISH', channel, result)
+    """,
+)
+def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
+
+
 @_step(
     _LEASE,
     _RECORD,

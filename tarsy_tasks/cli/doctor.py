@@ -48,7 +48,7 @@ def doctor(*, as_json: bool) -> None:
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     """The checks in their order, each with the exit code of an error in it."""
     from tarsy_tasks.config.inheritance import Inheritance
-    from tarsy_tasks.doctor.broker import check_broker, check_url, connect
+    from tarsy_tasks.doctor.broker import check_binding, check_broker, check_url, connect
     from tarsy_tasks.doctor.configuration import check_configuration
     from tarsy_tasks.doctor.deployment import check_deployment
     from tarsy_tasks.doctor.machine import check_machine
@@ -59,10 +59,11 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     from tarsy_tasks.settings import load_settings
 
     try:
-        url = load_settings().redis_url.get_secret_value()
+        settings = load_settings()
     except ConfigError as error:
         yield USAGE, [Finding.error("environment", str(error), "correct the variable")]
         return
+    url = settings.redis_url.get_secret_value()
     config, found = check_configuration()
     yield (FAILED if config is not None else USAGE), found
     yield FAILED, check_settings_file(Path.cwd())
@@ -71,6 +72,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     yield FAILED, check_machine(servers)
     yield FAILED, check_sandbox(servers)
     yield FAILED, check_url(url)
+    yield FAILED, check_binding(settings.canvas, url)
     redis = connect(url)
     if isinstance(redis, Finding):
         yield UNAVAILABLE, [redis]

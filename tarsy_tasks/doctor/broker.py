@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import redis as redis_py
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.binding import decide_binding
 from tarsy_tasks.doctor.configuration import is_loopback
 from tarsy_tasks.doctor.finding import Finding, Severity
 
-__all__ = ["check_broker", "check_url", "connect"]
+__all__ = ["check_binding", "check_broker", "check_url", "connect"]
 
 _REDIS_S = 5.0
 _PINGS = 5
@@ -38,6 +39,26 @@ def check_url(url: str) -> Iterator[Finding]:
             "redis url",
             f"the connection to {parts.hostname} is not encrypted",
             "use rediss:// unless the network in between is trusted",
+        )
+
+
+def check_binding(canvas: Literal["any", "same_queue"] | None, url: str) -> Iterator[Finding]:
+    """Check whether what follows the messages of agents has to stay in their queues."""
+    binding = decide_binding(canvas, [url])
+    if binding.is_bound:
+        text = f"bound, because {binding.reason}: only calls of the same server may follow a call"
+        yield Finding.ok("agents", text)
+    elif decide_binding(None, [url]).is_bound:
+        yield Finding.warning(
+            "agents",
+            f"not bound, because {binding.reason}: an agent that may call one server can have workers call any other",
+            "unset TARSY_CANVAS for the workers, unless every agent may call every server",
+        )
+    else:
+        yield Finding.note(
+            "agents",
+            f"not bound, because {binding.reason}: every agent can call every server",
+            "create Redis users (`tarsy-tasks acl`), if agents may not call every server",
         )
 
 

@@ -88,6 +88,14 @@ def test_a_sound_deployment_has_no_errors(diagnose: Any, valkey: Any) -> None:
     assert "start beat" in found.of("server desk", "warning")
 
 
+def test_agents_are_bound_or_not(diagnose: Any, valkey: Any) -> None:
+    assert "the Redis URL names the user `operator`" in diagnose({}).of("agents", "ok")
+    assert "REMEDY unset TARSY_CANVAS" in diagnose({}, TARSY_CANVAS="any").of("agents", "warning")
+    nobody = f"redis://127.0.0.1:{free_port()}/0"
+    assert "the Redis URL names no user" in diagnose({}, TARSY_REDIS_URL=nobody).of("agents", "note")
+    assert "bound" in diagnose({}, TARSY_REDIS_URL=nobody, TARSY_CANVAS="same_queue").of("agents", "ok")
+
+
 def test_redis_is_absent(diagnose: Any) -> None:
     found = diagnose({}, TARSY_REDIS_URL=f"redis://:{SECRET}@127.0.0.1:{free_port()}/0")
     assert found.code == 3

@@ -39,7 +39,6 @@ def worker(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         tmp_path_factory.mktemp("worker"),
         {"desk": DEMO_SERVER, "vault": DEMO_SERVER},
         url_of(valkey.port),
-        environment={"TARSY_CANVAS": "same_queue"},
     )
     try:
         worker.wait_until_ready()

@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.cli.commands import run_command, run_forked
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, wait_until
 from tests.redis_users import as_user
+from tests.security.attacker import composite, signature
 from tests.security.certificates import Authority
 
 ECHO = ToolCall(id="1", name="desk.echo", arguments={"text": "hello"})
@@ -155,6 +157,21 @@ def test_what_was_changed_on_its_way_is_refused(worker: Worker, agent: Pair, app
     assert answer_to(redis_url, "tampered")["result"]["exc_type"] == "DecodeError"
     worker.wait_for_log("it was not made by authority")
     assert is_well(worker, agent, app_with)
+
+
+def test_a_worker_signs_nothing_for_the_queue_of_another_server(
+    worker: Worker, agent: Pair, app_with: Any, redis_url: str
+) -> None:
+    copied = str(uuid.uuid4())
+    inner = [signature("vault"), signature("vault", "mcp.desk", task_id=copied)]
+    for following in (composite("group", tasks=inner[:1]), inner[1]):
+        body = [["desk", "echo", {"text": "hello"}], {}, {"callbacks": [following]}]
+        task_id = str(uuid.uuid4())
+        send(redis_url, task_id, serializer_of(agent).serialize(body).encode(), "application/data")
+        assert answer_to(redis_url, task_id)["result"]["exc_type"] == "InvalidTaskError"
+    assert is_well(worker, agent, app_with)
+    with redis.Redis.from_url(redis_url) as client:
+        assert not client.exists("mcp.vault", keys.result_key(copied))
 
 
 @pytest.mark.parametrize("kind", ["application/x-python-serialize", "application/x-yaml", "text/plain"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.broker.binding import Binding
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.worker.calls.quarantine import Quarantine
@@ -31,6 +32,7 @@ class WorkerContext:
     Attributes:
         instance: Unique name of the worker process.
         lease_s: How long a worker counts as alive that renews nothing.
+        binding: Whether agents are bound.
         loop: The event loop of all sessions and calls.
         connections: Connections to the MCP servers, by server id.
         clock: That of Redis.
@@ -48,6 +50,7 @@ class WorkerContext:
     instance: str
     lease_s: float
     settings: Settings
+    binding: Binding
     loop: SessionLoop
     connections: Mapping[str, ServerConnection]
     clock: RedisClock

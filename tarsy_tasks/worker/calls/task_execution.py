@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from celery.exceptions import Ignore
 
+from tarsy_tasks.broker.confinement import Confined
+from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.interceptors import Ending
 from tarsy_tasks.worker.calls.execution import CallRunner, WorkerStopping
 from tarsy_tasks.worker.calls.running_call import RunningCall
@@ -33,14 +35,32 @@ class TaskExecution:
         context: What all calls of the worker share.
     """
 
-    def __init__(self, pid: int, runner: CallRunner) -> None:
+    def __init__(self, pid: int, runner: CallRunner, delivery: Delivery | None) -> None:
         self.pid = pid
+        self._delivery = delivery
+        self._has_run = False
         self.context = runner.context
         self._runner = runner
         self._lock = threading.Lock()
         self._end: Callable[[Exception], object] | None = None
         self._ended_by: Exception | None = None
         self.done: Future[None] | None = None
+
+    def require_delivery(self, delivery: Delivery | None) -> None:
+        """Check that the body of a task runs for the message of this execution, and for the first time.
+
+        Celery can also run a task inside another one (`apply`, `is_eager`, errbacks). Such a body has no message, so
+        nothing says which server its agent may call.
+
+        Args:
+            delivery: That of the request that the body sees.
+
+        Raises:
+            Confined: It does not.
+        """
+        if self._has_run or delivery is None or delivery is not self._delivery:
+            raise Confined("where agents are bound, a task runs for a message of its own only")
+        self._has_run = True
 
     @contextmanager
     def current(self) -> Generator[None]:

@@ -11,6 +11,7 @@ from celery import Task, shared_task
 from celery.exceptions import Ignore, Reject, TimeLimitExceeded
 
 from tarsy_tasks.broker import keys, task_names
+from tarsy_tasks.broker.confinement import current_confinement
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.errors import CallError
@@ -38,6 +39,8 @@ class ServerTask(Task):
     max_retries = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if current_confinement() is not None:
+            current_execution().require_delivery(getattr(self.request, "delivery", None))
         try:
             return self.run(*args, **kwargs)
         except _SIGNALS:

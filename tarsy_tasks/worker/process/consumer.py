@@ -1,8 +1,8 @@
 """Celery's consumer, with its own replies to messages that it cannot execute.
 
 Owns the answers to messages that are not calls. Stock prints their whole bodies, and arguments must not be logged; and
-it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken, and that
-those which are not due are given back.
+it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken, that those
+which are not due are given back, and that the consumer's thread works for a message of a bound agent confined to it.
 """
 
 import logging
@@ -16,12 +16,15 @@ from celery.exceptions import InvalidTaskError, NotRegistered
 from celery.worker import consumer
 from kombu.exceptions import ContentDisallowed
 
+from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.signing import explain
+from tarsy_tasks.broker.task_names import PREFIX
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.process.canvas_limits import CanvasRefused
 from tarsy_tasks.worker.process.eta import InvalidETA, handle_when_due
 
 __all__ = ["Consumer"]
@@ -36,13 +39,30 @@ class Consumer(consumer.Consumer):
         self.app.worker_context.taking_since = time.monotonic()
         super().on_ready()
 
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], object]:
+        stock: Any = super()
+        handle: Callable[[Any], object] = stock.create_task_handler(*args, **kwargs)
+        binding = self.app.worker_context.binding
+        if not binding.is_bound:
+            return handle
+
+        def on_task_received(message: Any) -> object:
+            delivery: Delivery | None = getattr(message, "delivery", None)
+            with confined_to(delivery if delivery is not None and binding.covers(delivery.queue) else None):
+                return handle(message)
+
+        return on_task_received
+
     def update_strategies(self) -> None:
         stock: Any = super()
         stock.update_strategies()
         for name, strategy in self.strategies.items():
-            self.strategies[name] = partial(self._handle, strategy)
+            self.strategies[name] = partial(self._handle, strategy, name.startswith(PREFIX))
 
-    def _handle(self, strategy: Callable[..., None], message: Any, body: Any, *more: Any) -> None:
+    def _handle(self, strategy: Callable[..., None], is_ours: bool, message: Any, body: Any, *more: Any) -> None:
+        binding, delivery = self.app.worker_context.binding, getattr(message, "delivery", None)
+        if not is_ours and binding.is_bound and delivery is not None and binding.covers(delivery.queue):
+            raise CanvasRefused("only tasks of this package may be in the queue of a server")
         try:
             handle_when_due(strategy, message, body, *more)
         except InvalidETA as error:
@@ -56,6 +76,9 @@ class Consumer(consumer.Consumer):
         self._refuse(message, None, "it is not a Celery task")
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002
+        if isinstance(exc, CanvasRefused):
+            self._refuse(message, InvalidTaskError(), str(exc))
+            return
         is_other = isinstance(exc, ContentDisallowed)
         self._refuse(message, exc, "it is not signed, or not JSON" if is_other else "it is not a valid task")
 

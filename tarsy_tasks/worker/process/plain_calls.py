@@ -220,6 +220,10 @@ class PlainCall:
             self._send_event("task-received", name=CALL_TOOL, args=shown, kwargs="{}", root_id=self.id, retries=0)
 
     @property
+    def delivery(self) -> Delivery:
+        return self._delivery
+
+    @property
     def queue(self) -> str:
         return self._delivery.queue
 

@@ -21,6 +21,8 @@ from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.broker.binding import decide_binding
+from tarsy_tasks.broker.confinement import confine
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.leases import release_lease
@@ -134,6 +136,7 @@ class TaskPool(ThreadsTaskPool):
             instance=app.worker_instance,
             lease_s=float(app.conf.broker_transport_options["visibility_timeout"]),
             settings=settings,
+            binding=decide_binding(settings.canvas, broker_urls(app)),
             loop=self._loop,
             connections=connections,
             clock=metrics.clock,
@@ -198,7 +201,12 @@ class TaskPool(ThreadsTaskPool):
         call.pid = next(self._pids)
         self._executions[call.pid] = call
         self._bulkhead.enter(call.queue)
-        call.start()
+        if self._context.binding.covers(call.queue):
+            confined = contextvars.copy_context()
+            confined.run(confine, call.delivery)
+            confined.run(call.start)
+        else:
+            call.start()
 
     def leave_plain(self, call: PlainCall) -> None:
         """It has ended, or goes on in a thread."""
@@ -222,11 +230,11 @@ class TaskPool(ThreadsTaskPool):
         timeout_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> TaskExecution:
-        execution = TaskExecution(next(self._pids), self.runner)
         # Celery's tracer takes the name of the task, its id and what the request says.
         request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
         delivery: Delivery | None = request.get("delivery")
         queue = delivery.queue if delivery is not None else ""
+        execution = TaskExecution(next(self._pids), self.runner, delivery)
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
 
@@ -235,10 +243,11 @@ class TaskPool(ThreadsTaskPool):
             try:
                 self.app.backend.retry_until_stopped()
                 # A fresh context: stock threads leak context variables from one task into the next.
+                fresh = contextvars.Context()
+                if delivery is not None and self._context.binding.covers(queue):
+                    fresh.run(confine, delivery)
                 with execution.current():
-                    contextvars.Context().run(
-                        apply_target, target, args, kwargs, callback, accept_callback, pid=execution.pid
-                    )
+                    fresh.run(apply_target, target, args, kwargs, callback, accept_callback, pid=execution.pid)
             except Exception:
                 logger.exception("a task failed outside its body")
             finally:

@@ -9,11 +9,12 @@ from typing import Any, cast
 
 from celery.worker.request import Request
 
+from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.process import canvas_limits
+from tarsy_tasks.worker.process.canvas_limits import keep_headers, rebuild_body
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 
 __all__ = ["CallRequest", "show_call"]
@@ -39,24 +40,42 @@ def show_call(audit: Audit, arguments: Any) -> str:
 class CallRequest(Request):
     """Shows the tool's name in place of its arguments, whatever the producer wrote, and cancels without a retry."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, message: Any, **options: Any) -> None:
+        delivery: Delivery | None = getattr(message, "delivery", None)
+        context: WorkerContext = options["app"].worker_context
+        self._confinement = delivery if delivery is not None and context.binding.covers(delivery.queue) else None
+        if self._confinement is not None:
+            options |= _rebuild(message, options, self._confinement.queue)
+        super().__init__(message, **options)
         # Any producer may have written the message: its arguments need not even be a list.
         arguments: Any = self._request_dict["args"]
-        context: WorkerContext = self._app.worker_context
         audit = context.audit
         self._argsrepr = self._request_dict["argsrepr"] = show_call(audit, arguments)
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
         # What the transport knows of this delivery, for the call and the result backend.
-        message = self._message
-        delivery: Delivery | None = getattr(message, "delivery", None)
         if delivery is not None and self._type == CALL_TOOL and delivery.record is None:
             delivery.record = audit.open_record(
                 self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue
             )
         self._request_dict["delivery"] = delivery
-        if delivery is not None and context.settings.canvas == "same_queue":
-            canvas_limits.require_own_queue(self._payload[2], delivery.queue)
+
+    @property
+    def _stock(self) -> Any:
+        return super()
+
+    # Celery calls these also from timers, the loop and commands of operators. Each stores, and has sent what follows.
+
+    def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
+        with confined_to(self._confinement):
+            self._stock._announce_revoked(*args, **kwargs)
+
+    def on_timeout(self, *args: Any, **kwargs: Any) -> None:
+        with confined_to(self._confinement):
+            self._stock.on_timeout(*args, **kwargs)
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> None:
+        with confined_to(self._confinement):
+            self._stock.on_failure(*args, **kwargs)
 
     def acknowledge(self) -> None:
         """Once. Stock looks first and acknowledges then: a call that ends just when it is revoked, in another thread,
@@ -85,3 +104,16 @@ class CallRequest(Request):
         execution = self._apply_result() if self._apply_result is not None else None
         if execution is not None:
             execution.stop()
+
+
+def _rebuild(message: Any, options: dict[str, Any], queue: str) -> dict[str, Any]:
+    """The options of a request with only what may follow its message, and already decoded: or else Celery decodes the
+    original once more.
+    """
+    body = options.get("body")
+    headers: Any = options.get("headers")
+    return {
+        "body": rebuild_body(body if options.get("decoded") and body is not None else message.payload, queue),
+        "headers": keep_headers(message.headers if headers is None else headers),
+        "decoded": True,
+    }

@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 from celery.concurrency import get_implementation
 from kombu import Queue
 
-from tarsy_tasks.broker import keys
+from tarsy_tasks.broker import keys, kombu_transport
+from tarsy_tasks.broker.binding import decide_binding
+from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import check_secrets
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
@@ -61,8 +63,7 @@ def select_queues(worker: Any) -> None:
             "tarsy_tasks.worker.process.pool:TaskPool manages the MCP sessions and passes time limits and revocation "
             "on to the MCP server. Omit -P; scale with -c and with more workers."
         )
-    if load_settings().canvas == "same_queue":
-        canvas_limits.forget_own_tasks_of_celery(worker.app)
+    _bind_agents(worker.app)
     queues = worker.app.amqp.queues
     configured = worker.app.mcp_config.enabled_servers
     for name in list(queues.consume_from):
@@ -75,6 +76,18 @@ def select_queues(worker: Any) -> None:
         queues.select_add(keys.check_queue(server))
     for exposure in check_secrets():
         logger.warning("%s", exposure)
+
+
+def _bind_agents(app: Any) -> None:
+    binding = decide_binding(load_settings().canvas, broker_urls(app))
+    if not binding.is_bound:
+        return
+    if app.conf.broker_transport != kombu_transport.ALIAS:
+        _refuse(
+            f"agents are bound, because {binding.reason}, but with broker_transport = {app.conf.broker_transport!r} "
+            "nothing is known of where a message came from. Omit broker_transport, or set TARSY_CANVAS=any."
+        )
+    canvas_limits.forget_own_tasks_of_celery(app)
 
 
 def _refuse(reason: str) -> NoReturn:
