@@ -149,7 +149,6 @@ DENIED = {
         "XRANGE tarsy:audit - +",
         "DEL tarsy:audit",
         "XTRIM tarsy:audit MAXLEN 0",
-        "XADD tarsy:audit:agents * entry 1",
         "GET tarsy:idempotency:sre:x",
         "SET other:application 1",
         "GET other:application",
