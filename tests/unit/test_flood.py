@@ -19,7 +19,8 @@ def _flood() -> Flood:
 def _pauses(flood: Flood) -> bool:
     async def is_waited_for() -> bool:
         pause = asyncio.ensure_future(flood.pause())
-        await asyncio.sleep(0)  # a turn of the loop, in which all is done that needs no wait
+        for _ in range(3):  # turns of the loop, in which all is done that needs no wait
+            await asyncio.sleep(0)
         return not pause.done() and pause.cancel()
 
     return asyncio.run(is_waited_for())
