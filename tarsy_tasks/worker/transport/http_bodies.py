@@ -1,6 +1,5 @@
 """The body of an HTTP response: read up to a limit, in small pieces, and recognised by its content type."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,7 +18,7 @@ _FEW_CHUNKS = 64
 
 
 class _Pieces:
-    """A body in pieces of at most 16 kB; between those of one chunk, other tasks run. Not a generator: one that is not
+    """A body in pieces of at most 16 kB, so that its reader can pause between them. Not a generator: one that is not
     read to its end has to be closed.
     """
 
@@ -32,9 +31,7 @@ class _Pieces:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._read < len(self._chunk):
-            await asyncio.sleep(0)
-        else:
+        if self._read >= len(self._chunk):
             self._chunk, self._read = await anext(self._chunks), 0
         start, self._read = self._read, self._read + _PIECE_BYTES
         return self._chunk[start : self._read]
