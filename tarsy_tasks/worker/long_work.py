@@ -37,9 +37,9 @@ class LongWork:
     suspended.
     """
 
-    def __init__(self, suspension: Suspension | None = None) -> None:
+    def __init__(self, suspension: Suspension | None = None, budget: TimeBudget | None = None) -> None:
         self._turns = asyncio.Semaphore(max(1, _CORES - 1))
-        self._budget = TimeBudget(share=_SHARE, capacity_s=_BUDGET_S, most_debt_s=_MOST_DEBT_S)
+        self._budget = budget or TimeBudget(share=_SHARE, capacity_s=_BUDGET_S, most_debt_s=_MOST_DEBT_S)
         self._suspension = suspension or Suspension()
 
     async def run(self, function: Callable[..., T], *args: Any, allowed_s: float = 0.0) -> T:

@@ -99,4 +99,4 @@ class Suspension:
 
     def lift(self) -> None:
         """End it now, because an operator wants to."""
-        self.until = 0.0
+        self.until = min(self.until, time.monotonic())

@@ -27,6 +27,7 @@ _HANDLED_S = 250e-6
 _DROPPED_S = 5e-6
 _GARBAGE_S = 8e-6
 _BYTE_S = 10e-9
+_DISCARDED_BYTE_S = 20e-9
 _LINE_S = 0.5e-6
 _FREE_LINES = 100
 """Of a piece of a stream: they cost less than to count them as more than that."""
@@ -117,8 +118,10 @@ class Flood:
             return self._budget.left_s < 0
         return method not in _READ_NOTIFICATIONS
 
-    def charge_piece(self, piece: bytes, *, has_event: bool) -> None:
+    def charge_piece(self, piece: bytes, *, has_event: bool, is_discarded: bool) -> None:
         """Charge a piece of an event stream for what is not in its messages: its lines, and that it had to be read."""
+        if is_discarded:
+            self.charge(len(piece) * _DISCARDED_BYTE_S)
         lines = piece.count(b"\n") + piece.count(b"\r")
         if lines > _FREE_LINES:
             self.charge(lines * _LINE_S)
@@ -159,5 +162,6 @@ class Flood:
         if self._warned_at is None or now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             logger.warning(
-                "MCP server %s sends too many notifications: %d/s; it is read more slowly", self._server, per_s
+                "MCP server %s sends too much beside its answers: %d messages/s; it is read more slowly",
+                *(self._server, per_s),
             )

@@ -143,7 +143,7 @@ class _EventStream:
                 had_message = False
                 for event in reader.feed(piece):
                     had_message |= await self._read_event(event, response.request.url)
-                flood.charge_piece(piece, has_event=had_message)
+                flood.charge_piece(piece, has_event=had_message, is_discarded=reader.is_discarding)
                 await flood.pause()
         except httpx2.HTTPError as error:
             return f"its event stream broke ({type(error).__name__}: {error})".replace(": )", ")")

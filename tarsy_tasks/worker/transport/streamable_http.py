@@ -298,7 +298,7 @@ class _Exchanges(MessageDispatcher):
                         is_answered = asked is not None and not self.is_waiting(asked)
                         if is_answered:
                             return True
-                self.flood.charge_piece(piece, has_event=had_event)
+                self.flood.charge_piece(piece, has_event=had_event, is_discarded=reader.is_discarding)
                 await self.flood.pause()
         except httpx2.HTTPError:
             pass  # it is continued, or the request fails
