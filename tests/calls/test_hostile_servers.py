@@ -12,7 +12,7 @@ from tarsy_tasks.errors import ResultTimeout
 from tests.calls.neighbour import HEALTHY
 from tests.conftest import StartWorker
 from tests.processes import Worker, environment_of, free_port, listening
-from tests.servers import misbehaving_stdio, misbehaving_web
+from tests.servers import boundless_stdio, misbehaving_stdio, misbehaving_web
 
 Transport = Literal["stdio", "http", "sse"]
 MAX_BYTES = 1_000_000_000
@@ -44,7 +44,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def entry(port: int, transport: Transport, kind: str) -> dict[str, Any]:
     if transport == "stdio":
-        where: dict[str, Any] = {"command": sys.executable, "args": [misbehaving_stdio.__file__, kind]}
+        server = boundless_stdio if kind in boundless_stdio.KINDS else misbehaving_stdio
+        where: dict[str, Any] = {"command": sys.executable, "args": [server.__file__, kind]}
     else:
         where = {"type": transport, "url": f"http://127.0.0.1:{port}/{transport}/call/{kind}"}
     return {**where, "timeouts": TIMEOUTS}

@@ -20,10 +20,6 @@ Message = dict[str, Any]
 
 LARGE_BYTES = 20_000_000
 SECRET = "hunter2hunter2"
-LONG_DESCRIPTION = f"password: {SECRET}\n" * 600_000
-VERY_MANY = 100_000
-ENDLESS_BYTES = 1_000_000_000
-FILLER = b"x" * 100_000
 ENCODED_SECRET = base64.b64encode(f"user: admin\npassword: {SECRET}\n".encode()).decode()
 ATTACHMENT = {"uri": f"file:///etc/app?password={SECRET}", "mimeType": "text/plain", "blob": ENCODED_SECRET}
 GRANDCHILD = "grandchild of tarsy-tasks' tests"
@@ -239,24 +235,6 @@ class SaysTooManyValues(Server):
 
     def act(self, request: Message) -> None:
         self.answer(request, {"content": text("")["content"] * 500_000})
-
-
-class ListsALongDescription(Server):
-    """Fifteen megabytes with something to mask in every line."""
-
-    def list_tools(self, request: Message) -> None:
-        self.answer(request, {"tools": [tool("act") | {"description": LONG_DESCRIPTION}, tool("echo")]})
-
-
-class ListsVeryMany(Server):
-    def list_tools(self, request: Message) -> None:
-        self.answer(request, {"tools": [tool("act")] * VERY_MANY})
-
-
-class SaysAnEndlessLine(Server):
-    def act(self, request: Message) -> None:
-        for _ in range(ENDLESS_BYTES // len(FILLER)):
-            self.write_bytes(FILLER)
 
 
 class ListsTooMany(Server):

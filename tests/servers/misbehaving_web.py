@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tests.servers.misbehaving_stdio import ENDLESS_BYTES, FILLER, LONG_DESCRIPTION, VERY_MANY
+from tests.servers.boundless_stdio import ENDLESS_BYTES, FILLER, LONG_DESCRIPTION, VERY_MANY
 from tests.servers.plain_http import JSON, Message, PlainHandler, PlainServer, event
 
 LARGE_BYTES = 20_000_000

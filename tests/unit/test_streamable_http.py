@@ -239,7 +239,6 @@ def test_an_answer_settles_no_request_that_it_is_not_for(is_stream: bool) -> Non
             both_sent.wait(20)
             wrong = {"id": server.calls[1], "result": {"content": [{"type": "text", "text": "not for it"}]}}
             handler.say(event(wrong)) if is_stream else handler.reply_json(wrong)
-            settled.set()
         else:
             both_sent.set()
             settled.wait(20)
@@ -250,7 +249,10 @@ def test_an_answer_settles_no_request_that_it_is_not_for(is_stream: bool) -> Non
         async for _ in turns():
             if server.calls:
                 break
-        return await asyncio.gather(first, act(session), return_exceptions=True)
+        second = asyncio.create_task(act(session))
+        ended = await asyncio.gather(first, return_exceptions=True)
+        settled.set()
+        return [*ended, await second]
 
     with serving(Server()) as server:
         server.answer = answer

@@ -101,7 +101,7 @@ async def until_suspended(connection: ServerConnection) -> None:
             return
 
 
-def test_calls_of_a_suspended_server_end_at_once_until_it_is_over() -> None:
+def test_calls_of_a_suspended_server_end_at_once() -> None:
     changes: list[State] = []
 
     async def act(connection: ServerConnection) -> None:

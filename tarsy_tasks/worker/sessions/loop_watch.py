@@ -82,7 +82,7 @@ class LoopWatch:
         looked_at, cpu_s, look_s = time.monotonic(), 0.0, _LOOK_S
         # A look that finds nothing calls no function of Python.
         while not self._stopping.acquire(timeout=look_s):
-            step = innermost = sys._current_frames().get(ident)
+            step = innermost = sys._current_frames().get(ident)  # pyright: ignore[reportPrivateUsage]
             while step is not None and step.f_code is not _STEP:
                 step = step.f_back
             now, cpu_before_s, cpu_s = time.monotonic(), cpu_s, time.clock_gettime(clock)

@@ -156,12 +156,10 @@ class Flood:
         if (slow_s := now - since) < _WARN_AFTER_S:
             return
         per_s = self._count / slow_s
-        self._suspension.note_excess(
-            self._budget, f"sends more than a worker can read beside its other work ({per_s:.0f} messages/s)"
-        )
+        what = f"{per_s:.0f} messages/s" if per_s >= 1 else "empty lines, tiny chunks, or what it writes to stderr"
+        self._suspension.note_excess(self._budget, f"sends more than a worker can read beside its other work: {what}")
         if self._warned_at is None or now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             logger.warning(
-                "MCP server %s sends too much beside its answers: %d messages/s; it is read more slowly",
-                *(self._server, per_s),
+                "MCP server %s sends too much beside its answers: %s; it is read more slowly", self._server, what
             )

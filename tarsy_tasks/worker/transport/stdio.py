@@ -183,9 +183,9 @@ async def _watch(tree: ProcessTree, dispatcher: MessageDispatcher, on_end: Calla
 async def _read_stderr(process: Process, output: ServerOutput, flood: Flood) -> None:
     assert process.stderr is not None
     async for line in _lines(process.stderr, _CHUNK_BYTES, flood):
-        began = time.perf_counter()
+        began = time.thread_time()
         pause_s = output.record_line(line.head if isinstance(line, LongLine) else line)
-        flood.charge(time.perf_counter() - began)  # what masking costs depends on the line
+        flood.charge(time.thread_time() - began)  # what masking costs depends on the line
         if pause_s:
             await asyncio.sleep(pause_s)
         await flood.pause()
