@@ -1,9 +1,9 @@
 """What failing MCP servers cost: the calls of their neighbours, and the worker over a thousand failures.
 
-First it measures the p95 of a healthy server's calls before and while another server hangs, is slow to close, or
-floods, side by side in one run. Then it kills a stdio server and makes an HTTP server forget its session `--cycles`
-times, and prints what the worker holds at the first and at the last. It starts everything it needs and leaves nothing
-behind: `python benchmarks/recovery.py`.
+First it measures the p95 of a healthy server's calls before and while another server hangs, is slow to close, floods,
+or says as much as it can, side by side in one run. Then it kills a stdio server and makes an HTTP server forget its
+session `--cycles` times, and prints what the worker holds at the first and at the last. It starts everything it needs
+and leaves nothing behind: `python benchmarks/recovery.py`.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def witness(ledger: Path, *options: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": arguments, "retry": QUICKLY}
 
 
-def configuration(directory: Path, port: int) -> dict[str, Any]:
+def configuration(directory: Path, port: int, hostile_port: int) -> dict[str, Any]:
     stderr_flood = [str(SERVERS / "misbehaving_stdio.py"), "floods-stderr-beside-its-answers"]
     return {
         "healthy": witness(directory / "healthy"),
@@ -47,6 +47,16 @@ def configuration(directory: Path, port: int) -> dict[str, Any]:
         "slow-to-close": witness(directory / "slow-to-close", "--lingers"),
         "floods-notifications": witness(directory / "floods-notifications", "--flood"),
         "floods-stderr": {"command": sys.executable, "args": stderr_flood},
+        "heavy_stdio": {"command": sys.executable, "args": [str(SERVERS / "heavy_stdio.py")]},
+        "says-an-endless-line": {
+            "command": sys.executable,
+            "args": [str(SERVERS / "boundless_stdio.py"), "says-an-endless-line"],
+            "timeouts": {"call_s": 3},
+        },
+        "zips-empty-lines": {
+            "url": f"http://127.0.0.1:{hostile_port}/http/call/zips-empty-lines",
+            "timeouts": {"call_s": 3},
+        },
         "http": {"url": f"http://127.0.0.1:{port}/old/sse/forgets-404", "retry": QUICKLY},
     }
 
@@ -111,6 +121,20 @@ class Bench:
         await self.call(f"{name}.{tool}")
         yield
 
+    @asynccontextmanager
+    async def is_called(self, *tools: str) -> AsyncIterator[None]:
+        """Each tool is called again and again, whatever comes of it."""
+
+        async def call(name: str) -> None:
+            while True:
+                await self.tools.execute(ToolCall(id="c", name=name, arguments={"text": "x"}))
+
+        calling = [asyncio.create_task(call(name)) for name in tools]
+        yield
+        for task in calling:
+            task.cancel()
+        await asyncio.wait(calling)
+
     def held(self) -> dict[str, float]:
         """What the worker has of what could leak."""
         return {
@@ -143,6 +167,11 @@ async def measure_neighbours(bench: Bench, report: Report, options: argparse.Nam
         "slow-to-close": bench.is_slow_to_close,
         "floods-notifications": lambda: bench.floods("floods-notifications", "look"),
         "floods-stderr": lambda: bench.floods("floods-stderr", "act"),
+        "heavy_stdio": lambda: bench.is_called(
+            "heavy_stdio.too_many_values", "heavy_stdio.secrets", "heavy_stdio.json_in_json", "heavy_stdio.description"
+        ),
+        "says-an-endless-line": lambda: bench.is_called("says-an-endless-line.act"),
+        "zips-empty-lines": lambda: bench.is_called("zips-empty-lines.act"),
     }
     await bench.call("healthy.look")
     await bench.p95_ms(calls, in_flight)
@@ -176,8 +205,8 @@ async def measure_cycles(bench: Bench, report: Report, cycles: int) -> None:
 
 
 @contextmanager
-def http_server(directory: Path, port: int) -> Iterator[None]:
-    process = Popen([sys.executable, str(SERVERS / "witness_http.py"), str(port), str(directory)])
+def http_server(script: str, port: int, *arguments: str) -> Iterator[None]:
+    process = Popen([sys.executable, str(SERVERS / script), str(port), *arguments])
     try:
         yield
     finally:
@@ -203,9 +232,10 @@ def main() -> None:
         options.cycles, options.calls, options.rounds = 2, 40, 1
     report = Report("recovery")
     with tempfile.TemporaryDirectory() as name, ValkeyServer(port=None) as valkey, ExitStack() as stack:
-        directory, port = Path(name), free_port()
-        stack.enter_context(http_server(directory, port))
-        servers, url = configuration(directory, port), f"{valkey.connection_url}/0"
+        directory, port, hostile_port = Path(name), free_port(), free_port()
+        stack.enter_context(http_server("witness_http.py", port, name))
+        stack.enter_context(http_server("misbehaving_web.py", hostile_port))
+        servers, url = configuration(directory, port, hostile_port), f"{valkey.connection_url}/0"
         worker = stack.enter_context(Worker(directory / "worker", servers, url, arguments=["-c", "64"]))
         worker.wait_until_ready()
         stack.enter_context(environment_of(worker))

@@ -9,6 +9,7 @@ sums of microseconds, so that they can be added up exactly:
     took:BUCKET  took:us          calls that were sent, by their duration in seconds; the sum
     waited:BUCKET  waited:us      the same for the time in the queue
     recreations                   sessions that replaced a lost one; per server, not per tool
+    suspensions                   how often the server was suspended by a worker; per server, not per tool
     unaudited                     calls whose audit entry could not be written; per server, not per tool
 """
 
@@ -58,6 +59,7 @@ _NAMES = frozenset(
         *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
         "retries",
         "recreations",
+        "suspensions",
         "unaudited",
     }
 )
@@ -162,6 +164,10 @@ class ToolMetrics:
     @property
     def recreations(self) -> int:
         return self.numbers.get("recreations", 0)
+
+    @property
+    def suspensions(self) -> int:
+        return self.numbers.get("suspensions", 0)
 
     @property
     def unaudited(self) -> int:

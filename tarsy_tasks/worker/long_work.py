@@ -1,41 +1,77 @@
 """Work on large values, in threads of its own: the event loop runs all calls of a worker, and must not be blocked.
 
-Owns the threads, as many as there are cores, and that one server cannot take all of them.
+Owns the threads, as many as there are cores, and that one server cannot take all of them, nor keep them busy with what
+nobody asked for.
 """
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
-__all__ = ["LARGE_CHARS", "LARGE_VALUES", "LongWork", "cancel_long_work", "is_large"]
+from tarsy_tasks.worker.time_budget import Suspension, TimeBudget
+
+__all__ = ["ASKED_S", "LARGE_CHARS", "LARGE_VALUES", "LongWork", "cancel_long_work", "is_large"]
 
 T = TypeVar("T")
 LARGE_CHARS = 2048
 LARGE_VALUES = 200
 """Work on larger values is long."""
+ASKED_S = 2.0
+"""What the answer to a call may cost: to mask a megabyte takes a quarter of that, unless it was made to be slow."""
+_SHARE = 0.25
+"""Of one core, once the budget is spent."""
+_BUDGET_S = 20.0
+_MOST_DEBT_S = 5.0
+_LONGEST_PAUSE_S = 5.0
 _CORES = os.cpu_count() or 1
 _threads = ThreadPoolExecutor(_CORES, thread_name_prefix="long-work")
 
 
 class LongWork:
-    """The long work of one server. On more than one core it leaves a thread to the others; the rest waits its turn."""
+    """The long work of one server. On more than one core it leaves a thread to the others; the rest waits its turn.
 
-    def __init__(self) -> None:
+    A server that costs more CPU time than its budget, beside what calls ask for, has to wait, and at last it is
+    suspended.
+    """
+
+    def __init__(self, suspension: Suspension | None = None, budget: TimeBudget | None = None) -> None:
         self._turns = asyncio.Semaphore(max(1, _CORES - 1))
+        self._budget = budget or TimeBudget(share=_SHARE, capacity_s=_BUDGET_S, most_debt_s=_MOST_DEBT_S)
+        self._suspension = suspension or Suspension()
 
-    async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread. A waiter that is cancelled leaves, but the turn lasts until the work is done."""
+    async def run(self, function: Callable[..., T], *args: Any, allowed_s: float = 0.0) -> T:
+        """Run a function in a thread. A waiter that is cancelled leaves, but the turn lasts until the work is done.
+
+        Args:
+            allowed_s: CPU time that does not count, because somebody else has asked for it.
+        """
+        await self._pause()
         await self._turns.acquire()
         try:
-            work = asyncio.get_running_loop().run_in_executor(_threads, partial(function, *args))
+            work = asyncio.get_running_loop().run_in_executor(_threads, self._measure, function, args, allowed_s)
         except BaseException:
             self._turns.release()
             raise
         work.add_done_callback(lambda _: self._turns.release())
         return await asyncio.shield(work)
+
+    async def _pause(self) -> None:
+        if self._budget.left_s < 0 and (pause_s := self._budget.pause_s()):
+            self._suspension.note_excess(
+                self._budget, f"took more than {_SHARE:.0%} of a core to be read, checked and masked"
+            )
+            await asyncio.sleep(min(pause_s, _LONGEST_PAUSE_S))
+
+    def _measure(self, function: Callable[..., T], args: tuple[Any, ...], allowed_s: float) -> T:
+        began = time.thread_time()
+        try:
+            return function(*args)
+        finally:
+            # Two threads may do so at once, and one of the two costs may be lost; the next one is not.
+            self._budget.charge(max(0.0, time.thread_time() - began - allowed_s))
 
 
 def is_large(value: Any) -> bool:

@@ -10,8 +10,11 @@ import queue
 import sys
 import threading
 import uuid
+import zlib
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from tests.servers.boundless_stdio import ENDLESS_BYTES, FILLER, LONG_DESCRIPTION, VERY_MANY
 from tests.servers.invalid_tools import INVALID_TOOLS
 from tests.servers.plain_http import JSON, Message, PlainHandler, PlainServer, event
 
@@ -33,6 +36,7 @@ STATUSES: dict[str, tuple[dict[str, str], bytes]] = {
     "gateway-401": (JSON, b'{"error": {"code": 401, "message": "no key"}}'),
 }
 WITH_SESSIONS = ("forgets-sessions", "clings", "floods")
+EMPTY_LINES = b"\n" * 1_000_000
 FLOOD = event({"method": "notifications/message", "params": {"level": "info", "data": "flood"}}) * 100
 GARBAGE = [
     *(b"data: \xff\xfe", b'data: {"jsonrpc": "2.0", "id":', b"data: []", b"data:", b"what?", b"id: 7"),
@@ -130,7 +134,19 @@ class Handler(PlainHandler):
 
     def misbehave_http(self, request: Message) -> None:
         match self.kind:
-            case "floods":  # on its other stream
+            case "says-too-many-values":
+                self.reply_json(self.too_many_values(request))
+            case "says-an-endless-line":
+                self.begin(200, {**JSON, "Connection": "close"})
+                self.say_without_end()
+            case "says-an-endless-event":
+                self.begin_stream()
+                self.wfile.write(b"data: ")
+                self.say_without_end()
+            case "zips-empty-lines":
+                self.begin_stream()
+                self.say_empty_lines(self.say)
+            case "floods" | "lists-a-long-description":  # on its other stream, and in its list of tools
                 self.behave(request)
             case "hangs":
                 threading.Event().wait(30)
@@ -200,6 +216,16 @@ class Handler(PlainHandler):
                 pass
         self.accept()
         match self.kind:
+            case "says-too-many-values":
+                self.stream.put(event(self.too_many_values(request)))
+            case "says-an-endless-event":
+                self.stream.put(b"data: ")
+                for _ in range(ENDLESS_BYTES // len(FILLER)):
+                    self.stream.put(FILLER)
+            case "zips-empty-lines":
+                self.say_empty_lines(self.stream.put)
+            case "lists-a-long-description":
+                self.stream.put(answered)
             case "wrong-id":
                 self.stream.put(event({"id": request["id"] + 1_000, "result": {"content": []}}))
             case "waits-in-post":
@@ -237,6 +263,10 @@ class Handler(PlainHandler):
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("act", "echo")]}
                 if self.kind == "lists-invalid-tools":
                     result["tools"][1:1] = INVALID_TOOLS
+                elif self.kind == "lists-a-long-description":
+                    result["tools"][0]["description"] = LONG_DESCRIPTION
+                elif self.kind == "lists-very-many":
+                    result["tools"] *= VERY_MANY // 2
             case "tools/call":
                 result = text("still here")
             case method:
@@ -261,20 +291,41 @@ class Handler(PlainHandler):
         events: Stream = queue.Queue(maxsize=100)
         self.server.streams[self.moment, self.kind] = events
         self.begin_stream()
-        self.wfile.write(b": welcome\r\n\r\n")
+        self.say(b": welcome\r\n\r\n")
         endpoint = ENDPOINTS.get(self.kind, f"{self.path}/messages")
-        self.wfile.write(b"event: endpoint\r\ndata: %s\r\n\r\n" % endpoint.encode())
+        self.say(b"event: endpoint\r\ndata: %s\r\n\r\n" % endpoint.encode())
         while (data := events.get()) is not None:
-            self.wfile.write(data)
+            self.say(data)
 
     def accept(self) -> None:
         self.reply(202, b"Accepted" if self.transport == "sse" else b"")
+
+    def too_many_values(self, request: Message) -> Message:
+        return {"id": request["id"], "result": {"content": text("")["content"] * 500_000}}
+
+    def say_without_end(self) -> None:
+        for _ in range(ENDLESS_BYTES // len(FILLER)):
+            self.wfile.write(FILLER)
+
+    def say_empty_lines(self, say: Callable[[bytes], object]) -> None:
+        for _ in range(ENDLESS_BYTES // len(EMPTY_LINES)):
+            say(EMPTY_LINES)
+
+    def say(self, data: bytes) -> None:
+        """Write to a stream, compressed if that is the kind: then a gigabyte of empty lines is a megabyte."""
+        if self.kind == "zips-empty-lines":
+            data = self.zipping.compress(data) + self.zipping.flush(zlib.Z_SYNC_FLUSH)
+        self.wfile.write(data)
 
     def flood(self) -> NoReturn:
         while True:
             self.wfile.write(FLOOD)
 
     def begin_stream(self) -> None:
+        if self.kind == "zips-empty-lines":
+            self.begin(200, {"Content-Type": "text/event-stream", "Content-Encoding": "gzip", "Connection": "close"})
+            self.zipping = zlib.compressobj(wbits=31)
+            return
         super().begin_stream()
         if self.transport == "http":
             self.wfile.write(b": one moment\n\n")

@@ -20,6 +20,7 @@ FLOORS = (
     {"worker.sessions"},
     {"worker.transport"},
     {"worker.maskers", "worker.long_work"},
+    {"worker.time_budget"},
     {"health"},
     {"catalogue"},
     {"celery_app"},

@@ -8,7 +8,7 @@ from mcp_types import Tool, ToolAnnotations
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.tool_names import function_name, listed_name, resolve_server, resolve_tool_name
-from tarsy_tasks.worker.sessions.listing import build_definition, choose_name
+from tarsy_tasks.worker.sessions.listing import ListedTools, ListingError, build_definition, choose_name
 
 SECRET = "ghp_0123456789abcdefghij0123456789abcdef"
 MASKER = build_masker()
@@ -109,3 +109,27 @@ def test_a_long_description_is_masked_and_then_cut() -> None:
     found = build_definition("desk", "act", tool(description="x" * 16_370 + f" {SECRET} " + "y" * 5_000_000), MASKER)
     assert found.description.endswith("…")
     assert (len(found.description), SECRET[:10] in found.description) == (16 * 1024, False)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"outputSchema": {"type": "object", "description": "x" * 100_000}},
+        {"inputSchema": {"type": "object", "description": "x" * 100_000}},
+        {"inputSchema": {"type": "object", "default": {"password": "hunter2-" * 12_000}}},
+        {"description": "x" * 16_000, "inputSchema": {"enum": [["x"] * 10] * 1000}},
+    ],
+)
+def test_all_that_is_kept_of_a_list_of_tools_is_bounded(more: Any) -> None:
+    listed = ListedTools("desk", MASKER)
+    with pytest.raises(ListingError, match="definitions of more than 4194304 characters"):
+        listed.add([tool(f"t{number}", **more) for number in range(300)])
+    assert len(listed.tools) >= 20
+
+
+def test_of_a_tool_with_secrets_only_what_a_call_needs_is_kept() -> None:
+    listed = ListedTools("desk", MASKER)
+    schema = {"type": "object", "default": {"password": "hunter2-hunter2"}}
+    listed.add([tool(description="x" * 1_000_000, inputSchema=schema), tool("plain", description="y" * 1_000_000)])
+    assert vars(listed.unmasked["act"]) == {"name": "act", "input_schema": schema}
+    assert [*listed.unmasked] == ["act"]

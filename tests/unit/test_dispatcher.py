@@ -24,6 +24,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.flood import Flood
@@ -44,7 +45,7 @@ class Scripted(MessageDispatcher):
 
     def __init__(self, server: Server, sent: list[bytes]) -> None:
         flood = Flood("scripted", carrier_s=0.0, reply_s=0.0)
-        super().__init__(10_000, flood, ServerOutput("scripted", build_masker()), "in a test")
+        super().__init__(10_000, flood, LongWork(), ServerOutput("scripted", build_masker()), "in a test")
         self._server, self._sent = server, sent
         self.hearing: list[asyncio.Task[None]] = []
 

@@ -19,7 +19,8 @@ def _flood() -> Flood:
 def _pauses(flood: Flood) -> bool:
     async def is_waited_for() -> bool:
         pause = asyncio.ensure_future(flood.pause())
-        await asyncio.sleep(0)  # a turn of the loop, in which all is done that needs no wait
+        for _ in range(3):  # turns of the loop, in which all is done that needs no wait
+            await asyncio.sleep(0)
         return not pause.done() and pause.cancel()
 
     return asyncio.run(is_waited_for())
@@ -77,3 +78,41 @@ def test_a_busy_server_may_tell_of_its_progress() -> None:
         flood.expect_answer()
         assert [flood.admit(text) for text in (PROGRESS, PROGRESS, PROGRESS, LOG, ANSWER)] == [*[True] * 3, False, True]
     assert not _pauses(flood)
+
+
+def test_lines_and_small_chunks_cost_what_they_take() -> None:
+    flood = _flood()
+    for _ in range(50):
+        flood.charge_piece(b"\n" * 16_384, has_event=False, is_discarded=False)
+    assert _pauses(flood)
+    flood = _flood()
+    for _ in range(50_000):
+        flood.charge_chunk(1)
+    assert _pauses(flood)
+
+
+def test_an_event_of_usual_size_costs_nothing() -> None:
+    flood = _flood()
+    for _ in range(100_000):
+        flood.charge_piece(b'data: {"jsonrpc": "2.0", "id": 1, "result": {}}\n\n', has_event=True, is_discarded=False)
+    assert not _pauses(flood)
+
+
+def test_what_is_read_without_a_wait_leaves_others_their_turn() -> None:
+    async def main() -> int:
+        flood, turns = _flood(), 0
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        others = asyncio.create_task(take_turns())
+        for _ in range(300):
+            flood.admit(TOOLS_CHANGED)
+            await flood.pause()
+        others.cancel()
+        return turns
+
+    assert asyncio.run(main()) > 20

@@ -116,6 +116,25 @@ def test_a_connection_is_used_again() -> None:
     assert numbers(OK, b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK, OK) == [1, 1, 1]
 
 
+def test_small_chunks_of_a_body_leave_others_their_turn() -> None:
+    count = 3000
+    server = Server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * count + b"0\r\n\r\n")
+
+    async def main() -> int:
+        looks = turns_of_others = 0
+        async with connected(server) as post:
+            reading = asyncio.create_task(post(b"", "x"))
+            while not reading.done():
+                turns_of_others += bool(server.requests)
+                looks += 1
+                await asyncio.sleep(0)
+            assert reading.result() == b"x" * count
+        return turns_of_others
+
+    # Without turns for others, what is left is a few: to be woken by what arrives.
+    assert asyncio.run(main()) > count / 64
+
+
 def test_a_connection_that_the_server_closes_is_not() -> None:
     assert numbers(OK.replace(b"OK", b"closes"), OK.replace(b"Con", b"Connection: close\r\nCon", 1), OK) == [1, 2, 3]
 

@@ -227,3 +227,37 @@ def test_requests_go_over_the_proxy_of_the_environment(monkeypatch: pytest.Monke
         monkeypatch.setenv("http_proxy", proxy.url)
         assert talk("http://mcp.invalid").content[0].text == "here"
         assert proxy.headers_of("tools/call")["Host"] == "mcp.invalid"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_answer_settles_no_request_that_it_is_not_for(is_stream: bool) -> None:
+    both_sent, settled = threading.Event(), threading.Event()
+
+    def answer(handler: Handler, number: Any) -> None:
+        """The response to the first call has the id of the second one."""
+        if len(server.calls) == 1:
+            both_sent.wait(20)
+            wrong = {"id": server.calls[1], "result": {"content": [{"type": "text", "text": "not for it"}]}}
+            handler.say(event(wrong)) if is_stream else handler.reply_json(wrong)
+        else:
+            both_sent.set()
+            settled.wait(20)
+            handler.reply_json({"id": number, "result": RESULTS["tools/call"]})
+
+    async def call_twice(session: Session) -> list[Any]:
+        first = asyncio.create_task(session.call_tool("act", {}, timeout_s=2))
+        async for _ in turns():
+            if server.calls:
+                break
+        second = asyncio.create_task(act(session))
+        ended = await asyncio.gather(first, return_exceptions=True)
+        settled.set()
+        return [*ended, await second]
+
+    with serving(Server()) as server:
+        server.answer = answer
+        first, second = talk(server.url, call_twice)
+    assert second.content[0].text == "here"
+    if not is_stream:  # whatever comes in the stream of a request is for it
+        assert isinstance(first, MCPError)
+        assert "timed out" in str(first)

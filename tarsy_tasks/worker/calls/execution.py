@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 
 from celery.exceptions import SoftTimeLimitExceeded
 from redis.exceptions import RedisError
@@ -156,7 +157,7 @@ class CallExecution:
         call, context = self._call, self._context
         facts = facts_of(context, call.info, call.record, call.repairs)
         mask = partial(mask_result, made, call.connection.masker, **facts)
-        return Answer(await call.connection.long_work.run(mask))
+        return Answer(await call.connection.long_work.run(mask, allowed_s=inf))
 
     def _failure(self, error: CallError) -> Answer:
         call = self._call

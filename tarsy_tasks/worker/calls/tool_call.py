@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
 from mcp_types import CallToolResult, TextContent
@@ -23,7 +24,7 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
 from tarsy_tasks.worker.calls.invocation import may_replay, unsent_error
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.long_work import LARGE_CHARS, LARGE_VALUES, is_large
+from tarsy_tasks.worker.long_work import ASKED_S, LARGE_CHARS, LARGE_VALUES, is_large
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.session import Session
 
@@ -51,7 +52,9 @@ class ToolCallOperation:
         call.record.tool, call.record.is_listed = definition.tool, True
         try:
             if is_large(call.raw_arguments) or not is_compiled(_schema_of(connection, definition)):
-                parsed = await connection.long_work.run(_read_arguments, call.raw_arguments, connection, definition)
+                parsed = await connection.long_work.run(
+                    _read_arguments, call.raw_arguments, connection, definition, allowed_s=inf
+                )
             else:
                 parsed = _read_arguments(call.raw_arguments, connection, definition)
         except ArgumentsError as error:
@@ -68,7 +71,12 @@ class ToolCallOperation:
         """The answer, masked."""
         facts = facts_of(self._context, call.info, call.record, call.repairs)
         build = partial(build_result, found, call.connection.masker, **facts)
-        return await call.connection.long_work.run(build) if _is_large_result(found) else build()
+        if not _is_large_result(found):
+            return build()
+        built = await call.connection.long_work.run(build, allowed_s=ASKED_S)
+        # It took its time, which was not over when the facts were collected.
+        duration_s = facts_of(self._context, call.info, call.record, call.repairs)["duration_s"]
+        return built.model_copy(update={"duration_s": duration_s})
 
     async def _listed_tool(self, call: RunningCall) -> ToolDefinition:
         connection = call.connection

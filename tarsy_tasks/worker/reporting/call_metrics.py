@@ -63,7 +63,7 @@ class CallMetrics:
         self._pending_errors: set[Label] = set()
         self._failures: dict[str, LastError] = {}
         self._pending_failures: set[str] = set()
-        self._recreations: dict[str, int] = {}
+        self._counted: dict[tuple[str, str], int] = {}
         self.clock = RedisClock()
 
     def add(self, server: str, tool: str, numbers: Mapping[str, int]) -> None:
@@ -169,7 +169,7 @@ class CallMetrics:
         self.clock.sync(redis)
         now = self.clock.now()
         minute = int(now) // 60
-        self._count_recreations(connections)
+        self._count_sessions(connections)
         with self._lock:
             pending, self._pending = self._pending, {}
             self._remember(minute, pending)
@@ -214,12 +214,13 @@ class CallMetrics:
                 self._pending_errors |= {label for label in errors if label[0] in refused}
                 self._pending_failures |= {server for server in failures if server in refused}
 
-    def _count_recreations(self, connections: Mapping[str, ServerConnection]) -> None:
+    def _count_sessions(self, connections: Mapping[str, ServerConnection]) -> None:
         for server, connection in connections.items():
             replaced = max(0, connection.sessions_opened - 1)
-            if more := replaced - self._recreations.get(server, 0):
-                self._recreations[server] = replaced
-                self.add(server, NO_TOOL, {"recreations": more})
+            for name, number in (("recreations", replaced), ("suspensions", connection.suspension.count)):
+                if more := number - self._counted.get((server, name), 0):
+                    self._counted[server, name] = number
+                    self.add(server, NO_TOOL, {name: more})
 
     def _remember(self, minute: int, numbers: Mapping[Label, Numbers]) -> None:
         if not self._recent or self._recent[-1][0] != minute:

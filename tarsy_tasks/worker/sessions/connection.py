@@ -51,6 +51,7 @@ class ServerConnection:
         server: Its configuration, variables unresolved.
         masker: For everything that comes from the server or is about it.
         long_work: For work on large values of its calls.
+        suspension: Whether it is suspended, because it costs the worker too much.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
@@ -59,11 +60,13 @@ class ServerConnection:
     def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
         self.server = server
         self.masker = masker
-        self.long_work = LongWork()
+        self.suspension = context.new_suspension()
+        self.suspension.on_begin = self._suspend
+        self.long_work = LongWork(self.suspension)
         self.is_disconnected_by_operator = False
         self.sessions_opened = 0
         self.on_change: Callable[[], None] = lambda: None
-        self._opener = SessionOpener(server, masker, self.long_work, context, lambda: self.on_change())
+        self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, lambda: self.on_change())
         self.errors = self._opener.errors
         self.availability = self._opener.availability
         self.record_failure = self._opener.record_failure
@@ -184,6 +187,8 @@ class ServerConnection:
         self._calls.append((time.monotonic(), failed))
 
     def _refuse_when_unreachable(self) -> None:
+        if self.suspension.until:
+            self._refuse_when_suspended()
         if not self.availability.claim_attempt():
             raise self.errors.out_of_reach(self.availability.unreachable_s, self.availability.reason)
 
@@ -192,6 +197,19 @@ class ServerConnection:
             raise self.errors.worker_stopping()
         if self.is_disconnected_by_operator:
             raise self.errors.disconnected_by_operator()
+        self._refuse_when_suspended()
+
+    def _refuse_when_suspended(self) -> None:
+        if left_s := self.suspension.left_s:
+            raise self.errors.suspended(left_s, self.suspension.reason)
+
+    def _suspend(self) -> None:
+        """Take no more calls for a while; those that run may end."""
+        failure = self.errors.suspended(self.suspension.left_s, self.suspension.reason)
+        self._opener.error = self._opener.last_error = failure
+        logger.warning("%s", failure.operator_text)
+        self._detach_session()
+        self.on_change()
 
     async def _open(self) -> Session:
         self._detach_session()
@@ -200,6 +218,9 @@ class ServerConnection:
             is_limited = self.is_starting and self.server.transport == "stdio"
             async with self._start_limiter.slot() if is_limited else nullcontext():
                 session = await self._opener.open()
+            if self.suspension.left_s:
+                self._close_later(session)
+                self._refuse_when_suspended()
         except NoSessionError as error:
             if error.operator_text != self._logged_error:  # not at each health check
                 self._logged_error = error.operator_text
@@ -295,6 +316,7 @@ class ServerConnection:
     async def reconnect(self) -> None:
         """As `connected`, with a new session, even after `disconnect`; the calls of the old one are not interrupted."""
         self.is_disconnected_by_operator = False
+        self.suspension.lift()
         if self._session is not None:
             self._session.mark_lost("")
         await self.connected()

@@ -58,6 +58,12 @@ class ConnectionErrors:
         remedy = f"`celery -A tarsy_tasks control mcp_reconnect {self._server.name}` connects it again."
         return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} {_TRY_LATER}", f"{found} {remedy}")
 
+    def suspended(self, left_s: float, reason: str) -> NoSessionError:
+        """The server costs the worker too much."""
+        found = f"MCP server `{self._server.name}` is suspended for {left_s:.0f} s: it {reason}."
+        remedy = f"`celery -A tarsy_tasks control mcp_reconnect {self._server.name}` ends that at once."
+        return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} {_TRY_LATER}", f"{found} {remedy}")
+
     def worker_stopping(self) -> NoSessionError:
         found = "The worker is stopping."
         return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} The tool did not run; call it again.", found)

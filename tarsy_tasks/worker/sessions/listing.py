@@ -6,9 +6,9 @@ names included, so agents, operators and approvals all see the same definition. 
 unmasked schema: a masked value may be the only valid one.
 """
 
-import json
 from collections.abc import AsyncIterator, Container, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from mcp import Client
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
@@ -21,12 +21,20 @@ from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.transport.tool_check import find_left_out
 
-__all__ = ["ListedTools", "ListingError", "build_definition", "build_listing", "choose_name", "list_all_tools"]
+__all__ = [
+    "ListedTools",
+    "ListingError",
+    "UnmaskedTool",
+    "build_definition",
+    "build_listing",
+    "choose_name",
+    "list_all_tools",
+]
 
 _MAX_PAGES = 200
 _MAX_TOOLS = 10_000
 _MAX_CHARS = 4 * 1024 * 1024
-"""Of all definitions together, masked, as JSON."""
+"""Of all definitions together, with all that is kept of them."""
 _DESCRIPTION_CHARS = 16 * 1024
 _INSTRUCTIONS_CHARS = 8_000
 _SLICE_TOOLS = 25
@@ -54,6 +62,14 @@ async def list_all_tools(client: Client, server: str, masker: Masker, long_work:
     return listed
 
 
+@dataclass(frozen=True)
+class UnmaskedTool:
+    """What a call needs of a tool whose definition contains secrets; `name` is what the server calls it."""
+
+    name: str
+    input_schema: Mapping[str, Any]
+
+
 class ListedTools:
     """The tools that a server has listed so far.
 
@@ -66,7 +82,7 @@ class ListedTools:
 
     def __init__(self, server: str, masker: Masker) -> None:
         self.tools: dict[str, ToolDefinition] = {}
-        self.unmasked: dict[str, Tool] = {}
+        self.unmasked: dict[str, UnmaskedTool] = {}
         self.output_schemas: dict[str, dict[str, Any]] = {}
         self.left_out: dict[str, str] = {}
         self._server = server
@@ -78,11 +94,12 @@ class ListedTools:
             name = choose_name(tool, self._masker, self.tools)
             definition = self.tools[name] = build_definition(self._server, name, tool, self._masker)
             if name != tool.name or definition.input_schema != tool.input_schema:
-                self.unmasked[name] = tool
+                self.unmasked[name] = UnmaskedTool(tool.name, tool.input_schema)
+                self._chars += _count_chars((tool.name, tool.input_schema))
             if tool.output_schema is not None:
                 self.output_schemas[tool.name] = tool.output_schema
-            self._chars += len(name) + len(definition.description)
-            self._chars += len(json.dumps((definition.input_schema, definition.annotations)))
+                self._chars += _count_chars(tool.output_schema)
+            self._chars += _count_chars((name, definition.description, definition.input_schema, definition.annotations))
             if self._chars > _MAX_CHARS:
                 raise ListingError(f"lists tools with definitions of more than {_MAX_CHARS} characters")
 
@@ -93,6 +110,19 @@ class ListedTools:
 
     def _show(self, text: str) -> str:
         return make_visible(self._masker.mask_start(text, _SHOWN_CHARS))
+
+
+def _count_chars(value: Any) -> int:
+    """About as many as in its JSON."""
+    chars = 0
+    left: list[Any] = [value]
+    for each in left:  # which grows meanwhile
+        chars += len(each) + 2 if isinstance(each, str) else 4
+        if isinstance(each, dict):
+            left += [*each, *cast("dict[str, Any]", each).values()]
+        elif isinstance(each, list | tuple):
+            left += cast("list[Any]", each)
+    return chars
 
 
 def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:

@@ -24,6 +24,7 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
 from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
+from tarsy_tasks.worker.time_budget import Suspension
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transports import ServerTransport
@@ -64,11 +65,13 @@ class SessionContext:
         inheritance: What the processes of stdio servers get of the worker's environment.
         start_limiter: Limits how many of them start at once.
         child_watch: Ends them when the worker is gone.
+        new_suspension: For each server, how long it may cost too much.
     """
 
     inheritance: Inheritance = field(default_factory=Inheritance)
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
     child_watch: ChildWatch = field(default_factory=ChildWatch)
+    new_suspension: Callable[[], Suspension] = Suspension
 
 
 class SessionOpener:
@@ -87,6 +90,7 @@ class SessionOpener:
         server: ServerConfig,
         masker: Masker,
         long_work: LongWork,
+        suspension: Suspension,
         context: SessionContext,
         on_tools: Callable[[], None],
     ) -> None:
@@ -100,7 +104,7 @@ class SessionOpener:
         self._output = ServerOutput(server.name, masker)
         self.errors = ConnectionErrors(server, masker, self._output)
         self._transport = ServerTransport(
-            server, self._output, context.inheritance, context.child_watch, known_secrets.add
+            server, self._output, context.inheritance, context.child_watch, known_secrets.add, long_work, suspension
         )
         self._mode: Mode = "auto"
         self._left_out: Mapping[str, str] = {}

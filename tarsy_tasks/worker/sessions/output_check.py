@@ -10,7 +10,7 @@ from typing import Any
 from mcp_types import CallToolResult
 
 from tarsy_tasks.arguments.schema import UncheckedError, compile_schema, is_compiled
-from tarsy_tasks.worker.long_work import LongWork, is_large
+from tarsy_tasks.worker.long_work import ASKED_S, LongWork, is_large
 
 __all__ = ["OutputError", "check_output"]
 
@@ -30,7 +30,7 @@ async def check_output(schema: Mapping[str, Any], result: CallToolResult, long_w
     if is_compiled(schema) and not is_large(result.structured_content):
         _check(schema, result.structured_content)
     else:
-        await long_work.run(_check, schema, result.structured_content)
+        await long_work.run(_check, schema, result.structured_content, allowed_s=ASKED_S)
 
 
 def _check(schema: Mapping[str, Any], value: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.dispatcher import Dispatcher
-from mcp_types import CallToolResult, Implementation, Tool, ToolListChangedNotification
+from mcp_types import CallToolResult, Implementation, ToolListChangedNotification
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
@@ -24,7 +24,7 @@ from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
-from tarsy_tasks.worker.sessions.listing import ListingError, build_listing, list_all_tools
+from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import check_output
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
 from tarsy_tasks.worker.transport.transports import ServerTransport
@@ -87,7 +87,7 @@ class Session:
         self._on_left_out = on_left_out
         self._masker = masker
         self._long_work = long_work
-        self._unmasked_tools: Mapping[str, Tool] = {}
+        self._unmasked_tools: Mapping[str, UnmaskedTool] = {}
         self._output_schemas: Mapping[str, Mapping[str, Any]] = {}
         self._client: Client | None = None
         self._silent_since = time.monotonic()

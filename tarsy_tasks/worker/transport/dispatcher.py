@@ -63,6 +63,8 @@ Message = dict[str, Any]
 
 _CANCELLED = "notifications/cancelled"
 _LIST_TOOLS = "tools/list"
+_PARSED_S = 0.5
+"""What any answer may cost until it is parsed; messages that nobody asked for are in the flood control."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
 
     Args:
         limit_bytes: Largest message that is read; an answer in a larger one becomes an error.
+        long_work: For its large messages, the same for all sessions of a server.
         output: Receives what is not JSON-RPC.
         where: Where that was found, for the log.
 
@@ -87,9 +90,10 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         ended: Set when no more messages come from the server.
     """
 
-    def __init__(self, limit_bytes: int, flood: Flood, output: ServerOutput, where: str) -> None:
+    def __init__(self, limit_bytes: int, flood: Flood, long_work: LongWork, output: ServerOutput, where: str) -> None:
         self.limit_bytes = limit_bytes
         self.flood = flood
+        self._long_work = long_work
         self._output = output
         self._where = where
         self.ended = asyncio.Event()
@@ -97,7 +101,6 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         self._waiting: dict[RequestId, asyncio.Future[dict[str, Any]]] = {}
         self._answering: dict[RequestId, anyio.CancelScope] = {}
         self._running = asyncio.Event()
-        self._long_work = LongWork()
 
     async def _ready(self) -> None:
         """Wait until the server takes more messages."""
@@ -200,7 +203,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
     async def parse(self, text: bytes | LongLine, asked: RequestId | None) -> JSONRPCMessage | None:
         """As `parse_message`, without blocking the event loop."""
         if isinstance(text, bytes) and len(text) > LARGE_BYTES:
-            return await self._long_work.run(parse_message, text, self.limit_bytes, asked)
+            return await self._long_work.run(parse_message, text, self.limit_bytes, asked, allowed_s=_PARSED_S)
         return parse_message(text, self.limit_bytes, asked)
 
     def receive(self, message: JSONRPCMessage, asked: RequestId | None = None) -> None:

@@ -49,6 +49,11 @@ class EventReader:
         self._size = 0
         self._head = self._tail = b""
 
+    @property
+    def is_discarding(self) -> bool:
+        """Whether the current event is too large, so that the rest of it is discarded."""
+        return bool(self._head) or self._lines.discarding
+
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events that this chunk completes. One that has only marks has empty data."""
         for line in self._lines.feed(self._with_line_feeds(chunk)):
@@ -58,7 +63,8 @@ class EventReader:
             elif not line:
                 if self._data or self._head or self._marks:
                     yield Event(self._name or b"message", self._whole_data(), tuple(self._marks))
-                self._begin()
+                    self._begin()
+                self._name = b""
             else:
                 self._read_field(line)
 

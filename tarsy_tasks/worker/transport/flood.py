@@ -1,14 +1,16 @@
 """A limit on the messages that a server sends unasked: all servers of a worker share one event loop.
 
-Owns the estimate of what a message costs the loop, the token bucket, and the list of notifications that are read at
-all. It drops only notifications that nobody reads, and progress once there is too much of it. The reader of a transport
-pauses, so that the pipe or the socket fills and the server has to wait.
+Owns the estimate of what a message costs the loop, and the list of notifications that are read at all. It drops only
+notifications that nobody reads, and progress once there is too much of it. The reader of a transport pauses, so that
+the pipe or the socket fills and the server has to wait.
 """
 
 import asyncio
 import logging
 import re
 import time
+
+from tarsy_tasks.worker.time_budget import Suspension, TimeBudget
 
 __all__ = ["Flood"]
 
@@ -25,8 +27,14 @@ _HANDLED_S = 250e-6
 _DROPPED_S = 5e-6
 _GARBAGE_S = 8e-6
 _BYTE_S = 10e-9
-_SHORTEST_PAUSE_S = 0.01
-"""A shorter pause is left for later: a timer costs the loop time too."""
+_DISCARDED_BYTE_S = 20e-9
+_LINE_S = 0.5e-6
+_FREE_LINES = 100
+"""Of a piece of a stream: they cost less than to count them as more than that."""
+_CHUNK_S = 15e-6
+"""A chunk of HTTP, however small."""
+_TURN_S = 2e-3
+"""After so much the other servers have a turn."""
 _LONGEST_PAUSE_S = 1.0
 _MAX_DEBT_S = 0.5
 """So that reading is at full speed ten seconds after a flood has ended, however large it was."""
@@ -57,20 +65,22 @@ _METHOD = re.compile(
 
 
 class Flood:
-    """The token bucket of one server over one session; its tokens are seconds of the event loop.
+    """What one server costs the event loop, over all its sessions.
 
     Args:
         carrier_s: What the transport costs the loop per message, beside the message itself.
         reply_s: What it costs to answer a request of the server.
+        suspension: Begins when slowing the server has not helped.
     """
 
-    def __init__(self, server: str, *, carrier_s: float, reply_s: float) -> None:
+    def __init__(self, server: str, *, carrier_s: float, reply_s: float, suspension: Suspension | None = None) -> None:
         self._server = server
         self._carrier_s = carrier_s
         self._reply_s = reply_s
+        self._suspension = suspension or Suspension()
         self._expected = 0
-        self._left_s = _BUCKET_S
-        self._filled_at = time.monotonic()
+        self._budget = TimeBudget(share=_SHARE, capacity_s=_BUCKET_S, most_debt_s=_MAX_DEBT_S)
+        self._in_turn_s = 0.0
         self._slow_since: float | None = None
         self._warned_at: float | None = None
         self._count = 0
@@ -78,7 +88,7 @@ class Flood:
     def expect_answer(self) -> None:
         """A request was sent: its answer is free, however large, and the bucket gets 2 ms for messages beside it."""
         self._expected = min(self._expected + 1, _MAX_EXPECTED)
-        self._left_s = min(self._left_s + _CALL_S, _CAPACITY_S)
+        self._budget.left_s = min(self._budget.left_s + _CALL_S, _CAPACITY_S)
 
     def admit(self, message: bytes) -> bool:
         """Charge a message of the server; False if it is to be dropped: a notification that nobody reads, or progress
@@ -88,60 +98,68 @@ class Flood:
         found = _METHOD.match(message)
         if found is None:
             if b'"jsonrpc"' not in message:  # garbage, whose log has its own limit
-                self._charge(self._carrier_s + _GARBAGE_S)
+                self.charge(self._carrier_s + _GARBAGE_S)
                 return True
             # An answer. A message with its keys in another order counts as one too, while one is expected.
             if self._expected:
                 self._expected -= 1
                 return True
         elif not found[1].startswith(b"notifications/"):
-            self._charge(self._reply_s)
+            self.charge(self._reply_s)
         elif self._is_dropped(found[1]):
-            self._charge(self._carrier_s + _DROPPED_S + len(message) * _BYTE_S)
+            self.charge(self._carrier_s + _DROPPED_S + len(message) * _BYTE_S)
             return False
-        self._charge(self._carrier_s + _HANDLED_S + len(message) * _BYTE_S)
+        self.charge(self._carrier_s + _HANDLED_S + len(message) * _BYTE_S)
         return True
 
     def _is_dropped(self, method: bytes) -> bool:
         if method == _PROGRESS:
             # A later one replaces it, and the answers behind it arrive sooner.
-            return self._left_s < 0
+            return self._budget.left_s < 0
         return method not in _READ_NOTIFICATIONS
 
-    def charge_chunk(self, size_bytes: int) -> None:
-        """Charge a chunk that completed no message: a comment, or a single byte."""
-        if size_bytes < _SMALL_CHUNK_BYTES:
-            self._charge(self._carrier_s)
+    def charge_piece(self, piece: bytes, *, has_event: bool, is_discarded: bool) -> None:
+        """Charge a piece of an event stream for what is not in its messages: its lines, and that it had to be read."""
+        if is_discarded:
+            self.charge(len(piece) * _DISCARDED_BYTE_S)
+        lines = piece.count(b"\n") + piece.count(b"\r")
+        if lines > _FREE_LINES:
+            self.charge(lines * _LINE_S)
+        if not has_event and len(piece) < _SMALL_CHUNK_BYTES:  # a comment, or a single byte
+            self.charge(self._carrier_s)
 
-    def _charge(self, cost_s: float) -> None:
-        self._left_s = max(self._left_s - cost_s, -_MAX_DEBT_S)
+    def charge_chunk(self, size_bytes: int) -> None:
+        """Charge a chunk of a body that is small."""
+        if size_bytes < _SMALL_CHUNK_BYTES:
+            self.charge(_CHUNK_S)
+
+    def charge(self, cost_s: float) -> None:
+        """Charge seconds of the event loop."""
+        self._budget.charge(cost_s)
+        self._in_turn_s += cost_s
 
     async def pause(self) -> None:
-        """Wait until the bucket is not in debt; usually not at all."""
-        if self._left_s < 0 and (pause_s := self._pause_s()):
-            await asyncio.sleep(pause_s)
+        """Wait until the server is not in debt, usually not at all; let others run if it took long."""
+        if self._budget.left_s < 0 and (pause_s := self._budget.pause_s()):
+            self._warn()
+            self._in_turn_s = 0.0
+            await asyncio.sleep(min(pause_s, _LONGEST_PAUSE_S))
+        elif self._in_turn_s > _TURN_S:
+            self._in_turn_s = 0.0
+            await asyncio.sleep(0)
 
-    def _pause_s(self) -> float:
-        now = time.monotonic()
-        self._left_s = min(self._left_s + (now - self._filled_at) * _SHARE, _BUCKET_S)
-        self._filled_at = now
-        if self._left_s > _BUCKET_S / 2:
-            self._slow_since = None
-        pause_s = -self._left_s / _SHARE
-        if pause_s < _SHORTEST_PAUSE_S:
-            return 0.0
-        self._warn(now)
-        return min(pause_s, _LONGEST_PAUSE_S)
-
-    def _warn(self, now: float) -> None:
-        if self._slow_since is None:
-            self._slow_since, self._count = now, 0
-        slow_s = now - self._slow_since
-        if slow_s < _WARN_AFTER_S or (self._warned_at is not None and now - self._warned_at < _WARN_EVERY_S):
+    def _warn(self) -> None:
+        now, since = time.monotonic(), self._budget.slow_since
+        assert since is not None  # it pauses
+        if self._slow_since != since:
+            self._slow_since, self._count = since, 0
+        if (slow_s := now - since) < _WARN_AFTER_S:
             return
-        self._warned_at = now
-        logger.warning(
-            "MCP server %s sends too many notifications: %d/s; it is read more slowly",
-            self._server,
-            self._count / slow_s,
-        )
+        per_s = self._count / slow_s
+        what = f"{per_s:.0f} messages/s" if per_s >= 1 else "empty lines, tiny chunks, or what it writes to stderr"
+        self._suspension.note_excess(self._budget, f"sends more than a worker can read beside its other work: {what}")
+        if self._warned_at is None or now - self._warned_at >= _WARN_EVERY_S:
+            self._warned_at = now
+            logger.warning(
+                "MCP server %s sends too much beside its answers: %s; it is read more slowly", self._server, what
+            )

@@ -11,8 +11,9 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from http.cookiejar import Cookie, CookieJar, DefaultCookiePolicy
 from typing import Self
-from urllib.request import getproxies
+from urllib.request import Request, getproxies
 
 import httpx2
 from mcp import MCPError
@@ -35,6 +36,9 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, probes: a stream may be silent for days, but a lost peer must be noticed."""
 _LISTENING = {"accept": "text/event-stream", "cache-control": "no-store"}
 _PROXIES = {"http", "https", "all"}
+_MAX_COOKIES = 50
+_COOKIE_BYTES = 4096
+"""Name and value. Browsers have the same limits, per site."""
 
 
 @cache
@@ -76,7 +80,9 @@ class HttpClient:
         self._direct = None if _PROXIES & getproxies().keys() else Connections(tls)
         # With the default of 100 connections, further calls fail after 30 s.
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=3.0)
-        self._client = httpx2.AsyncClient(verify=tls, limits=limits, transport=self._direct)
+        self._client = httpx2.AsyncClient(
+            verify=tls, limits=limits, transport=self._direct, cookies=_BoundedCookies().jar
+        )
         self._headers = dict(self._client.headers)
         self._timeouts = timeout.as_dict()
         self._patient = {**self._timeouts, "read": None}
@@ -178,9 +184,25 @@ class HttpClient:
         if self._direct is None:
             return await self._client.send(request, stream=True)
         response = await self._direct.handle_async_request(request)
-        if "set-cookie" in response.headers:
+        # To read thousands of them would block the event loop.
+        if "set-cookie" in response.headers and len(response.headers.get_list("set-cookie")) <= _MAX_COOKIES:
             self._client.cookies.extract_cookies(response)
         return response
+
+
+class _BoundedCookies(DefaultCookiePolicy):
+    """The default policy, but for few cookies, none of which is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jar = CookieJar(self)
+
+    def set_ok(self, cookie: Cookie, request: Request) -> bool:
+        if len(cookie.name) + len(cookie.value or "") > _COOKIE_BYTES or not super().set_ok(cookie, request):
+            return False
+        place = (cookie.domain, cookie.path, cookie.name)
+        others = sum((each.domain, each.path, each.name) != place for each in self.jar)
+        return others < _MAX_COOKIES
 
 
 def find_redirect(response: httpx2.Response) -> httpx2.URL | None:

@@ -27,6 +27,9 @@ _BUFFERED_BYTES = 64 * 1024
 """When so much was not read yet, the server has to wait."""
 _MAX_INFORMATIONAL = 10
 _HAPPY_EYEBALLS_S = 0.25
+_SMALL_CHUNK_BYTES = 4096
+_CHUNKS_PER_TURN = 64
+"""Of small chunks, which are read without a wait when they came together; then others have a turn."""
 
 _Origin = tuple[str, str, int]
 
@@ -252,6 +255,7 @@ class _Body(httpx2.AsyncByteStream):
         self._timeout_s = timeout_s
         self._put_back = put_back
         self._is_read = self._is_closed = False
+        self._small_chunks = 0
 
     def __aiter__(self) -> "_Body":
         return self
@@ -261,7 +265,12 @@ class _Body(httpx2.AsyncByteStream):
         if not self._is_read:
             event = await self._connection.next_event(self._timeout_s)
             if isinstance(event, h11.Data):
-                return bytes(event.data)
+                chunk = bytes(event.data)
+                if len(chunk) < _SMALL_CHUNK_BYTES:
+                    self._small_chunks += 1
+                    if self._small_chunks % _CHUNKS_PER_TURN == 0:
+                        await asyncio.sleep(0)
+                return chunk
             self._is_read = True
         raise StopAsyncIteration
 

@@ -16,10 +16,11 @@ from mcp import MCPError
 from mcp_types import ErrorData, RequestId
 from pydantic import ValidationError
 
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.http_bodies import chunks_of, error_of, is_event_stream, is_json, read_body
+from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, pieces_of, read_body
 from tarsy_tasks.worker.transport.http_client import HttpClient, find_redirect, is_same_origin, without_secrets
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
@@ -51,6 +52,7 @@ async def sse_transport(
     *,
     max_message_bytes: int,
     flood: Flood,
+    long_work: LongWork,
     output: ServerOutput,
     on_end: Callable[[str], None],
 ) -> AsyncGenerator[MessageDispatcher]:
@@ -65,7 +67,7 @@ async def sse_transport(
     Raises:
         MCPError: The stream cannot be opened, or names no endpoint that messages may be sent to.
     """
-    dispatcher = _Posts(client, max_message_bytes, flood, output, "in the event stream")
+    dispatcher = _Posts(client, max_message_bytes, flood, long_work, output, "in the event stream")
     stream = _EventStream(url, client, dispatcher, on_end)
     reader = asyncio.create_task(stream.read())
     try:
@@ -135,15 +137,14 @@ class _EventStream:
 
     async def _forward(self, response: httpx2.Response) -> str:
         """Read to the end; returns why it ended."""
-        reader = EventReader(self._dispatcher.limit_bytes)
+        reader, flood = EventReader(self._dispatcher.limit_bytes), self._dispatcher.flood
         try:
-            async for chunk in chunks_of(response):
+            async for piece in pieces_of(response):
                 had_message = False
-                for event in reader.feed(chunk):
+                for event in reader.feed(piece):
                     had_message |= await self._read_event(event, response.request.url)
-                if not had_message:
-                    self._dispatcher.flood.charge_chunk(len(chunk))
-                await self._dispatcher.flood.pause()
+                flood.charge_piece(piece, has_event=had_message, is_discarded=reader.is_discarding)
+                await flood.pause()
         except httpx2.HTTPError as error:
             return f"its event stream broke ({type(error).__name__}: {error})".replace(": )", ")")
         return "it closed its event stream"

@@ -8,6 +8,7 @@ no sessions.
 import asyncio
 import os
 import signal
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,7 @@ import anyio
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.flood import Flood
@@ -50,7 +52,12 @@ class StdioCommand:
 
 @asynccontextmanager
 async def stdio_transport(
-    command: StdioCommand, flood: Flood, output: ServerOutput, watch: ChildWatch, on_end: Callable[[str], None]
+    command: StdioCommand,
+    flood: Flood,
+    long_work: LongWork,
+    output: ServerOutput,
+    watch: ChildWatch,
+    on_end: Callable[[str], None],
 ) -> AsyncGenerator[MessageDispatcher]:
     """Start the server and yield the dispatcher of its messages; on exit the child and all its descendants are ended.
 
@@ -81,12 +88,12 @@ async def stdio_transport(
     finally:
         os.close(write_end)
     tree = ProcessTree(process.pid, watch)
-    dispatcher = _StdioDispatcher(process, on_end, command.max_message_bytes, flood, output, "on stdout")
+    dispatcher = _StdioDispatcher(process, on_end, command.max_message_bytes, flood, long_work, output, "on stdout")
     tasks = [
         asyncio.create_task(dispatcher.drain(_read_messages(process, stdout, dispatcher), on_end)),
         asyncio.create_task(_await_closed_stdin(process, dispatcher, on_end)),
         asyncio.create_task(_watch(tree, dispatcher, on_end)),
-        asyncio.create_task(_read_stderr(process, output)),
+        asyncio.create_task(_read_stderr(process, output, flood)),
     ]
     try:
         yield dispatcher
@@ -151,7 +158,7 @@ class _StdioDispatcher(MessageDispatcher):
 
 async def _read_messages(process: Process, stdout: asyncio.StreamReader, dispatcher: MessageDispatcher) -> str:
     """Read to the end of stdout; returns why it ended."""
-    async for line in _lines(stdout, dispatcher.limit_bytes):
+    async for line in _lines(stdout, dispatcher.limit_bytes, dispatcher.flood):
         await dispatcher.put(line)
     return await _describe_end(process, "stdout")
 
@@ -173,20 +180,28 @@ async def _watch(tree: ProcessTree, dispatcher: MessageDispatcher, on_end: Calla
     dispatcher.end()
 
 
-async def _read_stderr(process: Process, output: ServerOutput) -> None:
+async def _read_stderr(process: Process, output: ServerOutput, flood: Flood) -> None:
     assert process.stderr is not None
-    async for line in _lines(process.stderr, _CHUNK_BYTES):
+    async for line in _lines(process.stderr, _CHUNK_BYTES, flood):
+        began = time.thread_time()
         pause_s = output.record_line(line.head if isinstance(line, LongLine) else line)
+        flood.charge(time.thread_time() - began)  # what masking costs depends on the line
         if pause_s:
             await asyncio.sleep(pause_s)
+        await flood.pause()
 
 
-async def _lines(stream: asyncio.StreamReader, limit_bytes: int) -> AsyncIterator[bytes | LongLine]:
+async def _lines(stream: asyncio.StreamReader, limit_bytes: int, flood: Flood) -> AsyncIterator[bytes | LongLine]:
     """The lines of a stream; an unfinished last line counts."""
     lines = BoundedLines(limit_bytes)
     while chunk := await stream.read(_BUFFER_BYTES if lines.discarding else _CHUNK_BYTES):
+        has_line = False
         for line in lines.feed(chunk):
+            has_line = True
             yield line
+        if not has_line:
+            flood.charge_chunk(len(chunk))
+            await flood.pause()
         if lines.discarding:
             await asyncio.sleep(_DISCARD_PAUSE_S)
         elif len(chunk) == _CHUNK_BYTES:

@@ -15,15 +15,16 @@ from typing import Any
 import anyio
 import httpx2
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions
+from mcp.shared.dispatcher import CallOptions, coerce_request_id
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
-from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, ErrorData, RequestId
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, ErrorData, JSONRPCError, JSONRPCResponse, RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher, connection_closed
 from tarsy_tasks.worker.transport.events import EventReader
 from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.http_bodies import chunks_of, error_of, is_event_stream, is_json, read_body
+from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, pieces_of, read_body
 from tarsy_tasks.worker.transport.http_client import HttpClient, find_redirect, without_secrets
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
@@ -61,7 +62,13 @@ be used again.
 
 @asynccontextmanager
 async def streamable_http_transport(
-    url: httpx2.URL, client: HttpClient, *, max_message_bytes: int, flood: Flood, output: ServerOutput
+    url: httpx2.URL,
+    client: HttpClient,
+    *,
+    max_message_bytes: int,
+    flood: Flood,
+    long_work: LongWork,
+    output: ServerOutput,
 ) -> AsyncGenerator[MessageDispatcher]:
     """Yield the dispatcher of the messages to a server; nothing is sent yet.
 
@@ -70,7 +77,7 @@ async def streamable_http_transport(
         max_message_bytes: Largest message that is read; an answer in a larger one becomes an error.
         output: Receives what is not JSON-RPC, unless it is in place of an answer.
     """
-    dispatcher = _Exchanges(url, client, max_message_bytes, flood, output, "in an event stream")
+    dispatcher = _Exchanges(url, client, max_message_bytes, flood, long_work, output, "in an event stream")
     try:
         yield dispatcher
         await dispatcher.end_session()
@@ -204,7 +211,7 @@ class _Exchanges(MessageDispatcher):
             await self._follow(response, asked)
             return
         try:
-            body = await read_body(response, self.limit_bytes)
+            body = await read_body(response, self.limit_bytes, self.flood)
         except Exception as error:
             raise MCPError.from_error_data(transport_down(error)) from None
         if response.status_code == _ACCEPTED:
@@ -219,7 +226,11 @@ class _Exchanges(MessageDispatcher):
         self.flood.admit(body)
         message = await self.parse(body, asked)
         assert message is not None  # with a request id, what cannot be parsed is an error
-        self.receive(message)
+        if not isinstance(message, JSONRPCResponse | JSONRPCError) or message.id is None:
+            self.receive(message, asked)
+        elif coerce_request_id(message.id) == asked:
+            self.receive(message)
+        # Else it is an answer to another request, which does not wait for this response. This one was not answered.
 
     def _read_refusal(self, response: httpx2.Response, body: bytes) -> ErrorData:
         if (target := find_redirect(response)) is not None:
@@ -274,12 +285,12 @@ class _Exchanges(MessageDispatcher):
     async def _read_stream(self, response: httpx2.Response, place: _Place, asked: RequestId | None) -> bool:
         """Receive the messages of an event stream; returns whether the answer was one of them."""
         reader = EventReader(self.limit_bytes)
-        chunks = chunks_of(response)
+        pieces = pieces_of(response)
         is_answered = False
         try:
-            async for chunk in chunks:
+            async for piece in pieces:
                 had_event = False
-                for event in reader.feed(chunk):
+                for event in reader.feed(piece):
                     had_event = True
                     place.note(event.marks)
                     if event.name == b"message" and event.data:
@@ -287,26 +298,25 @@ class _Exchanges(MessageDispatcher):
                         is_answered = asked is not None and not self.is_waiting(asked)
                         if is_answered:
                             return True
-                if not had_event:
-                    self.flood.charge_chunk(len(chunk))
-                    await self.flood.pause()
+                self.flood.charge_piece(piece, has_event=had_event, is_discarded=reader.is_discarding)
+                await self.flood.pause()
         except httpx2.HTTPError:
             pass  # it is continued, or the request fails
         finally:
             if is_answered:
-                self._start(_close_after_end(response, chunks))
+                self._start(_close_after_end(response, pieces))
             else:
                 await response.aclose()
         return False
 
 
-async def _close_after_end(response: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
+async def _close_after_end(response: httpx2.Response, pieces: AsyncIterator[bytes]) -> None:
     """Close a response, but wait a moment for its end, so that its connection can be used again."""
     try:
         with suppress(TimeoutError, StopAsyncIteration, httpx2.HTTPError):
             async with asyncio.timeout(_END_WITHIN_S):
                 for _ in range(_END_CHUNKS):
-                    await anext(chunks)
+                    await anext(pieces)
     finally:
         await response.aclose()
 

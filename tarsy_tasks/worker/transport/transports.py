@@ -16,6 +16,8 @@ from tarsy_tasks.config import ServerConfig, resolve_variables
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.worker.long_work import LongWork
+from tarsy_tasks.worker.time_budget import Suspension
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
@@ -41,6 +43,8 @@ class ServerTransport:
 
     Args:
         on_secrets: Called with every credential before it is used, so that it is masked.
+        long_work: For large messages.
+        suspension: Begins when the server floods the worker for too long.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class ServerTransport:
         inheritance: Inheritance,
         watch: ChildWatch,
         on_secrets: Callable[[Iterable[str]], None],
+        long_work: LongWork,
+        suspension: Suspension,
     ) -> None:
         self._server = server
         self._output = output
@@ -57,6 +63,11 @@ class ServerTransport:
         self._watch = watch
         self._on_secrets = on_secrets
         self._credentials = Credentials(server, on_secrets)
+        self._long_work = long_work
+        is_stdio = server.transport == "stdio"
+        carrier_s, reply_s = (0.0, _LINE_S) if is_stdio else (_EVENT_S, _POST_S)
+        # One for all sessions: a server must not get another budget with each of them.
+        self._flood = Flood(server.name, carrier_s=carrier_s, reply_s=reply_s, suspension=suspension)
 
     def open(self, on_end: Callable[[str], None]) -> AbstractAsyncContextManager[Dispatcher[Any]]:
         """A transport, not yet connected, that yields what the SDK's `ClientSession` sends and receives with.
@@ -80,11 +91,10 @@ class ServerTransport:
     @asynccontextmanager
     async def _stdio(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
         command = self._command(resolved)
-        flood = Flood(self._server.name, carrier_s=0.0, reply_s=_LINE_S)
         async with AsyncExitStack() as stack:
             if resolved.sandbox is not None:
                 command = await stack.enter_async_context(in_sandbox(self._server.name, resolved.sandbox, command))
-            transport = stdio_transport(command, flood, self._output, self._watch, on_end)
+            transport = stdio_transport(command, self._flood, self._long_work, self._output, self._watch, on_end)
             yield await stack.enter_async_context(transport)
 
     def _command(self, resolved: ResolvedServer) -> StdioCommand:
@@ -104,7 +114,12 @@ class ServerTransport:
         async with (
             self._client(resolved) as client,
             streamable_http_transport(
-                address_of(resolved), client, max_message_bytes=limit_bytes, flood=self._flood(), output=self._output
+                address_of(resolved),
+                client,
+                max_message_bytes=limit_bytes,
+                flood=self._flood,
+                long_work=self._long_work,
+                output=self._output,
             ) as dispatcher,
         ):
             yield dispatcher
@@ -117,15 +132,13 @@ class ServerTransport:
                 address_of(resolved),
                 client,
                 max_message_bytes=self._server.max_message_bytes,
-                flood=self._flood(),
+                flood=self._flood,
+                long_work=self._long_work,
                 output=self._output,
                 on_end=on_end,
             ) as dispatcher,
         ):
             yield dispatcher
-
-    def _flood(self) -> Flood:
-        return Flood(self._server.name, carrier_s=_EVENT_S, reply_s=_POST_S)
 
     def _client(self, resolved: ResolvedServer) -> HttpClient:
         server, timeouts = self._server, self._server.timeouts
