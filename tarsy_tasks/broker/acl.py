@@ -51,7 +51,8 @@ _NUMBERS = (
     keys.LAST_FAILURES,
 )
 _STREAMS = (keys.ALERTS, keys.AUDIT, keys.AGENT_AUDIT)
-_CALL = (keys.call_marker("*"), keys.withdrawn_key("*"))
+_WITHDRAWALS = (keys.withdrawn_key("*"), keys.cancelled_key("*"))
+_CALL = (keys.call_marker("*"), *_WITHDRAWALS)
 _GROUPS = "celery-taskset-meta-*"
 _BINDINGS = "_kombu.*"
 _REMOTE_CONTROL = "*.celery.pidbox"
@@ -75,7 +76,6 @@ _WORKERS_OWN = (
     keys.alert_state_key("*"),
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
-    f"*.{keys.CANCELLATIONS}",
     _REMOTE_CONTROL,
     _EVENT_QUEUES,
 )
@@ -190,14 +190,13 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select_writing(("zadd", "zrem"), waiting),
         _select(("lpush", "lrem", "llen"), queues),
         _select_reading(("hget", "hexists", "exists"), _CALL),
-        _select_writing(("set",), [keys.withdrawn_key("*")]),
+        _select_writing(("set",), _WITHDRAWALS),
         _select(("set", "get", "del"), [claims]),
         _select_writing(("sadd",), _bindings(queues)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
-        _select(("publish",), channels=[_exchange(database, keys.CANCELLATIONS)]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
@@ -264,18 +263,9 @@ def _bindings(exchanges: _Names) -> list[str]:
 
 def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
-    return [
-        keys.result_key("*"),
-        keys.reply_channel("*"),
-        _exchange(database, keys.CANCELLATIONS),
-        *_broadcasts(database),
-    ]
+    return [keys.result_key("*"), keys.reply_channel("*"), *_broadcasts(database)]
 
 
 def _broadcasts(database: int) -> list[str]:
-    return [_exchange(database, each) for each in ("celery.pidbox", "celeryev/*", "celeryev/worker.*")]
-
-
-def _exchange(database: int, name: str) -> str:
-    """The channel of a fanout exchange, as kombu spells it."""
-    return f"/{database}.{name}"
+    """The channels of fanout exchanges, as kombu spells them."""
+    return [f"/{database}.{each}" for each in ("celery.pidbox", "celeryev/*", "celeryev/worker.*")]

@@ -73,6 +73,7 @@ KEYS: dict[str, KnownKey] = {
     "waiting": (keys.waiting_key, "home"),
     "marker": (keys.call_marker, "tag"),
     "withdrawn": (keys.withdrawn_key, "tag"),
+    "cancelled": (keys.cancelled_key, "tag"),
     "dead_letter": (keys.dead_letter_key, "tag"),
     "stored_result": (keys.result_key, "tag"),
 }
@@ -244,11 +245,13 @@ def requeue(*, queue: Key, home: str, tag: str) -> int: ...
 def renew(*, renewed: Table) -> None: ...
 
 
-# Returns the state, empty if the call was withdrawn, and whether a worker has or had it.
+# Returns the state, empty if the call was withdrawn, and whether a worker has or had it. One that has begun is cancelled
+# by the worker that runs it.
 @_step(
     ENTRIES,
     """
     local state = redis.call('HGET', marker, 'mark')
+    if state == 'begun' then redis.call('SET', cancelled, 1, 'EX', cancel_ttl_s) end
     if state then return {state, 1} end
     redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s)
     if redis.call('ZREM', waiting, tag) == 1 then
@@ -262,7 +265,7 @@ def renew(*, renewed: Table) -> None: ...
     return {'', redis.call('HEXISTS', marker, 'taken')}
     """,
 )
-def withdraw(*, tag: str, home: str) -> tuple[bytes, int]: ...
+def withdraw(*, tag: str, home: str, cancel_ttl_s: int) -> tuple[bytes, int]: ...
 
 
 @_step(
