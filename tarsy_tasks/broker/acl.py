@@ -125,7 +125,7 @@ class AgentUser:
 def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str]:
     """The rules of each user, by its name. kombu writes the number of the database into the names of its channels."""
     parts = {
-        **{agent.name: _agent(agent, database) for agent in agents},
+        **{agent.name: _agent(agent) for agent in agents},
         "worker": _worker(database),
         "beat": _beat(),
         "flower": _flower(database),
@@ -177,7 +177,7 @@ _select_writing = partial(_select, access="%W")
 _READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
 
 
-def _agent(agent: AgentUser, database: int) -> list[str]:
+def _agent(agent: AgentUser) -> list[str]:
     queues = [keys.queue(server) for server in agent.servers]
     waiting = [keys.waiting_key(queue) for queue in queues]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"

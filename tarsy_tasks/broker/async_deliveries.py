@@ -102,9 +102,7 @@ class AsyncDeliveries:
             `CallState.NONE` if it was withdrawn, else its state; and whether a worker has or had it, and so writes its
             audit entry.
         """
-        state, is_taken = await steps.withdraw.run_async(
-            self.exchange, tag=tag, home=queue, cancel_ttl_s=cancel_ttl_s
-        )
+        state, is_taken = await steps.withdraw.run_async(self.exchange, tag=tag, home=queue, cancel_ttl_s=cancel_ttl_s)
         return CallState(as_text(state)), bool(is_taken)
 
     async def find_cancelled(self, tags: Sequence[str]) -> list[str]:

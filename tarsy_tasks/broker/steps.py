@@ -245,8 +245,8 @@ def requeue(*, queue: Key, home: str, tag: str) -> int: ...
 def renew(*, renewed: Table) -> None: ...
 
 
-# Returns the state, empty if the call was withdrawn, and whether a worker has or had it. One that has begun is cancelled
-# by the worker that runs it.
+# Returns the state, empty if the call was withdrawn, and whether a worker has or had it. The worker that runs a call
+# which has begun cancels it.
 @_step(
     ENTRIES,
     """

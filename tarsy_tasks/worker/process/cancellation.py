@@ -17,6 +17,8 @@ from celery.worker import control, state
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError, ResponseError
 
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.kombu_transport import CONNECTION_LOST
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.telemetry.outage_log import OutageLog
 
@@ -48,7 +50,7 @@ class CancellationStep(bootsteps.StartStopStep):
 
 
 async def _look(consumer: Any) -> None:
-    in_flight = consumer.pool.context.in_flight
+    in_flight: AsyncDeliveries = consumer.pool.context.in_flight
     refusals = OutageLog(logger, "running calls cannot be cancelled, because Redis refuses to say which")
     earlier: set[str] = set()
     ended: set[str] = set()
@@ -77,7 +79,7 @@ def _cancel(consumer: Any, task_id: str) -> None:
         return
     try:
         control.revoke(AttributeDict(app=consumer.app, consumer=consumer), task_id, terminate=True)
-    except consumer.connection_errors:
+    except CONNECTION_LOST:
         raise
     except Exception:
         # Nothing else may leave this thread: it would end the worker.

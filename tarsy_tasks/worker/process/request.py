@@ -7,7 +7,9 @@ import logging
 import threading
 from typing import Any, cast
 
+from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
+from kombu.exceptions import KombuError
 
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
@@ -40,7 +42,14 @@ class CallRequest(Request):
     """Shows the tool's name in place of its arguments, whatever the producer wrote, and cancels without a retry."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        try:
+            super().__init__(*args, **kwargs)
+        except (InvalidTaskError, KombuError):  # Celery's consumer knows them
+            raise
+        except Exception as error:
+            raise InvalidTaskError(type(error).__name__) from None
+        # The tracer would decode it again, in kombu's way.
+        self._body, self._content_type, self._content_encoding = self._payload, None, None
         # Any producer may have written the message: its arguments need not even be a list.
         arguments: Any = self._request_dict["args"]
         context: WorkerContext = self._app.worker_context
