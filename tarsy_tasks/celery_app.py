@@ -6,8 +6,9 @@ Owns the Celery settings. It imports neither half: the worker's modules are name
 
 from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, cast
 
+import kombu.compression as kombu_compression
 from celery import Celery
 
 from tarsy_tasks.broker import kombu_transport
@@ -119,6 +120,9 @@ def build_app(overrides: dict[str, Any] | None = None) -> TarsyApp:
     settings |= signing_settings(environment)
     # An override of one option keeps the others.
     options = {**DEFAULTS["broker_transport_options"], **settings["broker_transport_options"]}
+    # What is compressed is refused, unless these processes compress so themselves.
+    if kind := settings.get("task_compression"):
+        options["compressions"] = [cast("Any", kombu_compression).get_encoder(kind)[1]]
     # Settings for TLS say which certificate is required.
     complete = str if any(map(settings.get, _TLS)) else ask_for_certificate
     urls = {name: RedisUrl(complete(url)) for name in _URLS if isinstance(url := settings.get(name), str)}

@@ -25,7 +25,7 @@ from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
 from tarsy_tasks.agent.waiting import retry_until
-from tarsy_tasks.agent.withdrawal import Withdrawal, cancel_running, withdraw
+from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw
 from tarsy_tasks.broker.async_exchange import NotSentError
 from tarsy_tasks.broker.deliveries import CallState
 from tarsy_tasks.errors import BrokerUnavailable, CallError
@@ -236,12 +236,10 @@ class CallDispatcher:
             return
         try:
             found = await self._ask_what_became_of(call, _WITHDRAW_S)
-            runs = found.state is CallState.BEGUN and not found.is_shared
-            if runs:
-                await cancel_running(self._app, call.id)
         except (BrokerUnavailable, *connection_errors()) as error:
             why = error.__cause__ or error
             raise BrokerUnavailable(f"Redis could not be reached ({why}); the call was not cancelled.") from error
+        runs = found.state is CallState.BEGUN and not found.is_shared
         if not runs and found.state is not CallState.ANSWERED and self._forget(call):
             error = results.cancelled(call.call, goes_on=found.is_shared)
             call.end(_answer(call, error) if found.is_shared else await self._unbegun(call, found, error))
@@ -264,7 +262,7 @@ class CallDispatcher:
     async def _ask_what_became_of(self, call: SubmittedCall, timeout_s: float) -> Withdrawal:
         connection = self._connection
         await connection.replies.connect(time.monotonic() + timeout_s)
-        return await withdraw(connection, call.id, call.server, is_shared=call.is_shared)
+        return await withdraw(connection, call.id, call.server, call.deadline, is_shared=call.is_shared)
 
     async def _conclude(self, call: SubmittedCall, found: Withdrawal, is_cancelled: bool) -> ToolResult:
         if found.state is CallState.ANSWERED:
@@ -280,8 +278,6 @@ class CallDispatcher:
                 error = results.not_started(call.call, call.server, self.timeout_s, is_served=found.is_served)
             self._forget(call)
             return await self._unbegun(call, found, error, self.timeout_s)
-        elif not found.is_shared:
-            await cancel_running(self._app, call.id)
         return self._no_answer(call)
 
     def _no_answer(self, call: SubmittedCall) -> ToolResult:

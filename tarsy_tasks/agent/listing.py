@@ -86,12 +86,12 @@ class ToolLister:
         finally:
             if connection.replies.forget(task_id, hear):
                 # It does not stay in a queue that no worker serves.
-                start_in_background(_withdraw(connection, task_id, server))
+                start_in_background(_withdraw(connection, task_id, server, deadline))
 
 
-async def _withdraw(connection: AgentConnection, task_id: str, server: str) -> None:
+async def _withdraw(connection: AgentConnection, task_id: str, server: str, deadline: float) -> None:
     with suppress(*connection_errors()):
-        await withdraw(connection, task_id, server)
+        await withdraw(connection, task_id, server, deadline)
 
 
 def _is_unsent(listing: ToolListing | BaseException) -> bool:

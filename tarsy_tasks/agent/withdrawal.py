@@ -1,22 +1,21 @@
-"""Asking Redis what became of a call that nobody waits for any more; a call that has not begun is withdrawn.
+"""Asking Redis what became of a call that nobody waits for any more; a call that has not begun is withdrawn, and one
+that runs is cancelled by its worker.
 
 Owns that question, which is asked when a deadline passes or a call is cancelled.
 """
 
-import asyncio
+import math
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks.agent.connection import AgentConnection
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState
 
-if TYPE_CHECKING:
-    from celery import Celery
+__all__ = ["Withdrawal", "withdraw"]
 
-__all__ = ["Withdrawal", "cancel_running", "withdraw"]
-
-_POOL_WAIT_S = 1.0
+_SHORTEST_CANCEL_S = 10
+"""A worker that is cut off from Redis for a moment finds out afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +35,22 @@ class Withdrawal:
     has_worker: bool = True
 
 
-async def withdraw(connection: AgentConnection, task_id: str, server: str, *, is_shared: bool = False) -> Withdrawal:
-    """Withdraw a call, unless it has begun. Raises one of `connection_errors` when Redis cannot be reached.
+async def withdraw(
+    connection: AgentConnection, task_id: str, server: str, deadline: float, *, is_shared: bool = False
+) -> Withdrawal:
+    """Withdraw a call, or have it cancelled if it has begun. Raises one of `connection_errors` when Redis cannot be
+    reached.
 
     Args:
+        deadline: When its worker ends it anyway; monotonic time.
         is_shared: Others wait for it too (the same idempotency key), so only find out where it stands.
     """
     in_flight = connection.in_flight
     if is_shared and not await in_flight.is_forgotten(task_id):
         return Withdrawal(await in_flight.state_of(task_id), is_shared=True)
-    state, has_worker = await in_flight.withdraw(task_id, keys.queue(server))
+    cancel_ttl_s = max(_SHORTEST_CANCEL_S, math.ceil(deadline - time.monotonic()))
+    state, has_worker = await in_flight.withdraw(task_id, keys.queue(server), cancel_ttl_s)
     if state is not CallState.NONE:
         return Withdrawal(state)
     is_served = await in_flight.is_served(server, connection.replies.clock.now())
     return Withdrawal(state, is_served, has_worker=has_worker)
-
-
-async def cancel_running(app: "Celery", task_id: str) -> None:
-    """Have the worker that runs a call cancel it. Raises as `withdraw` does."""
-    await asyncio.to_thread(_publish_cancellation, app, task_id)
-
-
-def _publish_cancellation(app: "Celery", task_id: str) -> None:
-    from kombu import Exchange
-
-    exchange = Exchange(keys.CANCELLATIONS, type="fanout", durable=False)
-    pool: Any = app.producer_pool
-    with pool.acquire(block=True, timeout=_POOL_WAIT_S) as producer:
-        producer.publish({"id": task_id}, exchange=exchange, declare=[exchange], serializer="json", retry=False)

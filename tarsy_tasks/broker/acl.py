@@ -52,7 +52,8 @@ _NUMBERS = (
     keys.LAST_FAILURES,
 )
 _STREAMS = (keys.ALERTS, keys.AUDIT, keys.AGENT_AUDIT)
-_CALL = (keys.call_marker("*"), keys.withdrawn_key("*"))
+_WITHDRAWALS = (keys.withdrawn_key("*"), keys.cancelled_key("*"))
+_CALL = (keys.call_marker("*"), *_WITHDRAWALS)
 _GROUPS = "celery-taskset-meta-*"
 _BINDINGS = "_kombu.*"
 _REMOTE_CONTROL = "*.celery.pidbox"
@@ -77,7 +78,6 @@ _WORKERS_OWN = (
     keys.alert_state_key("*"),
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
-    f"*.{keys.CANCELLATIONS}",
     _REMOTE_CONTROL,
     _EVENT_QUEUES,
 )
@@ -127,7 +127,7 @@ class AgentUser:
 def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str]:
     """The rules of each user, by its name. kombu writes the number of the database into the names of its channels."""
     parts = {
-        **{agent.name: _agent(agent, database) for agent in agents},
+        **{agent.name: _agent(agent) for agent in agents},
         "worker": _worker(database),
         "beat": _beat(),
         "flower": _flower(database),
@@ -179,7 +179,7 @@ _select_writing = partial(_select, access="%W")
 _READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
 
 
-def _agent(agent: AgentUser, database: int) -> list[str]:
+def _agent(agent: AgentUser) -> list[str]:
     queues = [keys.queue(server) for server in agent.servers]
     waiting = [keys.waiting_key(queue) for queue in queues]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
@@ -193,14 +193,13 @@ def _agent(agent: AgentUser, database: int) -> list[str]:
         _select_writing(("zrem",), [keys.DELAYED]),
         _select(("lpush", "lrem", "llen"), queues),
         _select_reading(("hget", "hexists", "exists"), _CALL),
-        _select_writing(("set",), [keys.withdrawn_key("*")]),
+        _select_writing(("set",), _WITHDRAWALS),
         _select(("set", "get", "del"), [claims]),
         _select_writing(("sadd",), _bindings(queues)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
-        _select(("publish",), channels=[_exchange(database, keys.CANCELLATIONS)]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
@@ -268,18 +267,9 @@ def _bindings(exchanges: _Names) -> list[str]:
 
 def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
-    return [
-        keys.result_key("*"),
-        keys.reply_channel("*"),
-        _exchange(database, keys.CANCELLATIONS),
-        *_broadcasts(database),
-    ]
+    return [keys.result_key("*"), keys.reply_channel("*"), *_broadcasts(database)]
 
 
 def _broadcasts(database: int) -> list[str]:
-    return [_exchange(database, each) for each in ("celery.pidbox", "celeryev/*", "celeryev/worker.*")]
-
-
-def _exchange(database: int, name: str) -> str:
-    """The channel of a fanout exchange, as kombu spells it."""
-    return f"/{database}.{name}"
+    """The channels of fanout exchanges, as kombu spells them."""
+    return [f"/{database}.{each}" for each in ("celery.pidbox", "celeryev/*", "celeryev/worker.*")]

@@ -4,6 +4,8 @@ Owns writing and removing begin markers, and withdrawing calls, from coroutines.
 `deliveries`.
 """
 
+from collections.abc import Sequence
+
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation
@@ -88,18 +90,25 @@ class AsyncDeliveries:
         )
         return not any(known)
 
-    async def withdraw(self, tag: str, queue: str) -> tuple[CallState, bool]:
-        """Remove a call for which nobody waits any more: unless it has begun, it never will.
+    async def withdraw(self, tag: str, queue: str, cancel_ttl_s: int) -> tuple[CallState, bool]:
+        """Remove a call for which nobody waits any more: unless it has begun, it never will. If it has begun, the
+        worker that runs it cancels it.
 
         Args:
             queue: Where it was published.
+            cancel_ttl_s: For how long a worker may find out that it is to be cancelled.
 
         Returns:
             `CallState.NONE` if it was withdrawn, else its state; and whether a worker has or had it, and so writes its
             audit entry.
         """
-        state, is_taken = await steps.withdraw.run_async(self.exchange, tag=tag, home=queue)
+        state, is_taken = await steps.withdraw.run_async(self.exchange, tag=tag, home=queue, cancel_ttl_s=cancel_ttl_s)
         return CallState(as_text(state)), bool(is_taken)
+
+    async def find_cancelled(self, tags: Sequence[str]) -> list[str]:
+        """Which of these calls, at least one, are to be cancelled."""
+        (found,) = await self.exchange.execute(("MGET", *map(keys.cancelled_key, tags)))
+        return [tag for tag, is_cancelled in zip(tags, found, strict=True) if is_cancelled]
 
     async def is_served(self, server: str, now: float) -> bool:
         """Whether a live worker serves a server; `now` is the time of Redis."""

@@ -168,6 +168,11 @@ class Deliveries:
         """A call whose workers were lost runs alone now: if this worker is lost, too, the call is to blame."""
         self.exchange.execute(*isolation(tag))
 
+    def give_up(self, tag: str) -> None:
+        """A message cannot be handled: when its lease has lapsed, it becomes a dead letter."""
+        marked, *expires = isolation(tag)
+        self.exchange.execute((*marked, "deliveries", MAX_DELIVERIES), *expires)
+
     def answer(
         self,
         delivery: Delivery,

@@ -11,7 +11,8 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
-from tarsy_tasks.broker.messages import LARGEST_BYTES, DamagedMessage, read_message
+from tarsy_tasks.broker.messages import DamagedMessage, read_message
+from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX

@@ -14,8 +14,6 @@ REBUILT_AGENT_AUDIT = "tarsy:audit:rebuilt"
 """What is to replace it, while a worker repairs it."""
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
-CANCELLATIONS = "tarsy.cancel"
-"""Exchange, in kombu's sense, of the ids of running calls that are to be cancelled."""
 LAST_FAILURES = "tarsy:last-failures"
 """Hash with a TTL, by server: its last call that failed through no fault of its caller."""
 TOOL_REVISIONS = "tarsy:tool-revisions"
@@ -127,6 +125,8 @@ call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
 withdrawn_key = _prefixed("tarsy:withdrawn:")
 """Exists when a call is withdrawn. It has a TTL; agents write it."""
+cancelled_key = _prefixed("tarsy:cancelled:")
+"""Exists when a call that has begun is to be cancelled. It has a TTL; agents write it."""
 dead_letter_key = _prefixed("tarsy:poison:")
 """A dead letter: the entry of its message, a string with a TTL."""
 serving_key = _prefixed("tarsy:serving:")

@@ -17,22 +17,37 @@ from kombu.transport import redis as kombu_redis
 from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tarsy_tasks.broker.confinement import require_fanout, require_queue
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage
+from tarsy_tasks.broker.kombu_message import Message
 from tarsy_tasks.broker.leases import hold_lease, leased, release_lease
-from tarsy_tasks.broker.messages import DamagedMessage, read_message, uncompress
+from tarsy_tasks.broker.messages import DamagedMessage, read_broadcast, read_message
+from tarsy_tasks.broker.refusal_log import RefusalLog
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
 
-__all__ = ["ALIAS", "KEEPALIVE", "Channel", "Fetcher", "QoS", "Transport", "broker_pool", "tag_by_call"]
+__all__ = [
+    "ALIAS",
+    "CONNECTION_LOST",
+    "KEEPALIVE",
+    "Channel",
+    "Fetcher",
+    "QoS",
+    "Transport",
+    "broker_pool",
+    "tag_by_call",
+]
 
 logger = logging.getLogger(__name__)
 
 ALIAS = "tarsy-redis"
 """The transport's name in Celery's settings and log lines."""
 
+CONNECTION_LOST = (OSError, RedisConnectionError, RedisTimeoutError)
+"""What must reach Celery's consumer, which then connects again."""
 KEEPALIVE = {
     getattr(socket, name): value
     for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
@@ -40,6 +55,8 @@ KEEPALIVE = {
 }
 """A peer that vanished without closing the connection is noticed after 20 s."""
 
+_kombu_channel: Any = kombu_redis.Channel
+_refusals = RefusalLog(logger)
 _NARROW_POLL_S = 0.1
 """How long a poll that leaves out a queue lasts, for kombu cannot end it."""
 
@@ -165,6 +182,11 @@ class QoS(kombu_redis.QoS):
             self.channel.fetcher.wake()
         return delivery
 
+    def drop(self, delivery_tag: str) -> None:
+        """Forget a message that could not be handled; it counts as waiting for its acknowledgement no longer."""
+        if delivery_tag in self._delivered and delivery_tag not in self._dirty:
+            virtual.QoS.ack(self, delivery_tag)
+
     def restore_unacked_once(self, stderr: Any = None) -> None:  # noqa: ARG002
         """Called when a channel closes: running calls go on, and the leases of all other messages lapse."""
         self._flush()
@@ -185,6 +207,10 @@ class Channel(kombu_redis.Channel):
     """
 
     QoS = QoS
+    Message = Message
+    from_transport_options = (*_kombu_channel.from_transport_options, "compressions")
+    compressions: Sequence[str] = ()
+    """Kombu's names of the compressions that are accepted."""
     fetched: Delivery | None = None
     """How the message that is being delivered was fetched; None if kombu popped it."""
     fetcher: Fetcher | None = None
@@ -258,31 +284,66 @@ class Channel(kombu_redis.Channel):
         self.fetched, self.taking = delivery, delivery.name
         with self._isolating(delivery.queue):
             try:
-                payload = read_message(message.text)
-                uncompress(payload)
-                self.connection._deliver(payload, delivery.queue)
+                self.connection._deliver(message.payload or read_message(message.text), delivery.queue)
             finally:
                 self.fetched = None
 
     def _brpop_read(self, **options: Any) -> Any:
+        """As kombu's, with a reader of JSON that has bounds."""
         self.taking = ""
-        with self._isolating(self.connection.delivers_from or "a queue"):
-            return super()._brpop_read(**options)
+        try:
+            try:
+                found: Any = self.client.parse_response(self.client.connection, "BRPOP", **options)
+            except self.connection_errors:
+                self.client.connection.disconnect()
+                raise
+            if found:
+                name = found[0].decode(errors="replace").rsplit(self.sep, 1)[0]
+                self._queue_cycle.rotate(name)
+                with self._isolating(name):
+                    self.connection._deliver(read_message(found[1]), name)
+                    return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
         raise Empty
 
+    def _receive_one(self, c: Any) -> Any:
+        """As kombu's, with a reader of JSON that has bounds."""
+        try:
+            response: Any = c.parse_response()
+        except self.connection_errors:
+            self._in_listen = None
+            raise
+        if not isinstance(response, list | tuple):
+            return None
+        payload = self._handle_message(c, response)
+        if not payload["type"].endswith(b"message"):
+            return None
+        self.taking = ""
+        # Of the exchange `celeryev`, it is `/0.celeryev/worker.heartbeat`.
+        exchange = payload["channel"].decode(errors="replace").removeprefix(self.keyprefix_fanout).split("/", 1)[0]
+        with self._isolating(exchange):
+            self.connection._deliver(read_broadcast(payload["data"]), self._fanout_to_queue[exchange])
+            return True
+
     @contextmanager
-    def _isolating(self, queue: str) -> Generator[None]:
-        """In kombu, anything but a Celery message ends the worker."""
+    def _isolating(self, place: str) -> Generator[None]:
+        """In kombu, anything but a message that Celery can handle ends the worker, or has it connect again: kombu takes
+        a `KeyError` for the loss of the connection.
+        """
         try:
             yield
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except CONNECTION_LOST:
+            raise
+        except Exception as error:
             # Its text may hold arguments: it is not logged.
-            reason = error if isinstance(error, DamagedMessage) else type(error).__name__
-            logger.critical("a message from %s cannot be read: %s", queue, reason)
-            # If it has an entry, its lease lapses, and after a few deliveries it is a dead letter.
+            _refusals.note(place, str(error) if isinstance(error, DamagedMessage) else type(error).__name__)
+            # If it has an entry, its lease lapses, and it becomes a dead letter.
             if delivery := leased.pop(self.taking, None):
+                self.qos.drop(delivery.name)
                 with suppress(RedisError, OSError):
-                    self.deliveries.mark_isolated(delivery.tag)
+                    self.deliveries.give_up(delivery.tag)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """kombu polls for a second, even if it leaves out a queue that may be polled a moment later."""

@@ -6,36 +6,39 @@ read within its bounds: whether a call may be made, the worker's task decides.
 
 import base64
 import bz2
-import json
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from tarsy_tasks.broker.received_json import LARGEST_BYTES, read_json
 from tarsy_tasks.broker.signing import SIGNED, read_signed
 
 __all__ = [
-    "LARGEST_BYTES",
     "CallMessage",
     "DamagedMessage",
     "InFlightEntry",
     "decode_body",
+    "read_broadcast",
     "read_entry",
     "read_message",
-    "uncompress",
 ]
 
-LARGEST_BYTES = 64 * 1024 * 1024
-"""Of a message, also when it is uncompressed."""
+_MEMORY_BYTES = 128 * 1024 * 1024
+"""For the dictionary of LZMA, which may ask for 4 GB; what Python writes needs 8 MB by default."""
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "application/x-gzip": zlib.decompressobj,
     "application/x-bz2": bz2.BZ2Decompressor,
-    "application/x-lzma": lzma.LZMADecompressor,
+    "application/x-lzma": partial(lzma.LZMADecompressor, memlimit=_MEMORY_BYTES),
 }
 """By kombu's name of the compression; others have no decoder that can be limited."""
+_LARGEST_BROADCAST_BYTES = 1024 * 1024
+"""A command to revoke 20,000 calls."""
+_ENCODINGS = (None, "base64")
 _LONGEST_NAME = 1000
 """Longer than anything that is shown: names are masked first, and cut then."""
 
@@ -121,51 +124,70 @@ class InFlightEntry:
 
 
 def read_message(text: bytes | str) -> dict[str, Any]:
-    """Read a message as kombu writes it, in plain JSON: kombu's own reader makes any object that a message asks for.
+    """Read a message as kombu writes it, with all that kombu needs to take it.
 
     Raises:
         DamagedMessage: It is not one, or it is too large.
     """
-    if len(text) > LARGEST_BYTES or not text:  # what is too large is fetched without its text
-        raise DamagedMessage(f"it is larger than {LARGEST_BYTES} bytes")
+    if not text:
+        raise DamagedMessage(f"it is larger than {LARGEST_BYTES} bytes")  # so it was fetched without its text
     try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DamagedMessage(f"it is not JSON ({type(error).__name__})") from None
+        found: Any = read_json(text)
+    except ValueError as error:
+        raise DamagedMessage(str(error)) from None
     parts = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    if not (isinstance(parts.get("headers"), dict) and isinstance(parts.get("properties"), dict)):
+    found = parts.get("properties")
+    properties = cast("dict[str, Any]", found) if isinstance(found, dict) else None
+    if not isinstance(parts.get("headers"), dict) or properties is None:
         raise DamagedMessage("it has no headers and properties")
     if not isinstance(parts.get("body"), str):
         raise DamagedMessage("it has no body")
+    if not isinstance(properties.get("delivery_tag"), str):
+        raise DamagedMessage("it has no delivery tag")
+    if not isinstance(properties.get("delivery_info"), dict | None):
+        raise DamagedMessage("how it is delivered is not an object")
     return parts
 
 
-def decode_body(message: dict[str, Any]) -> str | bytes:
-    """The body of a message that `read_message` gave. Raises `DamagedMessage`."""
-    encoding = message["properties"].get("body_encoding")
+def read_broadcast(text: bytes) -> dict[str, Any]:
+    """Read a message that every process gets. Raises `DamagedMessage`."""
+    if len(text) > _LARGEST_BROADCAST_BYTES:
+        raise DamagedMessage(f"it is larger than {_LARGEST_BROADCAST_BYTES} bytes")
+    return read_message(text)
+
+
+def decode_body(message: dict[str, Any], compressions: Collection[str] = ()) -> bytes:
+    """The body of a message that `read_message` gave.
+
+    Args:
+        compressions: Kombu's names of those that are accepted. With any other, nothing is unpacked.
+
+    Raises:
+        DamagedMessage: It cannot be decoded, or is compressed in another way, or too large.
+    """
+    encoding, kind = message["properties"].get("body_encoding"), message["headers"].get("compression")
+    if encoding not in _ENCODINGS:
+        raise DamagedMessage("its body is encoded in another way than base64")
+    if kind and kind not in compressions:
+        raise DamagedMessage("it is compressed, which task_compression does not allow")
     try:
-        return base64.b64decode(message["body"]) if encoding == "base64" else message["body"]
+        body = base64.b64decode(message["body"]) if encoding else message["body"].encode()
     except ValueError:
-        raise DamagedMessage("its body is not base64") from None
+        raise DamagedMessage("its body is not base64, or has half a character") from None
+    return _uncompress(body, kind) if kind else body
 
 
-def uncompress(message: dict[str, Any]) -> None:
-    """Replace the body of such a message, if it is compressed. Raises `DamagedMessage`."""
-    kind = message["headers"].pop("compression", None)
-    if not kind:
-        return
+def _uncompress(body: bytes, kind: str) -> bytes:
     if kind not in _DECOMPRESSORS:
         raise DamagedMessage(f"it is compressed in another way than {', '.join(_DECOMPRESSORS)}")
-    body = decode_body(message)
     decoder = _DECOMPRESSORS[kind]()
     try:
-        found = decoder.decompress(body.encode() if isinstance(body, str) else body, LARGEST_BYTES)
-    except (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        found: bytes = decoder.decompress(body, LARGEST_BYTES)
+    except (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, MemoryError) as error:
         raise DamagedMessage(f"it cannot be uncompressed ({type(error).__name__})") from None
     if not decoder.eof:
         raise DamagedMessage(f"it is cut off, or larger than {LARGEST_BYTES} bytes")
-    message["body"] = base64.b64encode(found).decode()
-    message["properties"]["body_encoding"] = "base64"
+    return found
 
 
 def read_entry(text: bytes) -> InFlightEntry:

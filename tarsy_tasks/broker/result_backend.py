@@ -30,6 +30,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.confinement import current_confinement
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.received_json import read_json
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -159,6 +160,13 @@ class ResultBackend(RedisBackend):
             f'"date_done": "{self.app.now().isoformat()}", "task_id": {dumps(task_id)}}}'
         )
         return keys.result_key(task_id), value
+
+    def decode(self, payload: Any) -> Any:
+        """Read a result, in plain JSON, and unpack nothing that this application would not compress itself."""
+        if payload is None or self.serializer != "json" or self.compression:
+            stock: Any = super()
+            return stock.decode(payload)
+        return read_json(payload)
 
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:

@@ -82,7 +82,9 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
         from celery.security.serialization import SecureSerializer
     except ImportError as error:
         raise ConfigError(f"signing needs `pip install 'tarsy-tasks[signing]'` ({error})") from None
-    from kombu.serialization import loads, registry
+    from kombu.serialization import registry
+
+    from tarsy_tasks.broker.received_json import read_json
 
     class Serializer(SecureSerializer):
         def deserialize(self, data: Any) -> Any:
@@ -102,7 +104,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
             except Exception:
                 # Celery 5.7 fails while it builds this error.
                 raise SecurityError(f"it was not made by {signer.get_id()}") from None
-            return loads(signed["body"], _JSON, "utf-8", force=True)
+            return read_json(signed["body"])
 
     def read(path: Path) -> str:
         try:

@@ -81,6 +81,7 @@ KEYS: dict[str, KnownKey] = {
     "waiting": (keys.waiting_key, "home"),
     "marker": (keys.call_marker, "tag"),
     "withdrawn": (keys.withdrawn_key, "tag"),
+    "cancelled": (keys.cancelled_key, "tag"),
     "dead_letter": (keys.dead_letter_key, "tag"),
     "stored_result": (keys.result_key, "tag"),
 }
@@ -283,11 +284,13 @@ def delay(*, home: str, tag: str, due_at: float, wait_s: float) -> int: ...
 def renew(*, renewed: Table) -> None: ...
 
 
-# Returns the state, empty if the call was withdrawn, and whether a worker has or had it.
+# Returns the state, empty if the call was withdrawn, and whether a worker has or had it. The worker that runs a call
+# which has begun cancels it.
 @_step(
     ENTRIES,
     """
     local state = redis.call('HGET', marker, 'mark')
+    if state == 'begun' then redis.call('SET', cancelled, 1, 'EX', cancel_ttl_s) end
     if state then return {state, 1} end
     redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s)
     local is_delayed = redis.call('ZREM', delayed, home .. '\\n' .. tag) == 1
@@ -302,7 +305,7 @@ def renew(*, renewed: Table) -> None: ...
     return {'', redis.call('HEXISTS', marker, 'taken')}
     """,
 )
-def withdraw(*, tag: str, home: str) -> tuple[bytes, int]: ...
+def withdraw(*, tag: str, home: str, cancel_ttl_s: int) -> tuple[bytes, int]: ...
 
 
 @_step(

@@ -95,7 +95,7 @@ def test_a_channel_that_is_refused_opens_no_connection(redis_url: str, client: r
             await exchange.execute(("PING",))
         assert not exchange.is_open
 
-    run(as_user(redis_url, "agent"), Heard(), act, channel="/0.tarsy.cancel")
+    run(as_user(redis_url, "agent"), Heard(), act, channel="/0.celery.pidbox")
     client.acl_log_reset()
 
 

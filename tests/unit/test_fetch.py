@@ -17,7 +17,8 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
-from tarsy_tasks.broker.messages import LARGEST_BYTES, DamagedMessage, decode_body, read_message, uncompress
+from tarsy_tasks.broker.messages import DamagedMessage, decode_body, read_message
+from tarsy_tasks.broker.received_json import LARGEST_BYTES, read_json
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -175,34 +176,49 @@ def test_a_message_cannot_ask_for_other_objects() -> None:
     assert read_message(message("t1", odd=odd))["headers"]["odd"] == odd
 
 
+COMPRESSIONS = ("application/x-gzip", "application/x-bz2", "application/x-lzma")
+
+
 def compressed(body: bytes, kind: str) -> dict[str, Any]:
     properties = {"body_encoding": "base64", "delivery_tag": "tag"}
     return {"body": b64encode(body).decode(), "headers": {"compression": kind}, "properties": properties}
 
 
 @pytest.mark.parametrize(
-    ("kind", "compress"),
-    [
-        ("application/x-gzip", zlib.compress),
-        ("application/x-bz2", bz2.compress),
-        ("application/x-lzma", lzma.compress),
-    ],
+    ("kind", "compress"), list(zip(COMPRESSIONS, (zlib.compress, bz2.compress, lzma.compress), strict=True))
 )
-def test_a_compressed_body_is_read(kind: str, compress: Callable[[bytes], bytes]) -> None:
+def test_a_compressed_body_is_read_if_that_is_allowed(kind: str, compress: Callable[[bytes], bytes]) -> None:
     found = compressed(compress(b"[[], {}, {}]"), kind)
-    uncompress(found)
-    assert (decode_body(found), found["headers"]) == (b"[[], {}, {}]", {})
+    assert decode_body(found, [kind]) == b"[[], {}, {}]"
+    with pytest.raises(DamagedMessage, match="task_compression"):
+        decode_body(found, [each for each in COMPRESSIONS if each != kind])
     for damaged in (compress(b"text")[:-1], b"text"):
         with pytest.raises(DamagedMessage):
-            uncompress(compressed(damaged, kind))
+            decode_body(compressed(damaged, kind), [kind])
 
 
 def test_what_would_be_too_large_is_not_uncompressed() -> None:
     bomb = compressed(zlib.compress(b" " * (LARGEST_BYTES + 1), 1), "application/x-gzip")
     with pytest.raises(DamagedMessage, match="larger than"):
-        uncompress(bomb)
+        decode_body(bomb, COMPRESSIONS)
     with pytest.raises(DamagedMessage, match="another way"):
-        uncompress(compressed(b"", "application/zstd"))
+        decode_body(compressed(b"", "application/zstd"), ["application/zstd"])
+
+
+def test_lzma_that_asks_for_much_memory_is_refused() -> None:
+    properties = 4 * 9 * 5 + 3  # of the old format, with 1 GB for its dictionary
+    asking = bytes([properties % 225]) + (1 << 30).to_bytes(4, "little") + b"\xff" * 8 + bytes(32)
+    with pytest.raises(DamagedMessage, match="LZMAError"):
+        decode_body(compressed(asking, "application/x-lzma"), COMPRESSIONS)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 201 + "]" * 201, '{"a":' * 300 + "1" + "}" * 300])
+def test_what_is_nested_too_deep_is_refused(text: str) -> None:
+    for written in (text, text.encode()):
+        with pytest.raises(ValueError, match="it is n"):
+            read_json(written)
+    assert read_json("[" * 200 + "]" * 200)
+    assert len(read_json(json.dumps([[]] * 1000))) == 1000
 
 
 class Sink:

@@ -13,7 +13,7 @@ from celery.worker import state
 from tarsy_tasks.broker.deliveries import CallState, Delivery
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.worker.process.plain_calls import is_special, read_arguments, why_none_is_plain, why_not_plain
+from tarsy_tasks.worker.process.plain_calls import read_arguments, why_none_is_plain, why_not_plain
 from tarsy_tasks.worker.process.task_signals import find_receivers
 
 ARGUMENTS = ["desk", "echo", "{}", {"v": 1}]
@@ -24,22 +24,6 @@ FOLLOWING = {"task": CALL_TOOL}
 def message(delivery: Delivery | None, **headers: Any) -> Any:
     given = {"id": "t1", "task": CALL_TOOL, "timelimit": [None, None], "retries": 0, **headers}
     return SimpleNamespace(headers=given, content_type="application/json", content_encoding="utf-8", delivery=delivery)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"properties": {"delivery_info": {}}},
-        {"properties": {"delivery_tag": 7, "delivery_info": {}}},
-        {"properties": {"delivery_tag": "t1", "delivery_info": {}, "body_encoding": "foo"}},
-        {"properties": {"delivery_tag": "t1", "delivery_info": []}},
-        {"body": '[[], {"__type__": "decimal", "__value__": "zz"}, {}]'},
-    ],
-)
-def test_what_kombu_reads_in_another_way_is_not_plain(change: dict[str, Any]) -> None:
-    plain: dict[str, Any] = {"properties": {"delivery_tag": "t1", "delivery_info": {}}, "body": "[[], {}, {}]"}
-    assert not is_special(**plain)
-    assert is_special(**{**plain, **change})
 
 
 def test_a_first_delivery_of_a_call_is_plain() -> None:

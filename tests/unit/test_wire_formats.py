@@ -164,7 +164,7 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
         exchange = AsyncRedisExchange(lambda: client.connection_pool)
         await AsyncDeliveries(exchange).clear_isolated(ID)
         await AsyncDeliveries(exchange).begin(delivery, "w0@host 1")
-        assert await AsyncDeliveries(exchange).withdraw("other", "mcp.desk") == (CallState.NONE, False)
+        assert await AsyncDeliveries(exchange).withdraw("other", "mcp.desk", 60) == (CallState.NONE, False)
         exchange.close()
 
     asyncio.run(begin())

@@ -1,71 +1,86 @@
-"""An agent cancels its running call.
+"""An agent cancels its running call: it sets a key, and the worker that runs the call looks.
 
-Owns the channel on which workers receive this. Celery's remote control would do, but its users can also stop all
-workers and read the calls of others, so it is for operators. Here one can only name a call, and only the agent of a
-call knows its id.
+Owns the looking. Celery's remote control would do, but its users can also stop all workers and read the calls of
+others, so it is for operators; and whatever is published to all workers costs all of them. A look is one command, for
+all calls that run longer than half a second; other calls cost nothing.
 """
 
+import asyncio
 import logging
-from typing import Any, cast
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 from celery import bootsteps
 from celery.utils.collections import AttributeDict
 from celery.worker import control, state
-from kombu import Consumer, Exchange, Queue
-from kombu.common import ignore_errors
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError, ResponseError
 
-from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.kombu_transport import CONNECTION_LOST
+from tarsy_tasks.broker.leases import leased
+from tarsy_tasks.telemetry.outage_log import OutageLog
 
 __all__ = ["CancellationStep"]
 
 logger = logging.getLogger(__name__)
 
-_QUEUE_EXPIRES_S = 10.0
-"""How long the queue of a lost worker stays known."""
+_LOOK_S = 0.5
 
 
 class CancellationStep(bootsteps.StartStopStep):
-    """Listens for as long as the worker is connected."""
+    """Looks for as long as the worker is connected."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
-        self._state: Any = None
-        self._consumer: Any = None
+        self._looking: Future[None] | None = None
 
     def start(self, parent: Any) -> None:
-        self._state = AttributeDict(app=parent.app, consumer=parent)
-        queue = Queue(
-            f"{parent.app.worker_instance}.{keys.CANCELLATIONS}",
-            exchange=Exchange(keys.CANCELLATIONS, type="fanout", durable=False),
-            durable=False,
-            auto_delete=True,
-            expires=_QUEUE_EXPIRES_S,
-        )
-        self._consumer = Consumer(
-            parent.connection.channel(), [queue], callbacks=[self._on_message], accept=["json"], no_ack=True
-        )
-        self._consumer.on_decode_error = _refuse
-        self._consumer.consume()
+        self._looking = parent.pool.loop.submit(_look(parent))
 
-    def stop(self, parent: Any) -> None:
-        if self._consumer is not None:
-            consumer, self._consumer = self._consumer, None
-            ignore_errors(parent, consumer.cancel)
-            ignore_errors(parent, consumer.channel.close)
+    def stop(self, parent: Any) -> None:  # noqa: ARG002
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
 
     shutdown = stop
 
-    def _on_message(self, body: Any, message: Any) -> None:
-        task_id = cast("dict[str, Any]", body).get("id") if isinstance(body, dict) else None
-        if not isinstance(task_id, str):
-            _refuse(message, None)
-        elif task_id in state.requests:
-            control.revoke(self._state, task_id, terminate=True)
+
+async def _look(consumer: Any) -> None:
+    in_flight: AsyncDeliveries = consumer.pool.context.in_flight
+    refusals = OutageLog(logger, "running calls cannot be cancelled, because Redis refuses to say which")
+    earlier: set[str] = set()
+    ended: set[str] = set()
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        running = {delivery.tag for delivery in leased.copy().values() if delivery.runs}
+        ended &= running
+        if asked := list(running & earlier - ended):
+            try:
+                found = await in_flight.find_cancelled(asked)
+                refusals.succeeded()
+            except ResponseError as error:
+                refusals.failed(error)
+                found = []
+            except (RedisError, KombuError, OSError):
+                found = []  # the next look finds them
+            for task_id in found:
+                consumer.hub.call_soon(partial(_cancel, consumer, task_id))
+            ended.update(found)
+        earlier = running
 
 
-def _refuse(message: Any, error: Exception | None) -> None:
-    logger.error(
-        "refused a cancellation that names no call (%s): %d bytes", type(error).__name__, len(message.body or "")
-    )
+def _cancel(consumer: Any, task_id: str) -> None:
+    """Called in the thread of Celery's consumer."""
+    if task_id not in state.requests:
+        return
+    try:
+        control.revoke(AttributeDict(app=consumer.app, consumer=consumer), task_id, terminate=True)
+    except CONNECTION_LOST:
+        raise
+    except Exception:
+        # Nothing else may leave this thread: it would end the worker.
+        logger.exception("a call could not be cancelled")

@@ -1,8 +1,9 @@
 """Celery's consumer, with its own replies to messages that it cannot execute.
 
 Owns the answers to messages that are not calls. Stock prints their whole bodies, and arguments must not be logged; and
-it leaves the agents that wait for such a task without an answer. Owns also since when messages are taken, that those
-which are not due are given back, and that the consumer's thread works for a message of a bound agent confined to it.
+it leaves the agents that wait for such a task without an answer. Owns also what becomes of commands that are none, since
+when messages are taken, that those which are not due are given back, and that the consumer's thread works for a message
+of a bound agent confined to it.
 """
 
 import logging
@@ -14,12 +15,15 @@ from typing import Any
 from celery import signals
 from celery.exceptions import InvalidTaskError, NotRegistered
 from celery.worker import consumer
+from celery.worker.consumer.control import Control
 from kombu.exceptions import ContentDisallowed
 
 from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.broker.refusal_log import RefusalLog
 from tarsy_tasks.broker.signing import explain
+from tarsy_tasks.broker.task_headers import check_headers
 from tarsy_tasks.broker.task_names import PREFIX
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
@@ -30,28 +34,44 @@ from tarsy_tasks.worker.process.eta import InvalidETA, handle_when_due
 __all__ = ["Consumer"]
 
 logger = logging.getLogger(__name__)
+_refusals = RefusalLog(logger)
 
 
 class Consumer(consumer.Consumer):
     """Set as `worker_consumer`."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        steps: list[Any] = self.steps
+        for box in [step.box for step in steps if issubclass(type(step), Control)]:
+            box.on_message = partial(_handle_command, box)
+
     def on_ready(self) -> None:
         self.app.worker_context.taking_since = time.monotonic()
         super().on_ready()
 
-    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], object]:
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         stock: Any = super()
-        handle: Callable[[Any], object] = stock.create_task_handler(*args, **kwargs)
+        handle = stock.create_task_handler(*args, **kwargs)
         binding = self.app.worker_context.binding
-        if not binding.is_bound:
-            return handle
 
-        def on_task_received(message: Any) -> object:
+        def check(message: Any) -> Any:
+            try:
+                body = message.decode()
+            except Exception as error:
+                return self.on_decode_error(message, error)
+            # Celery's first protocol has the headers in the body.
+            headers: dict[str, Any] = {**(body if isinstance(body, dict) else {}), **message.headers}
+            if "task" in headers and (why := check_headers(headers, body)):
+                return self.on_invalid_task(None, message, InvalidTaskError(why))
+            return handle(message)
+
+        def check_confined(message: Any) -> Any:
             delivery: Delivery | None = getattr(message, "delivery", None)
             with confined_to(delivery if delivery is not None and binding.covers(delivery.queue) else None):
-                return handle(message)
+                return check(message)
 
-        return on_task_received
+        return check_confined if binding.is_bound else check
 
     def update_strategies(self) -> None:
         stock: Any = super()
@@ -69,6 +89,9 @@ class Consumer(consumer.Consumer):
             self._refuse(message, InvalidTaskError(), str(error))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
+        if isinstance(exc, ContentDisallowed):
+            self.on_invalid_task(None, message, exc)
+            return
         why = explain(exc)
         self._refuse(message, exc, f"its signature: {why}" if why else "its body cannot be decoded")
 
@@ -109,6 +132,15 @@ class Consumer(consumer.Consumer):
             # Its own text may quote the body.
             self.app.backend.mark_as_failure(task_id, type(error)(why))
         signals.task_rejected.send(sender=self, message=message, exc=error)
+
+
+def _handle_command(box: Any, body: Any, message: Any) -> None:
+    """As stock, which also subscribes again after every command that fails, and loses those that come meanwhile."""
+    box.c.app.clock.forward()
+    try:
+        box.node.handle_message(body, message)
+    except Exception as error:
+        _refusals.note("remote control", f"it is not a command ({type(error).__name__})")
 
 
 def _header(message: Any, name: str) -> Any:

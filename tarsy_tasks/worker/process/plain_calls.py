@@ -37,7 +37,7 @@ from tarsy_tasks.worker.process.request import CallRequest, show_call
 from tarsy_tasks.worker.process.task_signals import find_receivers
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["PlainCall", "PlainDoor", "is_special", "why_none_is_plain", "why_not_plain"]
+__all__ = ["PlainCall", "PlainDoor", "why_none_is_plain", "why_not_plain"]
 
 logger = logging.getLogger(__name__)
 _traced = logging.getLogger("celery.app.trace")
@@ -93,14 +93,6 @@ def why_not_plain(message: Any) -> str:
     return ""
 
 
-def is_special(properties: dict[str, Any], body: str | bytes) -> bool:
-    """Whether kombu's reader, which Celery's request of a message needs, refuses it or reads it in another way."""
-    known = isinstance(properties.get("delivery_tag"), str) and properties.get("body_encoding") in (None, "base64")
-    if not known or not isinstance(properties.get("delivery_info"), dict):
-        return True
-    return "__type__" in body if isinstance(body, str) else b"__type__" in body
-
-
 def read_arguments(body: str | bytes) -> tuple[Any, ...] | None:
     """The arguments in the body of a message, if it has all of them by position, and nothing follows it."""
     try:
@@ -143,7 +135,7 @@ class PlainDoor:
             return None
         try:
             body = decode_body(message.payload)
-            if is_special(message.payload["properties"], body) or (arguments := read_arguments(body)) is None:
+            if (arguments := read_arguments(body)) is None:
                 return None
             return PlainCall(self._pool, message, arguments, self._consumer.event_dispatcher, self._build_request)
         except DamagedMessage:

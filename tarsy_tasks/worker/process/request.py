@@ -7,7 +7,9 @@ import logging
 import threading
 from typing import Any, cast
 
+from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
+from kombu.exceptions import KombuError
 
 from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
@@ -44,9 +46,16 @@ class CallRequest(Request):
         delivery: Delivery | None = getattr(message, "delivery", None)
         context: WorkerContext = options["app"].worker_context
         self._confinement = delivery if delivery is not None and context.binding.covers(delivery.queue) else None
-        if self._confinement is not None:
-            options |= _rebuild(message, options, self._confinement.queue)
-        super().__init__(message, **options)
+        try:
+            if self._confinement is not None:
+                options |= _rebuild(message, options, self._confinement.queue)
+            super().__init__(message, **options)
+        except (InvalidTaskError, KombuError):  # Celery's consumer knows them
+            raise
+        except Exception as error:
+            raise InvalidTaskError(type(error).__name__) from None
+        # The tracer would decode it again, in kombu's way.
+        self._body, self._content_type, self._content_encoding = self._payload, None, None
         # Any producer may have written the message: its arguments need not even be a list.
         arguments: Any = self._request_dict["args"]
         audit = context.audit

@@ -64,7 +64,7 @@ def unbegin(client: redis.Redis, tag: str, owner: str) -> None:
 
 
 def withdraw(client: redis.Redis, tag: str) -> tuple[CallState, bool]:
-    return on_a_loop(client, lambda table: table.withdraw(tag, QUEUE))
+    return on_a_loop(client, lambda table: table.withdraw(tag, QUEUE, 60))
 
 
 def state_of(client: redis.Redis, tag: str) -> CallState:

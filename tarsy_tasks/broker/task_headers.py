@@ -1,0 +1,63 @@
+"""What Celery takes from a message of a task, as any producer may have written it.
+
+Owns the types. Celery 5.7 looks at none of them: a name that is a list fails in the thread of the pool, where nobody
+acknowledges the message, so that each one takes a slot of the worker for good.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+__all__ = ["check_headers"]
+
+_Number = int | float
+_Text = str | None
+
+
+class _Headers(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    task: str
+    id: str
+    shadow: _Text = None
+    root_id: _Text = None
+    parent_id: _Text = None
+    group: _Text = None
+    origin: _Text = None
+    eta: _Text = None
+    expires: _Text = None
+    retries: int | None = None
+    timelimit: list[_Number | None] | None = None
+    ignore_result: bool | None = None
+    stamped_headers: list[str] | None = None
+    stamps: dict[str, Any] | None = None
+
+
+class _Following(BaseModel):
+    """What Celery dispatches when the task ends, in the body of its message."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    callbacks: list[dict[str, Any]] | None = None
+    errbacks: list[dict[str, Any]] | None = None
+    chain: list[dict[str, Any]] | None = None
+    chord: dict[str, Any] | None = None
+
+
+def check_headers(headers: dict[str, Any], body: Any) -> str:
+    """What is wrong with them, or with what follows the task, quoting nothing of them; empty if nothing is."""
+    try:
+        found = _Headers.model_validate(headers)
+        match body:
+            case [_, _, following] if following is not None:
+                _Following.model_validate(following)
+            case dict():
+                _Following.model_validate(body)
+            case _:
+                pass
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"`{'.'.join(map(str, first['loc'][:1]))}`: {first['msg']}"
+    if found.timelimit is not None and len(found.timelimit) != 2:
+        return "`timelimit`: there are two limits"
+    return ""
