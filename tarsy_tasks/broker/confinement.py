@@ -10,7 +10,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Delivery
 
 __all__ = ["Confined", "confine", "confined_to", "current_confinement", "require_fanout", "require_queue"]
@@ -58,5 +57,5 @@ def require_fanout(exchange: str, headers: object) -> None:
     if delivery is None:
         return
     is_task = isinstance(headers, dict) and "task" in headers
-    if is_task or exchange.endswith(_REMOTE_CONTROL) or exchange == keys.CANCELLATIONS:
+    if is_task or exchange.endswith(_REMOTE_CONTROL):
         raise Confined(f"a message from {delivery.queue} may have no command sent to workers")

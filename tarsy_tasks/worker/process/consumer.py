@@ -1,9 +1,9 @@
 """Celery's consumer, with its own replies to messages that it cannot execute.
 
 Owns the answers to messages that are not calls. Stock prints their whole bodies, and arguments must not be logged; and
-it leaves the agents that wait for such a task without an answer. Owns also what becomes of commands that are none, since
-when messages are taken, that those which are not due are given back, and that the consumer's thread works for a message
-of a bound agent confined to it.
+it leaves the agents that wait for such a task without an answer. Owns also what becomes of commands that are none,
+since when messages are taken, that those which are not due are given back, and that the consumer's thread works for a
+message of a bound agent confined to it.
 """
 
 import logging
