@@ -252,6 +252,7 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     redis.call('RPUSH', queue, message)
     redis.call('ZADD', waiting, now, tag)
     redis.call('ZADD', queues, 'NX', now, queue)
+    if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     redis.call('HINCRBY', marker, 'deliveries', -1)
     redis.call('HDEL', marker, 'suspect')
     redis.call('EXPIRE', marker, marker_ttl_s)

@@ -1,7 +1,8 @@
 """What Celery takes from a message of a task, as any producer may have written it.
 
-Owns the types. Celery 5.7 looks at none of them: a name that is a list fails in the thread of the pool, where nobody
-acknowledges the message, so that each one takes a slot of the worker for good.
+Owns the types, except that of an ETA (`worker/process/eta.py`). Celery 5.7 looks at none of them: a name that is a list
+fails in the thread of the pool, where nobody acknowledges the message, so that each one takes a slot of the worker for
+good.
 """
 
 from typing import Any
@@ -24,7 +25,6 @@ class _Headers(BaseModel):
     parent_id: _Text = None
     group: _Text = None
     origin: _Text = None
-    eta: _Text = None
     expires: _Text = None
     retries: int | None = None
     timelimit: list[_Number | None] | None = None

@@ -48,7 +48,8 @@ TIMEOUT_S = 60
 def start(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Worker]:
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "own_tasks.py").write_text(OWN_TASKS)
-    environment = {"PYTHONPATH": str(folder)}
+    # Else only the package's own tasks may be in the queue of a server.
+    environment = {"PYTHONPATH": str(folder), "TARSY_CANVAS": "any"}
     return partial(start_worker, SERVERS, arguments=["-c", str(SLOTS)], settings=SETTINGS, environment=environment)
 
 

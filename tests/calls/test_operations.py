@@ -109,7 +109,10 @@ def make_calls() -> None:
 
 def test_a_worker_serves_metrics_with_names_of_the_catalogue(worker: Worker, metrics_port: int) -> None:
     make_calls()
-    found = samples(f"http://127.0.0.1:{metrics_port}/metrics")
+    url = f"http://127.0.0.1:{metrics_port}/metrics"
+    # An agent has its answer a moment before its worker has counted it.
+    wait_until(lambda: ("tarsy_calls_total", "rejected", "desk", "") in samples(url), "all calls are counted")
+    found = samples(url)
     assert found["tarsy_calls_total", "ok", "desk", "echo"] >= 1
     assert found["tarsy_calls_total", "tool_error", "desk", "order"] >= 1
     assert found["tarsy_calls_total", "rejected", "desk", ""] >= 1

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys as broker_keys
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, submit_calls, wait_for_runs, witness
-from tests.processes import Worker
+from tests.processes import Worker, wait_until
 from tests.servers import misbehaving_stdio
 
 NEIGHBOURS = ["stdio", "new-sse-none", "old-sse-none"]
@@ -37,7 +39,7 @@ def worker(start_worker: StartWorker, witness_url: str, directory: Path) -> Work
     )
 
 
-def test_the_calls_of_other_servers_are_answered_meanwhile(worker: Worker, directory: Path) -> None:
+def test_the_calls_of_other_servers_are_answered_meanwhile(worker: Worker, directory: Path, redis_url: str) -> None:
     tools = ToolExecutor(timeout_s=60)
     for neighbour in NEIGHBOURS:
         assert tools.execute(ToolCall(id="w", name=f"{neighbour}.add", arguments={"key": "warm"})).outcome is Outcome.OK
@@ -65,3 +67,5 @@ def test_the_calls_of_other_servers_are_answered_meanwhile(worker: Worker, direc
     assert not any(call.done() for call in hanging)
     for call in hanging:
         call.cancel()
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(lambda: not client.hlen(broker_keys.UNACKED), "the worker has given them up", 60)
