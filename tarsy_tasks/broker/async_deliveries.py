@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation
+from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation, read_state
 
 __all__ = ["AsyncDeliveries"]
 
@@ -79,7 +79,7 @@ class AsyncDeliveries:
         state, is_withdrawn = await self.exchange.execute(
             ("HGET", keys.call_marker(tag), "mark"), ("EXISTS", keys.withdrawn_key(tag))
         )
-        return CallState.WITHDRAWN if is_withdrawn and not state else CallState(as_text(state or b""))
+        return CallState.WITHDRAWN if is_withdrawn and not state else read_state(state or b"")
 
     async def is_forgotten(self, tag: str) -> bool:
         """Whether nothing is known of a call: it was never published, or was answered long ago."""
@@ -103,7 +103,7 @@ class AsyncDeliveries:
             audit entry.
         """
         state, is_taken = await steps.withdraw.run_async(self.exchange, tag=tag, home=queue, cancel_ttl_s=cancel_ttl_s)
-        return CallState(as_text(state)), bool(is_taken)
+        return read_state(state), bool(is_taken)
 
     async def find_cancelled(self, tags: Sequence[str]) -> list[str]:
         """Which of these calls, at least one, are to be cancelled."""

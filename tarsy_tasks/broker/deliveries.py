@@ -46,6 +46,7 @@ __all__ = [
     "answer_slots",
     "as_text",
     "isolation",
+    "read_state",
 ]
 
 
@@ -103,6 +104,7 @@ class Delivery:
         kept: It must not be acknowledged: its answer could not be stored.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
         record: What the worker knows of it; None for what is not a call.
+        forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
     """
 
     tag: str
@@ -116,6 +118,7 @@ class Delivery:
     kept: bool = False
     wait_s: float = 0.0
     record: AuditSource | None = None
+    forget: Callable[[], None] | None = None
 
     @property
     def lease(self) -> str:
@@ -275,6 +278,14 @@ class Deliveries:
 def as_text(value: bytes | str) -> str:
     """What Redis replied, as text: a script replies with texts that it made, or with bytes that it was sent."""
     return value if isinstance(value, str) else value.decode(errors="replace")
+
+
+def read_state(value: bytes | str) -> CallState:
+    """The state that a marker has. Of a damaged one nobody knows what it said: so the call may have begun."""
+    try:
+        return CallState(as_text(value))
+    except ValueError:
+        return CallState.BEGUN
 
 
 def answer_slots(delivery: Delivery, result_key: str, result: str | bytes, lifetime_s: int | None) -> dict[str, Any]:

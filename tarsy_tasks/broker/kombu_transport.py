@@ -96,6 +96,14 @@ def _call_id(headers: Any) -> str | None:
     return task_id if isinstance(task_id, str) and str(task).startswith(PREFIX) else None
 
 
+def _requeue(deliveries: Deliveries, delivery: Delivery) -> None:
+    try:
+        deliveries.requeue(delivery)
+    except ResponseError as error:
+        # kombu takes this for an error of the consumer, which ends the worker. The lease lapses.
+        logger.warning("Redis refuses to requeue a message, which comes back later: %s", error)
+
+
 def tag_by_call(message: dict[str, Any]) -> None:
     """A call is found by its id, and a call that is published again is the same call."""
     if call_id := _call_id(message["headers"]):
@@ -144,6 +152,7 @@ class QoS(kombu_redis.QoS):
         # One process may take a call twice: kombu's tag is that of the delivery, the in-flight table has the call's.
         message.delivery_tag = delivery.name
         message.delivery = delivery
+        delivery.forget = lambda: self.drop(delivery.name)
         virtual.QoS.append(self, message, message.delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
@@ -154,11 +163,7 @@ class QoS(kombu_redis.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         delivery = self._release_lease(delivery_tag)
         if requeue:
-            try:
-                self.channel.deliveries.requeue(delivery)
-            except ResponseError as error:
-                # kombu takes this for an error of the consumer, which ends the worker. The lease lapses.
-                logger.warning("Redis refuses to requeue a message, which comes back later: %s", error)
+            _requeue(self.channel.deliveries, delivery)
         else:
             self._acknowledge(delivery)
 
@@ -279,7 +284,7 @@ class Channel(kombu_redis.Channel):
         delivery = message.delivery
         if delivery.queue not in self._active_queues:
             release_lease(delivery)
-            self.deliveries.requeue(delivery)
+            _requeue(self.deliveries, delivery)
             return
         self.fetched, self.taking = delivery, delivery.name
         with self._isolating(delivery.queue):

@@ -7,22 +7,31 @@ different way for each.
 import json
 from typing import Any, cast
 
-__all__ = ["DEEPEST", "LARGEST_BYTES", "read_json"]
+from tarsy_tasks.broker.json_values import count_values
+
+__all__ = ["DEEPEST", "LARGEST_BYTES", "MOST_VALUES", "read_json"]
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """Of a message, also when it is uncompressed."""
 DEEPEST = 200
 """Levels of lists and objects. What can be read a thousand levels deep cannot be written, masked or shown."""
+MOST_VALUES = 200_000
+"""Of a message, keys not counted: millions of small ones take seconds and gigabytes."""
 
 
-def read_json(text: bytes | str) -> Any:
+def read_json(text: bytes | str, *, most_values: int | None = MOST_VALUES) -> Any:
     """The value of a text.
+
+    Args:
+        most_values: How many values it may have; None: any number.
 
     Raises:
         ValueError: It is too large, too deep, or not JSON; the reason quotes nothing of it.
     """
     if len(text) > LARGEST_BYTES:
         raise ValueError(f"it is larger than {LARGEST_BYTES} bytes")
+    if most_values is not None and _may_have_more(text, most_values):
+        raise ValueError(f"it has more than {most_values} values")
     try:
         found: Any = json.loads(text)
     except RecursionError:
@@ -32,6 +41,17 @@ def read_json(text: bytes | str) -> Any:
     if _count_openings(text) > DEEPEST and _is_too_deep(found):
         raise _too_deep()
     return found
+
+
+def _may_have_more(text: bytes | str, most_values: int) -> bool:
+    if len(text) <= most_values:
+        return False
+    counted = 0
+    for more in count_values(text if isinstance(text, bytes) else text.encode(errors="replace")):
+        counted += more
+        if counted > most_values:
+            return True
+    return False
 
 
 def _count_openings(text: bytes | str) -> int:

@@ -166,7 +166,7 @@ class ResultBackend(RedisBackend):
         if payload is None or self.serializer != "json" or self.compression:
             stock: Any = super()
             return stock.decode(payload)
-        return read_json(payload)
+        return read_json(payload, most_values=None)  # this package's own are bounded; those of users need not be
 
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:

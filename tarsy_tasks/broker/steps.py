@@ -41,7 +41,8 @@ TAKE = r"""
         local state, owner, earlier = unpack(marked)
         local is_withdrawn = not state and redis.call('EXISTS', withdrawal) == 1
         local has_entry = redis.call('HEXISTS', unacked, tag) == 1
-        if not (has_entry or state or is_withdrawn) then
+        local is_lost = state == 'overwritten' and new_entry ~= ''  -- it becomes a dead letter by its entry
+        if not has_entry and (is_lost or not (state or is_withdrawn)) then
             if new_entry == '' then return {0, '', ''} end
             redis.call('HSET', unacked, tag, new_entry)
             has_entry = true
@@ -138,7 +139,9 @@ def begin(*, tag: str, owner: str, earlier_owner: str, is_audited: bool) -> list
 @_step(
     """
     local state, current = unpack(redis.call('HMGET', marker, 'mark', 'owner'))
-    if state == 'begun' and current == owner then redis.call('HDEL', marker, 'mark', 'owner') end
+    if state ~= 'begun' or current ~= owner then return end
+    redis.call('HDEL', marker, 'mark', 'owner')
+    if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     """,
 )
 def unbegin(*, tag: str, owner: str) -> None: ...
@@ -254,7 +257,8 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     redis.call('ZADD', queues, 'NX', now, queue)
     if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     redis.call('HINCRBY', marker, 'deliveries', -1)
-    redis.call('HDEL', marker, 'suspect')
+    -- Nobody has it: if it is withdrawn now, its agent records that.
+    redis.call('HDEL', marker, 'suspect', 'taken')
     redis.call('EXPIRE', marker, marker_ttl_s)
     return 1
     """,
@@ -262,18 +266,17 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
 def requeue(*, queue: Key, home: str, tag: str) -> int: ...
 
 
-# Returns 0, and does nothing, if the time has come.
+# Returns 0, and does nothing, if the time has come, or nobody waits for it any more.
 @_step(
     _LEASE,
     NOW,
     """
     local due = math.max(due_at, now + wait_s)
-    if due <= now then return 0 end
+    if due <= now or redis.call('EXISTS', withdrawn) == 1 then return 0 end
     if redis.call('ZREM', leases, lease) == 0 or redis.call('HEXISTS', unacked, tag) == 0 then return 1 end
     redis.call('ZADD', delayed, due, lease)
     redis.call('HINCRBY', marker, 'deliveries', -1)
-    -- Nobody has it: if it is withdrawn now, its agent records that.
-    redis.call('HDEL', marker, 'suspect', 'taken')
+    redis.call('HDEL', marker, 'suspect', 'taken')  -- as in `requeue`
     redis.call('EXPIRE', marker, marker_ttl_s)
     return 1
     """,

@@ -83,6 +83,7 @@ class Swept:
             redis.call('RPUSH', queue, message)
             redis.call('ZADD', waiting_prefix .. queue, now, tag)
             redis.call('ZADD', queues, 'NX', now, queue)
+            redis.pcall('HDEL', marker_prefix .. tag, 'taken')  -- nobody has it: its agent records a withdrawal
             -- It may wait for long, and that it had begun must stay known.
             redis.call('EXPIRE', marker_prefix .. tag, dead_letter_ttl_s)
             restored[#restored + 1] = tag

@@ -5,7 +5,7 @@ fails in the thread of the pool, where nobody acknowledges the message, so that 
 good.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -33,6 +33,11 @@ class _Headers(BaseModel):
     stamps: dict[str, Any] | None = None
 
 
+_OF_TASKS = frozenset(
+    {*_Headers.model_fields, "eta", "argsrepr", "kwargsrepr", "lang", "meth", "delivery_info", "properties", "headers"}
+)
+
+
 class _Following(BaseModel):
     """What Celery dispatches when the task ends, in the body of its message."""
 
@@ -45,7 +50,21 @@ class _Following(BaseModel):
 
 
 def check_headers(headers: dict[str, Any], body: Any) -> str:
-    """What is wrong with them, or with what follows the task, quoting nothing of them; empty if nothing is."""
+    """What is wrong with them, or with what follows the task, quoting nothing of them; empty if nothing is.
+
+    Args:
+        headers: Of the message. Those of Celery's first protocol are in the body.
+        body: Decoded.
+    """
+    if "task" not in headers and isinstance(body, dict):
+        if known := _OF_TASKS.intersection(headers):
+            # Celery would take some of them from here, and others from the body.
+            return f"`{min(known)}`: a message without the header `task` has it in its body"
+        headers = cast("dict[str, Any]", body)
+    elif isinstance(body, dict):
+        headers = {**body, **headers}
+    if "task" not in headers:
+        return ""
     try:
         found = _Headers.model_validate(headers)
         match body:

@@ -44,7 +44,7 @@ def tools(worker: Worker) -> ToolExecutor:
 
 def lives(worker: Worker, tools: ToolExecutor, queues: Any) -> None:
     """The same worker answers, in all its slots, and did not connect again."""
-    wait_until(lambda: queues.llen(QUEUE) == 0, "the queue is empty", 15)
+    wait_until(lambda: queues.llen(QUEUE) == 0, "the queue is empty", 60)
     results = tools.execute_many([("desk.echo", {"text": "hello"})] * 2 * SLOTS)
     assert {result.outcome for result in results} == {Outcome.OK}
     assert worker.process.poll() is None
@@ -103,6 +103,14 @@ ATTACKS: dict[str, Callable[[], dict[str, Any]]] = {
         **build_message({"task": "tarsy.call_tool", "id": "old", "args": [], "kwargs": {}, "shadow": [1]}),
         "headers": {},
     },
+    "a header that hides one of the body": lambda: {
+        **build_message({"task": "tarsy.call_tool", "id": "old", "kwargs": {}, "shadow": ["x"]}),
+        "headers": {"shadow": None},
+    },
+    "an ETA beside an old message": lambda: {
+        **build_message({"task": "tarsy.call_tool", "id": "old", "args": [], "kwargs": {}}),
+        "headers": {"eta": "2999-01-01T00:00:00+00:00"},
+    },
     "limits that are a text": lambda: build_message(timelimit="abc"),
     "one limit": lambda: build_message(timelimit=[1]),
     "limits of another type": lambda: build_message(timelimit=["a", {}]),
@@ -145,5 +153,5 @@ def test_10_000_odd_messages_leave_a_worker_that_answers(worker: Worker, tools: 
                 for _ in range(PUBLISHED * BATCH // QUEUED // 2):
                     pipeline.publish(name, write())
                 pipeline.execute()
-        wait_until(lambda: queues.llen(QUEUE) == 0, "the queue is empty", 15)
+        wait_until(lambda: queues.llen(QUEUE) == 0, "the queue is empty", 60)
     lives(worker, tools, queues)

@@ -221,6 +221,14 @@ def test_what_is_nested_too_deep_is_refused(text: str) -> None:
     assert len(read_json(json.dumps([[]] * 1000))) == 1000
 
 
+@pytest.mark.parametrize("text", [b"[" + b"[]," * 200_000 + b"[]]", "[" + "0," * 200_000 + "0]"])
+def test_what_has_very_many_values_is_not_parsed(text: bytes | str) -> None:
+    with pytest.raises(ValueError, match="more than 200000 values"):
+        read_json(text)
+    assert len(read_json(text, most_values=None)) == 200_001
+    assert read_json(json.dumps("[," * 200_000)), "a text may hold any characters"
+
+
 class Sink:
     """Where the messages of a fetcher go; it has so much room."""
 

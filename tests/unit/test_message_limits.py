@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCResponse
 
-from tarsy_tasks.worker.transport import message_limits
-from tarsy_tasks.worker.transport.message_limits import (
-    PARTS_LIMIT,
-    TOOLS_LIMIT,
-    VALUES_LIMIT,
-    check_values,
-    count_values,
-)
+from tarsy_tasks.broker.json_values import SLICE_BYTES, count_values
+from tarsy_tasks.worker.transport.message_limits import PARTS_LIMIT, TOOLS_LIMIT, VALUES_LIMIT, check_values
 from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.transport_errors import MESSAGE_TOO_LARGE, TooManyError
 
@@ -66,7 +60,7 @@ def test_counting_ends_at_the_limit() -> None:
     with pytest.raises(TooManyError):
         check_values(b"[" * (2 * VALUES_LIMIT) + b'"')
     counts = count_values(b"[" * 10_000_000)
-    assert next(counts) == message_limits.SLICE_BYTES
+    assert next(counts) == SLICE_BYTES
 
 
 def test_of_very_many_parts_the_first_are_kept() -> None:

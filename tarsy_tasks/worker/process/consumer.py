@@ -60,9 +60,7 @@ class Consumer(consumer.Consumer):
                 body = message.decode()
             except Exception as error:
                 return self.on_decode_error(message, error)
-            # Celery's first protocol has the headers in the body.
-            headers: dict[str, Any] = {**(body if isinstance(body, dict) else {}), **message.headers}
-            if "task" in headers and (why := check_headers(headers, body)):
+            if why := check_headers(message.headers, body):
                 return self.on_invalid_task(None, message, InvalidTaskError(why))
             return handle(message)
 
@@ -121,6 +119,7 @@ class Consumer(consumer.Consumer):
             len(message.body or ""),
         )
         delivery: Delivery | None = getattr(message, "delivery", None)
+        binding = self.app.worker_context.binding
         if delivery is not None:
             name = task_id if isinstance(task_id, str) and task_id else delivery.tag
             context: WorkerContext = self.app.worker_context
@@ -129,8 +128,10 @@ class Consumer(consumer.Consumer):
             record.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
             message.reject_log_error(logger, self.connection_errors)  # what came by remote control takes none
         if isinstance(task_id, str) and task_id and error is not None:
-            # Its own text may quote the body.
-            self.app.backend.mark_as_failure(task_id, type(error)(why))
+            # kombu calls this also by itself, for what it cannot decode.
+            with confined_to(delivery if delivery is not None and binding.covers(delivery.queue) else None):
+                # Its own text may quote the body.
+                self.app.backend.mark_as_failure(task_id, type(error)(why))
         signals.task_rejected.send(sender=self, message=message, exc=error)
 
 

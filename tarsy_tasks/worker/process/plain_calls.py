@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _traced = logging.getLogger("celery.app.trace")
 
 _ARGUMENTS = 4
+_FOLLOWING = frozenset({"callbacks", "errbacks", "chain", "chord"})
 _NO_TIME_LIMIT = (None, [None, None])
 _NOT_PLAIN = (
     *("compression", "eta", "expires", "group", "parent_id", "shadow", "ignore_result", "stamped_headers", "retries"),
@@ -97,7 +98,7 @@ def read_arguments(body: str | bytes) -> tuple[Any, ...] | None:
     """The arguments in the body of a message, if it has all of them by position, and nothing follows it."""
     try:
         arguments, named, embed = json.loads(body)
-        if named or any(embed.values()) or len(arguments) != _ARGUMENTS:
+        if named or any(embed.values()) or not _FOLLOWING.issuperset(embed) or len(arguments) != _ARGUMENTS:
             return None
         return tuple(arguments)
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -231,7 +232,8 @@ class PlainCall:
         """As `CallRequest.info`, without making Celery's request."""
         assert self._message.payload is not None
         properties: dict[str, Any] = self._message.payload["properties"]
-        found: dict[str, Any] = properties["delivery_info"]
+        given: Any = properties.get("delivery_info")
+        found: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
         return {
             "id": self.id,
             "name": CALL_TOOL,

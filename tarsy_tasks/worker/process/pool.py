@@ -250,6 +250,8 @@ class TaskPool(ThreadsTaskPool):
                     fresh.run(apply_target, target, args, kwargs, callback, accept_callback, pid=execution.pid)
             except Exception:
                 logger.exception("a task failed outside its body")
+                if delivery is not None and delivery.forget is not None:
+                    delivery.forget()  # or it would take a slot for good
             finally:
                 for limit in limits:
                     limit.cancel()

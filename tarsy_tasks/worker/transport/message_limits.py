@@ -3,19 +3,17 @@
 Owns these limits. Values are counted before anything is parsed; the lists are looked at before the SDK validates them.
 """
 
-from collections.abc import Iterator
 from typing import Any, cast
 
+from tarsy_tasks.broker.json_values import count_values
 from tarsy_tasks.worker.transport.transport_errors import TooManyError
 
 __all__ = [
     "LARGE_BYTES",
     "PARTS_LIMIT",
-    "SLICE_BYTES",
     "TOOLS_LIMIT",
     "VALUES_LIMIT",
     "check_values",
-    "count_values",
     "limit_lists",
 ]
 
@@ -27,7 +25,6 @@ TOOLS_LIMIT = 2_000
 """Tools on one page of tools/list."""
 PARTS_LIMIT = 1_000
 """Parts of a result's content; the rest is left out, and the last part says how many there were."""
-SLICE_BYTES = 64 * 1024
 
 
 def check_values(text: bytes) -> None:
@@ -41,20 +38,6 @@ def check_values(text: bytes) -> None:
         count += more
         if count > VALUES_LIMIT:
             raise TooManyError(f"more than {VALUES_LIMIT} values")
-
-
-def count_values(text: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[int]:
-    """The commas and opening brackets outside of strings, counted slice by slice: one call on a whole message would
-    hold the interpreter too long.
-    """
-    is_string, cut = False, b""
-    for start in range(0, len(text), slice_bytes):
-        piece = (cut + text[start : start + slice_bytes]).replace(rb"\\", b"")
-        cut = b"\\" if piece.endswith(b"\\") else b""  # what it escapes is in the next slice
-        pieces = piece.removesuffix(b"\\").replace(rb"\"", b"").split(b'"')
-        structure = b"".join(pieces[is_string::2])
-        yield structure.count(b",") + structure.count(b"[") + structure.count(b"{")
-        is_string ^= len(pieces) % 2 == 0
 
 
 def limit_lists(result: dict[str, Any]) -> None:

@@ -60,6 +60,39 @@ def test_a_requeue_does_not_count_as_a_delivery(table: Deliveries, client: redis
     assert client.llen(QUEUE) == 1
 
 
+def test_what_goes_back_into_its_queue_is_recorded_by_its_agent(table: Deliveries, client: redis.Redis) -> None:
+    """No worker has it any more: if it is withdrawn then, nobody else would."""
+    for tag, requeue in (("a", True), ("b", False)):
+        table.publish(QUEUE, tag, MESSAGE)
+        pop(client)
+        delivery = table.take(QUEUE, tag, lambda: "")
+        if requeue:
+            table.requeue(delivery)
+        else:
+            sweep(table, until="restored")
+        assert withdraw(client, tag) == (CallState.NONE, False), tag
+        assert is_clean(client)
+
+
+def test_a_call_that_is_cancelled_and_requeued_is_withdrawn(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = table.take(QUEUE, "a", lambda: "")
+    begin(client, delivery, "me 1")
+    assert withdraw(client, "a") == (CallState.BEGUN, True)
+    unbegin(client, "a", "me 1")
+    table.requeue(delivery)
+    pop(client)
+    assert table.take(QUEUE, "a", lambda: "").state is CallState.WITHDRAWN
+
+
+def test_a_call_with_a_damaged_marker_may_have_run(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    client.hset(keys.call_marker("a"), "mark", "overwritten")
+    assert state_of(client, "a") is CallState.BEGUN
+    assert withdraw(client, "a")[0] is CallState.BEGUN
+
+
 def test_what_another_began_is_begun_again_only_on_purpose(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
