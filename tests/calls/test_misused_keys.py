@@ -34,19 +34,28 @@ def agent(redis_url: str, worker: Worker) -> Iterator[Any]:
         yield found
 
 
+def is_open(agent: Any) -> bool:
+    """Agents can write to the stream of their audit; an entry was added."""
+    try:
+        return bool(agent.xadd(keys.AGENT_AUDIT, ENTRY))
+    except ResponseError:
+        return False
+
+
 def test_the_agents_audit_is_open_again_after_the_highest_id(agent: Any, admin: Any, worker: Worker) -> None:
     agent.xadd(keys.AGENT_AUDIT, ENTRY)
     agent.xadd(keys.AGENT_AUDIT, ENTRY, id=HIGHEST)
-
-    def is_open() -> bool:
-        try:
-            return bool(agent.xadd(keys.AGENT_AUDIT, ENTRY))
-        except ResponseError:
-            return False
-
-    wait_until(is_open, "agents can record calls")
+    wait_until(lambda: is_open(agent), "agents can record calls")
     assert admin.xlen(keys.AGENT_AUDIT) == 3
     worker.wait_for_log("tarsy:audit:agents was repaired")
+
+
+def test_an_entry_of_thousands_of_fields_does_not_keep_it_closed(agent: Any, admin: Any, worker: Worker) -> None:
+    agent.xadd(keys.AGENT_AUDIT, {f"f{number}": "v" for number in range(5000)})
+    agent.xadd(keys.AGENT_AUDIT, ENTRY, id=HIGHEST)
+    wait_until(lambda: is_open(agent), "agents can record calls")
+    assert all(b"f0" not in fields for _, fields in admin.xrange(keys.AGENT_AUDIT))
+    worker.wait_for_log("1 without a text were left out")
 
 
 def test_very_many_names_of_queues_are_removed(agent: Any, admin: Any, worker: Worker) -> None:

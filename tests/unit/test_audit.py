@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks import Outcome
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.agent_audit import repair_agent_audit
+from tarsy_tasks.broker.agent_audit import AgentAuditRepair
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.telemetry.audit import (
     AuditEntry,
@@ -271,6 +271,6 @@ def test_a_follower_goes_on_after_ids_of_the_future(client: redis.Redis) -> None
     later = add(client, source="worker")
     assert [entry.id for entry in follower.poll(client, 5)] == [later]
     assert follower.poll(client, 0.1) == []
-    repair_agent_audit.run(RedisExchange(client.connection_pool))
+    AgentAuditRepair().step(RedisExchange(client.connection_pool))
     (entry,) = follower.poll(client, 5)
     assert entry.call_id == "far"

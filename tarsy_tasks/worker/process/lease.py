@@ -1,30 +1,31 @@
 """The thread that renews the leases of running calls and announces every few seconds that this worker is alive.
 
 Owns renewing, the worker's heartbeat, the sweep for messages that others lost, and moving those that are due into their
-queues. It has its own connection and does
-not depend on Celery's consumer, which may be reconnecting for half a minute while its calls go on.
+queues; Redis may refuse one of these, and the others go on. It has its own connection and does not depend on Celery's
+consumer, which may be reconnecting for half a minute while its calls go on.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
 
 from celery import states
 from kombu.exceptions import KombuError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from tarsy_tasks.broker import fleet, keys
-from tarsy_tasks.broker.agent_audit import repair_agent_audit
+from tarsy_tasks.broker.agent_audit import AgentAuditRepair
 from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.broker.messages import DamagedMessage, read_entry
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 
 __all__ = ["LeaseKeeper"]
@@ -59,6 +60,12 @@ class LeaseKeeper:
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
         self._recorded: set[str] = set()
+        self._agent_audit = AgentAuditRepair()
+        self._unavailable = OutageLog(logger, "leases cannot be renewed, because Redis is unavailable")
+        self._renewing = _refusals("leases or the heartbeat cannot be renewed")
+        self._sweeping = _refusals("lost messages cannot be searched for")
+        self._repairing = _refusals(f"{keys.AGENT_AUDIT} cannot be repaired")
+        self._releasing = _refusals("delayed messages cannot be moved into their queues")
         self._is_departing = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tarsy-leases", daemon=True)
@@ -82,12 +89,9 @@ class LeaseKeeper:
             wait_s = self._lease_s / _SWEEPS_A_LEASE / 2
             try:
                 wait_s = min(wait_s, self._tend())
-            except ResponseError as error:
-                logger.warning("leases or delayed messages cannot be tended, because Redis refuses it: %s", error)
-                self._release_channel()
+                self._unavailable.succeeded()
             except (RedisError, KombuError, OSError) as error:
-                if self._channel is not None:
-                    logger.warning("leases cannot be renewed, because Redis is unavailable: %s", error)
+                self._unavailable.failed(error)
                 self._release_channel()
             except Exception:
                 # A worker that renews nothing loses its calls to others.
@@ -104,24 +108,31 @@ class LeaseKeeper:
             self._channel = self._app.connection_for_write().channel()
         deliveries: Deliveries = self._channel.deliveries
         if time.monotonic() >= self._renew_at:
-            self._renew(deliveries)
-        wait_s = inf
+            with _apart(self._renewing):
+                self._renew(deliveries)
         if time.monotonic() >= self._sweep_at:
-            wait_s = self._sweep(deliveries)
-        due_in_s = deliveries.release_due()
-        return max(_PAUSE_S, min(wait_s, inf if due_in_s is None else due_in_s))
+            is_going_on = False
+            with _apart(self._sweeping):
+                is_going_on = self._sweep(deliveries)
+            with _apart(self._repairing):
+                is_going_on |= self._agent_audit.step(deliveries.exchange)
+            self._sweep_at = 0.0 if is_going_on else time.monotonic() + self._lease_s / _SWEEPS_A_LEASE
+        wait_s = inf if self._sweep_at else _PAUSE_S
+        with _apart(self._releasing):
+            due_in_s = deliveries.release_due()
+            wait_s = wait_s if due_in_s is None else min(wait_s, due_in_s)
+        return max(_PAUSE_S, wait_s)
 
     def _renew(self, deliveries: Deliveries) -> None:
+        if mine := leased.copy():
+            deliveries.renew(mine.values())
         fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
         if self._is_departing:
             fleet.depart(deliveries.exchange, self.instance, self._servers)
-        if mine := leased.copy():
-            deliveries.renew(mine.values())
         self._renew_at = time.monotonic() + self._lease_s / _RENEWALS_A_LEASE
 
-    def _sweep(self, deliveries: Deliveries) -> float:
+    def _sweep(self, deliveries: Deliveries) -> bool:
         swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET, self._queues)
-        self._sweep_at = time.monotonic() + self._lease_s / _SWEEPS_A_LEASE
         if swept.restored:
             logger.warning("requeued %d messages of lost workers: %s", len(swept.restored), swept.restored)
         for tag in set(swept.dead_letters) - self._recorded:
@@ -134,14 +145,7 @@ class LeaseKeeper:
             deliveries.discard(tag, queue, entry)
             if time.monotonic() >= self._renew_at:
                 break  # the next sweep finds the rest
-        is_going_on, moved = repair_agent_audit.run(deliveries.exchange)
-        if moved >= 0:
-            logger.warning(
-                "%s was repaired: somebody wrote ids of the future; %d entries got others", keys.AGENT_AUDIT, moved
-            )
-        if swept.is_crowded or is_going_on:
-            self._sweep_at = 0.0
-        return inf if self._sweep_at else _PAUSE_S
+        return swept.is_crowded
 
     def _record_dead_letter(self, deliveries: Deliveries, tag: str) -> None:
         def failure(what: str) -> CallError:
@@ -164,6 +168,24 @@ class LeaseKeeper:
         if channel is not None:
             with suppress(Exception):
                 channel.connection.client.release()
+
+
+def _refusals(what: str) -> OutageLog:
+    return OutageLog(logger, f"{what}, because Redis refuses it")
+
+
+@contextmanager
+def _apart(refusals: OutageLog) -> Generator[None]:
+    """What Redis refuses, with the ACL rules of an older version for example, does not keep the rest from being done.
+    A Redis that has become a replica refuses everything, and another one is to be connected to."""
+    try:
+        yield
+    except ReadOnlyError:
+        raise
+    except ResponseError as error:
+        refusals.failed(error)
+    else:
+        refusals.succeeded()
 
 
 def _never_started(what: str) -> CallError:
