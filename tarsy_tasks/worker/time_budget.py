@@ -1,6 +1,6 @@
 """How much of a worker's time one server may cost, and what happens when it costs more all the time.
 
-Owns the token bucket behind `long_work` and `transport.flood`, and the suspension of a server. It does not know what
+Owns the token buckets behind `long_work` and `transport.flood`, and the suspension of a server. It does not know what
 the time was spent on, nor what a suspended server may not do: that is in `sessions.connection`.
 """
 
@@ -25,34 +25,46 @@ class TimeBudget:
         share: Of the time that passes, what the bucket gets.
         capacity_s: What it holds at most.
         most_debt_s: So that a single excess, however large, is over after `most_debt_s / share`.
+        clock: Monotonic time.
 
     Attributes:
         left_s: The tokens; negative in debt.
         slow_since: Since when there have been pauses, monotonic; None once the bucket is half full again.
     """
 
-    def __init__(self, *, share: float, capacity_s: float, most_debt_s: float) -> None:
+    def __init__(
+        self, *, share: float, capacity_s: float, most_debt_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.left_s = capacity_s
         self.slow_since: float | None = None
         self._share = share
         self._capacity_s = capacity_s
         self._most_debt_s = most_debt_s
-        self._filled_at = time.monotonic()
+        self._clock = clock
+        self._filled_at = clock()
+        self._forgives_at: float | None = None
 
     def charge(self, cost_s: float) -> None:
         self.left_s = max(self.left_s - cost_s, -self._most_debt_s)
 
+    def forgive(self, at: float) -> None:
+        """Be full at a time, and until then pauses do not count as an excess."""
+        self.slow_since = None
+        self._forgives_at = at
+
     def pause_s(self) -> float:
         """How long to pause until there is no debt; 0 if that is very short."""
-        now = time.monotonic()
+        now = self._clock()
         self.left_s = min(self.left_s + (now - self._filled_at) * self._share, self._capacity_s)
         self._filled_at = now
+        if self._forgives_at is not None and now >= self._forgives_at:
+            self.left_s, self._forgives_at = self._capacity_s, None
         if self.left_s > self._capacity_s / 2:
             self.slow_since = None
         pause_s = -self.left_s / self._share
         if pause_s < _SHORTEST_PAUSE_S:
             return 0.0
-        if self.slow_since is None:
+        if self.slow_since is None and self._forgives_at is None:
             self.slow_since = now
         return pause_s
 
@@ -63,40 +75,58 @@ class Suspension:
     Args:
         slow_s: For so long it is only slowed.
         first_s: How long it is suspended; twice as long each time again within 10 minutes, at most 10 minutes.
+        clock: Monotonic time.
 
     Attributes:
         until: When it ends, monotonic; 0 when there was none.
-        reason: Why, the rest of a sentence that begins with "it".
+        reason: Why, without a full stop.
         count: How often the server was suspended.
         on_begin: Called when a suspension begins.
     """
 
-    def __init__(self, slow_s: float = _SLOW_S, first_s: float = _FIRST_S) -> None:
+    def __init__(
+        self, slow_s: float = _SLOW_S, first_s: float = _FIRST_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.until = 0.0
         self.reason = ""
         self.count = 0
         self.on_begin: Callable[[], None] = lambda: None
         self._slow_s = slow_s
         self._next_s = self._first_s = first_s
+        self._clock = clock
+        self._budgets: list[TimeBudget] = []
+
+    def new_budget(self, *, share: float, capacity_s: float, most_debt_s: float) -> TimeBudget:
+        """A budget of the server, which is full again when a suspension ends."""
+        budget = TimeBudget(share=share, capacity_s=capacity_s, most_debt_s=most_debt_s, clock=self._clock)
+        self._budgets.append(budget)
+        return budget
 
     @property
     def left_s(self) -> float:
         """How long it will last; 0 if the server is not suspended."""
-        return max(0.0, self.until - time.monotonic()) if self.until else 0.0
+        return max(0.0, self.until - self._clock()) if self.until else 0.0
 
     def note_excess(self, budget: TimeBudget, reason: str) -> None:
         """The server is over a budget now."""
-        now = time.monotonic()
+        now = self._clock()
         if budget.slow_since is None or now < self.until or now - budget.slow_since < self._slow_s:
             return
-        budget.slow_since = None
         if now - self.until > _FORGOTTEN_AFTER_S:
             self._next_s = self._first_s
         self.until, self.reason = now + self._next_s, reason
         self._next_s = min(2 * self._next_s, _LONGEST_S)
         self.count += 1
+        self._forgive(self.until)
         self.on_begin()
 
     def lift(self) -> None:
-        """End it now, because an operator wants to."""
-        self.until = min(self.until, time.monotonic())
+        """End it now, because an operator wants to, and forget those before."""
+        now = self._clock()
+        self.until = min(self.until, now)
+        self._next_s = self._first_s
+        self._forgive(now)
+
+    def _forgive(self, at: float) -> None:
+        for budget in self._budgets:
+            budget.forgive(at)

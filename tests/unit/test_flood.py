@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 
+import pytest
+
+from tarsy_tasks.worker.time_budget import Suspension, TimeBudget
 from tarsy_tasks.worker.transport.flood import Flood
 
 LOG = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}'
@@ -89,6 +93,60 @@ def test_lines_and_small_chunks_cost_what_they_take() -> None:
     for _ in range(50_000):
         flood.charge_chunk(1)
     assert _pauses(flood)
+
+
+def test_large_answers_in_pieces_of_a_network_are_free() -> None:
+    flood = _flood()
+    for _ in range(30):  # calls of 500 kB
+        flood.expect_answer()
+        for _ in range(345):
+            flood.charge_piece(b"x" * 1448, has_event=False, is_discarded=False)
+            flood.charge_chunk(1448)
+        flood.admit(ANSWER)
+    assert not _pauses(flood)
+    for _ in range(30 * 345):
+        flood.charge_piece(b"x" * 1448, has_event=False, is_discarded=False)
+    assert _pauses(flood)
+
+
+def test_a_suspended_server_is_read_for_its_answers_only() -> None:
+    suspension = Suspension(slow_s=0.0)
+    suspension.note_excess(_spent(suspension.new_budget(share=1.0, capacity_s=0.1, most_debt_s=10.0)), "it is busy")
+    flood = Flood("server", carrier_s=0.0, reply_s=0.0, suspension=suspension)
+    assert [flood.admit(text) for text in (TOOLS_CHANGED, PING, ANSWER)] == [False, False, True]
+
+
+def _spent(budget: TimeBudget) -> TimeBudget:
+    budget.charge(10.0)
+    assert budget.pause_s()
+    return budget
+
+
+@pytest.mark.parametrize(
+    ("send", "cause"),
+    [
+        (lambda flood: flood.admit(PING), "messages/s"),
+        (lambda flood: flood.charge_piece(b":", has_event=False, is_discarded=False), "tiny pieces"),
+        (
+            lambda flood: flood.charge_piece(b"\n" * 10_000, has_event=False, is_discarded=False),
+            "lines without a message",
+        ),
+        (lambda flood: flood.charge_piece(b"x" * 16_384, has_event=False, is_discarded=True), "too large messages"),
+    ],
+)
+def test_what_costs_most_is_named(send: Callable[[Flood], object], cause: str) -> None:
+    suspension = Suspension(slow_s=0.0)
+    flood = Flood("server", carrier_s=60e-6, reply_s=2e-3, suspension=suspension)
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            while not suspension.count:
+                send(flood)
+                await flood.pause()
+
+    asyncio.run(main())
+    assert suspension.reason.startswith("it sends more than a worker can read alongside its work: ")
+    assert suspension.reason.endswith(cause)
 
 
 def test_an_event_of_usual_size_costs_nothing() -> None:

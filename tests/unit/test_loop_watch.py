@@ -1,6 +1,8 @@
 """What blocks the event loop of all calls is named, once a minute, and counted."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -55,3 +57,33 @@ def test_what_never_ends_is_named_while_it_lasts(loop: SessionLoop, caplog: pyte
     assert not ended.is_set()
     ended.set()
     waiting.result(20)
+
+
+def test_a_look_that_fails_does_not_end_the_watch(loop: SessionLoop, caplog: pytest.LogCaptureFixture) -> None:
+    odd: dict[str, Any] = {"__name__": None, "wait": lambda: threading.Event().wait(BLOCKED_S)}
+    exec("async def block(): wait()", odd)
+    for _ in range(2):
+        loop.submit(odd["block"]()).result(20)
+    loop.submit(wait_in_vain()).result(20)
+    wait_until(lambda: loop.watch.blocked["wait_in_vain"].count == 1, "the next one is named")
+    assert len([message for message in caplog.messages if message.startswith("a look at the event loop failed")]) == 1
+
+
+def test_a_system_that_cannot_tell_the_time_of_a_thread_is_watched_too() -> None:
+    """As macOS: in a process that has no such function."""
+    lines = [
+        "import logging, threading, time",
+        "del time.pthread_getcpuclockid",
+        "from tarsy_tasks.worker.sessions.session_loop import SessionLoop",
+        "logging.basicConfig()",
+        "async def block(): threading.Event().wait(0.5)",
+        "loop = SessionLoop()",
+        "loop.start()",
+        "loop.submit(block()).result(20)",
+        "while not loop.watch.blocked: time.sleep(0.01)",
+        "loop.stop()",
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "by block (" in run.stderr

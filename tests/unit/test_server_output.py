@@ -1,6 +1,8 @@
 """What a server writes to stderr reaches the log, and error texts, without its secrets."""
 
 import logging
+import threading
+import time
 
 import pytest
 
@@ -101,3 +103,19 @@ def test_no_line_of_a_known_multiline_secret_is_left(caplog: pytest.LogCaptureFi
         output.record_line(f"  {line}".encode())
     assert caplog.messages[0] == "stderr:   begin"
     assert "q7Xv" not in caplog.text
+
+
+def test_lines_that_are_dear_to_mask_are_logged_less_often_and_counted(
+    output: ServerOutput, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a server writes them that logs its requests as JSON."""
+    line = b'{"level": "info", "msg": "request done", "data": {"path": "/a", "took_ms": 12}}'
+    began = time.thread_time()
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:
+        for _ in range(50):
+            output.record_line(line)
+        threading.Event().wait(0.1)
+    assert time.thread_time() - began < 1.0
+    assert any("more lines were not logged" in message for message in caplog.messages)
+    assert output.last_lines().endswith(line.decode())

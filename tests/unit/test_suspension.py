@@ -6,14 +6,16 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
+from math import inf
 
 import pytest
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.long_work import LongWork
+from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.sessions.connection import ServerConnection, State, build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.time_budget import Suspension, TimeBudget
@@ -21,33 +23,81 @@ from tests.processes import turns
 from tests.servers import misbehaving_stdio
 
 FIRST_S = 1.0
-WHY = "sends more than a worker can read beside its other work"
+WHY = "sends more than a worker can read alongside its work"
 
 
-def over_budget() -> TimeBudget:
-    budget = TimeBudget(share=0.5, capacity_s=1.0, most_debt_s=10.0)
-    budget.charge(100.0)
-    assert 0 < budget.pause_s() <= 10.0 / 0.5
-    return budget
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Excess:
+    """A server that costs all the time that passes, and its suspension."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.suspension = Suspension(slow_s=30.0, first_s=100.0, clock=self.clock)
+        self.budget = self.suspension.new_budget(share=0.25, capacity_s=2.0, most_debt_s=5.0)
+        self.began: list[float] = []
+        self.suspension.on_begin = lambda: self.began.append(self.suspension.left_s)
+
+    def last(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.now += 1.0
+            self.budget.charge(1.0)
+            if self.budget.left_s < 0 and self.budget.pause_s():
+                self.suspension.note_excess(self.budget, "it is too busy")
+
+    @property
+    def pauses(self) -> bool:
+        return self.budget.left_s < 0 and self.budget.pause_s() > 0
 
 
 def test_a_suspension_is_longer_each_time() -> None:
-    suspension = Suspension(slow_s=0.0, first_s=100.0)
-    began: list[float] = []
-    suspension.on_begin = lambda: began.append(round(suspension.left_s))
-    for _ in range(5):
-        suspension.note_excess(over_budget(), "is too busy")
-        suspension.note_excess(over_budget(), "is suspended already")
-        suspension.lift()
-        assert suspension.left_s == 0
-    assert (began, suspension.count) == ([100, 200, 400, 600, 600], 5)
-    assert suspension.reason == "is too busy"
+    excess = Excess()
+    for number in range(1, 6):
+        while excess.suspension.count < number:
+            excess.last(1)
+        excess.clock.now = excess.suspension.until
+        assert excess.suspension.left_s == 0
+    assert excess.began == [100, 200, 400, 600, 600]
+    assert excess.suspension.reason == "it is too busy"
 
 
 def test_a_short_excess_only_slows() -> None:
-    suspension = Suspension(slow_s=1000.0)
-    suspension.note_excess(over_budget(), "is too busy")
-    assert suspension.left_s == suspension.count == 0
+    excess = Excess()
+    excess.last(30)
+    assert excess.pauses
+    assert excess.suspension.count == 0
+
+
+def test_what_a_suspended_server_costs_does_not_suspend_it_again() -> None:
+    excess = Excess()
+    excess.last(120)  # its last calls are still being answered
+    assert excess.began == [100]
+    assert excess.pauses
+    excess.clock.now = excess.suspension.until
+    assert not excess.pauses
+    excess.budget.charge(1.0)
+    assert not excess.pauses
+    excess.last(20)
+    assert excess.began == [100]
+
+
+def test_an_operator_gives_a_server_its_whole_budget_again() -> None:
+    excess = Excess()
+    for _ in range(2):
+        excess.last(60)
+        assert excess.suspension.left_s
+        excess.suspension.lift()
+        assert not excess.suspension.left_s
+        assert not excess.pauses
+    assert excess.began == [100, 100]
 
 
 def test_a_budget_that_fills_up_again_forgets() -> None:
@@ -65,7 +115,7 @@ def test_long_work_that_nobody_asked_for_suspends_a_server() -> None:
 
     async def main() -> list[int]:
         suspension = Suspension(slow_s=0.0)
-        work = LongWork(suspension, TimeBudget(share=1e-4, capacity_s=0.01, most_debt_s=1e-4))
+        work = LongWork(suspension, share=1e-4, capacity_s=0.01, most_debt_s=1e-4)
         counts: list[int] = []
         for allowed_s in (1.0, 1.0, 0.0, 0.0):
             await work.run(compute, allowed_s=allowed_s)
@@ -73,6 +123,22 @@ def test_long_work_that_nobody_asked_for_suspends_a_server() -> None:
         return counts
 
     assert asyncio.run(main()) == [0, 0, 0, 1]
+
+
+def test_what_a_server_causes_is_charged_in_full_and_has_to_wait_beforehand() -> None:
+    async def main() -> list[bool]:
+        work = LongWork(share=1e-4, capacity_s=0.0, most_debt_s=1.0)
+        waits: list[bool] = []
+        for is_caused in (False, True):
+            with charged_in_full() if is_caused else nullcontext():
+                await work.run(sum, range(100_000), allowed_s=inf)  # which does not wait itself
+            pause = asyncio.ensure_future(work.pause())
+            await asyncio.sleep(0)
+            waits.append(not pause.done())
+            pause.cancel()
+        return waits
+
+    assert asyncio.run(main()) == [False, True]
 
 
 def with_flooding_server(act: Callable[[ServerConnection], Awaitable[None]]) -> None:
@@ -112,7 +178,7 @@ def test_calls_of_a_suspended_server_end_at_once() -> None:
             with pytest.raises(NoSessionError) as found:
                 await each
             assert found.value.code is ErrorCode.SERVER_UNAVAILABLE
-            assert f"MCP server `s` is suspended for 1 s: it {WHY}" in found.value.text
+            assert f"MCP server `s` is suspended for 1 s: it {WHY}: " in found.value.text
             assert "The tool did not run. Try again later" in found.value.text
         # What health records, dashboard and `inspect mcp_sessions` show.
         assert changes == [State.ERROR]

@@ -166,7 +166,7 @@ class ServerConnection:
                 if is_shared:
                     return await self.connected()
                 self._refuse_when_closed()
-                session = await self._opener.open()
+                session = await self._new_session()
         except TimeoutError:
             raise self.errors.not_connected_within(timeout_s) from None
         self._per_call_sessions.add(session)
@@ -188,7 +188,7 @@ class ServerConnection:
 
     def _refuse_when_unreachable(self) -> None:
         if self.suspension.until:
-            self._refuse_when_suspended()
+            self._opener.refuse_when_suspended()
         if not self.availability.claim_attempt():
             raise self.errors.out_of_reach(self.availability.unreachable_s, self.availability.reason)
 
@@ -197,11 +197,7 @@ class ServerConnection:
             raise self.errors.worker_stopping()
         if self.is_disconnected_by_operator:
             raise self.errors.disconnected_by_operator()
-        self._refuse_when_suspended()
-
-    def _refuse_when_suspended(self) -> None:
-        if left_s := self.suspension.left_s:
-            raise self.errors.suspended(left_s, self.suspension.reason)
+        self._opener.refuse_when_suspended()
 
     def _suspend(self) -> None:
         """Take no more calls for a while; those that run may end."""
@@ -217,10 +213,7 @@ class ServerConnection:
             # Only the first start: a server that is replaced later must not wait for others that never start.
             is_limited = self.is_starting and self.server.transport == "stdio"
             async with self._start_limiter.slot() if is_limited else nullcontext():
-                session = await self._opener.open()
-            if self.suspension.left_s:
-                self._close_later(session)
-                self._refuse_when_suspended()
+                session = await self._new_session()
         except NoSessionError as error:
             if error.operator_text != self._logged_error:  # not at each health check
                 self._logged_error = error.operator_text
@@ -233,6 +226,15 @@ class ServerConnection:
         finally:
             self._opening = None
             self.on_change()
+
+    async def _new_session(self) -> Session:
+        session = await self._opener.open()
+        try:
+            self._opener.refuse_when_suspended()
+        except NoSessionError:
+            self._close_later(session)
+            raise
+        return session
 
     def _detach_session(self) -> None:
         """Use the session for no new call; it is closed in the background when its other calls are done."""

@@ -60,7 +60,7 @@ class ConnectionErrors:
 
     def suspended(self, left_s: float, reason: str) -> NoSessionError:
         """The server costs the worker too much."""
-        found = f"MCP server `{self._server.name}` is suspended for {left_s:.0f} s: it {reason}."
+        found = f"MCP server `{self._server.name}` is suspended for {left_s:.0f} s: {reason}."
         remedy = f"`celery -A tarsy_tasks control mcp_reconnect {self._server.name}` ends that at once."
         return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} {_TRY_LATER}", f"{found} {remedy}")
 

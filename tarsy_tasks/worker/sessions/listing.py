@@ -17,7 +17,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.tool_names import listed_name
-from tarsy_tasks.worker.long_work import LongWork
+from tarsy_tasks.worker.long_work import ASKED_S, LongWork
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.transport.tool_check import find_left_out
 
@@ -56,9 +56,9 @@ async def list_all_tools(client: Client, server: str, masker: Masker, long_work:
     listed = ListedTools(server, masker)
     if client.server_capabilities.tools is not None:
         async for page in _pages(client):
-            await long_work.run(listed.note_left_out, find_left_out(page))
+            await long_work.run(listed.note_left_out, find_left_out(page), allowed_s=ASKED_S)
             for start in range(0, len(page.tools), _SLICE_TOOLS):
-                await long_work.run(listed.add, page.tools[start : start + _SLICE_TOOLS])
+                await long_work.run(listed.add, page.tools[start : start + _SLICE_TOOLS], allowed_s=ASKED_S)
     return listed
 
 

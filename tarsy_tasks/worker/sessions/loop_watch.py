@@ -76,16 +76,34 @@ class LoopWatch:
         self._stopping.release()
 
     def _run(self, ident: int) -> None:
-        clock = time.pthread_getcpuclockid(ident)
+        is_failing = False
+        while True:
+            try:
+                self._watch(ident)
+                return
+            except Exception as error:
+                # What is watched, such as the globals of a function, may be anything.
+                if not is_failing:
+                    is_failing = True
+                    logger.warning("a look at the event loop failed: %r; it goes on being watched", error)
+            if self._stopping.acquire(timeout=_IDLE_LOOK_S):
+                return
+
+    def _watch(self, ident: int) -> None:
+        # macOS cannot tell the CPU time of another thread: there a step counts only from when it was first seen.
+        has_clock = hasattr(time, "pthread_getcpuclockid")
+        clock = time.pthread_getcpuclockid(ident) if has_clock else time.CLOCK_MONOTONIC
         seen: FrameType | None = None
         since, long_step = 0.0, _LongStep()
-        looked_at, cpu_s, look_s = time.monotonic(), 0.0, _LOOK_S
+        looked_at, cpu_s, look_s = time.monotonic(), time.clock_gettime(clock), _LOOK_S
         # A look that finds nothing calls no function of Python.
         while not self._stopping.acquire(timeout=look_s):
             step = innermost = sys._current_frames().get(ident)  # pyright: ignore[reportPrivateUsage]
             while step is not None and step.f_code is not _STEP:
                 step = step.f_back
-            now, cpu_before_s, cpu_s = time.monotonic(), cpu_s, time.clock_gettime(clock)
+            now, cpu_before_s = time.monotonic(), cpu_s
+            if has_clock:
+                cpu_s = time.clock_gettime(clock)
             if step is None or step is not seen:
                 if long_step.name:
                     self._end(long_step, looked_at - since)
@@ -135,5 +153,5 @@ class LoopWatch:
         self._reported_at[step.name] = now
         logger.warning(
             "the event loop, which all calls share, was blocked for %.0f ms by %s (%s)",
-            *(took_s * 1000, step.name, step.place or "not Python"),
+            *(took_s * 1000, step.name, step.place or "in C code"),
         )

@@ -100,6 +100,7 @@ class SessionOpener:
         self._server = server
         self._masker = masker
         self._long_work = long_work
+        self._suspension = suspension
         self._on_tools = on_tools
         self._output = ServerOutput(server.name, masker)
         self.errors = ConnectionErrors(server, masker, self._output)
@@ -128,10 +129,21 @@ class SessionOpener:
             raise self.error from None
         return session
 
+    def refuse_when_suspended(self) -> None:
+        """Start nothing, and use nothing that was started, while the server is suspended.
+
+        Raises:
+            NoSessionError: It is.
+        """
+        if left_s := self._suspension.left_s:
+            self.error = self.last_error = self.errors.suspended(left_s, self._suspension.reason)
+            raise self.error
+
     def _is_worth_a_retry(self, error: BaseException) -> bool:
         return isinstance(error, FailedAttempt) and is_transient(error.error) and self.availability.is_expected_back
 
     async def _open_once(self) -> Session:
+        self.refuse_when_suspended()
         self._output.clear()
         began = time.monotonic()
         self.availability.record_attempt()
@@ -142,10 +154,13 @@ class SessionOpener:
             except Exception:
                 if self._mode == "legacy" or not session.died_in_handshake:
                     raise
+                self.refuse_when_suspended()
                 # Some servers exit on the probe for the 2026 era, a method that they do not know.
                 self._output.clear()
                 session = self._new_session("legacy")
                 await session.open()
+        except NoSessionError:
+            raise
         except Exception as error:
             self._mode = "auto"
             self.record_failure(error, session.end_reason, began)

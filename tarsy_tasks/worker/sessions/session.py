@@ -21,7 +21,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
-from tarsy_tasks.worker.long_work import LongWork
+from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
@@ -281,7 +281,9 @@ class Session:
             self._tools_changed.clear()
             try:
                 before = self.tools
-                await self.list_tools()
+                await self._long_work.pause()  # not within the time limit of the listing
+                with charged_in_full():
+                    await self.list_tools()
                 if self.tools is not before:
                     self._on_tools()
             except Exception as error:

@@ -45,7 +45,7 @@ from opentelemetry.context import get_current
 from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
-from tarsy_tasks.worker.long_work import LongWork
+from tarsy_tasks.worker.long_work import ASKED_S, LongWork
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES
@@ -147,7 +147,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
                 result = await answer
                 if method == _LIST_TOOLS:
                     version = (options.get("headers") or {}).get(MCP_PROTOCOL_VERSION_HEADER, "")
-                    await self._long_work.run(leave_out_invalid, result, version)
+                    await self._long_work.run(leave_out_invalid, result, version, allowed_s=ASKED_S)
                 return result
         except TimeoutError:
             if is_written:
@@ -196,8 +196,8 @@ class MessageDispatcher(Dispatcher[TransportContext]):
             message = await self.parse(text, asked)
             if message is not None:
                 self.receive(message, asked)
-            elif pause_s := self._output.record_garbage(text, self._where):
-                await asyncio.sleep(pause_s)
+            else:
+                self._output.record_garbage(text, self._where)
         await self.flood.pause()
 
     async def parse(self, text: bytes | LongLine, asked: RequestId | None) -> JSONRPCMessage | None:

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import re
 import time
+from collections import defaultdict
 
-from tarsy_tasks.worker.time_budget import Suspension, TimeBudget
+from tarsy_tasks.worker.time_budget import Suspension
 
 __all__ = ["Flood"]
 
@@ -41,7 +42,12 @@ _MAX_DEBT_S = 0.5
 _WARN_AFTER_S = 1.0
 _WARN_EVERY_S = 60.0
 _MAX_EXPECTED = 10_000
-_SMALL_CHUNK_BYTES = 4096
+_SMALL_CHUNK_BYTES = 256
+"""A network delivers some 1400 bytes at a time, which are no fault of the server."""
+_SMALL_UNASKED_BYTES = 4096
+"""The same while no answer is expected."""
+_MESSAGES, _SMALL, _LINES, _DISCARDED = "messages", "tiny pieces", "lines without a message", "too large messages"
+"""What the loop's time goes into."""
 
 _READ_NOTIFICATIONS = frozenset(
     f"notifications/{name}".encode()
@@ -79,11 +85,12 @@ class Flood:
         self._reply_s = reply_s
         self._suspension = suspension or Suspension()
         self._expected = 0
-        self._budget = TimeBudget(share=_SHARE, capacity_s=_BUCKET_S, most_debt_s=_MAX_DEBT_S)
+        self._budget = self._suspension.new_budget(share=_SHARE, capacity_s=_BUCKET_S, most_debt_s=_MAX_DEBT_S)
         self._in_turn_s = 0.0
         self._slow_since: float | None = None
         self._warned_at: float | None = None
         self._count = 0
+        self._costs_s: defaultdict[str, float] = defaultdict(float)
 
     def expect_answer(self) -> None:
         """A request was sent: its answer is free, however large, and the bucket gets 2 ms for messages beside it."""
@@ -92,27 +99,33 @@ class Flood:
 
     def admit(self, message: bytes) -> bool:
         """Charge a message of the server; False if it is to be dropped: a notification that nobody reads, or progress
-        in a flood.
+        in a flood. While the server is suspended, only answers are read.
         """
-        self._count += 1
         found = _METHOD.match(message)
+        cost_s = _HANDLED_S + len(message) * _BYTE_S
         if found is None:
             if b'"jsonrpc"' not in message:  # garbage, whose log has its own limit
-                self.charge(self._carrier_s + _GARBAGE_S)
+                self._charge_message(_GARBAGE_S + len(message) * _BYTE_S)
                 return True
             # An answer. A message with its keys in another order counts as one too, while one is expected.
             if self._expected:
                 self._expected -= 1
                 return True
-        elif not found[1].startswith(b"notifications/"):
-            self.charge(self._reply_s)
-        elif self._is_dropped(found[1]):
-            self.charge(self._carrier_s + _DROPPED_S + len(message) * _BYTE_S)
+        elif self._suspension.left_s or self._is_dropped(found[1]):
+            self._charge_message(_DROPPED_S + len(message) * _BYTE_S)
             return False
-        self.charge(self._carrier_s + _HANDLED_S + len(message) * _BYTE_S)
+        elif not found[1].startswith(b"notifications/"):
+            cost_s += self._reply_s
+        self._charge_message(cost_s)
         return True
 
+    def _charge_message(self, cost_s: float) -> None:
+        self._count += 1
+        self.charge(self._carrier_s + cost_s, _MESSAGES)
+
     def _is_dropped(self, method: bytes) -> bool:
+        if not method.startswith(b"notifications/"):
+            return False
         if method == _PROGRESS:
             # A later one replaces it, and the answers behind it arrive sooner.
             return self._budget.left_s < 0
@@ -121,21 +134,25 @@ class Flood:
     def charge_piece(self, piece: bytes, *, has_event: bool, is_discarded: bool) -> None:
         """Charge a piece of an event stream for what is not in its messages: its lines, and that it had to be read."""
         if is_discarded:
-            self.charge(len(piece) * _DISCARDED_BYTE_S)
+            self.charge(len(piece) * _DISCARDED_BYTE_S, _DISCARDED)
         lines = piece.count(b"\n") + piece.count(b"\r")
         if lines > _FREE_LINES:
-            self.charge(lines * _LINE_S)
-        if not has_event and len(piece) < _SMALL_CHUNK_BYTES:  # a comment, or a single byte
-            self.charge(self._carrier_s)
+            self.charge(lines * _LINE_S, _LINES)
+        if not has_event and len(piece) < self._small_bytes(is_discarded=is_discarded):  # a comment, or a single byte
+            self.charge(self._carrier_s, _SMALL)
+
+    def _small_bytes(self, *, is_discarded: bool = False) -> int:
+        return _SMALL_CHUNK_BYTES if self._expected and not is_discarded else _SMALL_UNASKED_BYTES
 
     def charge_chunk(self, size_bytes: int) -> None:
         """Charge a chunk of a body that is small."""
-        if size_bytes < _SMALL_CHUNK_BYTES:
-            self.charge(_CHUNK_S)
+        if size_bytes < self._small_bytes():
+            self.charge(_CHUNK_S, _SMALL)
 
-    def charge(self, cost_s: float) -> None:
+    def charge(self, cost_s: float, kind: str) -> None:
         """Charge seconds of the event loop."""
         self._budget.charge(cost_s)
+        self._costs_s[kind] += cost_s
         self._in_turn_s += cost_s
 
     async def pause(self) -> None:
@@ -150,14 +167,17 @@ class Flood:
 
     def _warn(self) -> None:
         now, since = time.monotonic(), self._budget.slow_since
-        assert since is not None  # it pauses
+        if since is None:  # it is suspended
+            return
         if self._slow_since != since:
             self._slow_since, self._count = since, 0
-        if (slow_s := now - since) < _WARN_AFTER_S:
+            self._costs_s.clear()
+        if (slow_s := now - since) < _WARN_AFTER_S or not self._costs_s:
             return
-        per_s = self._count / slow_s
-        what = f"{per_s:.0f} messages/s" if per_s >= 1 else "empty lines, tiny chunks, or what it writes to stderr"
-        self._suspension.note_excess(self._budget, f"sends more than a worker can read beside its other work: {what}")
+        what = max(self._costs_s, key=self._costs_s.__getitem__)
+        if what == _MESSAGES:
+            what = f"{self._count / slow_s:.0f} messages/s"
+        self._suspension.note_excess(self._budget, f"it sends more than a worker can read alongside its work: {what}")
         if self._warned_at is None or now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             logger.warning(

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.masker import Masker
+from tarsy_tasks.worker.time_budget import TimeBudget
 from tarsy_tasks.worker.transport.lines import LongLine
 
 __all__ = ["ServerOutput"]
@@ -19,7 +20,7 @@ __all__ = ["ServerOutput"]
 _LINE_LIMIT = 2_000
 _SEARCHED_BYTES = 8_000
 """Of a line; the end of it is not shown, because it may be half of a secret."""
-_VIEW_LINES, _VIEW_BYTES = 200, 8_000
+_VIEW_LINES, _VIEW_BYTES = 200, 4_000
 """The earlier lines that are masked together with a line, if one of them matches `_REACHES_FAR`."""
 _NEAR_BYTES = 1_000
 """The same in all other cases."""
@@ -27,10 +28,11 @@ _REACHES_FAR = re.compile(rb"Secret|[dD]ata[\"']?:")
 _LAST_LINES = 5
 _LAST_LINES_CHARS = 600
 _LINES_PER_S = 50
-_BYTES_PER_S = 8 * 1024 * 1024
-_LINE_COST_BYTES = 400
-"""What a line costs beside its bytes: many empty lines block the event loop as much as long ones."""
-_PAUSE_S = 0.05
+_SHARE = 0.05
+"""Of the event loop's time, for the reading of stderr, and for logging: what masking a line costs depends on it."""
+_BUDGET_S, _MOST_DEBT_S = 0.25, 0.25
+_CHUNK_S = 30e-6
+"""What a chunk of stderr costs beside its lines."""
 _KEY_BEGINS, _KEY_ENDS = b"PRIVATE KEY", b"-----END "
 _KEY_LINES = 200
 """More than the longest private key."""
@@ -46,28 +48,42 @@ class ServerOutput:
         self._view: deque[bytes] = deque(maxlen=_VIEW_LINES)
         self._view_bytes = 0
         self._key_lines = 0
-        self._second = self._lines = self._bytes = 0
+        self._second = self._logged = self._left_out = 0
+        self._reading = TimeBudget(share=_SHARE, capacity_s=_BUDGET_S, most_debt_s=_MOST_DEBT_S)
+        self._logging = TimeBudget(share=_SHARE, capacity_s=_BUDGET_S, most_debt_s=_MOST_DEBT_S)
 
-    def record_line(self, line: bytes, *, level: int = logging.INFO, what: str = "stderr") -> float:
-        """Log a line; returns how many seconds the reader should pause, usually 0."""
+    def record_line(self, line: bytes, *, level: int = logging.INFO, what: str = "stderr") -> None:
+        """Log a line, unless there were too many already."""
+        began = time.thread_time()
         second = int(time.monotonic())
         if second != self._second:
-            if self._lines > _LINES_PER_S:
-                self._logger.warning("%d more lines were not logged", self._lines - _LINES_PER_S)
-            self._second, self._lines, self._bytes = second, 0, 0
-        self._lines += 1
-        self._bytes += len(line) + _LINE_COST_BYTES
+            if self._left_out:
+                self._logger.warning("%d more lines were not logged", self._left_out)
+            self._second, self._logged, self._left_out = second, 0, 0
         self._remember(self._without_key(line[:_SEARCHED_BYTES]))
-        if line and self._lines <= _LINES_PER_S:
-            self._logger.log(level, "%s: %s", what, self._last_line())
-        return _PAUSE_S if self._bytes > _BYTES_PER_S else 0.0
+        read = time.thread_time()
+        self._reading.charge(read - began)
+        if not line:
+            return
+        if self._logged >= _LINES_PER_S or (self._logging.left_s < 0 and self._logging.pause_s()):
+            self._left_out += 1
+            return
+        self._logged += 1
+        self._logger.log(level, "%s: %s", what, self._last_line())
+        self._logging.charge(time.thread_time() - read)
 
-    def record_garbage(self, text: bytes | LongLine, where: str) -> float:
+    def pause_s(self) -> float:
+        """How long to wait before more of stderr is read, usually 0."""
+        self._reading.charge(_CHUNK_S)
+        return self._reading.pause_s() if self._reading.left_s < 0 else 0.0
+
+    def record_garbage(self, text: bytes | LongLine, where: str) -> None:
         """As `record_line`, for a message that is not JSON-RPC."""
         if isinstance(text, LongLine):
             what = f"{text.size_bytes} bytes {where}, above max_message_bytes and without a request id"
-            return self.record_line(text.head, level=logging.WARNING, what=what)
-        return self.record_line(text, level=logging.WARNING, what=f"not JSON-RPC, {where}")
+            self.record_line(text.head, level=logging.WARNING, what=what)
+        else:
+            self.record_line(text, level=logging.WARNING, what=f"not JSON-RPC, {where}")
 
     def clear(self) -> None:
         """A new process starts, whose end the earlier lines do not explain."""

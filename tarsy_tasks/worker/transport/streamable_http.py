@@ -298,6 +298,9 @@ class _Exchanges(MessageDispatcher):
                         is_answered = asked is not None and not self.is_waiting(asked)
                         if is_answered:
                             return True
+                if asked is not None and reader.is_discarding:
+                    self.settle(asked, message_too_large(None, self.limit_bytes))
+                    return True
                 self.flood.charge_piece(piece, has_event=had_event, is_discarded=reader.is_discarding)
                 await self.flood.pause()
         except httpx2.HTTPError:
