@@ -53,7 +53,7 @@ class Reporting:
         self._outage = OutageLog(logger, "the metrics cannot be written to Redis")
         self._watch = _SessionWatch(self._connections)
         self._liveness = LivenessFiles(consumer.hostname, consumer.pool.loop)
-        self._stop_serving = serve_metrics(self._redis, self._connections, metrics, consumer.pool.loop.watch)
+        self._stop_serving = serve_metrics(self._redis, self._connections, metrics)
         self._webhook = open_webhook()
         self._unsubscribe = [alerts.subscribe(self._queue_alert)]
         if self._webhook is not None:

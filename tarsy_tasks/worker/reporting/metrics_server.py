@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from redis.exceptions import RedisError
 
@@ -19,22 +19,19 @@ from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.sessions.connection import ServerConnection, State
-from tarsy_tasks.worker.sessions.loop_watch import LoopWatch
 
 __all__ = ["serve_metrics"]
 
 logger = logging.getLogger(__name__)
 
 
-def serve_metrics(
-    redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics, watch: LoopWatch
-) -> Callable[[], None]:
+def serve_metrics(redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> Callable[[], None]:
     """Serve in threads of their own, until the function is called that this returns."""
     settings = load_settings()
     if not settings.metrics_port:
         return lambda: None
     registry = CollectorRegistry()
-    registry.register(_WorkerCollector(redis, connections, metrics, watch))
+    registry.register(_WorkerCollector(redis, connections, metrics))
     where = f"{settings.metrics_host}:{settings.metrics_port}"
     try:
         server, _ = start_http_server(settings.metrics_port, settings.metrics_host, registry)
@@ -56,10 +53,7 @@ def serve_metrics(
 
 
 class _WorkerCollector:
-    def __init__(
-        self, redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics, watch: LoopWatch
-    ) -> None:
-        self._watch = watch
+    def __init__(self, redis: Any, connections: Mapping[str, ServerConnection], metrics: CallMetrics) -> None:
         self._redis = redis
         self._connections = connections
         self._metrics = metrics
@@ -75,12 +69,6 @@ class _WorkerCollector:
         for server, connection in self._connections.items():
             connected.add_metric([server], float(connection.state is State.CONNECTED))
         yield connected
-        blocked = CounterMetricFamily(
-            "tarsy_loop_blocked_seconds", "For how long callbacks of over 50 ms blocked the loop.", labels=["callback"]
-        )
-        for kind, found in self._watch.blocked.copy().items():
-            blocked.add_metric([kind], found.seconds)
-        yield blocked
         yield from build_metric_families(self._metrics.snapshot())
         try:
             health = read_health(self._redis, self._connections)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tarsy_tasks.worker.sessions.loop_watch import LoopWatch
-
 __all__ = ["SessionLoop"]
 
 T = TypeVar("T")
@@ -22,21 +20,15 @@ _SWITCH_S = 0.0005
 
 
 class SessionLoop:
-    """An asyncio loop that runs from `start` to `stop`.
-
-    Attributes:
-        watch: Names what blocks it.
-    """
+    """An asyncio loop that runs from `start` to `stop`."""
 
     def __init__(self) -> None:
-        self.watch = LoopWatch()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="mcp-sessions", daemon=True)
 
     def start(self) -> None:
         sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
-        self.watch.start(self._thread)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
@@ -61,7 +53,6 @@ class SessionLoop:
 
     def stop(self) -> None:
         """End the loop and its thread; running tasks are cancelled and get 5 s to clean up."""
-        self.watch.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
