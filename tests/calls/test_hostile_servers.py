@@ -28,7 +28,7 @@ KINDS: dict[Transport, dict[str, Any]] = {
     "http": {
         **LISTINGS,
         "says-an-endless-line": TOO_LARGE,
-        "says-an-endless-event": TIMEOUT,
+        "says-an-endless-event": TOO_LARGE,
         "zips-empty-lines": TIMEOUT,
     },
     "sse": {**LISTINGS, "says-an-endless-event": TIMEOUT, "zips-empty-lines": TIMEOUT},

@@ -1,6 +1,7 @@
 """A server that keeps costing the worker too much is slowed, then suspended for a while, and comes back by itself."""
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -141,11 +142,13 @@ def test_what_a_server_causes_is_charged_in_full_and_has_to_wait_beforehand() ->
     assert asyncio.run(main()) == [False, True]
 
 
-def with_flooding_server(act: Callable[[ServerConnection], Awaitable[None]]) -> None:
+def with_flooding_server(
+    act: Callable[[ServerConnection], Awaitable[None]], kind: str = "floods-notifications"
+) -> None:
     """Do something with a server that floods the worker from its first call on."""
 
     async def main() -> None:
-        arguments = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "floods-notifications"]}
+        arguments = {"command": sys.executable, "args": [misbehaving_stdio.__file__, kind]}
         config = ServerConfig.model_validate({"name": "s", **arguments})
         context = SessionContext(new_suspension=partial(Suspension, slow_s=0.0, first_s=FIRST_S))
         connection = build_connections([config], context)["s"]
@@ -194,6 +197,19 @@ def test_calls_of_a_suspended_server_end_at_once() -> None:
 
     with_flooding_server(act)
     assert changes[-1] is State.CONNECTED
+
+
+def test_a_server_is_not_suspended_for_its_stderr(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tarsy_tasks.server.s")
+
+    async def act(connection: ServerConnection) -> None:
+        session = await connection.session_for_call(10)
+        while sum("more lines were not logged" in message for message in caplog.messages) < 4:  # once a second
+            result = await session.call_tool("echo", {"text": "here"}, timeout_s=10)
+            assert result.content[0].model_dump()["text"] == "here"
+        assert connection.suspension.count == 0
+
+    with_flooding_server(act, "floods-stderr-beside-its-answers")
 
 
 def test_an_operator_ends_a_suspension() -> None:
