@@ -126,7 +126,7 @@ def test_long_work_that_nobody_asked_for_suspends_a_server() -> None:
     assert asyncio.run(main()) == [0, 0, 0, 1]
 
 
-def test_what_a_server_causes_is_charged_in_full_and_has_to_wait_beforehand() -> None:
+def test_what_a_server_causes_is_charged_in_full_and_waits() -> None:
     async def main() -> list[bool]:
         work = LongWork(share=1e-4, capacity_s=0.0, most_debt_s=1.0)
         waits: list[bool] = []
