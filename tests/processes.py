@@ -117,7 +117,7 @@ class ServiceProcess:
         """Those that were started with this argument."""
         return [child for child in self.children() if argument in read_command(child)]
 
-    def wait_for_log(self, text: str, timeout_s: float = 30.0) -> None:
+    def wait_for_log(self, text: str, timeout_s: float = 90.0) -> None:
         def found() -> bool:
             assert self.process.poll() is None or text in self.log, f"it ended with {self.process.poll()}:\n{self.log}"
             return text in self.log

@@ -15,8 +15,8 @@ class ClosingProxy:
 
     Attributes:
         port: Where it listens, on 127.0.0.1.
-        hangs_up_on_next: Whether it hangs up when the next request comes over a connection that was used before,
-            and does not pass it on.
+        hangs_up_on_next: Whether it hangs up when the next call of a tool comes over a connection that was used
+            before, and does not pass it on. A request for a stream or a check may come in between.
     """
 
     def __init__(self, upstream_port: int) -> None:
@@ -69,7 +69,7 @@ class ClosingProxy:
         was_used = False
         with suppress(OSError):
             while data := source.recv(_CHUNK_BYTES):
-                if is_request and was_used and self.hangs_up_on_next:
+                if is_request and was_used and self.hangs_up_on_next and b"tools/call" in data:
                     self.hangs_up_on_next = False
                     break
                 target.sendall(data)
