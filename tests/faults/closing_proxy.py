@@ -15,8 +15,8 @@ class ClosingProxy:
 
     Attributes:
         port: Where it listens, on 127.0.0.1.
-        hangs_up_on_next: Whether it hangs up when the next call of a tool comes over a connection that was used
-            before, and does not pass it on. A request for a stream or a check may come in between.
+        hangs_up_on_next: Whether it hangs up when the next call of a tool comes, and does not pass it on. A request for
+            a stream or a check may come in between.
     """
 
     def __init__(self, upstream_port: int) -> None:
@@ -66,14 +66,12 @@ class ClosingProxy:
             self._open -= {client, upstream}
 
     def _pass_on(self, source: socket.socket, target: socket.socket, is_request: bool) -> None:
-        was_used = False
         with suppress(OSError):
             while data := source.recv(_CHUNK_BYTES):
-                if is_request and was_used and self.hangs_up_on_next and b"tools/call" in data:
+                if is_request and self.hangs_up_on_next and b"tools/call" in data:
                     self.hangs_up_on_next = False
                     break
                 target.sendall(data)
-                was_used = True
         for each in (source, target):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
