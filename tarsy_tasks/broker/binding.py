@@ -39,7 +39,7 @@ def decide_binding(canvas: Literal["any", "same_queue"] | None, urls: Iterable[s
     """
     if canvas is not None:
         return Binding(canvas == "same_queue", f"TARSY_CANVAS is {canvas}")
-    # Everybody can be `default`: with its password alone, nobody is told apart.
+    # Everybody can be `default`: a password without a user name identifies nobody.
     users = [user for url in urls if (user := _user_of(url)) not in ("", "default")]
     if users:
         return Binding(is_bound=True, reason=f"the Redis URL names the user `{users[0]}`")

@@ -19,7 +19,7 @@ _FORGOTTEN_AFTER_S = 600.0
 
 
 class TimeBudget:
-    """A token bucket whose tokens are seconds of the worker's time. Whoever spends them pauses while it is in debt.
+    """A token bucket whose tokens are seconds of the worker's time. What spends them pauses while it is in debt.
 
     Args:
         share: Of the time that passes, what the bucket gets.

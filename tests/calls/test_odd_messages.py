@@ -119,7 +119,7 @@ ATTACKS: dict[str, Callable[[], dict[str, Any]]] = {
     "an ETA at its beginning": lambda: build_message(eta="0001-01-01T00:00:00+14:00"),
     "expired before time": lambda: build_message(expires="0001-01-01T00:00:00+14:00"),
     "a clock that is a text": lambda: build_message(clock="zz"),
-    "a body that is no list": lambda: build_message(b"7"),
+    "a body that is not a list": lambda: build_message(b"7"),
     "a body of one": lambda: build_message([[]]),
     "what follows is a number": lambda: build_message([["desk", "echo", {}], {}, 7]),
     "a chain that is an object": lambda: build_message([["desk", "echo", {"text": "x"}], {}, {"chain": {"a": 1}}]),
