@@ -6,6 +6,7 @@ machine is.
 """
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -64,7 +65,7 @@ def _find_counts() -> dict[str, Any]:
             found[name] += number
         elif "pydantic_settings" in code.co_filename:
             found["settings_read"] += number
-    return {**found, "by_thread": by_thread}
+    return {**found, "by_thread": by_thread, "collectable": len(gc.get_objects())}
 
 
 def _answer(listener: socket.socket) -> None:
@@ -88,8 +89,9 @@ def _start(path: str) -> None:
 def read_counts(path: Path) -> dict[str, Any]:
     """What the process that answers there has counted since its start.
 
-    `by_thread` has the calls of Python functions by the ident of their thread; the others are numbers by name, and a
-    name is absent as long as there are none.
+    `by_thread` has the calls of Python functions by the ident of their thread; `collectable` is the number of objects
+    that a full collection of garbage visits; the others are numbers by name, and a name is absent as long as there are
+    none.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))

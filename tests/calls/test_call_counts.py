@@ -28,6 +28,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TOLERANCE = 0.05
 WARM_UP = 10
 CALLS = 50
+COLLECTABLE = 20_000
 
 
 class CountedAgent:
@@ -79,7 +80,8 @@ def subtract(after: dict[str, Any], before: dict[str, Any]) -> Counts:
     """What one call has cost."""
     calls = {ident: number - before["by_thread"].get(ident, 0) for ident, number in after["by_thread"].items()}
     totals = {name: number - before.get(name, 0) for name, number in after.items() if name != "by_thread"}
-    return {**totals, "python_calls": sum(calls.values()), "threads": sum(map(bool, calls.values()))}
+    counts = {"python_calls": sum(calls.values()), "threads": sum(map(bool, calls.values()))}
+    return {**totals, **counts, "collectable": after["collectable"]}
 
 
 def find_lower_quartile(costs: list[Counts], name: str) -> int:
@@ -123,3 +125,8 @@ def test_a_call_costs_what_is_recorded(costs: dict[str, list[Counts]], side: str
     for name in ("python_calls", "redis_bytes"):
         recorded[name] = pytest.approx(recorded[name], rel=TOLERANCE)
     assert found == recorded
+
+
+def test_few_objects_wait_for_the_garbage_collector(costs: dict[str, list[Counts]]) -> None:
+    """All that was imported would be visited by each full collection, while every call waits for it."""
+    assert max(cost["collectable"] for cost in costs["worker"]) < COLLECTABLE

@@ -6,6 +6,7 @@ server. The stock tracer stays.
 """
 
 import contextvars
+import gc
 import itertools
 import logging
 import threading
@@ -111,6 +112,9 @@ class TaskPool(ThreadsTaskPool):
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
         # From here on a result waits for an unavailable Redis, until the worker stops.
         self.app.backend.stopping = threading.Event()
+        # What has been imported stays. Without this, each full collection of garbage visits all of it, and calls wait.
+        gc.collect()
+        gc.freeze()
         self._loop.start()
         try:
             connect_servers(context.connections.values(), self._loop)
