@@ -50,19 +50,22 @@ class ForkedProcess:
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
+        self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        if self.returncode is None:
+            self.returncode = self._process.exitcode
+            if self.returncode is not None:
+                self._process.close()  # its descriptors
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
+        if self.poll() is None:
+            self._process.join(timeout)
+        code = self.poll()
+        if code is None:
             raise subprocess.TimeoutExpired("celery", timeout or 0)
-        return self._process.exitcode
+        return code
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
