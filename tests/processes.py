@@ -88,9 +88,14 @@ class ServiceProcess:
         self, command: list[str], environment: Mapping[str, str], cwd: Path
     ) -> "subprocess.Popen[bytes] | ForkedProcess":
         by_fork = command[0] == sys.executable and (command[1] == "-m" or not command[1].startswith("-"))
-        if by_fork and not needs_new_interpreter(environment):
-            self.log_path.touch()
-            return ForkedProcess(command[1:], self.log_path, environment, cwd)
+        if not by_fork or needs_new_interpreter(environment):
+            return self._start_new(command, environment, cwd)
+        self.log_path.touch()
+        return ForkedProcess(command[1:], self.log_path, environment, cwd)
+
+    def _start_new(
+        self, command: list[str], environment: Mapping[str, str], cwd: Path
+    ) -> "subprocess.Popen[bytes] | ForkedProcess":
         with self.log_path.open("wb") as out:
             return subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=cwd
