@@ -18,6 +18,8 @@ except ImportError:  # playwright has no wheels for some platforms
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Under root, as in many containers, Chromium runs without its sandbox or not at all; and /dev/shm is small there.
 _OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+# The address bar's pages, in a process of their own, cost each window half a second.
+_OPTIONS.append("--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup")
 
 
 @contextmanager

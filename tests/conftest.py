@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import PARTS
+from tests import warm_start
 from tests.plants import find_leaks_in_redis, know
 from tests.processes import Worker, environment_of, own_children, wait_until
 from tests.redis_users import password_of
@@ -55,7 +56,8 @@ def client(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_left() -> Iterator[None]:
-    yield
+    with warm_start.running():
+        yield
     left = own_children()
     assert not left, f"the suite left processes behind: {left}"
 

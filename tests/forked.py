@@ -1,29 +1,45 @@
-"""Workers and commands by fork, from a server process that has imported what they import and nothing else.
+"""Python programs by fork, from a server process that has imported what they import and nothing else.
 
 Importing it takes most of their start, and the suite starts hundreds. `up`, the demo and the tour start theirs as users
-do.
+do; so does a test that is about the start.
 """
 
 import atexit
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ForkedProcess", "needs_new_interpreter"]
+__all__ = ["SERVER", "ForkedProcess", "needs_new_interpreter", "run_python"]
 
 _COMMANDS = ("audit", "call", "config", "dead_letters", "doctor", "health", "tools")
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
     [
         "celery.__main__",
         "celery.bin.worker",
+        "celery.bin.celery",
+        "celery.apps.worker",
+        "celery.apps.beat",
+        "celery.worker.autoscale",
+        "celery.worker.components",
+        "celery.worker.strategy",
+        # Celery's command line loads these with every command.
+        "click_repl",
+        "flower.command",
         "tarsy_tasks.worker.process.pool",
         "tarsy_tasks.worker.process.consumer",
         *(f"tarsy_tasks.cli.{name}" for name in _COMMANDS),
+        # Servers of the SDK.
+        "mcp.server.mcpserver",
+        "mcp.server.sse",
+        "mcp.server.stdio",
+        "uvicorn",
+        "uvicorn.protocols.http.auto",
     ]
 )
 _READ_AT_START = ("PYTHON", "LD_")
@@ -35,18 +51,18 @@ def needs_new_interpreter(environment: Mapping[str, str]) -> bool:
 
 
 class ForkedProcess:
-    """`celery <arguments>` or `tarsy-tasks <arguments>`, with the part of `subprocess.Popen` that tests use.
+    """`python <arguments>`, with the part of `subprocess.Popen` that tests use.
 
     Args:
-        command: The program and its arguments.
+        arguments: A script, or `-m` and a module; and what it is to read.
         out: For what it prints.
         errors: For what it prints as errors; None: the same.
     """
 
     def __init__(
-        self, command: list[str], out: Path, environment: Mapping[str, str], cwd: Path, errors: Path | None = None
+        self, arguments: list[str], out: Path, environment: Mapping[str, str], cwd: Path, errors: Path | None = None
     ) -> None:
-        self._process = _SERVER.Process(target=_run, args=(command, (out, errors or out), dict(environment), cwd))
+        self._process = SERVER.Process(target=_run, args=(arguments, (out, errors or out), dict(environment), cwd))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -64,35 +80,45 @@ class ForkedProcess:
             self._process.join(timeout)
         code = self.poll()
         if code is None:
-            raise subprocess.TimeoutExpired("celery", timeout or 0)
+            raise subprocess.TimeoutExpired("python", timeout or 0)
         return code
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(command: list[str], outputs: tuple[Path, Path], environment: dict[str, str], cwd: Path) -> None:
+def run_python(arguments: list[str], environment: Mapping[str, str], cwd: str | Path) -> None:
+    """Be `python <arguments>` from here on; the files 0 to 2 are already its own."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.stdin = os.fdopen(0, closefd=False)
+    multiprocessing.current_process().name = "MainProcess"
+    first, *others = arguments
+    try:
+        if first == "-m":
+            sys.argv = others
+            sys.path.insert(0, str(cwd))
+            runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments
+            sys.path.insert(0, str(Path(first).parent))
+            runpy.run_path(first, run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a process of multiprocessing ends without them
+
+
+def _run(arguments: list[str], outputs: tuple[Path, Path], environment: dict[str, str], cwd: Path) -> None:
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, path in enumerate(outputs, start=1):
         with path.open("ab") as output:
             os.dup2(output.fileno(), number)
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(cwd)
-    sys.path.insert(0, str(cwd))
-    sys.argv = command
-    multiprocessing.current_process().name = "MainProcess"
-
-    from celery.__main__ import main as celery
-
-    from tarsy_tasks.cli import main as tarsy_tasks
-
-    try:
-        tarsy_tasks(prog_name="tarsy-tasks") if command[0] == "tarsy-tasks" else celery()
-    finally:
-        atexit._run_exitfuncs()  # a process of multiprocessing ends without them
+    run_python(arguments, environment, cwd)

@@ -20,10 +20,11 @@ import psutil
 
 from tests.forked import ForkedProcess, needs_new_interpreter
 from tests.redis_users import as_user
+from tests.warm_start import warm_command
 
 T = TypeVar("T")
 
-DEMO_SERVER = {"command": sys.executable, "args": ["-m", "tarsy_tasks.demo.server"]}
+DEMO_SERVER = warm_command("-m", "tarsy_tasks.demo.server")
 
 
 def wait_until(found: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
@@ -84,6 +85,15 @@ class ServiceProcess:
         self.process = self._start(command, environment, cwd)
 
     def _start(
+        self, command: list[str], environment: Mapping[str, str], cwd: Path
+    ) -> "subprocess.Popen[bytes] | ForkedProcess":
+        by_fork = command[0] == sys.executable and (command[1] == "-m" or not command[1].startswith("-"))
+        if not by_fork or needs_new_interpreter(environment):
+            return self._start_new(command, environment, cwd)
+        self.log_path.touch()
+        return ForkedProcess(command[1:], self.log_path, environment, cwd)
+
+    def _start_new(
         self, command: list[str], environment: Mapping[str, str], cwd: Path
     ) -> "subprocess.Popen[bytes] | ForkedProcess":
         with self.log_path.open("wb") as out:
@@ -210,14 +220,6 @@ class Worker(ServiceProcess):
         arguments = [*([] if mingle else ["--without-mingle"]), *(arguments or [])]
         super().__init__([*command, *arguments], directory / f"{name}.log", own, directory)
 
-    def _start(
-        self, command: list[str], environment: Mapping[str, str], cwd: Path
-    ) -> "subprocess.Popen[bytes] | ForkedProcess":
-        if needs_new_interpreter(environment):
-            return super()._start(command, environment, cwd)
-        self.log_path.touch()
-        return ForkedProcess(command[command.index("celery") :], self.log_path, environment, cwd)
-
     def environment_of(self, user: str) -> dict[str, str]:
         """The environment of another part of the deployment, by its user of Redis."""
         return {**self.environment, "TARSY_REDIS_URL": as_user(self.environment["TARSY_REDIS_URL"], user)}
@@ -239,7 +241,8 @@ class Flower(ServiceProcess):
         port = free_port()
         prefix = next((option.partition("=")[2] for option in options if option.startswith("--url-prefix=")), "")
         self.url = f"http://127.0.0.1:{port}{prefix and f'/{prefix}'}"
-        command = [str(Path(sys.executable).parent / "tarsy-tasks"), "flower", "--address=127.0.0.1", f"--port={port}"]
+        script = str(Path(sys.executable).parent / "tarsy-tasks")
+        command = [sys.executable, script, "flower", "--address=127.0.0.1", f"--port={port}"]
         surroundings = {
             **os.environ,
             "TARSY_REDIS_URL": as_user(redis_url, "flower"),

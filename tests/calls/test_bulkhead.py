@@ -1,6 +1,5 @@
 """Servers share the slots of a worker: none takes those of the others, and none runs more calls than it may."""
 
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from tarsy_tasks.telemetry.health_records import read_health
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, submit_calls, witness
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
+from tests.warm_start import warm_command
 
 RECORDING = Path(__file__).parent.parent / "servers" / "recording.py"
 SLOTS = 8
@@ -33,11 +33,7 @@ class Narrow:
 
     @property
     def entry(self) -> dict[str, Any]:
-        return {
-            "command": sys.executable,
-            "args": [str(RECORDING), str(self.directory)],
-            "max_concurrency": LIMIT,
-        }
+        return warm_command(str(RECORDING), str(self.directory)) | {"max_concurrency": LIMIT}
 
     def submit(self, test: str, count: int, seconds: float) -> list[PendingCall]:
         tools = ToolExecutor(["narrow"], timeout_s=40)

@@ -1,7 +1,6 @@
 """A running call is cancelled by a key that its worker looks for: in the MCP server, whichever way it came."""
 
 import asyncio
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from tarsy_tasks import AsyncToolExecutor, Outcome, ToolExecutor
 from tarsy_tasks.broker import keys
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
+from tests.warm_start import warm_command
 
 RECORDING = Path(__file__).parents[1] / "servers" / "recording.py"
 HOLD_S = 60
@@ -29,7 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, directory: Path) -> Worker:
-    recorder = {"command": sys.executable, "args": [str(RECORDING), str(directory)], "max_concurrency": 32}
+    recorder = warm_command(str(RECORDING), str(directory)) | {"max_concurrency": 32}
     return start_worker({"desk": DEMO_SERVER, "recorder": recorder}, arguments=["-c", "40"])
 
 

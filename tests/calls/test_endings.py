@@ -17,13 +17,14 @@ from tarsy_tasks.celery_app import agent_app
 from tests.calls.audit_entries import only_entry
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
+from tests.warm_start import warm_command
 
 RECORDING_SERVER = Path(__file__).parent.parent / "servers" / "recording.py"
 
 
 def recording_server(directory: Path) -> dict[str, object]:
     """A server whose `hold` writes `begun`, and `cancelled` or `finished`, into files."""
-    return {"command": sys.executable, "args": [str(RECORDING_SERVER), str(directory)]}
+    return warm_command(str(RECORDING_SERVER), str(directory))
 
 
 def hold(tools: ToolExecutor, directory: Path, name: str, seconds: float = 20):

@@ -18,6 +18,7 @@ from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExe
 from tests.conftest import StartWorker
 from tests.processes import Worker, free_port, is_alive, listening, read_command, wait_until
 from tests.servers import either_era
+from tests.warm_start import warm_command
 
 CREDENTIALS = {"headers": {"X-Team": "${TEAM:-sre}"}, "auth": {"type": "bearer", "token": "${SESAME}"}}
 
@@ -98,7 +99,7 @@ def worker(start_worker: StartWorker, servers: ListeningServers) -> Worker:
             path = "sse" if variant.kind == "sse" else "mcp"
             url = f"http://127.0.0.1:{servers.ports[variant.name]}/{path}"
             return {"type": variant.kind, "url": url, "timeouts": {"recreate_s": 3}, **CREDENTIALS}
-        return {"command": sys.executable, "args": [either_era.__file__, *variant.options]}
+        return warm_command(either_era.__file__, *variant.options)
 
     return start_worker({variant.name: server(variant) for variant in VARIANTS}, environment={"SESAME": "open-sesame"})
 
@@ -233,6 +234,6 @@ def test_a_server_that_is_down_is_back_with_the_first_call(tools: ToolExecutor, 
 
 
 def _server_process(worker: Worker, variant: Variant) -> psutil.Process:
-    arguments = [either_era.__file__, *variant.options]
+    arguments = warm_command(either_era.__file__, *variant.options)["args"]
     [process] = [child for child in worker.children() if read_command(child)[1:] == arguments]
     return process

@@ -359,7 +359,8 @@ def test_a_worker_refuses_interceptors_that_it_cannot_use(
 ) -> None:
     (tmp_path / "mcp.json").write_text(f'{{"mcpServers": {{}}, "interceptors": ["{name}"]}}')
     environment = {**worker.environment_of("worker"), "TARSY_MCP_CONFIG": str(tmp_path / "mcp.json")}
-    done = run_forked(["celery", "-A", "tarsy_tasks", "worker"], environment, installed)  # and finds what is there
+    command = ["-m", "celery", "-A", "tarsy_tasks", "worker"]
+    done = run_forked(command, environment, installed)  # and finds what is there
     assert done.returncode == 2
     assert why in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

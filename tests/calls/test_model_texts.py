@@ -1,6 +1,5 @@
 """What a model wrote reaches the MCP server as the right arguments, or not at all."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
+from tests.warm_start import warm_command
 
 RECORDING = Path(__file__).parents[1] / "servers" / "recording.py"
 
@@ -19,7 +19,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def worker(start_worker: StartWorker, records: Path) -> Worker:
-    recording = {"command": sys.executable, "args": [str(RECORDING), str(records)]}
+    recording = warm_command(str(RECORDING), str(records))
     return start_worker({"desk": DEMO_SERVER, "recording": recording})
 
 

@@ -251,7 +251,7 @@ def test_celerys_command_line_knows_the_commands(worker: Worker) -> None:
     name = f"w0@{socket.gethostname()}"
 
     def celery(*words: str) -> subprocess.CompletedProcess[str]:
-        return run_forked(["celery", "-A", "tarsy_tasks", *words], worker.environment, Path.cwd())
+        return run_forked(["-m", "celery", "-A", "tarsy_tasks", *words], worker.environment, Path.cwd())
 
     done = celery("inspect", "mcp_sessions", "--json", "-t", "10", "-d", name)
     assert done.returncode == 0, done

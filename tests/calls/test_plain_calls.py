@@ -2,7 +2,6 @@
 
 import base64
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import agent_app
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
+from tests.warm_start import warm_command
 
 RECORDING = Path(__file__).parents[1] / "servers" / "recording.py"
 
@@ -24,7 +24,7 @@ RECORDING = Path(__file__).parents[1] / "servers" / "recording.py"
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) -> Worker:
     directory = tmp_path_factory.mktemp("recorder")
-    recorder = {"command": sys.executable, "args": [str(RECORDING), str(directory)]}
+    recorder = warm_command(str(RECORDING), str(directory))
     servers = {"desk": DEMO_SERVER, "recorder": recorder, "single": {**DEMO_SERVER, "max_concurrency": 1}}
     return start_worker(servers, arguments=["-E", "-c", "16"])
 

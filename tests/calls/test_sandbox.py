@@ -14,8 +14,9 @@ import pytest
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult
 from tarsy_tasks.worker.transport import watchdog
 from tarsy_tasks.worker.transport.sandbox.temporary import TemporaryFolder
+from tests.forked import ForkedProcess
 from tests.poorer_kernel import CAPABILITIES, LANDLOCK, UNSHARE, without
-from tests.processes import ServiceProcess, Worker, environment_of, is_alive, read_command, wait_until
+from tests.processes import Worker, environment_of, is_alive, read_command, wait_until
 from tests.servers import escaping
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox needs Linux")
@@ -30,10 +31,10 @@ class PoorerWorker(Worker):
 
     refused = (UNSHARE,)
 
-    def _start(self, command: list[str], environment: Mapping[str, str], cwd: Path) -> "subprocess.Popen[bytes]":
-        started = ServiceProcess._start(self, [*without(*self.refused), *command], environment, cwd)
-        assert isinstance(started, subprocess.Popen)
-        return started
+    def _start(
+        self, command: list[str], environment: Mapping[str, str], cwd: Path
+    ) -> "subprocess.Popen[bytes] | ForkedProcess":
+        return self._start_new([*without(*self.refused), *command], environment, cwd)
 
 
 class PoorestWorker(PoorerWorker):

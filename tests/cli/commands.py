@@ -31,13 +31,13 @@ def run_command(*words: str, environment: Mapping[str, str], cwd: Path | None = 
         options: Any = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": TIMEOUT_S}
         done = subprocess.run(command, env=environment, cwd=cwd, **options)
     else:
-        done = run_forked(["tarsy-tasks", *words], environment, cwd or Path.cwd())
+        done = run_forked([TARSY_TASKS, *words], environment, cwd or Path.cwd())
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
 
 def run_forked(command: list[str], environment: Mapping[str, str], cwd: Path) -> CompletedProcess[str]:
-    """Run `tarsy-tasks` or `celery` to its end."""
+    """Run a Python program to its end, as `ForkedProcess` takes it."""
     with TemporaryDirectory() as name:
         out, errors = Path(name) / "out", Path(name) / "errors"
         process = ForkedProcess(command, out, environment, cwd, errors)

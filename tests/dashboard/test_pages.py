@@ -16,6 +16,7 @@ from tests.conftest import StartWorker
 from tests.dashboard.conftest import StartFlower, wait_on
 from tests.processes import DEMO_SERVER, Flower, ServiceProcess, Worker, wait_until
 from tests.servers import hostile_words
+from tests.warm_start import warm_command
 
 OpenPage = Callable[..., Page]
 MARK = "window.thisPageWasNotReloaded = true"
@@ -26,7 +27,7 @@ IS_MARKED = "window.thisPageWasNotReloaded === true"
 def worker(start_worker: StartWorker, browser: Browser) -> Iterator[Worker]:
     servers = {
         "desk": {**DEMO_SERVER, "max_concurrency": 3, "masking": {"patterns": ["ACME-[0-9]+"]}},
-        "hostile": {"command": sys.executable, "args": [hostile_words.__file__]},
+        "hostile": warm_command(hostile_words.__file__),
         "gone": {"command": "no-such-command-anywhere", "required": False},
     }
     worker = start_worker(servers, arguments=["-E", "-c", "16"])

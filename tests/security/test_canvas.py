@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,6 +21,7 @@ from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
 from tests.redis_users import url_of
 from tests.security.attacker import DESK, FAILING, GROUP_STATE, Attacker, attacks, composite, signature
 from tests.valkey import Valkey
+from tests.warm_start import warm_command
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def worker(valkey: Valkey, witness: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     """Of both servers; `vault` records its calls. That the URL names a user of Redis is all that binds the agents."""
-    recording = {"command": sys.executable, "args": ["-m", "tests.servers.recording", str(witness)]}
+    recording = warm_command("-m", "tests.servers.recording", str(witness))
     directory = tmp_path_factory.mktemp("worker")
     with Worker(directory, {"desk": DEMO_SERVER, "vault": recording}, url_of(valkey.port)) as worker:
         worker.wait_until_ready()

@@ -1,7 +1,6 @@
 """What cannot be done in a worker, by Celery or by extensions, while it works for a message of a bound agent."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tarsy_tasks.broker.binding import decide_binding
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
 from tests.redis_users import as_user, url_of
+from tests.warm_start import warm_command
 
 TRYING = """
 import json
@@ -67,7 +67,7 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, witness: Path) -> Worker:
-    recording = {"command": sys.executable, "args": ["-m", "tests.servers.recording", str(witness)]}
+    recording = warm_command("-m", "tests.servers.recording", str(witness))
     return start_worker({"desk": DEMO_SERVER, "vault": recording}, settings=TRYING.format(directory=str(witness)))
 
 

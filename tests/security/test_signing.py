@@ -223,7 +223,7 @@ def test_workers_answer_operators_who_sign(
     worker: Worker, pairs: dict[str, Pair], trusted: Path, is_signed: bool
 ) -> None:
     signing = variables(pairs["operator"], trusted) if is_signed else {}
-    command = ["celery", "-A", "tarsy_tasks", "inspect", "ping", "--timeout", "5"]
+    command = ["-m", "celery", "-A", "tarsy_tasks", "inspect", "ping", "--timeout", "5"]
     done = run_forked(command, {**unsigned(worker.environment), **signing}, Path.cwd())
     assert ("pong" in done.stdout) is is_signed
     assert worker.process.poll() is None
