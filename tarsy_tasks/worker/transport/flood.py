@@ -77,10 +77,13 @@ class Flood:
         carrier_s: What the transport costs the loop per message, beside the message itself.
         reply_s: What it costs to answer a request of the server.
         suspension: Begins when slowing the server has not helped.
+
+    Attributes:
+        server: Its id.
     """
 
     def __init__(self, server: str, *, carrier_s: float, reply_s: float, suspension: Suspension | None = None) -> None:
-        self._server = server
+        self.server = server
         self._carrier_s = carrier_s
         self._reply_s = reply_s
         self._suspension = suspension or Suspension()
@@ -181,5 +184,5 @@ class Flood:
         if self._warned_at is None or now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             logger.warning(
-                "MCP server %s sends too much beside its answers: %s; it is read more slowly", self._server, what
+                "MCP server %s sends too much beside its answers: %s; it is read more slowly", self.server, what
             )

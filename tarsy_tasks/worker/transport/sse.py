@@ -69,7 +69,7 @@ async def sse_transport(
     """
     dispatcher = _Posts(client, max_message_bytes, flood, long_work, output, "in the event stream")
     stream = _EventStream(url, client, dispatcher, on_end)
-    reader = asyncio.create_task(stream.read())
+    reader = asyncio.create_task(stream.read(), name=flood.server)
     try:
         dispatcher.endpoint = await stream.endpoint
         yield dispatcher

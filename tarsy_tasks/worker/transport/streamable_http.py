@@ -121,7 +121,7 @@ class _Exchanges(MessageDispatcher):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, name=self.flood.server)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
