@@ -301,7 +301,7 @@ class _Exchanges(MessageDispatcher):
                 if asked is not None and reader.is_discarding:
                     self.settle(asked, message_too_large(None, self.limit_bytes))
                     return True
-                self.flood.charge_piece(piece, has_event=had_event, is_discarded=reader.is_discarding)
+                self.flood.charge_piece(piece, has_event=had_event, discarded_bytes=reader.discarded_bytes)
                 await self.flood.pause()
         except httpx2.HTTPError:
             pass  # it is continued, or the request fails
