@@ -43,6 +43,7 @@ from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
+from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
 from tarsy_tasks.worker.process.task_events import send_unsent
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
@@ -109,7 +110,9 @@ class TaskPool(ThreadsTaskPool):
         interceptors = build_interceptors(context, self.app.interceptors)
         self.runner = CallRunner(context, interceptors, ToolCallOperation(context))
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop)
-        self._leases = LeaseKeeper(self.app, context.audit, context.instance, servers, context.lease_s)
+        suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
+        keeping = (context.audit, context.instance, servers, context.lease_s, suspended.tend)
+        self._leases = LeaseKeeper(self.app, *keeping)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
         # From here on a result waits for an unavailable Redis, until the worker stops.
         self.app.backend.stopping = threading.Event()
