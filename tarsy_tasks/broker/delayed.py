@@ -13,11 +13,13 @@ __all__ = ["release_due"]
 
 
 # Returns in how many seconds the next one is due, as a text: below 0 if some are left that are due; empty if there is
-# none. A message whose entry is damaged counts as waiting, too: the sweep looks for it there and deals with it.
+# none. A message whose entry is damaged counts as waiting, too: the sweep looks for it there and deals with it. Keys of
+# another type must not stop the others, and a message stays here until it is somewhere else.
 @script(
     constants(
         most=200,
         most_bytes=1024 * 1024,
+        blocked_s=60,
         waiting_prefix=keys.waiting_key(""),
     ),
     NOW,
@@ -26,16 +28,19 @@ __all__ = ["release_due"]
     local bytes = 0
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, most)) do
         if bytes >= most_bytes then break end
-        redis.call('ZREM', delayed, place)
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
         local entry = tag and redis.call('HGET', unacked, tag)
+        local is_moved = not entry
         if entry then
             local queue, _, message = split_entry(entry)
-            if message then redis.pcall('LPUSH', named_queue(queue, home), message) end
-            redis.call('ZADD', waiting_prefix .. home, now, tag)
-            redis.call('ZADD', queues, 'NX', now, home)
+            local size = message and redis.pcall('LPUSH', named_queue(queue, home), message)
+            local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
+            redis.pcall('ZADD', queues, 'NX', now, home)
+            is_moved = type(size) == 'number' or type(added) == 'number'
             bytes = bytes + #entry
         end
+        if is_moved then redis.call('ZREM', delayed, place)
+        else redis.call('ZADD', delayed, now + blocked_s, place) end
     end
     local due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
     return due and tostring(due - now) or ''

@@ -251,9 +251,9 @@ class Deliveries:
         """Renew the leases of messages."""
         steps.renew.run(self.exchange, renewed=list({delivery.lease for delivery in deliveries}))
 
-    def purge(self, queue: str) -> int:
-        """Empty a queue; how many messages it had."""
-        return steps.purge.run(self.exchange, queue=queue, home=queue)
+    def purge(self, queue: str, lists: Iterable[str]) -> int:
+        """Delete the messages of a queue, also delayed ones; how many it had. `lists` are its keys, by priority."""
+        return steps.purge.run(self.exchange, *lists, home=queue)
 
     def sweep(self, lease_s: float, quiet_s: float, served: Sequence[str] = ()) -> Swept:
         """Put back what was lost on its way, or with a worker that no longer renews its lease.

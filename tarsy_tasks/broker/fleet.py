@@ -11,7 +11,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import Key, script
 
-__all__ = ["ALIVE_S", "QUIET", "announce", "depart", "is_alive", "leave", "serving_workers"]
+__all__ = ["ALIVE_S", "QUIET", "announce", "depart", "is_alive", "leave", "resume", "serving_workers", "suspend"]
 
 ALIVE_S = 20.0
 """A worker without a heartbeat for that long is considered dead."""
@@ -44,6 +44,33 @@ def depart(exchange: RedisExchange, instance: str, servers: Iterable[str]) -> No
     names = list(map(keys.serving_key, servers))
     if names:
         exchange.execute(*(("ZREM", name, instance) for name in names))
+
+
+# Returns whether another live worker of the server has not suspended it.
+@script(
+    f"""
+    local now = tonumber(redis.call('TIME')[1])
+    redis.call('ZADD', suspended, now + left_s, instance)
+    redis.call('ZREMRANGEBYSCORE', suspended, '-inf', now)
+    redis.call('EXPIRE', suspended, math.ceil(left_s) + 1)
+    for _, other in ipairs(redis.call('ZRANGEBYSCORE', serving, now - {ALIVE_S}, '+inf')) do
+        if other ~= instance and not redis.call('ZSCORE', suspended, other) then return 1 end
+    end
+    return 0
+    """
+)
+def _suspend(*, suspended: Key, serving: Key, instance: str, left_s: float) -> int: ...
+
+
+def suspend(exchange: RedisExchange, instance: str, server: str, left_s: float) -> bool:
+    """Record that a worker has suspended a server, for so many seconds more; whether another one can take its calls."""
+    suspended, serving = keys.suspended_key(server), keys.serving_key(server)
+    return bool(_suspend.run(exchange, suspended=suspended, serving=serving, instance=instance, left_s=left_s))
+
+
+def resume(exchange: RedisExchange, instance: str, server: str) -> None:
+    """Record that a worker takes the calls of a server again."""
+    exchange.execute(("ZREM", keys.suspended_key(server), instance))
 
 
 def leave(exchange: RedisExchange, instance: str) -> None:

@@ -133,6 +133,13 @@ serving_key = _prefixed("tarsy:serving:")
 """Sorted set of the instances of workers that serve a server, by their last heartbeat."""
 result_key = _prefixed("celery-task-meta-")
 """The key, and the channel, of a task's result (Celery's spelling)."""
+
+
+def suspended_key(server: str) -> str:
+    """Sorted set of the instances that have suspended a server, by when that ends; server ids have no dot."""
+    return f"{serving_key(server)}.suspended"
+
+
 worker_health_key = _prefixed("tarsy:worker-health:")
 """The health records of one worker, a hash of JSON strings by server, with a TTL."""
 check_sent_key = _prefixed("tarsy:check-sent:")

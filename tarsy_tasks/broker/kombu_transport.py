@@ -253,7 +253,7 @@ class Channel(kombu_redis.Channel):
         stock._put_fanout(exchange, message, routing_key, **kwargs)
 
     def _purge(self, queue: str) -> int:
-        return self.deliveries.purge(queue)
+        return self.deliveries.purge(queue, self._lists(queue))
 
     @property
     def active_queues(self) -> list[str]:
@@ -264,7 +264,10 @@ class Channel(kombu_redis.Channel):
     def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> None:
         super().basic_consume(queue, *args, **kwargs)
         if self.fetcher is not None:
-            self.fetcher.consume(queue, [self._q_for_pri(queue, step) for step in self.priority_steps])
+            self.fetcher.consume(queue, self._lists(queue))
+
+    def _lists(self, queue: str) -> list[str]:
+        return [self._q_for_pri(queue, step) for step in self.priority_steps]
 
     def basic_qos(self, *args: Any, **kwargs: Any) -> None:
         stock: Any = super()

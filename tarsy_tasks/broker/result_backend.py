@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery import states
@@ -32,6 +32,7 @@ from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.received_json import read_json
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
+from tarsy_tasks.broker.typed_values import restore_values
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -142,6 +143,14 @@ class ResultBackend(RedisBackend):
         errbacks = group(list(request.errbacks), app=self.app)
         errbacks.apply_async((request.id,), parent_id=request.id, root_id=request.root_id or request.id)
 
+    def _handle_group_chord_error(self, group_callback: Any, backend: Any, exc: Any = None) -> Any:
+        """For a message of a bound agent nothing is revoked. Stock sends that command last, and takes its refusal for a
+        failure of all that it has done."""
+        if current_confinement() is not None:
+            group_callback.freeze = partial(_freeze_unrevoked, group_callback.freeze)
+        stock: Any = super()
+        return stock._handle_group_chord_error(group_callback, backend, exc)
+
     def refuse(self, task_id: str, error: Exception) -> None:
         """Store that a task failed, unless it has a result; for threads that must not wait for Redis."""
         key, value = self._encode_meta(task_id, self.prepare_exception(error), states.FAILURE)
@@ -162,11 +171,13 @@ class ResultBackend(RedisBackend):
         return keys.result_key(task_id), value
 
     def decode(self, payload: Any) -> Any:
-        """Read a result, in plain JSON, and unpack nothing that this application would not compress itself."""
+        """Read a result, in plain JSON and what `restore_values` makes of it, and unpack nothing that this application
+        would not compress itself."""
         if payload is None or self.serializer != "json" or self.compression:
             stock: Any = super()
             return stock.decode(payload)
-        return read_json(payload, most_values=None)  # this package's own are bounded; those of users need not be
+        found = read_json(payload, most_values=None)  # this package's own are bounded; those of users need not be
+        return restore_values(payload, found)
 
     def ensure(self, fun: Callable[..., Any], args: tuple[Any, ...], **policy: Any) -> Any:
         if self.stopping is None:
@@ -227,6 +238,16 @@ class ResultBackend(RedisBackend):
     @cached_property
     def _is_the_broker(self) -> bool:
         return self.app.conf.broker_url == self.app.conf.result_backend
+
+
+def _freeze_unrevoked(freeze: Callable[[], Any]) -> Any:
+    frozen = freeze()
+
+    def revoke() -> None:
+        logger.warning("the tasks of the group %s, the body of a chord that has failed, are not revoked", frozen.id)
+
+    frozen.revoke = revoke
+    return frozen
 
 
 def _announcements(key: str | bytes, value: str | bytes) -> list[tuple[Any, ...]]:

@@ -273,8 +273,11 @@ def requeue(*, queue: Key, home: str, tag: str) -> int: ...
     """
     local due = math.max(due_at, now + wait_s)
     if due <= now or redis.call('EXISTS', withdrawn) == 1 then return 0 end
-    if redis.call('ZREM', leases, lease) == 0 or redis.call('HEXISTS', unacked, tag) == 0 then return 1 end
-    redis.call('ZADD', delayed, due, lease)
+    if not redis.call('ZSCORE', leases, lease) then return 1 end
+    local has_entry = redis.call('HEXISTS', unacked, tag) == 1
+    if has_entry then redis.call('ZADD', delayed, due, lease) end  -- of another type, it fails: the lease is kept
+    redis.call('ZREM', leases, lease)
+    if not has_entry then return 1 end
     redis.call('HINCRBY', marker, 'deliveries', -1)
     redis.call('HDEL', marker, 'suspect', 'taken')  -- as in `requeue`
     redis.call('EXPIRE', marker, marker_ttl_s)
@@ -297,7 +300,7 @@ def renew(*, renewed: Table) -> None: ...
     if state == 'begun' then redis.call('SET', cancelled, 1, 'EX', cancel_ttl_s) end
     if state then return {state, 1} end
     redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s)
-    local is_delayed = redis.call('ZREM', delayed, home .. '\\n' .. tag) == 1
+    local is_delayed = redis.pcall('ZREM', delayed, home .. '\\n' .. tag) == 1
     if redis.call('ZREM', waiting, tag) == 1 or is_delayed then
         local in_flight = redis.call('HGET', unacked, tag)
         redis.call('HDEL', unacked, tag)
@@ -312,12 +315,21 @@ def renew(*, renewed: Table) -> None: ...
 def withdraw(*, tag: str, home: str, cancel_ttl_s: int) -> tuple[bytes, int]: ...
 
 
+# The lists of a queue are one for each priority.
 @_step(
     """
+    local size = 0
+    for _, list in ipairs(lists) do size = size + redis.call('LLEN', list) end
     for _, tag in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do redis.call('HDEL', unacked, tag) end
-    local size = redis.call('LLEN', queue)
-    redis.call('DEL', waiting, queue)
+    redis.call('DEL', waiting, unpack(lists))
+    local prefix = home .. '\\n'
+    for _, place in ipairs(redis.pcall('ZRANGE', delayed, 0, -1)) do
+        if string.sub(place, 1, #prefix) == prefix then
+            redis.call('HDEL', unacked, string.sub(place, #prefix + 1))
+            size = size + redis.call('ZREM', delayed, place)
+        end
+    end
     return size
     """,
 )
-def purge(*, queue: Key, home: str) -> int: ...
+def purge(*lists: Key, home: str) -> int: ...

@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fleet import serving_workers
+from tarsy_tasks.broker.key_types import is_wrong_type
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.telemetry.health_records import HealthStatus, read_health
@@ -62,8 +63,11 @@ def _check_other_queues(redis: Any, names: list[str]) -> Iterator[Finding]:
 def _check_delayed(redis: Any) -> Iterator[Finding]:
     try:
         count, first = redis.zcard(keys.DELAYED), redis.zrange(keys.DELAYED, 0, 0, withscores=True)
-    except ResponseError:
-        return  # not allowed for this user
+    except ResponseError as error:
+        if is_wrong_type(error):  # else it is not allowed for this user
+            text = f"the key {keys.DELAYED} holds something of another application"
+            yield Finding.error("delayed messages", text, "delete it; no message is delayed while it is there")
+        return
     if not first:
         return
     overdue_s = redis.time()[0] - first[0][1]

@@ -113,10 +113,18 @@ def test_an_asyncio_task_that_is_cancelled_cancels_its_call(limited_worker: Work
     was_cancelled(tmp_path, "awaited")
 
 
-@pytest.mark.parametrize("limited_worker", [{}], indirect=True)
-def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_path: Path) -> None:
-    pending = hold(ToolExecutor(timeout_s=20), tmp_path, "warm", seconds=1.5)
-    assert limited_worker.stop(signal.SIGTERM) == 0
+@pytest.mark.parametrize("limited_worker", [{"environment": {"TARSY_SHUTDOWN_GRACE_S": "100"}}], indirect=True)
+def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
+    tools = ToolExecutor(timeout_s=60)
+    pending = hold(tools, tmp_path, "warm", seconds=1.5)
+    cancelled = hold(tools, tmp_path, "cancelled-late", seconds=50)
+    limited_worker.process.send_signal(signal.SIGTERM)
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(lambda: not client.zcard(keys.serving_key("recorder")), "the worker takes no more calls")
+    cancelled.cancel()
+    was_cancelled(tmp_path, "cancelled-late")
+    assert cancelled.result().outcome is Outcome.CANCELLED
+    assert limited_worker.process.wait(30) == 0
     assert pending.result().outcome is Outcome.OK
     assert (tmp_path / "warm.finished").exists()
 

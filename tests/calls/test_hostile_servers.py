@@ -18,10 +18,10 @@ Transport = Literal["stdio", "http", "sse"]
 MAX_BYTES = 1_000_000_000
 CALLS = 2
 TIMEOUTS = {"call_s": 12, "list_s": 30, "connect_s": 30}
-OK = (Outcome.OK, None)
-UNAVAILABLE = (Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)
-TOO_LARGE = (Outcome.TOOL_ERROR, ErrorCode.RESULT_TOO_LARGE)
-TIMEOUT = (Outcome.TIMEOUT, ErrorCode.CALL_TIMEOUT)
+OK = {(Outcome.OK, None)}
+UNAVAILABLE = {(Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)}
+TOO_LARGE = {(Outcome.TOOL_ERROR, ErrorCode.RESULT_TOO_LARGE)}
+TIMEOUT = {(Outcome.TIMEOUT, ErrorCode.CALL_TIMEOUT)}
 LISTINGS = {"lists-a-long-description": OK, "lists-very-many": UNAVAILABLE, "says-too-many-values": TOO_LARGE}
 KINDS: dict[Transport, dict[str, Any]] = {
     "stdio": {**LISTINGS, "says-an-endless-line": TIMEOUT},
@@ -31,7 +31,12 @@ KINDS: dict[Transport, dict[str, Any]] = {
         "says-an-endless-event": TOO_LARGE,
         "zips-empty-lines": TIMEOUT,
     },
-    "sse": {**LISTINGS, "says-an-endless-event": TIMEOUT, "zips-empty-lines": TIMEOUT},
+    "sse": {
+        **LISTINGS,
+        "says-an-endless-event": TIMEOUT,
+        "answers-without-end": TOO_LARGE | TIMEOUT,  # the second call waits behind that answer
+        "zips-empty-lines": TIMEOUT,
+    },
 }
 
 
@@ -69,7 +74,7 @@ def test_hostile_servers_leave_their_neighbour_served(
                 calls.append((kind, pending))
             else:
                 found[kind].add((result.outcome, result.error_code))
-    assert found == {kind: {ending} for kind, ending in KINDS[transport].items()}
+    assert found == KINDS[transport]
     assert _peak_bytes(worker) < MAX_BYTES
     worker.stop()
 

@@ -158,7 +158,9 @@ def test_no_message_stores_the_answer_of_a_call_in_flight(attacker: Attacker, vi
     assert attacker.answer_of(victim.id) is None
 
 
-def test_no_message_has_a_call_revoked(attacker: Attacker, dev: ToolExecutor, witness: Path, ended: Any) -> None:
+def test_no_message_has_a_call_revoked(
+    attacker: Attacker, dev: ToolExecutor, witness: Path, ended: Any, worker: Worker
+) -> None:
     name = str(uuid.uuid4())
     running = dev.submit(hold(name, 3))
     wait_until((witness / f"{name}.begun").exists, "it runs")
@@ -166,6 +168,8 @@ def test_no_message_has_a_call_revoked(attacker: Attacker, dev: ToolExecutor, wi
     group_id = attacker.end_header()
     ended(attacker.send({"chord": body}, task=FAILING[0], args=[], group=group_id, group_index=0))
     assert running.result().outcome is Outcome.OK
+    assert worker.log.count("the body of a chord that has failed, are not revoked") == 1
+    assert "Failed to handle group chord error" not in worker.log
 
 
 def test_the_state_of_a_group_is_not_restored(attacker: Attacker) -> None:

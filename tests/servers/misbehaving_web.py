@@ -222,6 +222,10 @@ class Handler(PlainHandler):
                 self.stream.put(b"data: ")
                 for _ in range(ENDLESS_BYTES // len(FILLER)):
                     self.stream.put(FILLER)
+            case "answers-without-end":
+                self.stream.put(b'data: {"jsonrpc": "2.0", "id": %d, "result": {"text": "' % request["id"])
+                for _ in range(ENDLESS_BYTES // len(FILLER)):
+                    self.stream.put(FILLER)
             case "zips-empty-lines":
                 self.say_empty_lines(self.stream.put)
             case "lists-a-long-description":

@@ -54,3 +54,11 @@ def test_events_do_not_depend_on_how_they_arrive(cuts: list[int], end: bytes) ->
 @given(data=st.binary(max_size=100).filter(lambda data: b"\r" not in data))
 def test_an_event_is_read_as_it_was_written(data: bytes) -> None:
     assert _read(Event(b"message", b"", (b"id: 7",)).encode(data)) == [Event(b"message", data, (b"id: 7",))]
+
+
+def test_very_many_empty_lines_and_comments_are_none() -> None:
+    padding = [b"\n" * 300, b":\n" * 300, b": x\r\n\r\n" * 300, b"\n:\n\n" * 300]
+    whole = b"".join(b"data: %d\n\n" % number + each + b": end\n" for number, each in enumerate(padding))
+    for size in (1, 7, 1000, len(whole)):
+        events = _read(*(whole[start : start + size] for start in range(0, len(whole), size)))
+        assert [event.data for event in events] == [b"0", b"1", b"2", b"3"]

@@ -87,7 +87,7 @@ def test_a_busy_server_may_tell_of_its_progress() -> None:
 def test_lines_and_small_chunks_cost_what_they_take() -> None:
     flood = _flood()
     for _ in range(50):
-        flood.charge_piece(b"\n" * 16_384, has_event=False, is_discarded=False)
+        flood.charge_piece(b"\n" * 16_384, has_event=False)
     assert _pauses(flood)
     flood = _flood()
     for _ in range(50_000):
@@ -100,13 +100,25 @@ def test_large_answers_in_pieces_of_a_network_are_free() -> None:
     for _ in range(30):  # calls of 500 kB
         flood.expect_answer()
         for _ in range(345):
-            flood.charge_piece(b"x" * 1448, has_event=False, is_discarded=False)
+            flood.charge_piece(b"x" * 1448, has_event=False)
             flood.charge_chunk(1448)
         flood.admit(ANSWER)
     assert not _pauses(flood)
     for _ in range(30 * 345):
-        flood.charge_piece(b"x" * 1448, has_event=False, is_discarded=False)
+        flood.charge_piece(b"x" * 1448, has_event=False)
     assert _pauses(flood)
+
+
+def test_a_too_large_answer_is_free_up_to_a_size() -> None:
+    flood = _flood()
+    flood.expect_answer()
+    for discarded_bytes in range(0, 100_000_000, 16_384):
+        flood.charge_piece(b"x" * 16_384, has_event=False, discarded_bytes=discarded_bytes)
+    assert not _pauses(flood)
+    flood.admit(ANSWER)
+    for _ in range(1000):
+        flood.charge_piece(b"x" * 16_384, has_event=False, discarded_bytes=16_384)
+    assert _pauses(flood), "nobody waits for this one"
 
 
 def test_a_suspended_server_is_read_for_its_answers_only() -> None:
@@ -126,12 +138,12 @@ def _spent(budget: TimeBudget) -> TimeBudget:
     ("send", "cause"),
     [
         (lambda flood: flood.admit(PING), "messages/s"),
-        (lambda flood: flood.charge_piece(b":", has_event=False, is_discarded=False), "tiny pieces"),
+        (lambda flood: flood.charge_piece(b":", has_event=False), "tiny pieces"),
         (
-            lambda flood: flood.charge_piece(b"\n" * 10_000, has_event=False, is_discarded=False),
+            lambda flood: flood.charge_piece(b"\n" * 10_000, has_event=False),
             "lines without a message",
         ),
-        (lambda flood: flood.charge_piece(b"x" * 16_384, has_event=False, is_discarded=True), "too large messages"),
+        (lambda flood: flood.charge_piece(b"x" * 16_384, has_event=False, discarded_bytes=10**7), "too large messages"),
     ],
 )
 def test_what_costs_most_is_named(send: Callable[[Flood], object], cause: str) -> None:
@@ -152,7 +164,7 @@ def test_what_costs_most_is_named(send: Callable[[Flood], object], cause: str) -
 def test_an_event_of_usual_size_costs_nothing() -> None:
     flood = _flood()
     for _ in range(100_000):
-        flood.charge_piece(b'data: {"jsonrpc": "2.0", "id": 1, "result": {}}\n\n', has_event=True, is_discarded=False)
+        flood.charge_piece(b'data: {"jsonrpc": "2.0", "id": 1, "result": {}}\n\n', has_event=True)
     assert not _pauses(flood)
 
 

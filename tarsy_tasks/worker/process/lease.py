@@ -8,7 +8,7 @@ consumer, which may be reconnecting for half a minute while its calls go on.
 import logging
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any
@@ -20,6 +20,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.agent_audit import AgentAuditRepair
 from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.broker.messages import DamagedMessage, read_entry
 from tarsy_tasks.broker.task_failures import build_task_failure
@@ -48,15 +49,25 @@ class LeaseKeeper:
         instance: Name of this worker process.
         servers: Ids of the servers that it serves.
         lease_s: How long a lease lasts that is not renewed.
+        tend_suspended: Called every tenth of a lease or sooner, for what has to be known in Redis of suspensions.
     """
 
-    def __init__(self, app: Any, audit: Audit, instance: str, servers: Sequence[str], lease_s: float) -> None:
+    def __init__(
+        self,
+        app: Any,
+        audit: Audit,
+        instance: str,
+        servers: Sequence[str],
+        lease_s: float,
+        tend_suspended: Callable[[RedisExchange], None] = lambda _: None,
+    ) -> None:
         self.instance = instance
         self._app = app
         self._audit = audit
         self._servers = servers
         self._queues = [name(server) for server in servers for name in (keys.queue, keys.check_queue)]
         self._lease_s = lease_s
+        self._tend_suspended = tend_suspended
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
         self._recorded: set[str] = set()
@@ -65,6 +76,7 @@ class LeaseKeeper:
         self._renewing = _refusals("leases or the heartbeat cannot be renewed")
         self._sweeping = _refusals("lost messages cannot be searched for")
         self._repairing = _refusals(f"{keys.AGENT_AUDIT} cannot be repaired")
+        self._suspending = _refusals("that servers are suspended cannot be told to other workers")
         self._releasing = _refusals("delayed messages cannot be moved into their queues")
         self._is_departing = False
         self._stopping = threading.Event()
@@ -110,6 +122,8 @@ class LeaseKeeper:
         if time.monotonic() >= self._renew_at:
             with _apart(self._renewing):
                 self._renew(deliveries)
+        with _apart(self._suspending):
+            self._tend_suspended(deliveries.exchange)
         if time.monotonic() >= self._sweep_at:
             is_going_on = False
             with _apart(self._sweeping):

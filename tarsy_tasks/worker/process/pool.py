@@ -5,6 +5,7 @@ here each of them becomes a cancel of the coroutine that the task waits for, and
 server. The stock tracer stays.
 """
 
+import asyncio
 import contextvars
 import gc
 import itertools
@@ -38,10 +39,12 @@ from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
+from tarsy_tasks.worker.process.cancellation import cancel_call, look_for_cancelled
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
+from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
 from tarsy_tasks.worker.process.task_events import send_unsent
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
@@ -108,7 +111,9 @@ class TaskPool(ThreadsTaskPool):
         interceptors = build_interceptors(context, self.app.interceptors)
         self.runner = CallRunner(context, interceptors, ToolCallOperation(context))
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop)
-        self._leases = LeaseKeeper(self.app, context.audit, context.instance, servers, context.lease_s)
+        suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
+        keeping = (context.audit, context.instance, servers, context.lease_s, suspended.tend)
+        self._leases = LeaseKeeper(self.app, *keeping)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
         # From here on a result waits for an unavailable Redis, until the worker stops.
         self.app.backend.stopping = threading.Event()
@@ -155,8 +160,15 @@ class TaskPool(ThreadsTaskPool):
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
         self._shutdown.done()
         self._leases.depart()
+        looking = self._loop.submit(look_for_cancelled(self._context.in_flight, self._cancel))
         self._wait_for_all(self._context.settings.shutdown_grace_s)
+        looking.cancel()
         self.on_terminate()
+
+    def _cancel(self, task_id: str) -> None:
+        """Cancel a call while the worker stops, and its consumer's thread waits for the calls."""
+        cancelling = asyncio.get_running_loop().run_in_executor(None, cancel_call, self.app, self, task_id)
+        cancelling.add_done_callback(_log_failure)
 
     def on_terminate(self) -> None:
         """Cold shutdown: what runs is cancelled in the MCP server; what may be done again goes back to its queue, the
@@ -290,3 +302,8 @@ class TaskPool(ThreadsTaskPool):
         if hard_s:
             limits.append(self._loop.call_later(hard_s, lambda: execution.end(TimeLimitExceeded(hard_s))))
         return limits
+
+
+def _log_failure(cancelling: "asyncio.Future[None]") -> None:
+    if not cancelling.cancelled() and (error := cancelling.exception()) is not None:
+        logger.warning("a call was not cancelled while the worker stops: %s", error)

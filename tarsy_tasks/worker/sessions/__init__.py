@@ -10,4 +10,5 @@ backoff, availability   how long to wait, and when a server counts as down
 call_errors        texts for a call that was sent
 connection_errors  texts for a call that got no session
 session_loop       the event loop that all of it runs on
+loop_watch         what blocks that loop
 """

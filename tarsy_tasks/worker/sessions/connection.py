@@ -54,6 +54,7 @@ class ServerConnection:
         suspension: Whether it is suspended, because it costs the worker too much.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
+        on_suspend: Called on the loop when it is suspended.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
     """
 
@@ -65,6 +66,7 @@ class ServerConnection:
         self.long_work = LongWork(self.suspension)
         self.is_disconnected_by_operator = False
         self.sessions_opened = 0
+        self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, lambda: self.on_change())
         self.errors = self._opener.errors
@@ -205,6 +207,7 @@ class ServerConnection:
         self._opener.error = self._opener.last_error = failure
         logger.warning("%s", failure.operator_text)
         self._detach_session()
+        self.on_suspend()
         self.on_change()
 
     async def _open(self) -> Session:

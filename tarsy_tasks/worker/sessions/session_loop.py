@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from tarsy_tasks.worker.sessions.loop_watch import LoopWatch
+
 __all__ = ["SessionLoop"]
 
 T = TypeVar("T")
@@ -25,10 +27,13 @@ class SessionLoop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="mcp-sessions", daemon=True)
+        self._watch = LoopWatch(self._loop)
 
     def start(self) -> None:
         sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
+        assert self._thread.ident is not None
+        self._watch.start(self._thread.ident)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
@@ -53,6 +58,7 @@ class SessionLoop:
 
     def stop(self) -> None:
         """End the loop and its thread; running tasks are cancelled and get 5 s to clean up."""
+        self._watch.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

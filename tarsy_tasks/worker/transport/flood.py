@@ -42,6 +42,8 @@ _MAX_DEBT_S = 0.5
 _WARN_AFTER_S = 1.0
 _WARN_EVERY_S = 60.0
 _MAX_EXPECTED = 10_000
+_FREE_DISCARDED_BYTES = 100_000_000
+"""Of an event that is too large, while an answer is expected: it may be that answer."""
 _SMALL_CHUNK_BYTES = 256
 """A network delivers some 1400 bytes at a time, which are no fault of the server."""
 _SMALL_UNASKED_BYTES = 4096
@@ -77,10 +79,13 @@ class Flood:
         carrier_s: What the transport costs the loop per message, beside the message itself.
         reply_s: What it costs to answer a request of the server.
         suspension: Begins when slowing the server has not helped.
+
+    Attributes:
+        server: Its id.
     """
 
     def __init__(self, server: str, *, carrier_s: float, reply_s: float, suspension: Suspension | None = None) -> None:
-        self._server = server
+        self.server = server
         self._carrier_s = carrier_s
         self._reply_s = reply_s
         self._suspension = suspension or Suspension()
@@ -131,8 +136,13 @@ class Flood:
             return self._budget.left_s < 0
         return method not in _READ_NOTIFICATIONS
 
-    def charge_piece(self, piece: bytes, *, has_event: bool, is_discarded: bool) -> None:
-        """Charge a piece of an event stream for what is not in its messages: its lines, and that it had to be read."""
+    def charge_piece(self, piece: bytes, *, has_event: bool, discarded_bytes: int = 0) -> None:
+        """Charge a piece of an event stream for what is not in its messages: its lines, and that it had to be read.
+
+        Args:
+            discarded_bytes: Size so far of the event of which it is a part, if that is too large.
+        """
+        is_discarded = discarded_bytes > (_FREE_DISCARDED_BYTES if self._expected else 0)
         if is_discarded:
             self.charge(len(piece) * _DISCARDED_BYTE_S, _DISCARDED)
         lines = piece.count(b"\n") + piece.count(b"\r")
@@ -181,5 +191,5 @@ class Flood:
         if self._warned_at is None or now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             logger.warning(
-                "MCP server %s sends too much beside its answers: %s; it is read more slowly", self._server, what
+                "MCP server %s sends too much beside its answers: %s; it is read more slowly", self.server, what
             )

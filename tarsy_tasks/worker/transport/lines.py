@@ -22,7 +22,12 @@ class LongLine:
 
 
 class BoundedLines:
-    """Splits at line feeds, holding at most `limit_bytes` and a chunk; longer lines are not returned whole."""
+    """Splits at line feeds, holding at most `limit_bytes` and a chunk; longer lines are not returned whole.
+
+    Attributes:
+        size_bytes: Of the current line, so far.
+        head: How it begins, if it is too long.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -30,19 +35,19 @@ class BoundedLines:
 
     def _begin(self) -> None:
         self._parts: list[bytes] = []
-        self._size = 0
-        self._head = self._tail = b""
+        self.size_bytes = 0
+        self.head = self._tail = b""
 
     @property
     def discarding(self) -> bool:
         """Whether the current line is too long, so that the rest of it is discarded."""
-        return bool(self._head)
+        return bool(self.head)
 
     def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
         """The lines that this chunk completes."""
         *ends, rest = chunk.split(b"\n")
         for end in ends:
-            if not self._size:
+            if not self.size_bytes:
                 yield end if len(end) <= self._limit_bytes else LongLine(end[:KEPT_BYTES], end[-KEPT_BYTES:], len(end))
                 continue
             self._keep(end)
@@ -51,18 +56,18 @@ class BoundedLines:
             self._keep(rest)
 
     def _keep(self, part: bytes) -> None:
-        self._size += len(part)
+        self.size_bytes += len(part)
         self._tail = (self._tail + part)[-KEPT_BYTES:]
-        if self._size <= self._limit_bytes:
+        if self.size_bytes <= self._limit_bytes:
             self._parts.append(part)
-        elif not self._head:
-            self._head = (b"".join(self._parts) + part)[:KEPT_BYTES]
+        elif not self.head:
+            self.head = (b"".join(self._parts) + part)[:KEPT_BYTES]
             self._parts = []
 
     def finish(self) -> Iterator[bytes | LongLine]:
         """The last line, if no line feed has ended it."""
-        if self._head:
-            yield LongLine(self._head, self._tail, self._size)
-        elif self._size:
+        if self.head:
+            yield LongLine(self.head, self._tail, self.size_bytes)
+        elif self.size_bytes:
             yield b"".join(self._parts)
         self._begin()

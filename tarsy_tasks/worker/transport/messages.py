@@ -19,7 +19,7 @@ from tarsy_tasks.worker.transport.transport_errors import (
     too_many,
 )
 
-__all__ = ["parse_message"]
+__all__ = ["parse_message", "refuse_unfinished"]
 
 _ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]{0,200}")\s*'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
@@ -46,6 +46,11 @@ def parse_message(text: bytes | LongLine, limit_bytes: int, asked: RequestId | N
     except TooManyError as error:
         return _build_error_reply(text[:KEPT_BYTES], text[-KEPT_BYTES:], too_many(error), asked)
     return message
+
+
+def refuse_unfinished(head: bytes, limit_bytes: int) -> JSONRPCMessage | None:
+    """The error in place of an answer that is too large already, if its request id is at its beginning."""
+    return _build_error_reply(head, b"", message_too_large(None, limit_bytes), None)
 
 
 def _parse(text: bytes, asked: RequestId | None) -> JSONRPCMessage | None:

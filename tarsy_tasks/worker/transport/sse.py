@@ -22,6 +22,7 @@ from tarsy_tasks.worker.transport.events import Event, EventReader
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_bodies import error_of, is_event_stream, is_json, pieces_of, read_body
 from tarsy_tasks.worker.transport.http_client import HttpClient, find_redirect, is_same_origin, without_secrets
+from tarsy_tasks.worker.transport.messages import refuse_unfinished
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
     HTTP_STATUS,
@@ -41,6 +42,8 @@ _CANCEL_WAITS_S = 0.5
 _REPLY_WITHIN_S = 1.0
 _REPLY_BYTES = 64 * 1024
 """The response to a POST has no content; it is read only so that its connection can be used again."""
+_DISCARD_PAUSE_S = 0.001
+"""After each piece of an event that is too large: whoever waits for it does not wait for the whole budget."""
 _FORGOTTEN = (404, 410)
 _HEADERS = {"content-type": "application/json"}
 
@@ -69,7 +72,7 @@ async def sse_transport(
     """
     dispatcher = _Posts(client, max_message_bytes, flood, long_work, output, "in the event stream")
     stream = _EventStream(url, client, dispatcher, on_end)
-    reader = asyncio.create_task(stream.read())
+    reader = asyncio.create_task(stream.read(), name=flood.server)
     try:
         dispatcher.endpoint = await stream.endpoint
         yield dispatcher
@@ -140,14 +143,23 @@ class _EventStream:
         reader, flood = EventReader(self._dispatcher.limit_bytes), self._dispatcher.flood
         try:
             async for piece in pieces_of(response):
-                had_message = False
+                had_message, was_discarding = False, reader.is_discarding
                 for event in reader.feed(piece):
                     had_message |= await self._read_event(event, response.request.url)
-                flood.charge_piece(piece, has_event=had_message, is_discarded=reader.is_discarding)
+                flood.charge_piece(piece, has_event=had_message, discarded_bytes=reader.discarded_bytes)
+                if reader.is_discarding:
+                    if not was_discarding or had_message:
+                        self._refuse_unfinished(reader.head)
+                    await asyncio.sleep(_DISCARD_PAUSE_S)
                 await flood.pause()
         except httpx2.HTTPError as error:
             return f"its event stream broke ({type(error).__name__}: {error})".replace(": )", ")")
         return "it closed its event stream"
+
+    def _refuse_unfinished(self, head: bytes) -> None:
+        refusal = refuse_unfinished(head, self._dispatcher.limit_bytes)
+        if refusal is not None:
+            self._dispatcher.receive(refusal)
 
     async def _read_event(self, event: Event, url: httpx2.URL) -> bool:
         """Act on an event; returns whether it was a message."""

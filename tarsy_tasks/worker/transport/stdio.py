@@ -91,7 +91,7 @@ async def stdio_transport(
     tree = ProcessTree(process.pid, watch)
     dispatcher = _StdioDispatcher(process, on_end, command.max_message_bytes, flood, long_work, output, "on stdout")
     tasks = [
-        asyncio.create_task(dispatcher.drain(_read_messages(process, stdout, dispatcher), on_end)),
+        asyncio.create_task(dispatcher.drain(_read_messages(process, stdout, dispatcher), on_end), name=flood.server),
         asyncio.create_task(_await_closed_stdin(process, dispatcher, on_end)),
         asyncio.create_task(_watch(tree, dispatcher, on_end)),
         asyncio.create_task(_read_stderr(process, output)),

@@ -121,7 +121,7 @@ class _Exchanges(MessageDispatcher):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, name=self.flood.server)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -301,7 +301,7 @@ class _Exchanges(MessageDispatcher):
                 if asked is not None and reader.is_discarding:
                     self.settle(asked, message_too_large(None, self.limit_bytes))
                     return True
-                self.flood.charge_piece(piece, has_event=had_event, is_discarded=reader.is_discarding)
+                self.flood.charge_piece(piece, has_event=had_event, discarded_bytes=reader.discarded_bytes)
                 await self.flood.pause()
         except httpx2.HTTPError:
             pass  # it is continued, or the request fails

@@ -1,6 +1,8 @@
 """The delayed messages: each is in one place, and comes into the queue where it was taken when it is due."""
 
+import pytest
 import redis
+from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
@@ -116,3 +118,40 @@ def test_a_damaged_or_forged_entry_disturbs_no_other(table: Deliveries, client: 
     assert client.llen(QUEUE) == 2
     assert not client.exists("mcp.vault")
     assert sweep(table, until="the damaged one is a dead letter").dead_letters == ("damaged",)
+
+
+@pytest.mark.parametrize("key", [keys.QUEUES, keys.waiting_key(QUEUE), QUEUE])
+def test_a_key_of_another_type_stops_no_message(table: Deliveries, client: redis.Redis, key: str) -> None:
+    table.delay(take(table, client), wait_s=FAR_S)
+    client.hset(keys.UNACKED, "other", f"mcp.other\n\n{MESSAGE}")
+    client.zadd(keys.DELAYED, {Delivery("other", "mcp.other").lease: 2.0})
+    make_due(client, "a")
+    client.delete(key)
+    client.set(key, "another application's")
+    assert table.release_due() is None
+    assert client.llen("mcp.other") == 1
+    if key == QUEUE:
+        client.delete(key)
+        assert sweep(table, until="it comes back when its queue is a queue again").restored == ("a",)
+    assert client.llen(QUEUE) == 1
+
+
+def test_what_has_no_place_to_go_is_kept_and_tried_again(table: Deliveries, client: redis.Redis) -> None:
+    table.delay(take(table, client), wait_s=FAR_S)
+    make_due(client, "a")
+    for key in (QUEUE, keys.waiting_key(QUEUE)):
+        client.set(key, "another application's")
+    assert 50 < (table.release_due() or 0) <= 60
+    assert client.zcard(keys.DELAYED) == 1
+
+
+def test_delayed_messages_of_another_type_lose_no_call(table: Deliveries, client: redis.Redis) -> None:
+    delivery = take(table, client)
+    client.set(keys.DELAYED, "another application's")
+    for act in (lambda: table.delay(delivery, wait_s=FAR_S), table.release_due):
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            act()
+    assert client.zscore(keys.LEASES, delivery.lease), "it stays leased"
+    table.publish(QUEUE, "b", MESSAGE)
+    assert withdraw(client, "b") == (CallState.NONE, False)
+    assert sweep(table, until="the lease lapses").restored == ("a",)

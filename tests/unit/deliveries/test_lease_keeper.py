@@ -88,6 +88,7 @@ def test_what_redis_refuses_keeps_nothing_else_from_being_done(
         if is_released in others:
             delay(table, client, tag)
             wait_until(partial(is_released, client), "the next message is released")
+    wait_until(lambda: "refuses" in caplog.text, "it is logged")
     assert [line.partition(", because")[0] for line in caplog.messages if "refuses" in line] == [what]
     client.delete(refused)
     wait_until(

@@ -8,7 +8,7 @@ from redis.exceptions import OutOfMemoryError
 
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries
+from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.steps import ENDED_TTL_S
 from tests.processes import wait_until
@@ -244,11 +244,23 @@ def test_a_message_with_a_priority_belongs_to_its_queue(table: Deliveries, clien
 
 
 def test_a_purged_queue_stays_empty(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "delayed", MESSAGE)
+    pop(client)
+    table.delay(table.take(QUEUE, "delayed", lambda: ""), wait_s=3600)
     for number in range(3):
         table.publish(QUEUE, str(number), f"message {number}")
-    table.publish("mcp.other", "kept", MESSAGE)
-    assert table.purge(QUEUE) == 3
-    assert client.hkeys(keys.UNACKED) == [b"kept"]
+    urgent = f"{QUEUE}\x06\x163"
+    table.publish(urgent, "urgent", MESSAGE)
+    for tag in ("kept", "put off"):
+        table.publish("mcp.other", tag, MESSAGE)
+    later = Delivery("put off", "mcp.other").lease
+    client.zadd(keys.DELAYED, {later: 1e10})
+    assert table.purge(QUEUE, [QUEUE, urgent]) == 5
+    assert set(client.hkeys(keys.UNACKED)) == {b"kept", b"put off"}
+    assert client.zrange(keys.DELAYED, 0, -1) == [later.encode()]
+    assert not client.exists(QUEUE, urgent)
+    client.set(keys.DELAYED, "another application's")
+    assert table.purge("mcp.other", ["mcp.other"]) == 2
 
 
 def test_scripts_survive_a_redis_that_forgot_them(table: Deliveries, client: redis.Redis) -> None:
