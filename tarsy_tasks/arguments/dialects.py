@@ -79,7 +79,7 @@ def _limits(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """OpenAPI's `"type": "string", "nullable": true` as `"type": ["string", "null"]`; without a type it says nothing."""
+    """OpenAPI's `"type": "string", "nullable": true` as `"type": ["string", "null"]`; it needs a type."""
     named, members = schema.get("type"), schema.get("enum")
     types: list[Any] = cast("list[Any]", named) if isinstance(named, list) else [named]
     if named is None or "null" in types:
