@@ -32,10 +32,13 @@ def read_dialect(schema: Any) -> Any:
 
 
 def _rewritten(schema: Any, depth: int, *, has_flags: bool) -> Any:
+    if depth > _DEEPEST:
+        return schema
     if isinstance(schema, list):
-        parts = [_rewritten(each, depth + 1, has_flags=has_flags) for each in cast("list[Any]", schema)]
-        return parts if _has_changed(parts, cast("list[Any]", schema)) else schema
-    if not isinstance(schema, dict) or depth > _DEEPEST:
+        before = cast("list[Any]", schema)
+        parts = [_rewritten(each, depth + 1, has_flags=has_flags) for each in before]
+        return parts if _has_changed(parts, before) else before
+    if not isinstance(schema, dict):
         return schema
     found = cast("dict[str, Any]", schema)
     changed: dict[str, Any] = {}

@@ -10,7 +10,6 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker
-from tarsy_tasks.worker.sessions.output_check import OutputError
 from tarsy_tasks.worker.sessions.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery, data_of
 from tarsy_tasks.worker.transport.transport_errors import HTTP_STATUS, MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
@@ -87,8 +86,6 @@ def describe_error(error: BaseException, masker: Masker) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"it is not a valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
-    if isinstance(error, OutputError):
-        return masker.mask_start(str(error), _DESCRIBED_CHARS)
     if isinstance(error, MCPError):
         limit = _STATUS_CHARS if error.code == HTTP_STATUS else _DESCRIBED_CHARS
         return masker.mask_start(error.message, limit).rstrip(".") + (

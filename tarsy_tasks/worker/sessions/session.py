@@ -25,7 +25,7 @@ from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
-from tarsy_tasks.worker.sessions.output_check import check_output
+from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
@@ -133,7 +133,7 @@ class Session:
                     message_handler=self._on_message,
                 ) as client:
                     self._client = client
-                    cast("Any", client.session).validate_tool_result = self._check_output
+                    cast("Any", client.session).validate_tool_result = _accept
                     self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
@@ -229,9 +229,11 @@ class Session:
             if not self.in_flight:
                 self._idle.set()
 
-    async def _check_output(self, tool: str, result: CallToolResult) -> None:
-        if (schema := self._output_schemas.get(tool)) is not None:
-            await check_output(schema, result, self._long_work)
+    async def find_output_problem(self, tool: str, result: CallToolResult) -> str:
+        """Why a result of a tool does not fit its output schema; empty if it does, or is an error, or there is none."""
+        unmasked = self._unmasked_tools.get(tool)
+        schema = self._output_schemas.get(tool if unmasked is None else unmasked.name)
+        return "" if schema is None or result.is_error else await find_output_problem(schema, result, self._long_work)
 
     @property
     def is_stuck(self) -> bool:
@@ -334,6 +336,10 @@ def _client_over(transport: AbstractAsyncContextManager[Dispatcher[Any]], **opti
     client = Client(cast("Any", transport), **options)
     client._connect = connect  # pyright: ignore[reportPrivateUsage]
     return client
+
+
+async def _accept(_tool: str, _result: CallToolResult) -> None:
+    """In place of the SDK's check of a result, which makes an error of an answer that can be read."""
 
 
 async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:
