@@ -102,14 +102,14 @@ class Session:
         """`handshake` for versions of MCP before 2026-07-28, else `2026`."""
         return "handshake" if self.is_handshake_era else "2026"
 
-    async def open(self) -> None:
-        """Connect, complete the handshake and list the tools.
+    async def open(self, connect_s: float) -> None:
+        """Connect, complete the handshake and list the tools, all in `connect_s` seconds.
 
         Raises:
             Exception: Why the transport, the handshake or the listing failed.
         """
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._run(ready), name=f"mcp-session-{self._server.name}")
+        self._owner = asyncio.create_task(self._run(ready, connect_s), name=f"mcp-session-{self._server.name}")
         try:
             await ready
         except asyncio.CancelledError:
@@ -117,12 +117,12 @@ class Session:
             await asyncio.wait({self._owner}, timeout=_CLOSE_S)
             raise
 
-    async def _run(self, ready: asyncio.Future[None]) -> None:
+    async def _run(self, ready: asyncio.Future[None], connect_s: float) -> None:
         started = time.monotonic()
         following: list[asyncio.Task[None]] = []
         try:
             # Not anyio.fail_after: entered here and left elsewhere, it would break the nesting of the SDK's scopes.
-            async with asyncio.timeout(self._server.timeouts.connect_s) as limit:
+            async with asyncio.timeout(connect_s) as limit:
                 transport = self._transport.open(self._on_transport_end)
                 # No response cache: a server's ttlMs would answer a health check after the server has died.
                 async with _client_over(

@@ -42,6 +42,7 @@ _REPLY_WITHIN_S = 1.0
 _REPLY_BYTES = 64 * 1024
 """The response to a POST has no content; it is read only so that its connection can be used again."""
 _FORGOTTEN = (404, 410)
+_UNAUTHORIZED = 401
 _HEADERS = {"content-type": "application/json"}
 
 
@@ -263,7 +264,9 @@ class _Posts(MessageDispatcher):
                 body = await read_body(response, _REPLY_BYTES) or b""
         if response.status_code < 300:
             return None
-        error = _json_error(response, body) or http_status(response, body, _note(response))
+        error = (response.status_code != _UNAUTHORIZED and _json_error(response, body)) or http_status(
+            response, body, _note(response)
+        )
         if error.code == HTTP_STATUS and response.status_code in _FORGOTTEN:
             # The address is right, since the stream was opened there: the session is unknown.
             return ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: {error.message}", data=error.data)
