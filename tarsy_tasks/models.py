@@ -7,6 +7,7 @@ and another program may write the same JSON itself (docs/protocol.md).
 import hashlib
 import json
 from functools import cached_property
+from operator import not_
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -78,6 +79,11 @@ class ToolDefinition(FrozenModel):
         description: For models, as the server gives it, masked.
         input_schema: JSON Schema of the arguments, as the MCP server gave it.
         annotations: MCP hints in their wire spelling, such as `readOnlyHint`. Claims of the server, not guarantees.
+        title: A name for people; empty without one.
+        output_schema: JSON Schema of the structured content of its results; empty without one.
+        icons: For people, in their wire spelling; left out if they are long.
+        meta: `_meta` as the server gives it; left out if it is long.
+        execution: How it can be run, in the wire spelling, such as `taskSupport`.
     """
 
     name: str
@@ -86,6 +92,11 @@ class ToolDefinition(FrozenModel):
     description: str = ""
     input_schema: dict[str, Any] = Field(default_factory=dict)
     annotations: dict[str, Any] = Field(default_factory=dict)
+    title: str = Field(default="", exclude_if=not_)
+    output_schema: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
+    icons: tuple[dict[str, Any], ...] = Field(default=(), exclude_if=not_)
+    meta: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
+    execution: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
 
     def function_name(self, limit: int = 64) -> str:
         """A name for a model provider's function declaration; an executor accepts it as the name of a call.
@@ -97,7 +108,9 @@ class ToolDefinition(FrozenModel):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of all that a model sees of the tool; the same in every process."""
+        """SHA-256, in hexadecimal, of all that a model sees of the tool; the same in every process and every version,
+        because approvals are kept by it.
+        """
         shown = [self.tool, self.description, self.input_schema, self.annotations]
         return hashlib.sha256(json.dumps(shown, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -125,6 +138,7 @@ class Attachment(FrozenModel):
         size_bytes: Size of the content, even if the content itself was left out.
         data: Base64 of the content; None for links and for content that is too large.
         text: The text of an embedded text resource.
+        name: Of a link, as are `title`, for people, and `description`; None without one.
     """
 
     type: str
@@ -133,6 +147,9 @@ class Attachment(FrozenModel):
     size_bytes: int | None = None
     data: str | None = None
     text: str | None = None
+    name: str | None = Field(default=None, exclude_if=not_)
+    title: str | None = Field(default=None, exclude_if=not_)
+    description: str | None = Field(default=None, exclude_if=not_)
 
 
 class ToolResult(FrozenModel):
@@ -151,6 +168,14 @@ class ToolResult(FrozenModel):
             object that fitted. If they were rejected, the last word says why. It shows which prompts need work.
         attempts: How often the call was sent to the MCP server; 0 when it never was.
         duration_s: Seconds from when the worker picked the call up until its answer was ready.
+        server: Id of the MCP server; empty if it is not known.
+        tool: Name of the tool on its server, as it is listed; as it was called if the server was not asked.
+        task_id: `PendingCall.id`; empty for a call that was not sent, and in what Celery stores, which has it beside.
+        answered_at: When the answer was given, in seconds since the epoch by the clock of the worker, or of this
+            process if no worker gave it. With an idempotency key it may be long ago. None in what Celery stores.
+        content_types: The MCP content types of which `content` and `attachments` are made, such as `text`, `image`.
+        notes: What is not as it should be with an answer that counts all the same: the code of the error that it would
+            be, and why. `INVALID_RESULT`: the structured content does not fit the tool's output schema.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -164,6 +189,12 @@ class ToolResult(FrozenModel):
     repairs: tuple[str, ...] = ()
     attempts: int = 0
     duration_s: float = 0.0
+    server: str = Field(default="", exclude_if=not_)
+    tool: str = Field(default="", exclude_if=not_)
+    task_id: str = Field(default="", exclude_if=not_)
+    answered_at: float | None = Field(default=None, exclude_if=not_)
+    content_types: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    notes: tuple[str, ...] = Field(default=(), exclude_if=not_)
 
     @property
     def is_error(self) -> bool:
@@ -185,23 +216,14 @@ class ToolResult(FrozenModel):
         ending = self.outcome if self.error_code is None else f"{self.outcome} {self.error_code}"
         done = "rejected" if self.error_code is ErrorCode.INVALID_ARGUMENTS else "repaired"
         repaired = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
-        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{repaired}>"
+        noted = f", noted: {' '.join(note.partition(':')[0] for note in self.notes)}" if self.notes else ""
+        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{repaired}{noted}>"
 
     def __json__(self) -> dict[str, Any]:
         """How kombu encodes a task's return value."""
         return self.model_dump(mode="json")
 
     @classmethod
-    def from_error(
-        cls, error: CallError, *, call_id: str, name: str, attempts: int = 0, duration_s: float = 0.0
-    ) -> Self:
-        """The answer to a call that ended with an error."""
-        return cls(
-            call_id=call_id,
-            name=name,
-            content=error.text,
-            outcome=error.outcome,
-            error_code=error.code,
-            attempts=attempts,
-            duration_s=duration_s,
-        )
+    def from_error(cls, error: CallError, **facts: Any) -> Self:
+        """The answer to a call that ended with an error; `facts` are fields that do not come from the error."""
+        return cls(content=error.text, outcome=error.outcome, error_code=error.code, **facts)

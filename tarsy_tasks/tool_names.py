@@ -24,6 +24,7 @@ _PROVIDER_PREFIXES = ("default_api", "functions", "function", "tools", "tool")
 _DIGEST_CHARS = 12
 _SHORTEST_LIMIT = 24
 _DIGEST_AT_END = re.compile(rf"_([0-9a-f]{{{_DIGEST_CHARS}}})\Z")
+_SPACE = re.compile(r"\s")
 _LISTED_NAMES = 10
 _NAME_CHARS_SHOWN = 80
 _LONGEST_NAME = 512
@@ -47,7 +48,8 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
     """The server and the tool that `name` means.
 
     Accepted: `server.tool`, `server:tool`, `server__tool`, `mcp_<server>_<tool>`, `mcp__<server>__<tool>`, each also
-    after a provider's prefix (`default_api:`, `functions.`), and every name that `function_name` builds.
+    after a provider's prefix (`default_api:`, `functions.`), and every name that `function_name` builds. For `tool`,
+    the server's own name is accepted, too, where that is listed under an alias (`listed_name`).
 
     Args:
         name: As the model wrote it.
@@ -59,6 +61,9 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
     """
     readings = list(dict.fromkeys(_readings(name, catalogue)))
     found = [(server, tool) for server, tool in readings if tool in catalogue[server]]
+    if not found:
+        readings_by_alias = [(server, listed_name(tool)) for server, tool in readings]
+        found = [(server, tool) for server, tool in readings_by_alias if tool in catalogue[server]]
     if not found and (digest := _DIGEST_AT_END.search(name)):
         servers = {server for server, _ in readings} if re.search(r"[.:]", name) else catalogue
         found = [
@@ -71,7 +76,7 @@ def resolve_tool_name(name: str, catalogue: Mapping[str, Collection[str]]) -> tu
         return found[0]
     if found:
         raise _ambiguous(name, found)
-    if readings:
+    if readings and not _SPACE.search(name):
         server, tool = readings[0]
         known = [f"{server}.{each}" for each in catalogue[server]]
         raise ToolNameError(
@@ -148,7 +153,11 @@ def _digest(server: str, tool: str) -> str:
 
 def _readings(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]:
     """All ways to read `name` as a known server and a rest that is not empty; the most explicit form first."""
-    if len(name) > _LONGEST_NAME or re.search(r"\s", name):
+    if len(name) > _LONGEST_NAME:
+        return
+    if _SPACE.search(name):
+        # A server may list a tool under such a name, which is then called as listed; other forms have no spaces.
+        yield from ((server, tool) for server, tool in _separated(name, servers) if tool == tool.strip())
         return
     yield from _separated(name, servers)
     for prefix in _PROVIDER_PREFIXES:
@@ -176,7 +185,7 @@ def _separated(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]
 
 def _not_resolved(name: str, servers: Collection[str], tools: list[str]) -> ToolNameError:
     parts = re.split(r"[.:]|__", name, maxsplit=1)
-    if re.search(r"\s", name) or len(parts) < 2 or not all(parts) or len(name) > _LONGEST_NAME:
+    if _SPACE.search(name) or len(parts) < 2 or not all(parts) or len(name) > _LONGEST_NAME:
         return ToolNameError(
             ErrorCode.INVALID_NAME,
             f"{_shown(name)} is not the name of a tool: write server.tool, without spaces. Nothing was sent. "

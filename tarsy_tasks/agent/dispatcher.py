@@ -86,7 +86,7 @@ class CallDispatcher:
 
     def no_answer(self, call: SubmittedCall) -> ToolResult:
         """The answer to a call of which nothing is known; from any thread."""
-        return _answer(call, results.no_answer(call.call, self.timeout_s), self.timeout_s)
+        return results.answer_with(results.no_answer(call.call, self.timeout_s), call, self.timeout_s)
 
     def read_answers(self, calls: Sequence[SubmittedCall]) -> list[ToolResult]:
         """The answers to calls that have ended. If Redis could not be reached for some of them, their answers say so;
@@ -100,7 +100,7 @@ class CallDispatcher:
         if not isinstance(error, BrokerUnavailable):
             return call.answered.result()
         build = results.no_answer if error.may_have_run else results.not_enqueued
-        return _answer(call, build(call.call, self.timeout_s), self.timeout_s)
+        return results.answer_with(build(call.call, self.timeout_s), call, self.timeout_s)
 
     def _send_all(self, calls: Iterable[SubmittedCall]) -> None:
         for call in calls:
@@ -173,7 +173,7 @@ class CallDispatcher:
 
     def _hear(self, call: SubmittedCall, meta: Meta) -> None:
         try:
-            answer = results.read_result(meta, call.call)
+            answer = results.read_result(meta, call)
         except Exception as error:
             call.fail(error)
             return
@@ -183,8 +183,9 @@ class CallDispatcher:
         call.end(answer)
 
     def _reject(self, call: SubmittedCall, error: CallError) -> None:
+        answer = results.answer_with(error, call)
         self.record(call, error)
-        call.end(_answer(call, error))
+        call.end(answer)
 
     def retry(self, call: SubmittedCall, error: Exception) -> None:
         """Redis has not confirmed that it has a call; on the loop."""
@@ -242,7 +243,7 @@ class CallDispatcher:
         runs = found.state is CallState.BEGUN and not found.is_shared
         if not runs and found.state is not CallState.ANSWERED and self._forget(call):
             error = results.cancelled(call.call, goes_on=found.is_shared)
-            call.end(_answer(call, error) if found.is_shared else await self._unbegun(call, found, error))
+            call.end(results.answer_with(error, call) if found.is_shared else await self._unbegun(call, found, error))
 
     async def _withdraw(
         self, call: SubmittedCall, *, is_cancelled: bool = False, retry_for_s: float = 0.0
@@ -291,7 +292,7 @@ class CallDispatcher:
             await call.claim.release()
         if not found.has_worker:
             self.record(call, error)
-        return _answer(call, error, duration_s)
+        return results.answer_with(error, call, duration_s)
 
     def _forget(self, call: SubmittedCall) -> bool:
         return call.hear is not None and self._connection.replies.forget(call.id, call.hear)
@@ -332,10 +333,6 @@ class CallDispatcher:
                     "(docs/security.md)."
                 )
             raise BrokerUnavailable(why) from error
-
-
-def _answer(call: SubmittedCall, error: CallError, duration_s: float = 0.0) -> ToolResult:
-    return ToolResult.from_error(error, call_id=call.call.id, name=call.call.name, duration_s=duration_s)
 
 
 async def _release(claim: Claim) -> None:

@@ -4,15 +4,20 @@ Owns reading what Celery stored, and the texts for calls that no worker answered
 `broker.task_failures`.
 """
 
+import time
+from datetime import UTC, datetime
+from typing import Any, cast
+
 from pydantic import ValidationError
 
 from tarsy_tasks.agent.reply_listener import Meta
+from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["cancelled", "no_answer", "not_enqueued", "not_started", "read_listing", "read_result"]
+__all__ = ["answer_with", "cancelled", "no_answer", "not_enqueued", "not_started", "read_listing", "read_result"]
 
 
 def no_answer(call: ToolCall, timeout_s: float) -> CallError:
@@ -59,23 +64,49 @@ def cancelled(call: ToolCall, *, goes_on: bool) -> CallError:
     return CallError(ErrorCode.CANCELLED, text)
 
 
-def read_result(meta: Meta, call: ToolCall) -> ToolResult:
+def answer_with(error: CallError, submitted: SubmittedCall, duration_s: float = 0.0) -> ToolResult:
+    """The answer that this process gives to a call."""
+    return ToolResult.from_error(error, duration_s=duration_s, answered_at=time.time(), **_facts_of(submitted))
+
+
+def read_result(meta: Meta, submitted: SubmittedCall) -> ToolResult:
     """The answer that a worker stored, or one that says why there is none."""
+    call, stored, answered_at = submitted.call, meta.get("result"), _answered_at(meta)
     if meta["status"] == "SUCCESS":
+        # With an idempotency key it may be the answer to a call that a model gave another id.
+        own = {"call_id": call.id, "task_id": submitted.id, "answered_at": answered_at}
+        known: Any = {"server": submitted.server, "tool": submitted.tool}
         try:
-            result = ToolResult.model_validate(meta["result"])
-        except ValidationError:
+            return ToolResult.model_validate({**known, **cast("dict[str, Any]", stored), **own})
+        except (ValidationError, TypeError):
             error = CallError(
                 ErrorCode.INTERNAL_ERROR,
                 f"The stored answer to `{call.name}` cannot be read; the worker may have another version. "
                 "The tool may have run. Check its effects before you call it again.",
             )
-        else:
-            # With an idempotency key it may be the answer to a call that a model gave another id.
-            return result if result.call_id == call.id else result.model_copy(update={"call_id": call.id})
     else:
-        error = build_task_failure(meta.get("task_id"), meta["status"], meta.get("result"), f"`{call.name}`")
-    return ToolResult.from_error(error, call_id=call.id, name=call.name)
+        error = build_task_failure(meta.get("task_id"), meta["status"], stored, f"`{call.name}`")
+    return ToolResult.from_error(error, answered_at=answered_at, **_facts_of(submitted))
+
+
+def _facts_of(submitted: SubmittedCall) -> dict[str, Any]:
+    call = submitted.call
+    return {
+        "call_id": call.id,
+        "name": call.name,
+        "server": submitted.server,
+        "tool": submitted.tool,
+        "task_id": submitted.id,
+    }
+
+
+def _answered_at(meta: Meta) -> float | None:
+    """When Celery stored the answer; None if it does not say so."""
+    try:
+        found = datetime.fromisoformat(meta["date_done"])
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def read_listing(meta: Meta) -> ToolListing:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tarsy_tasks.errors import ConfigError, ToolNameError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.tool_names import build_name_list, resolve_server
+from tarsy_tasks.tool_names import build_name_list, listed_name, resolve_server, resolve_tool_name
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -44,7 +44,7 @@ class Selection:
         # A model calls the same few tools again and again.
         self.resolve: Callable[[str], tuple[str, str]] = lru_cache(_KNOWN_NAMES)(self._resolve)
         self.tool_filter = {
-            server: frozenset(build_name_list(tools, f"tool_filter[{server!r}]"))
+            server: frozenset(map(listed_name, build_name_list(tools, f"tool_filter[{server!r}]")))
             for server, tools in (tool_filter or {}).items()
         }
         if unselected := self.tool_filter.keys() - set(self.servers):
@@ -57,14 +57,17 @@ class Selection:
 
     def _resolve(self, name: str) -> tuple[str, str]:
         server, tool = resolve_server(name, self.servers)
-        if not self.includes(server, tool):
-            selected = ", ".join(f"{server}.{each}" for each in sorted(self.tool_filter[server]))
+        if not (selected := self.tool_filter.get(server)):
+            return server, tool
+        try:
+            return resolve_tool_name(f"{server}.{tool}", {server: selected})
+        except ToolNameError:
+            names = ", ".join(f"{server}.{each}" for each in sorted(selected))
             raise ToolNameError(
                 ErrorCode.TOOL_NOT_SELECTED,
                 f"`{server}.{tool}` is not among the tools selected for this run. The selected tools of server "
-                f"`{server}`: {selected}. Nothing was sent. Call one of them.",
-            )
-        return server, tool
+                f"`{server}`: {names}. Nothing was sent. Call one of them.",
+            ) from None
 
 
 def find_servers(app: "Celery | None", *, is_needed: bool = False) -> list[str] | None:

@@ -8,7 +8,7 @@
     target       applies the tool's schema to each reading
     envelope     recognizes a whole call instead of its arguments
     attempts     recognizes a failed attempt at structure in a plain text
-    schema       does a value fit, and why not (jsonschema-rs); cost limits the work
+    schema       does a value fit, and why not (jsonschema-rs); cost limits the work, dialects reads other drafts
     shape        names, types, alternatives in a schema; formats recognizes dates, addresses, …
     coercion     converts values that do not fit, where only one way makes sense
     rejection    the text for the model; example generates the call in it

@@ -1,7 +1,8 @@
 """Converts arguments that do not fit a schema into arguments that do, where only one reading makes sense.
 
 Owns the conversions. They follow the problems that the validator reports: only a value that does not fit is changed,
-and the result fits as a whole. No property is added, and only an optional one that is null is dropped.
+and the result fits as a whole. A required property that is missing is added only with the default of its schema; a null
+is dropped only where the property is optional, or has a default.
 """
 
 import re
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from tarsy_tasks.arguments.almost_json import NotJsonError, read_almost_json
 from tarsy_tasks.arguments.cost import size
 from tarsy_tasks.arguments.formats import may_have_format
-from tarsy_tasks.arguments.schema import Schema
-from tarsy_tasks.arguments.shape import Pointer, Shape, look_up
+from tarsy_tasks.arguments.schema import Schema, UncheckedError
+from tarsy_tasks.arguments.shape import Pointer, Shape, find_near, look_up
 from tarsy_tasks.arguments.values import LEAVES, TYPES, Written, plain, read_scalar
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class _Coercion:
     def value(self) -> Any:
         return self._values[0]
 
+    @property
+    def _shape(self) -> Shape:
+        return Shape(self._schema.raw, self._pointer) if self._pointer else self._schema.shape
+
     def succeeds(self, depth: int) -> bool:
         for number in range(_ROUNDS):
             self._checks_left[0] -= 1
@@ -80,7 +85,7 @@ class _Coercion:
                 return True
             fixed: set[Pointer] = set()
             for problem in problems:
-                path = (0, *problem.instance_path)
+                path = _path_of(problem)
                 if path not in fixed and not self._fixes(problem, path, depth):
                     return False
                 fixed.add(path)
@@ -90,7 +95,7 @@ class _Coercion:
         for problem in self._schema.all_problems(self.value, self._pointer):
             # An earlier fix may have removed the value that this problem is about.
             with suppress(LookupError, TypeError):
-                self._fixes(problem, (0, *problem.instance_path), 0)
+                self._fixes(problem, _path_of(problem), 0)
 
     def _problems(self, number: int) -> "list[ValidationError] | None":
         """The problems: one by one at first, then all at once; None when that would cost too much."""
@@ -102,8 +107,10 @@ class _Coercion:
         return self._schema.all_problems(self.value, self._pointer)
 
     def _fixes(self, problem: "ValidationError", path: Pointer, depth: int) -> bool:
-        tree = self._leaf(path)
         keyword = problem.kind.name
+        if keyword == "required":
+            return self._fills_in(path)
+        tree = self._leaf(path)
         if keyword == "type":
             types = cast("list[str]", problem.kind.value)
             reading = _to_types(types, tree)
@@ -121,11 +128,46 @@ class _Coercion:
         if reading:
             self._replace(path, reading)
         elif look_up(self._values, path) is None and ("properties", path[-1]) in pairwise(problem.evaluation_path):
-            del look_up(self._values, path[:-1])[path[-1]]
-            self.repairs["null_left_out"] = None
+            return self._leaves_out(path)
         else:
             return False
         return True
+
+    def _leaves_out(self, path: Pointer) -> bool:
+        """Drop a property that is null; a required one gets its default."""
+        parent = self._shape.at(path[1:-1])
+        if parent is not None and path[-1] in parent.required:
+            filled = self._default_at(path)
+            if filled is None:
+                return False
+            self._replace(path, filled)
+        else:
+            del look_up(self._values, path[:-1])[path[-1]]
+        self.repairs["null_left_out"] = None
+        return True
+
+    def _fills_in(self, path: Pointer) -> bool:
+        """Add a required property that is missing, with its default; not in place of a name that was misspelled."""
+        filled = self._default_at(path)
+        parent = self._shape.at(path[1:-1])
+        given = look_up(self._values, path[:-1])
+        if filled is None or parent is None or not isinstance(given, dict):
+            return False
+        unknown = [name for name in cast("dict[str, Any]", given) if name not in parent.properties]
+        if any(find_near(name, (str(path[-1]),)) for name in unknown):
+            return False
+        self._replace(path, filled)
+        return True
+
+    def _default_at(self, path: Pointer) -> _Reading | None:
+        """The default of the property at a path; None if it has none, or one that is null or does not fit."""
+        found = self._shape.at(path[1:])
+        if found is None or found.default is None:
+            return None
+        with suppress(UncheckedError):
+            if self._schema.fits(found.default, found.pointer):
+                return _copied(found.default), ("default_filled",)
+        return None
 
     def _leaf(self, path: Pointer) -> Any:
         tree = look_up(self._tree, path)
@@ -176,6 +218,12 @@ class _Coercion:
         # After a reference the path starts at the top of the document, else where this check began.
         referred = "$ref" in problem.evaluation_path
         return tuple(problem.schema_path) if referred else (*self._pointer, *problem.schema_path)
+
+
+def _path_of(problem: "ValidationError") -> Pointer:
+    """The place of the value that a problem is about, even if it is missing."""
+    missing = (problem.kind.as_dict()["property"],) if problem.kind.name == "required" else ()
+    return (0, *problem.instance_path, *missing)
 
 
 def _copied(tree: Any) -> Any:

@@ -44,6 +44,8 @@ _LIMITS = {
     "format": "format",
     "minimum": "at least",
     "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
     "minLength": "at least {} characters",
     "maxLength": "at most {} characters",
     "pattern": "matching",

@@ -10,9 +10,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks.arguments.cost import UncheckedError, is_always_cheap, size, spend
+from tarsy_tasks.arguments.dialects import read_dialect, without_patterns
 from tarsy_tasks.arguments.shape import Pointer, Shape
 
 if TYPE_CHECKING:
@@ -53,16 +54,16 @@ def compile_schema(schema: Mapping[str, Any] | bool) -> "Schema":
 
 class Schema:
     """A compiled schema. Every check raises `UncheckedError` when a value cannot be checked. `raw` is as the server
-    wrote it."""
+    wrote it, but for keywords of other dialects."""
 
     def __init__(self, raw: dict[str, Any] | bool) -> None:
-        self.raw = raw
-        self.shape = Shape(raw)
-        self._is_cheap = is_always_cheap(raw)
-        self._checked = _in_a_known_draft(raw)
+        self.raw: Any = read_dialect(raw)
+        self.shape = Shape(self.raw)
+        self._is_cheap = is_always_cheap(self.raw)
+        self._checked = self.raw
         self._validator = _compile(self._checked)
         if self._validator is None:
-            self._checked = _without_patterns(self._checked)
+            self._checked = without_patterns(self._checked)
             self._validator = _compile(self._checked)
 
     def fits(self, value: Any, pointer: Pointer = ()) -> bool:
@@ -123,28 +124,6 @@ def _compile(schema: Any) -> "Validator | None":
         return jsonschema_rs.validator_for(schema, **_options())
     except (ValueError, RecursionError, jsonschema_rs.ReferencingError):
         return None
-
-
-def _in_a_known_draft(schema: Any) -> Any:
-    """The schema without `$schema` if that names an unknown dialect: it is then read as draft 2020-12."""
-    if isinstance(schema, dict) and "json-schema.org/" not in str(cast("dict[str, Any]", schema).get("$schema", "")):
-        return {key: part for key, part in cast("dict[str, Any]", schema).items() if key != "$schema"}
-    return cast("Any", schema)
-
-
-def _without_patterns(schema: Any, depth: int = 0) -> Any:
-    """The schema without `pattern`: the linear engine supports no look-around and no back references."""
-    if depth > 200:
-        return schema
-    if isinstance(schema, dict):
-        return {
-            key: _without_patterns(part, depth + 1)
-            for key, part in cast("dict[str, Any]", schema).items()
-            if key != "pattern" or not isinstance(part, str)
-        }
-    if isinstance(schema, list):
-        return [_without_patterns(part, depth + 1) for part in cast("list[Any]", schema)]
-    return schema
 
 
 def _escaped(step: str | int) -> str:

@@ -85,6 +85,11 @@ class Shape:
         return cast("list[Any]", members) if isinstance(members, list) else None
 
     @cached_property
+    def default(self) -> Any:
+        """Its default, or that of a part; None without one."""
+        return next((layer.raw["default"] for layer in self.applied if layer.raw.get("default") is not None), None)
+
+    @cached_property
     def parts(self) -> list["Shape"]:
         """The schemas that also apply to the value: `allOf` and `$ref`."""
         place = read_reference(self.raw.get("$ref"))

@@ -174,6 +174,8 @@ class Target:
     def _filled(self, text: str, reading: Reading, repairs: tuple[str, ...]) -> ParsedArguments | None:
         """The text as the one required string property, or as `input` where the tool has that."""
         required = list(self._shape.required)
+        if len(required) > 1:
+            required = [name for name in required if name in self.properties and self.properties[name].default is None]
         if not required and "input" in self.properties:
             required = ["input"]
         shape = self.properties.get(required[0]) if len(required) == 1 else None

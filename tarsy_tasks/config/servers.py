@@ -14,7 +14,7 @@ from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
-from tarsy_tasks.config.texts import EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
+from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
 __all__ = ["TRANSPORTS", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
@@ -116,7 +116,7 @@ class ServerConfig(Model):
 
     name: str = Field(pattern=SERVER_ID_PATTERN, description="The server's id.")
     description: str | None = Field(default=None, description="For people who read the file.")
-    command: Line | None = Field(default=None, description="stdio: the program to start.")
+    command: Command | None = Field(default=None, description="stdio: the program to start.")
     args: list[Text] = Field(default_factory=list, repr=False, description="stdio: the program's arguments.")
     env: Annotated[dict[EnvName, Text], AfterValidator(HiddenTexts)] = Field(
         default_factory=HiddenTexts, repr=False, description="stdio: environment variables of the program."

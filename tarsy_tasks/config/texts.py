@@ -11,7 +11,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, Va
 
 from tarsy_tasks.config.variables import RESOLVED, has_references, validate_references
 
-__all__ = ["EnvName", "HeaderName", "HeaderValue", "HiddenTexts", "Line", "Model", "SecretLine", "Text", "Url"]
+__all__ = [
+    "Command",
+    "EnvName",
+    "HeaderName",
+    "HeaderValue",
+    "HiddenTexts",
+    "Line",
+    "Model",
+    "SecretLine",
+    "Text",
+    "Url",
+]
 
 
 class Model(BaseModel):
@@ -38,6 +49,17 @@ def _validate_text(value: str, info: ValidationInfo) -> str:
 def _validate_line(value: str) -> str:
     if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
         raise ValueError("contains a control character such as a line break; expected a single line")
+    return value
+
+
+def _validate_command(value: str, info: ValidationInfo) -> str:
+    if info.context is not RESOLVED and has_references(value):
+        return value  # checked when they are resolved
+    program, _, rest = value.strip().partition(" ")
+    # A path may have spaces, the name of a program has none.
+    if rest and ("/" not in program or " -" in value):
+        shown = f"`{program}`" if re.fullmatch(r"[\w./+-]{1,40}", program) else "the program"
+        raise ValueError(f"this is a program with its arguments; keep {shown} here, and put each argument into `args`")
     return value
 
 
@@ -75,6 +97,7 @@ def _validate_env_name(name: str) -> str:
 
 Text = Annotated[str, AfterValidator(_validate_text)]
 Line = Annotated[str, Field(min_length=1), AfterValidator(_validate_text), AfterValidator(_validate_line)]
+Command = Annotated[Line, AfterValidator(_validate_command)]
 SecretLine = Annotated[SecretStr, Field(min_length=1), AfterValidator(_validate_secret_line)]
 Url = Annotated[Line, AfterValidator(_validate_url)]
 EnvName = Annotated[str, AfterValidator(_validate_env_name)]

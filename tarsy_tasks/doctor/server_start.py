@@ -12,6 +12,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
@@ -61,10 +62,9 @@ async def _start(connection: ServerConnection) -> Finding:
         async with asyncio.timeout(2 * limit_s):
             session = await connection.connected()
     except CallError as error:
-        text, _, _ = error.text.partition(_NO_CALL)
-        return Finding.error(check, text, _remedy(server, error))
+        return Finding.error(check, _without_call(error), _remedy(server, error))
     except TimeoutError:
-        text = connection.errors.not_connected_within(2 * limit_s).text.partition(_NO_CALL)[0]
+        text = _without_call(connection.errors.not_connected_within(2 * limit_s))
         return Finding.error(check, text, "start it by hand to see why; timeouts.connect_s allows more time")
     took_s = time.monotonic() - started
     text = (
@@ -76,6 +76,12 @@ async def _start(connection: ServerConnection) -> Finding:
     if took_s > _SLOW * limit_s:
         return Finding.warning(check, f"slow: {text}", f"raise timeouts.connect_s, which is {limit_s:g} s")
     return Finding.ok(check, text)
+
+
+def _without_call(error: CallError) -> str:
+    """What is wrong, without what it means for a call."""
+    text = error.text.partition(_NO_CALL)[0]
+    return MaskedText(text) if isinstance(error.text, MaskedText) else text
 
 
 def _remedy(server: ServerConfig, error: CallError) -> str:

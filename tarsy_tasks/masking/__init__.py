@@ -19,9 +19,10 @@
     encoded           base64 of a text
     custom            patterns that a configuration adds; `groups` has their names
 
-`names` and `values` use the word lists of `vocabulary`: which names belong to a secret, and which values are not
-secret in spite of their name. A secret without such a name or form is not found. Importing this package loads nothing;
-`build_masker`, `mask_text` and `Masker` load the searches when they are first used.
+`masked_text` marks text that needs none of this. `names` and `values` use the word lists of `vocabulary`: which names
+belong to a secret, and which values are not secret in spite of their name. A secret without such a name or form is not
+found. Importing this package loads nothing; `build_masker`, `mask_text` and `Masker` load the searches when they are
+first used.
 """
 
 from importlib import import_module

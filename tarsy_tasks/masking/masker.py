@@ -25,6 +25,7 @@ from tarsy_tasks.masking.json_text import JsonText, confine, find_json, may_hold
 from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.kubernetes import find_in_yaml, find_inline
 from tarsy_tasks.masking.languages import find_in_other_languages, may_hold_words
+from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.masking.names import STEMS
 from tarsy_tasks.masking.prefixes import blank_prefixes
 from tarsy_tasks.masking.private_keys import BORDERS, find_private_keys
@@ -169,6 +170,8 @@ class Masker:
     def mask(self, text: str) -> str:
         """The text with every secret replaced; JSON stays JSON. It takes linear time, and a long text does not block
         other threads. A text that cannot be searched is replaced by a notice."""
+        if isinstance(text, MaskedText):
+            return text
         try:
             return self._mask(text, 0)
         except Exception:  # not logged, because the log is masked, too

@@ -63,6 +63,8 @@ _PLACEHOLDER = re.compile(
     | @microsoft\.\w+\(.*                                      # of Azure's App Service
     | \?[a-z]+(?:[_ \-][a-z]+)*                               # ${PASSWORD:?missing}
     | (?:required|nullable|sometimes|string|filled)(?:\|[\w:,.]+)+  # a rule of Laravel
+    | (?:text|string|str|varchar|n?char|int|integer|bool|boolean|bytea|blob|uuid|json|date|datetime|timestamp)
+      (?:,?[ ](?:nullable|not[ ]null|null|optional|required|unique|indexed))+          # TEXT, nullable
     """
 )
 _PUBLIC = re.compile(

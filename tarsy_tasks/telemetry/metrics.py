@@ -9,6 +9,8 @@ sums of microseconds, so that they can be added up exactly:
     took:BUCKET  took:us          calls that were sent, by their duration in seconds; the sum
     waited:BUCKET  waited:us      the same for the time in the queue
     recreations                   sessions that replaced a lost one; per server, not per tool
+    connection_attempts           how often it was tried to open a session; per server, not per tool
+    connections                   how often that succeeded
     suspensions                   how often the server was suspended by a worker; per server, not per tool
     unaudited                     calls whose audit entry could not be written; per server, not per tool
 """
@@ -60,6 +62,8 @@ _NAMES = frozenset(
         "retries",
         "recreations",
         "suspensions",
+        "connection_attempts",
+        "connections",
         "unaudited",
     }
 )
@@ -164,6 +168,14 @@ class ToolMetrics:
     @property
     def recreations(self) -> int:
         return self.numbers.get("recreations", 0)
+
+    @property
+    def connection_attempts(self) -> int:
+        return self.numbers.get("connection_attempts", 0)
+
+    @property
+    def connections(self) -> int:
+        return self.numbers.get("connections", 0)
 
     @property
     def suspensions(self) -> int:

@@ -42,6 +42,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     failing = _gauge("tarsy_call_recent_failure_ratio", "Share of failed calls in the last 5 minutes.")
     error = _gauge("tarsy_call_last_error_timestamp_seconds", "When a call last failed.", labels=(*_LABELS, "code"))
     recreations = _counter("tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"])
+    attempts = _counter("tarsy_connection_attempts", "Attempts to open an MCP session.", labels=["server"])
+    connections = _counter("tarsy_connections", "Attempts that opened an MCP session.", labels=["server"])
     suspensions = _counter("tarsy_server_suspensions", "Servers that cost a worker too much.", labels=["server"])
     unaudited = _counter("tarsy_calls_unaudited", "Calls whose audit entry could not be written.", labels=["server"])
     for each in metrics:
@@ -50,6 +52,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             calls.add_metric([*labels, outcome], count)
         if each.tool == NO_TOOL:
             recreations.add_metric([each.server], each.recreations)
+            attempts.add_metric([each.server], each.connection_attempts)
+            connections.add_metric([each.server], each.connections)
             suspensions.add_metric([each.server], each.suspensions)
             unaudited.add_metric([each.server], each.unaudited)
         running.add_metric(labels, each.in_flight)
@@ -63,7 +67,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             failing.add_metric(labels, each.failure_rate)
         if each.last_error is not None:
             error.add_metric([*labels, each.last_error.code], each.last_error.at)
-    return [calls, retries, duration, wait, running, average, failing, error, recreations, suspensions, unaudited]
+    per_tool = [calls, retries, duration, wait, running, average, failing, error]
+    return [*per_tool, recreations, attempts, connections, suspensions, unaudited]
 
 
 def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:

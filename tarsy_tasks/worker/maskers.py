@@ -20,6 +20,7 @@ __all__ = [
     "build_masker",
     "build_record_masker",
     "build_server_masker",
+    "build_value_masker",
     "known_secrets",
 ]
 
@@ -51,6 +52,11 @@ def build_record_masker(server: ServerConfig) -> Masker:
     """The masker for stored records of a server's calls, even where its masking is switched off."""
     settings = server.masking
     return masker.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
+
+
+def build_value_masker() -> Masker:
+    """The masker for our own sentences about a configuration: it masks known secrets, wherever they stand."""
+    return masker.build_masker([], known=known_secrets, is_enabled=False)
 
 
 def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:

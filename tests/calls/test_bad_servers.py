@@ -32,6 +32,7 @@ LIMIT_BYTES: dict[Transport, int] = {"stdio": 16777216, "http": 16777216, "sse":
 Ending = tuple[Outcome, ErrorCode | None]
 OK: Ending = (Outcome.OK, None)
 UNAVAILABLE: Ending = (Outcome.UNAVAILABLE, ErrorCode.SERVER_UNAVAILABLE)
+MISCONFIGURED: Ending = (Outcome.UNAVAILABLE, ErrorCode.SERVER_MISCONFIGURED)
 REFUSED: Ending = (Outcome.UNAVAILABLE, ErrorCode.SERVER_REFUSED)
 LOST: Ending = (Outcome.UNKNOWN, ErrorCode.SESSION_LOST)
 TIMEOUT: Ending = (Outcome.TIMEOUT, ErrorCode.CALL_TIMEOUT)
@@ -64,8 +65,8 @@ class Fault:
 
 FAULTS = [
     # It cannot be started or reached.
-    Fault("connect", "no-such-command", STDIO, UNAVAILABLE, ("/no/such/command",)),
-    Fault("connect", "no-such-directory", STDIO, UNAVAILABLE, ("/no/such/directory",)),
+    Fault("connect", "no-such-command", STDIO, MISCONFIGURED, ("/no/such/command",)),
+    Fault("connect", "no-such-directory", STDIO, MISCONFIGURED, ("/no/such/directory",)),
     Fault("connect", "nobody-listens", WEB, UNAVAILABLE, ("did not run",)),
     # It ends while the worker connects.
     Fault("connect", "exits-at-once", STDIO, UNAVAILABLE, ("exited with code 3", "the licence has expired")),
@@ -76,7 +77,7 @@ FAULTS = [
     Fault("connect", "cuts-stream", HTTP, UNAVAILABLE),
     Fault("connect", "cuts-stream", SSE, UNAVAILABLE, ("before it named an endpoint",)),
     # It does not answer.
-    Fault("connect", "hangs", STDIO, UNAVAILABLE, ("8 s", "waiting for the database")),
+    Fault("connect", "hangs", STDIO, UNAVAILABLE, ("waiting for the database",)),
     Fault("connect", "hangs", WEB, UNAVAILABLE, ("3 s",)),
     Fault("connect", "hangs-in-stream", HTTP, UNAVAILABLE, ("3 s",)),
     Fault("connect", "wrong-id", HTTP, UNAVAILABLE, ("3 s",)),
@@ -126,7 +127,7 @@ FAULTS = [
     Fault("call", "empty", HTTP, SERVER_ERROR, ("JSON",)),
     Fault("call", "html", HTTP, SERVER_ERROR, ("text/html",)),
     Fault("call", "answers-no-result", STDIO, INVALID, ("content",)),
-    Fault("call", "promises-a-pattern", STDIO, INVALID, ("['a'] does not fit the tool's output schema",)),
+    Fault("call", "promises-a-pattern", STDIO, OK, ("aaa!",)),
     Fault("call", "garbage", ("stdio", "sse"), OK, ("st\ufffdill here",)),
     Fault("call", "odd-header", HTTP, OK),
     Fault("call", "splits", SSE, OK),

@@ -70,6 +70,36 @@ def test_an_answer_that_is_nested_too_deep_is_an_error_at_once(tools: ToolExecut
     assert result.duration_s < 4
 
 
+@pytest.mark.parametrize(
+    ("tool", "content", "structured", "note"),
+    [
+        (
+            "misfit",
+            "seven",
+            {"n": "seven", "m": 1},
+            "its structured content['n'] does not fit the tool's output schema",
+        ),
+        ("plain", "promised more", None, "the tool has an output schema, but this result has no structured content"),
+    ],
+)
+def test_an_answer_that_breaks_its_promise_is_kept_and_noted(
+    tools: ToolExecutor, tool: str, content: str, structured: object, note: str
+) -> None:
+    result = tools.execute(f"odd.{tool}")
+    assert (result.outcome, result.error_code, result.content) == (Outcome.OK, None, content)
+    assert result.structured == structured
+    assert [each.startswith(f"INVALID_RESULT: {note}") for each in result.notes] == [True]
+    assert "noted: INVALID_RESULT" in repr(result)
+
+
+def test_a_tool_that_runs_only_as_a_task_says_so(tools: ToolExecutor) -> None:
+    result = tools.execute("odd.task")
+    assert (result.outcome, result.error_code, result.attempts) == (Outcome.REJECTED, ErrorCode.TASK_REQUIRED, 0)
+    assert "`odd.task` runs only as a task" in result.content
+    [listed] = [tool for tool in tools.list_tools() if tool.tool == "task"]
+    assert (listed.title, listed.execution) == ("A task", {"taskSupport": "required"})
+
+
 def test_an_object_with_a_meaning_for_kombu_is_just_an_object(tools: ToolExecutor) -> None:
     arguments = {"text": json.dumps({"a": 1}), "extra": {"__type__": "zzz", "__value__": 1}}
     result = tools.execute(ToolCall(id="1", name="desk.echo", arguments=arguments))

@@ -173,6 +173,8 @@ def test_calls_in_flight_and_recreated_sessions_are_numbers_too(
     wait_until(
         lambda: samples(url).get(("tarsy_session_recreations_total", "witness"), 0) >= 1, "the session is counted"
     )
+    assert samples(url)["tarsy_connections_total", "witness"] >= 2
+    assert samples(url)["tarsy_connection_attempts_total", "witness"] >= 2
     assert {each.tool for each in read_metrics(client, ["witness"])["witness"]} >= {NO_TOOL}
 
 

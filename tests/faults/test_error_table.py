@@ -18,7 +18,6 @@ import pytest
 from mcp import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from tarsy_tasks.worker.sessions.output_check import OutputError
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, is_transient, retry_after_s
 from tarsy_tasks.worker.transport import transport_errors
 
@@ -103,7 +102,6 @@ def invalid_result() -> ValidationError:
     ("error", "action", "executed"),
     [
         (invalid_result(), NO, RAN),
-        (OutputError("its structured content does not fit the tool's output schema: no"), NO, RAN),
         (RuntimeError("Client must be used within an async context manager"), NO, MAYBE),
         (TimeoutError(), NO, MAYBE),
         (anyio.ClosedResourceError(), NO, MAYBE),

@@ -217,7 +217,7 @@ class PromisesAPattern(Server):
         self.answer(request, {"tools": [tool("act") | {"outputSchema": output}, tool("echo")]})
 
     def act(self, request: Message) -> None:
-        self.answer(request, text("") | {"structuredContent": {"a": "a" * 50 + "!"}})
+        self.answer(request, {"content": [], "structuredContent": {"a": "a" * 50 + "!"}})
 
 
 class ListsTooMuch(Server):

@@ -23,9 +23,11 @@ SSE_LIMIT_BYTES = 100_000
 """The `max_message_bytes` that the kinds `too-much-…` exceed over SSE."""
 SECRET = "hunter2hunter2"
 ELSEWHERE = "http://127.0.0.2:9"
+ASKS = {"WWW-Authenticate": 'Bearer realm="bank", resource_metadata="https://h/x"'}
 HTML = {"Content-Type": "text/html"}
 STATUSES: dict[str, tuple[dict[str, str], bytes]] = {
-    "status-401": ({"WWW-Authenticate": "Bearer"}, b"who are you?"),
+    "status-401": (ASKS, b"who are you?"),
+    "rpc-401": (JSON | ASKS, b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32001, "message": "who are you?"}}'),
     "status-403": ({}, b"not for you"),
     "status-404": (HTML, b"<h1>no such page</h1>"),
     "status-405": ({}, b"not like this"),

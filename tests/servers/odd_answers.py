@@ -5,7 +5,17 @@ import sys
 
 ANSWERS = {
     "surrogate": '{"content": [{"type": "text", "text": "cut \\ud83d here"}]}',
+    "misfit": '{"content": [{"type": "text", "text": "seven"}], "structuredContent": {"n": "seven", "m": 1}}',
+    "plain": '{"content": [{"type": "text", "text": "promised more"}]}',
+    "task": '{"content": [{"type": "text", "text": "as a call"}]}',
     "deep": '{"content": [], "structuredContent": ' + '{"a": ' * 400 + "1" + "}" * 400 + "}",
+}
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}}
+MORE: dict[str, dict[str, object]] = {
+    "misfit": {"outputSchema": NUMBER},
+    "plain": {"outputSchema": NUMBER},
+    "task": {"execution": {"taskSupport": "required"}, "title": "A task"},
 }
 
 for line in sys.stdin:
@@ -15,13 +25,14 @@ for line in sys.stdin:
     if request["method"] == "initialize":
         result = json.dumps(
             {
-                "protocolVersion": "2025-06-18",
+                "protocolVersion": "2025-11-25",
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "odd", "version": "1"},
             }
         )
     elif request["method"] == "tools/list":
-        result = json.dumps({"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS]})
+        tools = [{"name": name, "inputSchema": {"type": "object"}, **MORE.get(name, {})} for name in ANSWERS]
+        result = json.dumps({"tools": tools})
     elif request["method"] == "tools/call":
         result = ANSWERS[request["params"]["name"]]
     else:

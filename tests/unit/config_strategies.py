@@ -49,7 +49,7 @@ COMMON_KEYS = {
 
 
 ENTRIES = st.fixed_dictionaries(
-    {"command": LINES},
+    {"command": LINES.filter(lambda line: " " not in line)},
     optional={
         **COMMON_KEYS,
         "args": st.lists(LINES, max_size=3),

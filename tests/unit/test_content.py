@@ -105,6 +105,7 @@ def test_what_is_not_text_is_named_in_the_text_and_kept() -> None:
         ImageContent(type="image", data=data, mime_type="image/png"),
         AudioContent(type="audio", data="AAAA", mime_type="audio/wav"),
         ResourceLink(type="resource_link", name="log", uri="file:///var/log/x", mime_type="text/plain"),
+        ResourceLink(name="log", title="The log", description="pwd=hunter2x of today", uri="mem://log"),
         EmbeddedResource(type="resource", resource=BlobResourceContents(uri="mem://b", blob="AAAA")),
         EmbeddedResource(type="resource", resource=TextResourceContents(uri="mem://t", text="inside")),
     )
@@ -112,13 +113,26 @@ def test_what_is_not_text_is_named_in_the_text_and_kept() -> None:
         "look:",
         "[image/png, 12.3 kB]",
         "[audio/wav, 3 B]",
-        "[text/plain, file:///var/log/x]",
+        "[text/plain, file:///var/log/x, log]",
+        f"[resource_link, mem://log, The log: pwd={MASK} of today]",
         "[resource, 3 B, mem://b]",
         "inside",
     ]
-    assert [part.type for part in result.attachments] == ["image", "audio", "resource_link", "resource", "resource"]
+    links = ["resource_link", "resource_link"]
+    assert [part.type for part in result.attachments] == ["image", "audio", *links, "resource", "resource"]
+    assert result.content_types == ("text", "image", "audio", "resource_link", "resource")
     assert result.attachments[0].data == data
-    assert result.attachments[4].text == "inside"
+    assert result.attachments[5].text == "inside"
+    link = result.attachments[3]
+    assert (link.name, link.title, link.description) == ("log", "The log", f"pwd={MASK} of today")
+
+
+def test_a_note_is_masked_and_bounded() -> None:
+    result = CallToolResult(content=[text("7")])
+    facts: Any = {"call_id": "c", "name": "s.t", "attempts": 1, "duration_s": 0.1}
+    built = build_result(result, build_masker(), notes=["INVALID_RESULT: password: hunter2x", "x" * 9000], **facts)
+    assert built.notes[0] == f"INVALID_RESULT: password: {MASK}"
+    assert len(built.notes[1]) == 1000
 
 
 @pytest.mark.parametrize("wrap", [lambda said: {"content": said}, lambda said: {"result": said}, json.loads])

@@ -53,6 +53,40 @@ def test_a_masked_definition_remains_a_valid_schema() -> None:
     assert found.annotations["readOnlyHint"] is True
 
 
+def test_a_definition_has_all_that_its_server_says() -> None:
+    output = {"type": "object", "properties": {"password": {"const": "hunter2-hunter2"}}}
+    found = build_definition(
+        "desk",
+        "act",
+        tool(
+            title="token=a1b2c3d4e5f6g7h8i9j0",
+            outputSchema=output,
+            icons=[{"src": "https://h/a.png", "mimeType": "image/png"}, {"src": "https://h/?api_key=hunter2x"}],
+            _meta={"ui": {"resourceUri": "ui://a"}, "password": "hunter2-hunter2"},
+            execution={"taskSupport": "optional"},
+        ),
+        MASKER,
+    )
+    assert found.title == f"token={MASK}"
+    assert found.output_schema["properties"] == {"password": {"const": MASK}}
+    assert found.icons == (
+        {"src": "https://h/a.png", "mimeType": "image/png"},
+        {"src": f"https://h/?api_key={MASK}"},
+    )
+    assert found.meta == {"ui": {"resourceUri": "ui://a"}, "password": MASK}
+    assert found.execution == {"taskSupport": "optional"}
+
+
+def test_long_icons_and_meta_are_left_out_and_the_tools_stay() -> None:
+    long = {"_meta": {"a": "x" * 20_000}, "icons": [{"src": f"data:{'x' * 20_000}"}]}
+    some = {"_meta": {"a": "x" * 15_000}}
+    listed = ListedTools("desk", MASKER)
+    listed.add([tool("long", **long), *(tool(f"t{number}", **some) for number in range(600))])
+    assert (listed.tools["long"].meta, listed.tools["long"].icons) == ({}, ())
+    kept = [bool(each.meta) for each in listed.tools.values()]
+    assert (len(kept), kept[1], kept[-1], 60 < sum(kept) < 80) == (601, True, False, True)
+
+
 @pytest.mark.parametrize(
     ("written", "shown"),
     [

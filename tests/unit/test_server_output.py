@@ -12,6 +12,8 @@ from tarsy_tasks.masking.masker import build_masker as build_known_masker
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
+WHO = "MCP server db, stderr: "
+
 
 @pytest.fixture
 def output(caplog: pytest.LogCaptureFixture) -> ServerOutput:
@@ -21,8 +23,19 @@ def output(caplog: pytest.LogCaptureFixture) -> ServerOutput:
 
 def test_lines_and_last_words_are_masked(output: ServerOutput, caplog: pytest.LogCaptureFixture) -> None:
     output.record_line(b"connecting with password: hunter2hunter2")
-    assert caplog.messages == [f"stderr: connecting with password: {MASK}"]
+    assert caplog.messages == [f"{WHO}connecting with password: {MASK}"]
     assert output.last_lines() == f"connecting with password: {MASK}"
+
+
+def test_the_last_words_are_not_those_of_npm(output: ServerOutput) -> None:
+    lines = [
+        "npm WARN deprecated a@1.0.0",
+        "no licence",
+        *["npm warn deprecated b@2.0.0", "npm notice new version"] * 9,
+    ]
+    for line in lines:
+        output.record_line(line.encode())
+    assert output.last_lines() == "no licence"
 
 
 def test_of_a_private_key_only_its_borders_are_seen(output: ServerOutput, caplog: pytest.LogCaptureFixture) -> None:
@@ -35,7 +48,7 @@ def test_of_a_private_key_only_its_borders_are_seen(output: ServerOutput, caplog
     ]
     for line in lines:
         output.record_line(line.encode())
-    assert caplog.messages == [f"stderr: {MASK if line.startswith('MII') else line}" for line in lines]
+    assert caplog.messages == [f"{WHO}{MASK if line.startswith('MII') else line}" for line in lines]
 
 
 @pytest.mark.parametrize("place", range(1960, 2001, 4))
@@ -72,7 +85,7 @@ def test_a_line_is_masked_with_those_above_in_view(
         for secret in secrets:
             assert secret not in output.last_lines()
     assert len(caplog.messages) == len([*filter(None, lines)])
-    assert caplog.messages[-1] == f"stderr: {lines[-1]}"
+    assert caplog.messages[-1] == f"{WHO}{lines[-1]}"
     for secret in secrets:
         assert secret not in caplog.text
 
@@ -83,7 +96,7 @@ def test_half_a_known_secret_is_not_left_where_a_line_is_cut(caplog: pytest.LogC
     for place in range(1960, 2001, 3):
         ServerOutput("db", masker).record_line(f"{'x' * place} a passphrase, of (many) words! {'y' * 9000}".encode())
     assert "passphr" not in caplog.text
-    assert max(map(len, caplog.messages)) <= 2000 + len("stderr: ")
+    assert max(map(len, caplog.messages)) <= 2000 + len(WHO)
 
 
 @pytest.mark.parametrize("secret", ["a passphrase, of (many) words!", "ghp_0123456789abcdefghijklmnopqrstuvwxyz"])
@@ -101,7 +114,7 @@ def test_no_line_of_a_known_multiline_secret_is_left(caplog: pytest.LogCaptureFi
     output = ServerOutput("db", build_known_masker(known=KnownSecrets(["\n".join(lines)])))
     for line in lines:
         output.record_line(f"  {line}".encode())
-    assert caplog.messages[0] == "stderr:   begin"
+    assert caplog.messages[0] == f"{WHO}  begin"
     assert "q7Xv" not in caplog.text
 
 

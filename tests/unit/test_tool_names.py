@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.tool_names import SERVER_ID, function_name, resolve_server, resolve_tool_name
+from tarsy_tasks.tool_names import SERVER_ID, function_name, listed_name, resolve_server, resolve_tool_name
 
 CATALOGUE = {
     "k8s": ["pods_list", "pods_delete", "apps.v1.list"],
@@ -49,10 +50,21 @@ def test_every_form_of_a_name_finds_its_tool(name: str, expected: tuple[str, str
     assert resolve_server(name.replace("mcp_github_admin_", "mcp__github_admin__"), CATALOGUE) == expected
 
 
+@pytest.mark.parametrize("tool", ["find the way", "größe", "x\n\n## y", "a.b c"])
+def test_a_tool_is_called_by_the_name_that_its_server_lists(tool: str) -> None:
+    for catalogue in ({"desk": [tool]}, {"desk": [listed_name(tool)], "other": ["find"]}):
+        assert resolve_tool_name(f"desk.{tool}", catalogue) == ("desk", *catalogue["desk"])
+        assert resolve_server(f"desk.{tool}", catalogue) == ("desk", tool)
+    selection = Selection(["desk"], {"desk": [tool]}, None)
+    for name in (f"desk.{tool}", f"desk.{listed_name(tool)}", function_name("desk", listed_name(tool))):
+        assert selection.resolve(name) == ("desk", listed_name(tool))
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [
         ("", ErrorCode.INVALID_NAME),
+        ("k8s.pods list", ErrorCode.INVALID_NAME),
         ("k8s", ErrorCode.INVALID_NAME),
         ("pods_list", ErrorCode.INVALID_NAME),
         (".pods_list", ErrorCode.INVALID_NAME),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tarsy_tasks import ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks import ToolCall, ToolDefinition, ToolExecutor, ToolResult
 from tarsy_tasks.agent.results import read_listing
 from tarsy_tasks.broker import dead_letters
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
@@ -65,7 +65,23 @@ BODY = [
 RESULT = (
     '{"status": "SUCCESS", "result": {"v": 1, "call_id": "c1", "name": "desk.order", "content": "1 lamp", "structured'
     '": {"n": 1}, "attachments": [], "outcome": "ok", "error_code": null, "repairs": ["n: text to number"], "attempts'
-    '": 1, "duration_s": 0.25}, "traceback": null, "children": null, "date_done": "DATE", "task_id": "TASK"}'
+    '": 1, "duration_s": 0.25, "server": "desk", "tool": "order", "content_types": ["text"]}, "traceback": null, '
+    '"children": null, "date_done": "DATE", "task_id": "TASK"}'
+)
+OLD_RESULT = (
+    '{"status": "SUCCESS", "result": {"v": 1, "call_id": "c1", "name": "desk.order", "content": "1 lamp", "structured'
+    '": {"n": 1}, "attachments": [{"type": "image", "mime_type": "image/png", "uri": null, "size_bytes": 3, "data": '
+    '"AAAA", "text": null}], "outcome": "ok", "error_code": null, "repairs": [], "attempts": 1, "duration_s": 0.25}, '
+    '"traceback": null, "children": null, "date_done": "2026-11-22T11:00:00.5+00:00", "task_id": "TASK"}'
+)
+"""As the first versions store it."""
+TOOL = (
+    '{"name":"desk.order","server":"desk","tool":"order","description":"Orders.","input_schema":{"type":"object"},'
+    '"annotations":{"readOnlyHint":true}}'
+)
+DECORATED_TOOL = (
+    TOOL[:-1] + ',"title":"Order","output_schema":{"type":"object"},"icons":[{"src":"https://h/a.png"}],'
+    '"meta":{"a":1},"execution":{"taskSupport":"optional"}}'
 )
 FAILURE = (
     '{"status": "FAILURE", "result": {"exc_type": "PoisonMessage", "exc_message": ["TASK"], "exc_module": '
@@ -127,10 +143,34 @@ def test_a_result_is_stored_in_this_shape(client: Any, app: Any) -> None:
         repairs=("n: text to number",),
         attempts=1,
         duration_s=0.25,
+        server="desk",
+        tool="order",
+        content_types=("text",),
     )
     app.backend.mark_as_done(ID, result)
     assert blank(client.get(f"celery-task-meta-{ID}"), ID) == RESULT
     assert ToolResult.model_validate(json.loads(RESULT)["result"]) == result
+
+
+def test_a_result_of_an_earlier_version_is_read_in_full(client: Any, app: Any) -> None:
+    with ToolExecutor(servers=["desk"], timeout_s=60, app=app) as tools:
+        call = tools.submit(ToolCall(id="c2", name="desk__order"))
+        answer = OLD_RESULT.replace("TASK", call.id)
+        client.set(f"celery-task-meta-{call.id}", answer)
+        client.publish(f"tarsy:replies:{call.id[:19]}", answer)
+        result = call.result(timeout_s=20)
+    assert (result.call_id, result.name, result.task_id) == ("c2", "desk.order", call.id)
+    assert (result.server, result.tool, result.answered_at) == ("desk", "order", 1795345200.5)
+    assert (result.content_types, result.notes, result.attachments[0].title) == ((), (), None)
+    dumped = {**json.loads(OLD_RESULT)["result"], "call_id": "c2", "server": "desk", "tool": "order"}
+    assert json.loads(result.model_dump_json()) == {**dumped, "task_id": call.id, "answered_at": 1795345200.5}
+
+
+@pytest.mark.parametrize(("text", "title"), [(TOOL, ""), (DECORATED_TOOL, "Order")])
+def test_a_definition_has_this_shape_and_one_fingerprint(text: str, title: str) -> None:
+    tool = ToolDefinition.model_validate_json(text)
+    assert (tool.model_dump_json(), tool.title) == (text, title)
+    assert tool.fingerprint == "0b8da0749a1bdcb9479351ed8ad0ea0e4574d53aff004d6c8f878b11a22ac26a"
 
 
 def test_an_answer_with_a_later_error_code_is_read(client: Any, app: Any) -> None:

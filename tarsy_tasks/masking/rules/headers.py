@@ -9,6 +9,7 @@ from itertools import chain
 
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.names import Strength
+from tarsy_tasks.masking.rules.vocabulary import SECRET_NAMES
 from tarsy_tasks.masking.values import is_prose, is_secret, looks_random
 
 __all__ = ["find_in_header", "is_header"]
@@ -61,7 +62,9 @@ def _find_credentials(text: str, start: int, end: int) -> Iterator[Edit]:
             yield Edit(start, end)
     elif scheme is None or "=" not in credentials:
         strength = Strength.STRONG if scheme is not None else Strength.WEAK
-        if is_secret(credentials, strength) and not is_prose(credentials):
+        # `Bearer token` names what belongs there.
+        is_name = credentials.lower() in SECRET_NAMES
+        if not is_name and is_secret(credentials, strength) and not is_prose(credentials):
             yield Edit(start, end)
     elif any(map(looks_random, chain(_LONG.findall(credentials), [credentials]))):
         yield Edit(start, end)

@@ -9,6 +9,7 @@ import binascii
 import json
 import math
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Unpack, cast
 
 from mcp_types import (
@@ -42,6 +43,10 @@ ATTACHMENTS_LIMIT_BYTES = 4 * 1024 * 1024
 """Bytes of attachments that a result carries; larger ones keep their name and size."""
 _LONGEST_LINE = 64 * 1024
 """A text is cut at the end of a line, unless that is longer."""
+_NOTE_CHARS = 1000
+_DESCRIPTION_CHARS = 16 * 1024
+"""Of the name, the title and the description of a link, each."""
+_TYPE_OF = attrgetter("type")
 _WITHHELD = "[left out: this content contains a secret]"
 _NO_STRUCTURED = (
     f"\n[left out: a structured value of more than {STRUCTURED_LIMIT} characters, or {DEPTH_LIMIT} levels; "
@@ -50,7 +55,9 @@ _NO_STRUCTURED = (
 _NOTICE = "[left out: part of a document that contains secrets]"
 
 
-def build_result(result: CallToolResult, masker: Masker, **facts: Unpack[CallFacts]) -> ToolResult:
+def build_result(
+    result: CallToolResult, masker: Masker, *, notes: Iterable[str] = (), **facts: Unpack[CallFacts]
+) -> ToolResult:
     """The answer to a call that the MCP server answered, error or not."""
     blocks = result.content
     texts = [*map(_text_of, blocks)]
@@ -75,6 +82,8 @@ def build_result(result: CallToolResult, masker: Masker, **facts: Unpack[CallFac
         attachments=tuple(_masked(each, masker) for each in _within_limit(attachments)),
         outcome=Outcome.TOOL_ERROR if failed else Outcome.OK,
         error_code=ErrorCode.TOOL_ERROR if failed else None,
+        content_types=tuple(dict.fromkeys(map(_TYPE_OF, blocks))),
+        notes=_mask_notes(notes, masker),
         **facts,
     )
 
@@ -90,8 +99,14 @@ def mask_result(found: ToolResult, masker: Masker, **facts: Unpack[CallFacts]) -
         attachments=tuple(_masked(each, masker) for each in _within_limit(found.attachments)),
         outcome=found.outcome,
         error_code=code if code is None or isinstance(code, ErrorCode) else masker.mask(code),
+        content_types=tuple(map(masker.mask, found.content_types)),
+        notes=_mask_notes(found.notes, masker),
         **facts,
     )
+
+
+def _mask_notes(notes: Iterable[str], masker: Masker) -> tuple[str, ...]:
+    return tuple([masker.mask_start(note, _NOTE_CHARS) for note in notes])
 
 
 def _mask_document(texts: Sequence[str], masker: Masker) -> str | None:
@@ -198,7 +213,10 @@ def _text_of(block: ContentBlock) -> str:
         words.append(_readable_size(attachment.size_bytes))
     if attachment.uri is not None:
         words.append(attachment.uri)
-    return f"[{', '.join(words)}]"
+    if label := attachment.title or attachment.name:
+        words.append(label)
+    described = f": {attachment.description}" if attachment.description else ""
+    return f"[{', '.join(words)}{described}]"
 
 
 def _attachment(block: ContentBlock, text: str = "") -> Attachment:
@@ -208,7 +226,15 @@ def _attachment(block: ContentBlock, text: str = "") -> Attachment:
             type=block.type, mime_type=block.mime_type, size_bytes=_decoded_size(block.data), data=block.data
         )
     if isinstance(block, ResourceLink):
-        return Attachment(type=block.type, mime_type=block.mime_type, uri=str(block.uri), size_bytes=block.size)
+        return Attachment(
+            type=block.type,
+            mime_type=block.mime_type,
+            uri=str(block.uri),
+            size_bytes=block.size,
+            name=block.name,
+            title=block.title,
+            description=block.description,
+        )
     if isinstance(block, EmbeddedResource):
         resource = block.resource
         if isinstance(resource, BlobResourceContents):
@@ -239,8 +265,13 @@ def _masked(attachment: Attachment, masker: Masker) -> Attachment:
             "uri": attachment.uri and masker.mask(attachment.uri),
             "text": _WITHHELD if attachment.data and not data else _masked_text(attachment.text, masker),
             "data": data,
+            **{field: _described(getattr(attachment, field), masker) for field in ("name", "title", "description")},
         }
     )
+
+
+def _described(text: str | None, masker: Masker) -> str | None:
+    return text and masker.mask_start(text, _DESCRIPTION_CHARS)
 
 
 def _masked_text(text: str | None, masker: Masker) -> str | None:

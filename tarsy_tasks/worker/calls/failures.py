@@ -22,6 +22,8 @@ class CallFacts(TypedDict):
     repairs: tuple[str, ...]
     attempts: int
     duration_s: float
+    server: str
+    tool: str
 
 
 def facts_of(context: WorkerContext, info: CallInfo, record: CallRecord, repairs: tuple[str, ...]) -> CallFacts:
@@ -33,6 +35,8 @@ def facts_of(context: WorkerContext, info: CallInfo, record: CallRecord, repairs
         "repairs": repairs,
         "attempts": record.attempts,
         "duration_s": round(time.monotonic() - started, 6) if started is not None else 0.0,
+        "server": record.server if record.is_served else "",
+        "tool": record.tool if record.is_listed else "",
     }
 
 

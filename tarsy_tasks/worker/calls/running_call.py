@@ -34,6 +34,7 @@ class RunningCall(Call):
         owner: Who begins it, in the begin marker; empty before.
         end: Ends it now, with the error that says why; see `CallExecution.end`.
         is_closed: Nothing may be sent any more: the call has ended.
+        notes: What is not as it should be with its answer, unmasked; see `ToolResult.notes`.
         built: The result that `content` built and masked.
     """
 
@@ -45,6 +46,7 @@ class RunningCall(Call):
     owner: str = ""
     end: Callable[[Exception], None] = lambda _: None
     is_closed: bool = False
+    notes: tuple[str, ...] = ()
     built: ToolResult | None = None
 
 

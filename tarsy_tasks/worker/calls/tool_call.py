@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, TextContent
 
 from tarsy_tasks.arguments import ParsedArguments, read_arguments
 from tarsy_tasks.arguments.schema import is_compiled
-from tarsy_tasks.errors import ArgumentsError
+from tarsy_tasks.errors import ArgumentsError, CallError
 from tarsy_tasks.models import ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import resolve_tool_name
@@ -47,6 +47,7 @@ class ToolCallOperation:
         """
         connection = call.connection
         definition = await self._listed_tool(call)
+        _require_plain_execution(definition)
         call.definition, call.tool = definition, definition.tool
         call.may_replay = may_replay(definition, connection.server)
         call.record.tool, call.record.is_listed = definition.tool, True
@@ -65,12 +66,15 @@ class ToolCallOperation:
 
     async def send(self, call: RunningCall, session: Session, timeout_s: float) -> CallToolResult:
         """One attempt; raises what the SDK raises."""
-        return await session.call_tool(call.tool, call.arguments, timeout_s)
+        found = await session.call_tool(call.tool, call.arguments, timeout_s)
+        problem = await session.find_output_problem(call.tool, found)
+        call.notes = (f"{ErrorCode.INVALID_RESULT}: {problem}",) if problem else ()
+        return found
 
     async def build_result(self, call: RunningCall, found: CallToolResult) -> ToolResult:
         """The answer, masked."""
         facts = facts_of(self._context, call.info, call.record, call.repairs)
-        build = partial(build_result, found, call.connection.masker, **facts)
+        build = partial(build_result, found, call.connection.masker, notes=call.notes, **facts)
         if not _is_large_result(found):
             return build()
         built = await call.connection.long_work.run(build, allowed_s=ASKED_S)
@@ -94,6 +98,16 @@ class ToolCallOperation:
             return tools[call.tool]
         # Perhaps a shortened function name; otherwise this raises the rejection that lists the tools.
         return tools[resolve_tool_name(f"{call.server}.{call.tool}", {call.server: tools})[1]]
+
+
+def _require_plain_execution(definition: ToolDefinition) -> None:
+    """Raises `CallError` for a tool that its server runs only as a task (MCP 2025-11-25)."""
+    if definition.execution.get("taskSupport") == "required":
+        raise CallError(
+            ErrorCode.TASK_REQUIRED,
+            f"`{definition.name}` runs only as a task of its MCP server (`taskSupport: required`), and such tasks are "
+            "not supported here. Nothing was sent. Use another tool.",
+        )
 
 
 def _read_arguments(arguments: Any, connection: ServerConnection, definition: ToolDefinition) -> ParsedArguments:

@@ -217,7 +217,10 @@ class CallMetrics:
     def _count_sessions(self, connections: Mapping[str, ServerConnection]) -> None:
         for server, connection in connections.items():
             replaced = max(0, connection.sessions_opened - 1)
-            for name, number in (("recreations", replaced), ("suspensions", connection.suspension.count)):
+            attempts, opened = connection.connection_attempts
+            numbers = {"recreations": replaced, "suspensions": connection.suspension.count}
+            numbers |= {"connection_attempts": attempts, "connections": opened}
+            for name, number in numbers.items():
                 if more := number - self._counted.get((server, name), 0):
                     self._counted[server, name] = number
                     self.add(server, NO_TOOL, {name: more})

@@ -7,6 +7,7 @@ unavailable, Celery quotes names from messages, and a traceback quotes its excep
 import logging
 from typing import Any, cast
 
+from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.worker.maskers import Masker
 
@@ -38,7 +39,8 @@ class _MaskingFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         # Celery logs one line per call, of names, numbers and our own short form of the result.
         is_line = record.levelno <= logging.INFO and record.name.startswith("celery.")
-        record.msg, record.args = self._shown(_message_of(record), keep="" if is_line else _BREAKS), ()
+        message = record.msg if isinstance(record.msg, MaskedText) and not record.args else _message_of(record)
+        record.msg, record.args = self._shown(message, keep="" if is_line else _BREAKS), ()
         if record.exc_info or record.exc_text:
             text = record.exc_text or _FORMATTER.formatException(cast("Any", record.exc_info))
             record.exc_text, record.exc_info = self._shown(text), None
@@ -52,8 +54,9 @@ class _MaskingFilter(logging.Filter):
             }
         return True
 
-    def _shown(self, text: str, keep: str = _BREAKS) -> str:
-        return make_visible(self._masker.mask(text), keep=keep)
+    def _shown(self, text: str, keep: str = _BREAKS) -> MaskedText:
+        # The mark lasts, for each handler has this filter.
+        return MaskedText(make_visible(self._masker.mask(text), keep=keep))
 
 
 def _message_of(record: logging.LogRecord) -> str:

@@ -106,7 +106,9 @@ def _by_kind(changes: ToolDiff) -> dict[str, list[str]]:
 
 
 def _beside_tools(listing: ToolListing) -> tuple[Any, ...]:
-    return listing.instructions, listing.left_out
+    """What of a listing no approval is about."""
+    unseen = [(tool.title, tool.output_schema, tool.icons, tool.meta, tool.execution) for tool in listing.tools]
+    return listing.instructions, listing.left_out, unseen
 
 
 def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: float, worker: str) -> None:

@@ -10,15 +10,14 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker
-from tarsy_tasks.worker.sessions.output_check import OutputError
 from tarsy_tasks.worker.sessions.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery, data_of
 from tarsy_tasks.worker.transport.transport_errors import HTTP_STATUS, MESSAGE_TOO_LARGE, NOT_SENT, UNREADABLE_ANSWER
 
 __all__ = ["call_error", "describe_error", "lost_error", "timeout_error"]
 
-_CONTENT_TOO_LARGE = 413
+_UNAUTHORIZED, _CONTENT_TOO_LARGE = 401, 413
 _DESCRIBED_CHARS = 2000
-_STATUS_CHARS = 300
+_STATUS_CHARS, _REFUSAL_CHARS = 300, 500
 """Of an answer that is not JSON-RPC, the start of its body is enough."""
 _LOOK_FIRST = "Check its effects before you call it again."
 
@@ -79,6 +78,8 @@ def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
 def _refusal_remedy(error: Exception) -> str:
     if isinstance(error, MCPError) and (error.code == NOT_SENT or data_of(error).get("status") == _CONTENT_TOO_LARGE):
         return "Call it again with fewer or other arguments."
+    if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
+        return "An operator must set or correct `auth` of the server; continue without it."
     return "An operator must fix this; continue without it."
 
 
@@ -87,10 +88,10 @@ def describe_error(error: BaseException, masker: Masker) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"it is not a valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
-    if isinstance(error, OutputError):
-        return masker.mask_start(str(error), _DESCRIBED_CHARS)
     if isinstance(error, MCPError):
-        limit = _STATUS_CHARS if error.code == HTTP_STATUS else _DESCRIBED_CHARS
+        is_refusal = data_of(error).get("status") == _UNAUTHORIZED  # it also says what it asks for
+        status_chars = _REFUSAL_CHARS if is_refusal else _STATUS_CHARS
+        limit = status_chars if error.code == HTTP_STATUS else _DESCRIBED_CHARS
         return masker.mask_start(error.message, limit).rstrip(".") + (
             f" (code {error.code})" if -32768 <= error.code <= -32000 else ""
         )

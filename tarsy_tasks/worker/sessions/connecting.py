@@ -13,6 +13,7 @@ from celery.worker import state
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -60,7 +61,7 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
         connecting.cancel()
     failures = connecting.result()
     for failure in failures:
-        logger.critical("cannot start: %s", failure)
+        logger.critical(MaskedText(f"cannot start: {failure}"))
     if failures:
         raise SystemExit(_UNAVAILABLE)
 

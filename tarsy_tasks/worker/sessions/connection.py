@@ -92,6 +92,11 @@ class ServerConnection:
         return self._opener.last_error
 
     @property
+    def connection_attempts(self) -> tuple[int, int]:
+        """How often it was tried to open a session, and how often that succeeded; `per_call` sessions count, too."""
+        return self._opener.attempts, self._opener.opened
+
+    @property
     def session(self) -> Session | None:
         """The live session, if there is one. From other threads only its attributes may be read."""
         session = self._session
@@ -205,7 +210,7 @@ class ServerConnection:
         """Take no more calls for a while; those that run may end."""
         failure = self.errors.suspended(self.suspension.left_s, self.suspension.reason)
         self._opener.error = self._opener.last_error = failure
-        logger.warning("%s", failure.operator_text)
+        logger.warning(failure.operator_text)
         self._detach_session()
         self.on_suspend()
         self.on_change()
@@ -213,14 +218,14 @@ class ServerConnection:
     async def _open(self) -> Session:
         self._detach_session()
         try:
-            # Only the first start: a server that is replaced later must not wait for others that never start.
-            is_limited = self.is_starting and self.server.transport == "stdio"
+            # Only until it has been there: a server that is replaced must not wait for others that never start.
+            is_limited = not self.sessions_opened and self.server.transport == "stdio"
             async with self._start_limiter.slot() if is_limited else nullcontext():
                 session = await self._new_session()
         except NoSessionError as error:
             if error.operator_text != self._logged_error:  # not at each health check
                 self._logged_error = error.operator_text
-                logger.warning("%s", error.operator_text)
+                logger.warning(error.operator_text)
             raise
         else:
             self._session, self._logged_error = session, ""
@@ -298,7 +303,7 @@ class ServerConnection:
             await session.list_tools()
         except Exception as error:
             failure = self._opener.last_error = self.errors.tools_not_listed(error, session.end_reason)
-            logger.warning("%s", failure.operator_text)
+            logger.warning(failure.operator_text)
             raise failure from error
         self.on_change()
         return before, session.tools

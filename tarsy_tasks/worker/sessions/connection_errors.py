@@ -4,42 +4,73 @@ Owns their texts, one for the model that called and one for operators: a model r
 next, an operator what failed and where.
 """
 
+from collections.abc import Callable
+
+from mcp import MCPError
+
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import ConfigError, NoSessionError
+from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.maskers import Masker, build_value_masker
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
-from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error
+from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, data_of
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ConnectionErrors"]
 
+_UNAUTHORIZED = 401
 _TRY_LATER = "The tool did not run. Try again later, or continue without it."
 
 
 class ConnectionErrors:
-    """Builds the errors of one server, with its last output. Safe to call from any thread."""
+    """Builds the errors of one server, with its last output. Safe to call from any thread.
 
-    def __init__(self, server: ServerConfig, masker: Masker, output: ServerOutput) -> None:
+    Attributes:
+        connect_s: How long the last attempt might take.
+
+    Args:
+        find_address: Gives the server's URL without credentials; empty for a server that is a process.
+    """
+
+    def __init__(
+        self, server: ServerConfig, masker: Masker, output: ServerOutput, find_address: Callable[[], str]
+    ) -> None:
         self._server = server
         self._masker = masker
         self._output = output
+        self._find_address = find_address
+        self._values = build_value_masker()
+        self.connect_s = server.timeouts.connect_s
 
-    def not_opened(self, failure: FailedAttempt) -> NoSessionError:
-        """No session could be opened."""
-        name, error = self._server.name, failure.error
+    def not_opened(self, failure: FailedAttempt, next_s: float) -> NoSessionError:
+        """No session could be opened; the next attempt may take `next_s`."""
+        error = failure.error
         code, remedy = ErrorCode.SERVER_REFUSED, "The tool did not run. An operator must fix this; continue without it."
         if isinstance(error, ConfigError):
-            code, found = ErrorCode.SERVER_MISCONFIGURED, f"MCP server `{name}` is misconfigured: {error}."
-        else:
-            what = self.describe_failure(error, failure.end_reason)
-            found = f"MCP server `{name}` is not available: {what}.{self.describe_end('')}"
-            verdict = classify_error(error)
-            if verdict.action is not Action.NO_RETRY or verdict.executed is not Executed.NO:
-                code, remedy = ErrorCode.SERVER_UNAVAILABLE, _TRY_LATER
-        return NoSessionError(code, f"{found} {remedy}", found)
+            code, how = ErrorCode.SERVER_MISCONFIGURED, "could not start" if self._is_process else "is misconfigured"
+            return self._error(code, f"{self._who} {how}: {error}.", remedy)
+        what = self.describe_failure(error, failure.end_reason)
+        found = f"{self._who} is not available: {what}.{self.describe_end('')}"
+        verdict = classify_error(error)
+        if verdict.action is not Action.NO_RETRY or verdict.executed is not Executed.NO:
+            code, remedy = ErrorCode.SERVER_UNAVAILABLE, _TRY_LATER
+        return self._error(code, found, remedy, self._advise(error, next_s))
+
+    def _advise(self, error: Exception, next_s: float) -> str:
+        """For operators, what to do about a failure; empty if its text says all."""
+        if isinstance(error, TimeoutError) and self._is_process:
+            return (
+                f" The next attempt may take {next_s:g} s. A program that npx or uvx has to download first may need "
+                "longer: set `timeouts.connect_s`, or install it beforehand."
+            )
+        if isinstance(error, TimeoutError):
+            return " If it needs longer, set `timeouts.connect_s`."
+        if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
+            return " Set `auth` in the configuration of the server, or correct it."
+        return ""
 
     def out_of_reach(self, seconds: float, reason: str) -> NoSessionError:
         """The server is known to be unreachable, so it was not tried."""
@@ -53,29 +84,43 @@ class ConnectionErrors:
         """An operator's request for the list of tools failed."""
         return self._unavailable(f"failed to list its tools: {self.describe_failure(error, end_reason)}.")
 
+    @property
+    def _is_process(self) -> bool:
+        return self._server.transport == "stdio"
+
+    @property
+    def _who(self) -> str:
+        address = self._find_address()
+        return f"MCP server `{self._server.name}`" + (f" at {address}" if address else "")
+
+    def _error(self, code: ErrorCode, found: str, remedy: str, advice: str = "") -> NoSessionError:
+        """For the model what was found and the remedy, for operators what was found and the advice. All parts are
+        masked already, or our own."""
+        text, operator_text = map(self._values.mask, (f"{found} {remedy}", f"{found}{advice}"))
+        return NoSessionError(code, MaskedText(text), MaskedText(operator_text))
+
     def disconnected_by_operator(self) -> NoSessionError:
         found = f"An operator has disconnected MCP server `{self._server.name}`."
-        remedy = f"`celery -A tarsy_tasks control mcp_reconnect {self._server.name}` connects it again."
-        return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} {_TRY_LATER}", f"{found} {remedy}")
+        advice = f" `celery -A tarsy_tasks control mcp_reconnect {self._server.name}` connects it again."
+        return self._error(ErrorCode.SERVER_UNAVAILABLE, found, _TRY_LATER, advice)
 
     def suspended(self, left_s: float, reason: str) -> NoSessionError:
         """The server costs the worker too much."""
         found = f"MCP server `{self._server.name}` is suspended for {left_s:.0f} s: {reason}."
-        remedy = f"`celery -A tarsy_tasks control mcp_reconnect {self._server.name}` ends that at once."
-        return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} {_TRY_LATER}", f"{found} {remedy}")
+        advice = f" `celery -A tarsy_tasks control mcp_reconnect {self._server.name}` ends that at once."
+        return self._error(ErrorCode.SERVER_UNAVAILABLE, found, _TRY_LATER, advice)
 
     def worker_stopping(self) -> NoSessionError:
-        found = "The worker is stopping."
-        return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} The tool did not run; call it again.", found)
+        remedy = "The tool did not run; call it again."
+        return self._error(ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping.", remedy)
 
     def _unavailable(self, what: str) -> NoSessionError:
-        found = f"MCP server `{self._server.name}` {what}"
-        return NoSessionError(ErrorCode.SERVER_UNAVAILABLE, f"{found} {_TRY_LATER}", found)
+        return self._error(ErrorCode.SERVER_UNAVAILABLE, f"{self._who} {what}", _TRY_LATER)
 
     def describe_failure(self, error: BaseException, end_reason: str) -> str:
         """What failed, without a full stop."""
         if isinstance(error, TimeoutError):
-            return f"it did not complete the handshake within {self._server.timeouts.connect_s:g} s"
+            return f"it did not complete the handshake within {self.connect_s:g} s"
         if isinstance(error, ListingError):
             return f"it {error}"
         return end_reason if end_reason.startswith("it") else describe_error(error, self._masker)

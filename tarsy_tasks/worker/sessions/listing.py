@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from mcp import Client
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
+from pydantic import BaseModel
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
@@ -35,6 +36,8 @@ _MAX_PAGES = 200
 _MAX_TOOLS = 10_000
 _MAX_CHARS = 4 * 1024 * 1024
 """Of all definitions together, with all that is kept of them."""
+_DECORATION_CHARS, _DECORATIONS_CHARS = 16 * 1024, 1024 * 1024
+"""Of the icons or the `_meta` of one tool, and of all together; longer ones are left out, the tools are not."""
 _DESCRIPTION_CHARS = 16 * 1024
 _INSTRUCTIONS_CHARS = 8_000
 _SLICE_TOOLS = 25
@@ -87,19 +90,25 @@ class ListedTools:
         self.left_out: dict[str, str] = {}
         self._server = server
         self._masker = masker
-        self._chars = 0
+        self._chars = self._decorations = 0
 
     def add(self, tools: Sequence[Tool]) -> None:
         for tool in tools:
             name = choose_name(tool, self._masker, self.tools)
-            definition = self.tools[name] = build_definition(self._server, name, tool, self._masker)
+            definition = build_definition(self._server, name, tool, self._masker)
+            self._decorations += _count_chars((definition.icons, definition.meta))
+            if self._decorations > _DECORATIONS_CHARS:
+                definition = definition.model_copy(update={"icons": (), "meta": {}})
+            self.tools[name] = definition
             if name != tool.name or definition.input_schema != tool.input_schema:
                 self.unmasked[name] = UnmaskedTool(tool.name, tool.input_schema)
                 self._chars += _count_chars((tool.name, tool.input_schema))
             if tool.output_schema is not None:
-                self.output_schemas[tool.name] = tool.output_schema
-                self._chars += _count_chars(tool.output_schema)
-            self._chars += _count_chars((name, definition.description, definition.input_schema, definition.annotations))
+                is_same = definition.output_schema == tool.output_schema
+                self.output_schemas[tool.name] = definition.output_schema if is_same else tool.output_schema
+                self._chars += 0 if is_same else _count_chars(tool.output_schema)
+            shown = (name, definition.title, definition.description, definition.annotations)
+            self._chars += _count_chars((*shown, definition.input_schema, definition.output_schema))
             if self._chars > _MAX_CHARS:
                 raise ListingError(f"lists tools with definitions of more than {_MAX_CHARS} characters")
 
@@ -138,15 +147,30 @@ def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
 def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> ToolDefinition:
     """The definition that agents, operators and Redis see."""
     description = tool.description or tool.title or ""
-    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
+    icons, meta = [*map(_dump, tool.icons or ())], dict(tool.meta or {})
     return ToolDefinition(
         name=f"{server}.{name}",
         server=server,
         tool=name,
         description=_cut(masker.mask_start(description, _DESCRIPTION_CHARS + 1), _DESCRIPTION_CHARS),
         input_schema=_mask_object(tool.input_schema, masker),
-        annotations=_mask_object(annotations, masker),
+        annotations=_mask_object(_dump(tool.annotations), masker),
+        title=masker.mask_start(tool.title or "", _SHOWN_CHARS),
+        output_schema=_mask_object(tool.output_schema or {}, masker),
+        icons=tuple(_mask_object(icon, masker) for icon in icons) if _is_short(icons) else (),
+        meta=_mask_object(meta, masker) if _is_short(meta) else {},
+        execution=_dump(tool.execution),
     )
+
+
+def _dump(part: BaseModel | None) -> dict[str, Any]:
+    """A part of a tool in its wire spelling."""
+    return {} if part is None else part.model_dump(by_alias=True, exclude_none=True)
+
+
+def _is_short(decoration: Any) -> bool:
+    """Whether the icons or the `_meta` of a tool may be kept."""
+    return _count_chars(decoration) <= _DECORATION_CHARS
 
 
 def _cut(text: str, length: int) -> str:

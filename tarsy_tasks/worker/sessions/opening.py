@@ -34,6 +34,8 @@ __all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
 logger = logging.getLogger(__name__)
 
 _SHOWN_TOOLS = 10
+_MOST_PATIENCE = 4
+"""A server that was too slow gets twice the time in the next attempt, up to so many times `connect_s`."""
 _HOLD_S = 5.0
 """A process that takes longer to start is not waiting for the processor, and need not hold up the next one."""
 
@@ -80,6 +82,8 @@ class SessionOpener:
     Attributes:
         error: Why the last attempt failed; None before the first and after one that succeeded.
         last_error: The same, but kept after a success.
+        attempts: How often it was tried to open a session.
+        opened: How many sessions were opened.
 
     Args:
         on_tools: Called when a server has changed its tools and listed them.
@@ -97,16 +101,18 @@ class SessionOpener:
         self.availability = ServerAvailability(server.timeouts.recreate_s)
         self.error: NoSessionError | None = None
         self.last_error: NoSessionError | None = None
+        self.attempts = self.opened = 0
         self._server = server
         self._masker = masker
         self._long_work = long_work
         self._suspension = suspension
         self._on_tools = on_tools
         self._output = ServerOutput(server.name, masker)
-        self.errors = ConnectionErrors(server, masker, self._output)
         self._transport = ServerTransport(
             server, self._output, context.inheritance, context.child_watch, known_secrets.add, long_work, suspension
         )
+        self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
+        self._connect_s = server.timeouts.connect_s
         self._mode: Mode = "auto"
         self._left_out: Mapping[str, str] = {}
 
@@ -125,7 +131,7 @@ class SessionOpener:
         try:
             session: Session = await retrying(self._open_once)
         except FailedAttempt as failure:
-            self.error = self.last_error = self.errors.not_opened(failure)
+            self.error = self.last_error = self.errors.not_opened(failure, self._connect_s)
             raise self.error from None
         return session
 
@@ -147,10 +153,12 @@ class SessionOpener:
         self._output.clear()
         began = time.monotonic()
         self.availability.record_attempt()
+        self.attempts += 1
+        self.errors.connect_s = self._connect_s
         session = self._new_session(self._mode)
         try:
             try:
-                await session.open()
+                await session.open(self._connect_s)
             except Exception:
                 if self._mode == "legacy" or not session.died_in_handshake:
                     raise
@@ -158,21 +166,29 @@ class SessionOpener:
                 # Some servers exit on the probe for the 2026 era, a method that they do not know.
                 self._output.clear()
                 session = self._new_session("legacy")
-                await session.open()
+                await session.open(self._connect_s)
         except NoSessionError:
             raise
         except Exception as error:
             self._mode = "auto"
             self.record_failure(error, session.end_reason, began)
             failure = FailedAttempt(error, session.end_reason)
-            self.error = self.last_error = self.errors.not_opened(failure)
+            self._note_duration(error)
+            self.error = self.last_error = self.errors.not_opened(failure, self._connect_s)
             raise failure from error
         if self._server.transport == "stdio" and session.is_handshake_era:
             # A server that ignores the probe costs 10 s, but only once.
             self._mode = "legacy"
         self.error = None
+        self.opened += 1
+        self._connect_s = self._server.timeouts.connect_s
         self.availability.record_answer()
         return session
+
+    def _note_duration(self, error: Exception) -> None:
+        """A process that was too slow may have been downloading itself, and would be killed in vain each time."""
+        if isinstance(error, TimeoutError) and self._server.transport == "stdio":
+            self._connect_s = min(2 * self._connect_s, _MOST_PATIENCE * self._server.timeouts.connect_s)
 
     def _new_session(self, mode: Mode) -> Session:
         on_tools, on_left_out = self._on_tools, self._note_left_out

@@ -84,7 +84,7 @@ def classify_error(error: BaseException) -> Recovery:
     """
     if isinstance(error, MCPError):
         return _classify_mcp_error(error)
-    # Of the SDK's own kinds of RuntimeError, and ours, each is about a result.
+    # Of the SDK's own kinds of RuntimeError each is about a result.
     ran = isinstance(error, ValidationError) or (isinstance(error, RuntimeError) and type(error) is not RuntimeError)
     return _GIVE_UP_RAN if ran else _GIVE_UP_MAYBE
 

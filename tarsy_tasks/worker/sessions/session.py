@@ -25,7 +25,7 @@ from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
-from tarsy_tasks.worker.sessions.output_check import check_output
+from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
@@ -102,14 +102,14 @@ class Session:
         """`handshake` for versions of MCP before 2026-07-28, else `2026`."""
         return "handshake" if self.is_handshake_era else "2026"
 
-    async def open(self) -> None:
-        """Connect, complete the handshake and list the tools.
+    async def open(self, connect_s: float) -> None:
+        """Connect, complete the handshake and list the tools, all in `connect_s` seconds.
 
         Raises:
             Exception: Why the transport, the handshake or the listing failed.
         """
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._run(ready), name=f"mcp-session-{self._server.name}")
+        self._owner = asyncio.create_task(self._run(ready, connect_s), name=f"mcp-session-{self._server.name}")
         try:
             await ready
         except asyncio.CancelledError:
@@ -117,12 +117,12 @@ class Session:
             await asyncio.wait({self._owner}, timeout=_CLOSE_S)
             raise
 
-    async def _run(self, ready: asyncio.Future[None]) -> None:
+    async def _run(self, ready: asyncio.Future[None], connect_s: float) -> None:
         started = time.monotonic()
         following: list[asyncio.Task[None]] = []
         try:
             # Not anyio.fail_after: entered here and left elsewhere, it would break the nesting of the SDK's scopes.
-            async with asyncio.timeout(self._server.timeouts.connect_s) as limit:
+            async with asyncio.timeout(connect_s) as limit:
                 transport = self._transport.open(self._on_transport_end)
                 # No response cache: a server's ttlMs would answer a health check after the server has died.
                 async with _client_over(
@@ -133,7 +133,7 @@ class Session:
                     message_handler=self._on_message,
                 ) as client:
                     self._client = client
-                    cast("Any", client.session).validate_tool_result = self._check_output
+                    cast("Any", client.session).validate_tool_result = _accept
                     self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
@@ -229,9 +229,11 @@ class Session:
             if not self.in_flight:
                 self._idle.set()
 
-    async def _check_output(self, tool: str, result: CallToolResult) -> None:
-        if (schema := self._output_schemas.get(tool)) is not None:
-            await check_output(schema, result, self._long_work)
+    async def find_output_problem(self, tool: str, result: CallToolResult) -> str:
+        """Why a result of a tool does not fit its output schema; empty if it does, or is an error, or there is none."""
+        unmasked = self._unmasked_tools.get(tool)
+        schema = self._output_schemas.get(tool if unmasked is None else unmasked.name)
+        return "" if schema is None or result.is_error else await find_output_problem(schema, result, self._long_work)
 
     @property
     def is_stuck(self) -> bool:
@@ -334,6 +336,10 @@ def _client_over(transport: AbstractAsyncContextManager[Dispatcher[Any]], **opti
     client = Client(cast("Any", transport), **options)
     client._connect = connect  # pyright: ignore[reportPrivateUsage]
     return client
+
+
+async def _accept(_tool: str, _result: CallToolResult) -> None:
+    """In place of the SDK's check of a result, which makes an error of an answer that can be read."""
 
 
 async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:

@@ -26,6 +26,8 @@ _NEAR_BYTES = 1_000
 """The same in all other cases."""
 _REACHES_FAR = re.compile(rb"Secret|[dD]ata[\"']?:")
 _LAST_LINES = 5
+_NOISE = re.compile(r"npm (?:warn|notice)\b", re.IGNORECASE)
+"""What npx writes before it starts a server, and what explains no failure."""
 _LAST_LINES_CHARS = 600
 _LINES_PER_S = 50
 _SHARE = 0.05
@@ -43,6 +45,7 @@ class ServerOutput:
     """Logs one server's lines as `tarsy_tasks.server.<id>`, masked, and remembers the last few."""
 
     def __init__(self, server: str, masker: Masker) -> None:
+        self._server = server
         self._logger = logging.getLogger(f"tarsy_tasks.server.{server}")
         self._masker = masker
         self._view: deque[bytes] = deque(maxlen=_VIEW_LINES)
@@ -58,7 +61,7 @@ class ServerOutput:
         second = int(time.monotonic())
         if second != self._second:
             if self._left_out:
-                self._logger.warning("%d more lines were not logged", self._left_out)
+                self._logger.warning("MCP server %s: %d more lines were not logged", self._server, self._left_out)
             self._second, self._logged, self._left_out = second, 0, 0
         self._remember(self._without_key(line[:_SEARCHED_BYTES]))
         read = time.thread_time()
@@ -69,7 +72,7 @@ class ServerOutput:
             self._left_out += 1
             return
         self._logged += 1
-        self._logger.log(level, "%s: %s", what, self._last_line())
+        self._logger.log(level, "MCP server %s, %s: %s", self._server, what, self._last_line())
         self._logging.charge(time.thread_time() - read)
 
     def pause_s(self) -> float:
@@ -92,7 +95,7 @@ class ServerOutput:
 
     def last_lines(self) -> str:
         """The last lines, for an error text; empty if there were none."""
-        lines = filter(None, self._mask_lines(self._view.copy()).split("\n"))
+        lines = (line for line in self._mask_lines(self._view.copy()).split("\n") if line and not _NOISE.match(line))
         return self._masker.mask("\n".join(deque(lines, _LAST_LINES)))[-_LAST_LINES_CHARS:]
 
     def _remember(self, line: bytes) -> None:

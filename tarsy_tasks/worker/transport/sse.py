@@ -45,6 +45,7 @@ _REPLY_BYTES = 64 * 1024
 _DISCARD_PAUSE_S = 0.001
 """After each piece of an event that is too large: whoever waits for it does not wait for the whole budget."""
 _FORGOTTEN = (404, 410)
+_UNAUTHORIZED = 401
 _HEADERS = {"content-type": "application/json"}
 
 
@@ -275,7 +276,9 @@ class _Posts(MessageDispatcher):
                 body = await read_body(response, _REPLY_BYTES) or b""
         if response.status_code < 300:
             return None
-        error = _json_error(response, body) or http_status(response, body, _note(response))
+        error = (response.status_code != _UNAUTHORIZED and _json_error(response, body)) or http_status(
+            response, body, _note(response)
+        )
         if error.code == HTTP_STATUS and response.status_code in _FORGOTTEN:
             # The address is right, since the stream was opened there: the session is unknown.
             return ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: {error.message}", data=error.data)

@@ -39,7 +39,7 @@ from tarsy_tasks.worker.transport.transport_errors import (
 __all__ = ["streamable_http_transport"]
 
 _SESSION_ID = "mcp-session-id"
-_ACCEPTED, _BAD_REQUEST, _NOT_FOUND = 202, 400, 404
+_ACCEPTED, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND = 202, 400, 401, 404
 _FIRST_OTHER_STATUS = 300
 _NO_ERA_STATUSES = (401, 429, 503)
 _PROBE, _HANDSHAKE, _READY = "server/discover", "initialize", "notifications/initialized"
@@ -238,7 +238,9 @@ class _Exchanges(MessageDispatcher):
         answer = error_of(body)
         if self._session_id and _is_session_forgotten(response.status_code, answer):
             return ErrorData(code=SESSION_FORGOTTEN, message=f"session not found: HTTP {response.status_code}")
-        return http_status(response, body) if answer is None else ErrorData.model_validate(answer)
+        # What a 401 asks for is in its header, whatever its body is.
+        is_status = answer is None or response.status_code == _UNAUTHORIZED
+        return http_status(response, body) if is_status else ErrorData.model_validate(answer)
 
     async def _follow(self, response: httpx2.Response | None, asked: RequestId | None) -> None:
         """Read an event stream, and continue it where it ends, until the answer comes; without a request, for ever.

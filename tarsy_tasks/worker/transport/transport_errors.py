@@ -55,6 +55,7 @@ _NEVER_SENT = (
 )
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """The server closed the connection, as it does when it restarts; the certificate may be valid."""
+_ASKED_CHARS = 200
 _KEPT_BODY_BYTES = 5000
 """More than is shown, because it is masked before it is cut."""
 
@@ -129,6 +130,8 @@ def _tls_cause(error: BaseException) -> ssl.SSLError | None:
 def http_status(response: httpx2.Response, body: bytes, note: str = "") -> ErrorData:
     """The error for an answer that is not JSON-RPC, with the start of its body."""
     excerpt = _excerpt(body)
+    asked = response.headers.get("www-authenticate", "")[:_ASKED_CHARS] if response.status_code == 401 else ""
+    note += f" (it asks for {asked!r})" if asked else ""
     status = f"HTTP {response.status_code} {response.reason_phrase}".strip() + note
     return ErrorData(
         code=HTTP_STATUS,

@@ -21,7 +21,8 @@ from tarsy_tasks.worker.time_budget import Suspension
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context
+from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context, without_secrets
+from tarsy_tasks.worker.transport.program import check_program
 from tarsy_tasks.worker.transport.sandbox.preparation import in_sandbox
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.sse import sse_transport
@@ -41,6 +42,9 @@ _POST_S = 2e-3
 class ServerTransport:
     """Opens transports to one server, one after the other or in parallel.
 
+    Attributes:
+        address: Its URL without credentials, as it was last resolved; empty for stdio, and before.
+
     Args:
         on_secrets: Called with every credential before it is used, so that it is masked.
         long_work: For large messages.
@@ -57,6 +61,7 @@ class ServerTransport:
         long_work: LongWork,
         suspension: Suspension,
     ) -> None:
+        self.address = ""
         self._server = server
         self._output = output
         self._inheritance = inheritance
@@ -80,6 +85,7 @@ class ServerTransport:
         """
         resolved = resolve_variables(self._server, os.environ)
         self._on_secrets(resolved.secrets)
+        self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
         match self._server.transport:
             case "stdio":
                 return self._stdio(resolved, on_end)
@@ -91,6 +97,7 @@ class ServerTransport:
     @asynccontextmanager
     async def _stdio(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
         command = self._command(resolved)
+        check_program(command)
         async with AsyncExitStack() as stack:
             if resolved.sandbox is not None:
                 command = await stack.enter_async_context(in_sandbox(self._server.name, resolved.sandbox, command))
