@@ -4,6 +4,7 @@ Owns applying the rules of a file's dialects to an entry, and remembers where ea
 shows the spelling of the file. It checks no values.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from pydantic import JsonValue
@@ -62,6 +63,7 @@ class ServerEntry:
         self._leave_out_empty()
         self._convert(convert)
         self._fold_environment()
+        self._leave_to_program()
 
     def locate(self, loc: KeyPath) -> KeyPath:
         """The place in the file of the value at a place of a `ServerConfig`."""
@@ -124,6 +126,8 @@ class ServerEntry:
         for key, instead in (("url", "command"), ("command", "url"), ("cwd", "command"), ("cwd", "url")):
             if self.values.get(key) == "" and self.values.get(instead):
                 del self.values[key]
+        if self.values.get("description") == "":
+            del self.values["description"]
 
     def _convert(self, convert: Callable[[str], str]) -> None:
         for field in FIELDS:
@@ -150,6 +154,16 @@ class ServerEntry:
         if before == self.values:
             self.unused.append(Unused(where, "a server over HTTP gets no environment"))
         del self.values["env"]
+
+    def _leave_to_program(self) -> None:
+        """`mcp-remote` itself replaces variables in its arguments, so that no secret is on the command line."""
+        args, env = self.values.get("args"), self.values.get("env")
+        if not isinstance(args, list) or not isinstance(env, dict):
+            return
+        if any(isinstance(each, str) and re.fullmatch(r"mcp-remote(?:@.*)?", each) for each in args):
+            names = "|".join(map(re.escape, env))
+            own = re.compile(rf"(?<!\$)(?=\$\{{(?:{names})\}})") if names else re.compile(r"(?!)")
+            self.values["args"] = [own.sub("$", each) if isinstance(each, str) else each for each in args]
 
 
 def is_comment(key: str) -> bool:
