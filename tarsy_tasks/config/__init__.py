@@ -1,6 +1,8 @@
 """The configuration: which MCP servers there are, how to reach them, how long to wait.
 
-    loading       finds and loads a file; `file` and `yaml_tree` have its syntax, `dialects` its accepted forms
+    loading       finds and loads a file; `file`, `yaml_tree` and `toml_tree` have its syntax
+    dialects      the clients whose files are understood; `roots` finds the servers, `entries` reads one by the rules of
+                  `own_keys`, `key_rules` and `tarsy_keys`, `placeholders` are clients' references
     servers       the models; `auth`, `sandbox` and `texts` are their parts, `server_ids` the syntax of ids
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files; `resolved` is a server with their values
@@ -13,7 +15,7 @@ Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthClientCredentials
 from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
-from tarsy_tasks.config.loading import check_secrets, find_config_path, load_config
+from tarsy_tasks.config.loading import check_secrets, describe_unused, find_config_path, load_config
 from tarsy_tasks.config.resolved import resolve_variables
 from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
@@ -30,6 +32,7 @@ __all__ = [
     "Timeouts",
     "check_secrets",
     "config_schema",
+    "describe_unused",
     "find_config_path",
     "load_config",
     "resolve_variables",

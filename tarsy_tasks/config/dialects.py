@@ -1,198 +1,320 @@
-"""The accepted forms of a configuration file, converted to one: a flat entry for each server.
+"""The clients whose configuration files are understood, a row each.
 
-Owns the roots and alternative keys. It checks no values (`servers.ServerConfig` does), and remembers where each key
-came from, so that an error shows the spelling of the file.
+Owns what differs between them: where a file has its servers, which keys mean one of ours, which have no meaning here,
+and how a text refers to a variable. `roots` finds the servers, `entries` applies the rows, `key_rules` has the
+conversions. The rows follow the documentation and the public schemas of the clients.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config.auth import without_auth_type
-from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, format_path, unknown_key
+from tarsy_tasks.config.key_rules import (
+    SIGN_IN,
+    Found,
+    Rule,
+    Taken,
+    Unused,
+    at,
+    bearer,
+    duration,
+    inside,
+    never,
+    reference_list,
+    references,
+    texts,
+    variable_of,
+)
+from tarsy_tasks.config.own_keys import OWN_KEYS, transport
+from tarsy_tasks.config.placeholders import BRACES, DOLLAR_NAMES, DOUBLE_BRACES, SECRETS, Placeholder
+from tarsy_tasks.config.problems import KeyPath
+from tarsy_tasks.config.tarsy_keys import data_masking
 
-__all__ = ["ALTERNATIVE_KEYS", "AUTH_FILE_KEYS", "FILE_KEYS", "ServerEntry", "read_entries", "read_interceptors"]
+__all__ = ["COMMON", "DIALECTS", "WITHOUT_SERVER", "Dialect"]
 
-ALTERNATIVE_KEYS: dict[str, tuple[str, ...]] = {
-    "type": ("transport",),
-    "disabled": ("enabled",),
-    "bearer_token": ("auth",),
-}
-"""Alternative keys of an entry, and the keys of `ServerConfig` that they set."""
+_NO_KEYS: Mapping[str, Rule] = MappingProxyType({})
+_MS = 0.001
+_OFFERS_ALL = "workers offer every tool of the server; select tools with `tool_filter` of the executors"
+_ENV_FILE = "set its variables where the workers run"
 
-FILE_KEYS: dict[str, str] = {f"{key}_file": key for key in ("env", "headers", "url", "bearer_token")}
-AUTH_FILE_KEYS: dict[str, str] = {f"{key}_file": key for key in ("token", "key", "client_id", "client_secret")}
-"""Keys with paths of files instead of values, and the keys that they set: `token_file: p` is `token: ${file:p}`, and
-`env_file` maps names to files as `env` maps names to values.
-"""
-
-_NESTED_KEYS: dict[str, tuple[str, ...]] = {
-    **{key: ALTERNATIVE_KEYS[key] for key in ("type", "bearer_token")},
-    **{key: (key,) for key in ("command", "args", "env", "cwd", "url", "headers", "auth", "verify_ssl", "ca_file")},
-    "timeout": ("timeouts", "call_s"),
-}
-"""Keys of a `transport: {…}` inside an entry, and the places in `ServerConfig` that they set."""
-
-_ROOT_KEYS = ("mcpServers", "mcp", "interceptors", "$schema")
+_call_ms = duration("timeouts", "call_s", unit_s=_MS)
+_connect_ms = duration("timeouts", "connect_s", unit_s=_MS)
+_all_tools = never(_OFFERS_ALL)
+_sign_in = never(SIGN_IN)
 
 
-class ServerEntry:
-    """One server of a file, in the keys of `ServerConfig`.
+class Dialect(NamedTuple):
+    """One client.
 
     Attributes:
-        name: The name in the file, which need not be an id; None when the entry has no valid one.
-        at: The place of the entry.
-        values: Its values, without the name.
-        problems: Problems with its keys.
+        name: As its users call it.
+        roots: Where its files have their servers; see `roots`.
+        keys: What its own keys of a server mean.
+        ignored: Its keys of a server that have no meaning for a worker.
+        file_keys: Other keys of its files, by which such a file is recognized. None: any.
+        placeholders: How its texts refer to variables, in addition to what every file may contain.
     """
 
-    def __init__(self, name: JsonValue, at: KeyPath, raw: dict[str, JsonValue]) -> None:
-        self.name = name if isinstance(name, str) else None
-        self.at = at
-        self.values: dict[str, JsonValue] = {}
-        self.problems: list[Problem] = []
-        self._origins: dict[KeyPath, KeyPath] = {}
-        if name is None:
-            self.problems.append(Problem((*at, "name"), "this key is required, but missing"))
-        elif not isinstance(name, str):
-            self.problems.append(Problem((*at, "name"), f"found {describe_kind(name)}, expected a string"))
-        nested = transport if isinstance(transport := raw.get("transport"), dict) else {}
-        for key, value in raw.items():
-            if key not in FILE_KEYS and (key != "transport" or not nested):
-                self._take(ALTERNATIVE_KEYS.get(key, (key,)), value, (*at, key))
-        for key, value in nested.items():
-            where = (*at, "transport", key)
-            if key in _NESTED_KEYS:
-                self._take(_NESTED_KEYS[key], value, where)
-            elif key not in FILE_KEYS:
-                self.problems.append(unknown_key(where, [*_NESTED_KEYS, *FILE_KEYS]))
-        # Last: they add to `env` and `headers`.
-        for entry, where in ((raw, at), (nested, (*at, "transport"))):
-            for key, value in entry.items():
-                if key in FILE_KEYS:
-                    self._take_file(FILE_KEYS[key], value, (*where, key))
-
-    def locate(self, loc: KeyPath) -> KeyPath:
-        """The place in the file of the value at a place of a `ServerConfig`."""
-        loc = without_auth_type(loc)
-        for length in range(len(loc), 0, -1):
-            if loc[:length] in self._origins:
-                return self._origins[loc[:length]] + loc[length:]
-        return self.at + loc
-
-    def _take(self, loc: tuple[str, ...], value: JsonValue, where: KeyPath) -> None:
-        if where[-1] == "disabled" and isinstance(value, bool):
-            value = not value
-        elif loc == ("auth",) and where[-1] != "auth":
-            value = {"type": "bearer", "token": value}
-            self._origins[("auth", "token")] = where
-        elif loc == ("auth",) and isinstance(value, dict):
-            value = self._with_files(value, where)
-        table = self.values
-        for key in loc[:-1]:
-            inner = table.setdefault(key, {})
-            if not isinstance(inner, dict):
-                return  # reported when the values are checked
-            table = inner
-        if loc[-1] not in table:
-            # A copy, because keys may be added: with a YAML anchor, the same mapping is in several places.
-            table[loc[-1]] = dict(value) if isinstance(value, dict) else value
-            self._origins[loc] = where
-        elif table[loc[-1]] != value:
-            self.problems.append(
-                Problem(where, f"conflicts with `{format_path(self.locate(loc))}`; keep only one of them")
-            )
-
-    def _take_file(self, key: str, paths: JsonValue, where: KeyPath) -> None:
-        if key not in ("env", "headers"):
-            self._take(ALTERNATIVE_KEYS.get(key, (key,)), _reference(paths), where)
-        elif isinstance(paths, dict):
-            for name, path in paths.items():
-                self._take((key, name), _reference(path), (*where, name))
-        else:
-            self.problems.append(Problem(where, f"found {describe_kind(paths)}, expected a mapping of names to files"))
-
-    def _with_files(self, auth: dict[str, JsonValue], where: KeyPath) -> dict[str, JsonValue]:
-        values = {key: value for key, value in auth.items() if key not in AUTH_FILE_KEYS}
-        for key, meant in AUTH_FILE_KEYS.items():
-            if key not in auth:
-                continue
-            if meant in values:
-                other = format_path((*where, meant))
-                self.problems.append(Problem((*where, key), f"conflicts with `{other}`; keep only one of them"))
-            values[meant] = _reference(auth[key])
-            self._origins[("auth", meant)] = (*where, key)
-        return values
+    name: str
+    roots: tuple[str, ...] = ("mcpServers",)
+    keys: Mapping[str, Rule] = _NO_KEYS
+    ignored: str = ""
+    file_keys: str | None = ""
+    placeholders: tuple[Placeholder, ...] = ()
 
 
-def _reference(path: JsonValue) -> JsonValue:
-    """A reference to a file; an invalid path stays, and is reported as an invalid value."""
-    return f"${{file:{path}}}" if isinstance(path, str) and path else path
+WITHOUT_SERVER = {
+    "type": ("builtin", "platform", "frontend", "inline_python", "inMemory", "sdk"),
+    "source": ("extension", "registry"),
+}
+"""Entries that are part of their client, and no MCP server that others can use."""
 
 
-def read_entries(data: dict[str, JsonValue]) -> Iterator[ServerEntry | Problem]:
-    """The servers of a file, and the problems with the mappings and lists around them."""
-    unknown = [unknown_key((key,), _ROOT_KEYS) for key in data if key not in _ROOT_KEYS]
-    yield from unknown
-    if not isinstance(schema := data.get("$schema", ""), str):
-        yield Problem(("$schema",), f"found {describe_kind(schema)}, expected a string")
-    if "mcpServers" in data:
-        yield from _read_mapping(data["mcpServers"], ("mcpServers",))
-    elif "mcp" not in data and not unknown:
-        yield Problem((), "there are no servers; expected the key `mcpServers` with a mapping of names to servers")
-    if "mcp" in data:
-        yield from _read_mcp(data["mcp"])
+def _api_key(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """LibreChat's `apiKey`: a mapping; Continue's: a token."""
+    if not isinstance(value, dict):
+        yield from bearer(value, where)
+    elif value.get("source") == "user" or value.get("key") is None:
+        yield Unused(where, SIGN_IN)
+    elif value.get("authorization_type") == "bearer":
+        yield from bearer(value["key"], where)
+    elif value.get("authorization_type") == "basic":
+        yield Taken(("headers", "Authorization"), f"Basic {value['key']}", (*where, "key"))
+    else:
+        auth: dict[str, JsonValue] = {"type": "api_key", "key": value["key"]}
+        if value.get("custom_header") is not None:
+            auth["name"] = value["custom_header"]
+        parts: Mapping[KeyPath, KeyPath] = {
+            ("auth", "key"): (*where, "key"),
+            ("auth", "name"): (*where, "custom_header"),
+        }
+        yield Taken(("auth",), auth, where, parts)
 
 
-def read_interceptors(data: dict[str, JsonValue]) -> Iterator[str | Problem]:
-    """The names of the interceptors of a file, in order, and the problems with them."""
-    found = data.get("interceptors", [])
-    if not isinstance(found, list):
-        yield Problem(("interceptors",), f"found {describe_kind(found)}, expected a list of names")
-        return
-    for index, name in enumerate(found):
-        if not isinstance(name, str):
-            yield Problem(("interceptors", index), f"found {describe_kind(name)}, expected a name")
-        elif name in found[:index]:
-            yield Problem(("interceptors", index), "this name is repeated; an interceptor is used once")
-        else:
-            yield name
+def _instructions(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """True asks for the server's own instructions, which is what happens without this key."""
+    yield Unused(where) if isinstance(value, bool) else Taken(("instructions",), value, where)
 
 
-def _read_mcp(mcp: JsonValue) -> Iterator[ServerEntry | Problem]:
-    if not isinstance(mcp, dict):
-        yield Problem(("mcp",), f"found {describe_kind(mcp)}, expected a mapping with the key `servers`")
-        return
-    unknown = [unknown_key(("mcp", key), ["servers"]) for key in mcp if key != "servers"]
-    yield from unknown
-    if "servers" not in mcp:
-        if not unknown:
-            yield Problem(("mcp", "servers"), "this key is required, but missing")
-        return
-    at: KeyPath = ("mcp", "servers")
-    servers = mcp["servers"]
-    if not isinstance(servers, list):
-        yield from _read_mapping(servers, at)
-        return
-    for index, raw in enumerate(servers):
-        if isinstance(raw, dict):
-            yield ServerEntry(
-                raw.get("name"), (*at, index), {key: value for key, value in raw.items() if key != "name"}
-            )
-        else:
-            yield Problem((*at, index), f"found {describe_kind(raw)}, expected a mapping with a `name`")
+def _ca_file(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """A path, or a list of them."""
+    yield Taken(("ca_file",), value[0] if isinstance(value, list) and len(value) == 1 else value, where)
 
 
-def _read_mapping(servers: JsonValue, at: KeyPath) -> Iterator[ServerEntry | Problem]:
-    if not isinstance(servers, dict):
-        yield Problem(at, f"found {describe_kind(servers)}, expected a mapping of names to servers")
-        return
-    for name, raw in servers.items():
-        if not isinstance(raw, dict):
-            yield Problem((*at, name), f"found {describe_kind(raw)}, expected a mapping with a `command` or a `url`")
-            continue
-        if "name" in raw:
-            yield Problem(
-                (*at, name, "name"), "unknown key; the key of the entry is the server's name, so remove this one"
-            )
-        yield ServerEntry(name, (*at, name), {key: value for key, value in raw.items() if key != "name"})
+_request_options = inside(
+    {
+        "headers": at("headers"),
+        "timeout": _call_ms,
+        "verifySsl": at("verify_ssl"),
+        "caBundlePath": _ca_file,
+    },
+    is_open=True,
+)
+
+_VS_CODE_KEYS: dict[str, Rule] = {
+    "env": texts("env"),
+    "envFile": never(_ENV_FILE),
+    "oauth": _sign_in,
+    "sandboxEnabled": never("set `sandbox`"),
+}
+_GOOSE_KEYS: dict[str, Rule] = {
+    "cmd": at("command"),
+    "envs": texts("env"),
+    "env_keys": reference_list("env"),
+    "uri": at("url"),
+    "timeout": duration("timeouts", "call_s", unit_s=1),
+    "available_tools": _all_tools,
+}
+
+
+def _opencode_timeout(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """One for all, or one for each of three kinds of requests."""
+    kinds = {"startup": _connect_ms, "catalog": duration("timeouts", "list_s", unit_s=_MS), "execution": _call_ms}
+    return (inside(kinds) if isinstance(value, dict) else _call_ms)(value, where)
+
+
+COMMON = Dialect(
+    "",
+    roots=("mcpServers", "mcp.servers", "servers", "."),
+    keys={
+        "timeout": duration("timeouts", "call_s"),
+        "transport_type": at("transport"),
+        "workingDirectory": at("cwd"),
+        "working_directory": at("cwd"),
+    },
+    ignored="name title displayName display_name icon icons iconUrl tags version note notes metadata",
+)
+"""What every file may have."""
+
+DIALECTS: tuple[Dialect, ...] = (
+    Dialect(
+        "TARSy",
+        roots=("mcp_servers", "mcp.servers"),
+        keys={
+            "connection_params": transport,
+            "data_masking": data_masking,
+            "timeout": duration("timeouts", "call_s", unit_s=1),
+        },
+        ignored="server_id server_type summarization",
+        file_keys=None,
+    ),
+    Dialect(
+        "Claude Desktop",
+        ignored="extensionId",
+        file_keys="globalShortcut preferences scale locale userThemeMode allowDevTools isUsingBuiltInNodeForMcp "
+        "isDxtAutoUpdatesEnabled coworkUserFilesPath",
+    ),
+    Dialect(
+        "Claude Code",
+        roots=("mcpServers", "projects.*.mcpServers"),
+        keys={"timeout": _call_ms, "oauth": _sign_in, "headersHelper": never("set `headers` or `auth`")},
+        ignored="alwaysLoad scope",
+        file_keys="numStartups installMethod autoUpdates userID oauthAccount projects tipsHistory firstStartTime "
+        "hasCompletedOnboarding lastOnboardingVersion bypassPermissionsModeAccepted customApiKeyResponses theme "
+        "autoUpdaterStatus verbose env permissions enabledMcpjsonServers disabledMcpjsonServers",
+    ),
+    Dialect(
+        "Cursor",
+        keys={"envFile": never(_ENV_FILE), "oauth": _sign_in},
+        ignored="enabledTools",
+    ),
+    Dialect(
+        "Windsurf",
+        keys={"serverUrl": at("url"), "disabledTools": _all_tools},
+        ignored="registry authProviderType alwaysAllow",
+    ),
+    Dialect(
+        "Cline",  # and Roo Code, Kilo Code, Kiro, which began as copies of it
+        keys={
+            "timeout": duration("timeouts", "call_s", longest_s=3600),
+            "transportType": at("transport"),
+            "disabledTools": _all_tools,
+            "enabledTools": _all_tools,
+            "oauth": _sign_in,
+        },
+        ignored="autoApprove alwaysAllow watchPaths remoteConfigured networkTimeout isManaged autoApproveAll source",
+        file_keys="powers",
+    ),
+    Dialect(
+        "Gemini CLI",
+        keys={
+            "httpUrl": at("url"),
+            "tcp": at("url"),
+            "timeout": _call_ms,
+            "includeTools": _all_tools,
+            "excludeTools": _all_tools,
+            "oauth": _sign_in,
+            "targetAudience": _sign_in,
+            "targetServiceAccount": _sign_in,
+        },
+        ignored="trust extensionName authProviderType extension",
+        file_keys="selectedAuthType theme preferredEditor autoAccept contextFileName sandbox coreTools excludeTools "
+        "allowMCPServers excludeMCPServers checkpointing telemetry usageStatisticsEnabled fileFiltering general ui "
+        "security tools model context advanced experimental mcp privacy output ide hooks extensions bugCommand "
+        "hideTips hideBanner vimMode maxSessionTurns summarizeToolOutput includeDirectories skills admin agents "
+        "modelProviders tool permissions",
+        placeholders=DOLLAR_NAMES,
+    ),
+    Dialect(
+        "GitHub Copilot CLI",
+        keys={"tools": _all_tools, "timeout": _call_ms, "oauthClientId": _sign_in},
+        ignored="isDefaultServer source filterMapping oauthPublicClient",
+    ),
+    Dialect(
+        "LibreChat",
+        keys={
+            "timeout": _call_ms,
+            "initTimeout": _connect_ms,
+            "sseReadTimeout": never(),
+            "serverInstructions": _instructions,
+            "apiKey": _api_key,
+            "oauth": _sign_in,
+            "requiresOAuth": _sign_in,
+            "oauth_headers": _sign_in,
+            "obo": _sign_in,
+            "proxy": never("set HTTPS_PROXY where the workers run"),
+            "customUserVars": never("its variables are read where the workers run"),
+        },
+        ignored="iconPath chatMenu startup stderr consumeOnly dbId author",
+        file_keys="version cache interface registration endpoints fileConfig mcpSettings modelSpecs actions speech "
+        "rateLimits webSearch memory ocr balance transactions agents fileStrategy filteredTools includedTools "
+        "secureImageLinks imageOutputType turnstile temporaryChatRetention cloudfront summarization skills",
+        placeholders=DOUBLE_BRACES,
+    ),
+    Dialect(
+        "Continue",
+        keys={
+            "requestOptions": _request_options,
+            "connectionTimeout": _connect_ms,
+            "apiKey": _api_key,
+            "envFile": never(_ENV_FILE),
+        },
+        ignored="serverName faviconUrl sourceFile",
+        file_keys="name version schema models rules context prompts docs data metadata env requestOptions",
+        placeholders=SECRETS,
+    ),
+    Dialect(
+        "FastMCP",
+        keys={
+            "timeout": _call_ms,
+            "sse_read_timeout": never(),
+            "include_tags": _all_tools,
+            "exclude_tags": _all_tools,
+            "tools": _all_tools,
+        },
+        ignored="authentication keep_alive",
+    ),
+    Dialect(
+        "Cherry Studio",
+        keys={"isActive": at("enabled"), "baseUrl": at("url"), "disabledTools": _all_tools},
+        ignored="id provider providerUrl logoUrl longRunning dxtVersion dxtPath registryUrl reference searchKey "
+        "configSample disabledAutoApproveTools shouldConfig installSource isTrusted trustedAt installedAt",
+    ),
+    Dialect("VS Code", roots=("servers",), keys=_VS_CODE_KEYS, ignored="dev gallery", file_keys="inputs sandbox"),
+    Dialect("VS Code", roots=("mcp.servers",), keys=_VS_CODE_KEYS, ignored="dev gallery", file_keys=None),
+    Dialect(
+        "Zed",
+        roots=("context_servers",),
+        keys={"timeout": duration("timeouts", "call_s"), "oauth": _sign_in},
+        ignored="source remote settings",
+        file_keys=None,
+    ),
+    Dialect(
+        "Codex",
+        roots=("mcp_servers",),
+        keys={
+            "bearer_token_env_var": variable_of(bearer),
+            "http_headers": at("headers"),
+            "env_http_headers": references("headers"),
+            "env_vars": reference_list("env"),
+            "startup_timeout_sec": duration("timeouts", "connect_s", unit_s=1),
+            "startup_timeout_ms": _connect_ms,
+            "tool_timeout_sec": duration("timeouts", "call_s", unit_s=1),
+            "enabled_tools": _all_tools,
+            "disabled_tools": _all_tools,
+            "oauth": _sign_in,
+            "scopes": _sign_in,
+            "oauth_resource": _sign_in,
+        },
+        ignored="tools supports_parallel_tool_calls default_tools_approval_mode experimental_environment trust",
+        file_keys=None,
+    ),
+    Dialect(
+        "Goose",
+        roots=("extensions",),
+        keys={**_GOOSE_KEYS, "config": inside({**OWN_KEYS, **_GOOSE_KEYS}, is_open=True)},
+        ignored="bundled socket code dependencies",
+        file_keys=None,
+    ),
+    Dialect(
+        "opencode",
+        roots=("mcp", "mcp.servers"),
+        keys={"environment": texts("env"), "timeout": _opencode_timeout, "oauth": _sign_in},
+        ignored="codemode",
+        file_keys=None,
+        placeholders=BRACES,
+    ),
+    Dialect("Amp", roots=("amp.mcpServers",), keys={"includeTools": _all_tools}, file_keys=None),
+)

@@ -1,7 +1,7 @@
 """A configuration file as text: its bytes, its syntax, and the lines and columns of problems.
 
-Owns reading (JSON with comments and trailing commas, or YAML). It does not know what a configuration looks like: its
-caller passes the problems, and gets one error with file, line and column for each.
+Owns reading (JSON with comments and trailing commas, YAML or TOML). It does not know what a configuration looks like:
+its caller passes the problems, and gets one error with file, line and column for each.
 """
 
 import json
@@ -16,8 +16,9 @@ from pydantic import JsonValue
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind
 from tarsy_tasks.errors import ConfigError
 
-if TYPE_CHECKING:
-    from tarsy_tasks.config.yaml_tree import YamlTree  # imports `yaml`, which is not needed for a JSON file
+if TYPE_CHECKING:  # each imports a parser that other files do not need
+    from tarsy_tasks.config.toml_tree import TomlTree
+    from tarsy_tasks.config.yaml_tree import YamlTree
 
 __all__ = ["ConfigFile", "read_config_file"]
 
@@ -52,14 +53,14 @@ class ConfigFile:
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Read a file, as YAML when its name ends so, else as JSON.
+    """Read a file, as YAML or TOML when its name ends so, else as JSON.
 
     Raises:
         ConfigError: It cannot be read, or is not a mapping in that syntax.
     """
     text = _read_text(path)
-    if _is_yaml(path):
-        data, problems = _parse_yaml(path, text)
+    if _is_yaml(path) or _is_toml(path):
+        data, problems = _parse_tree(path, text)
     else:
         text, data, problems = _parse_json(path, text)
     try:
@@ -83,6 +84,10 @@ def _is_yaml(path: Path) -> bool:
     return path.suffix.lower() in _YAML_SUFFIXES
 
 
+def _is_toml(path: Path) -> bool:
+    return path.suffix.lower() == ".toml"
+
+
 def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -97,10 +102,8 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > _MAX_BYTES:
         raise ConfigError(f"{path}: is larger than {_MAX_BYTES} bytes, the limit for a configuration file")
-    if raw.startswith(b"\xef\xbb\xbf"):
-        raise ConfigError(f"{path}:1:1: begins with a byte-order mark; save it as UTF-8 without one")
     try:
-        text = raw.decode()
+        text = raw.decode().removeprefix("\ufeff")  # editors of Windows write a byte-order mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: is not UTF-8; save it as UTF-8") from None
@@ -109,8 +112,8 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _parse_yaml(path: Path, text: str) -> tuple[JsonValue, list[Problem]]:
-    tree = _build_tree(text, is_yaml=True)
+def _parse_tree(path: Path, text: str) -> tuple[JsonValue, list[Problem]]:
+    tree = _build_tree(path, text)
     data = tree.read()
     if data is None and tree.problems:
         raise _build_error(path, text, tree.problems)
@@ -146,7 +149,7 @@ def _parse_json(path: Path, text: str) -> tuple[str, JsonValue, list[Problem]]:
 
 
 def _find_duplicates(text: str) -> list[Problem]:
-    tree = _build_tree(text, is_yaml=False)
+    tree = _build_json_tree(text)
     tree.read()
     found = [problem for problem in tree.problems if problem.at]
     return found or [Problem((), "a key is given twice in the same mapping")]
@@ -157,13 +160,24 @@ def _blank(match: re.Match[str]) -> str:
     return match[0] if match[1] is None else re.sub(r"[^\r\n]", " ", match[0])
 
 
-def _build_tree(text: str, *, is_yaml: bool) -> "YamlTree":
-    """The tree for finding lines. YAML is stricter about white space than JSON, so in JSON all of it becomes spaces."""
+def _build_tree(path: Path, text: str) -> "YamlTree | TomlTree":
+    """The tree for finding lines, and for reading what is not JSON."""
+    if _is_toml(path):
+        from tarsy_tasks.config.toml_tree import TomlTree
+
+        return TomlTree(text)
+    if not _is_yaml(path):
+        return _build_json_tree(text)
     from tarsy_tasks.config.yaml_tree import YamlTree
 
-    if not is_yaml:
-        text = "".join(each if each == "\n" or each.isprintable() else " " for each in text)
     return YamlTree(text)
+
+
+def _build_json_tree(text: str) -> "YamlTree":
+    """YAML is stricter about white space than JSON, so all of it becomes spaces."""
+    from tarsy_tasks.config.yaml_tree import YamlTree
+
+    return YamlTree("".join(each if each == "\n" or each.isprintable() else " " for each in text))
 
 
 def _build_empty_error(path: Path) -> ConfigError:
@@ -182,7 +196,7 @@ def _places(path: Path, text: str, problems: list[Problem]) -> list[tuple[int, s
     """The offset of each problem, and its file, line and column."""
     offsets = [problem.offset for problem in problems]
     if None in offsets:
-        tree = _build_tree(text, is_yaml=_is_yaml(path))
+        tree = _build_tree(path, text)
         offsets = [tree.find(problem.at) if problem.offset is None else problem.offset for problem in problems]
     line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
     found: list[tuple[int, str]] = []

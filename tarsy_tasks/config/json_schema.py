@@ -6,7 +6,7 @@ Owns the parts that the models do not contain: the alternative keys of a file, a
 from typing import Any
 
 from tarsy_tasks.config.auth import AUTH_MODELS
-from tarsy_tasks.config.dialects import AUTH_FILE_KEYS
+from tarsy_tasks.config.key_rules import AUTH_FILE_KEYS
 from tarsy_tasks.config.servers import TRANSPORTS, ServerConfig
 
 __all__ = ["config_schema"]

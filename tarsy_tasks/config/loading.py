@@ -1,33 +1,32 @@
 """The configuration file: finding it, reading it, and reporting its problems.
 
-Owns the way from a file to a `Config`, and the check for secrets in it. The models are in `servers`, the syntax of
-files in `file`, the accepted forms in `dialects`.
+Owns the way from a file to a `Config`, the check for secrets in it, and what it says of keys that are ignored. The
+models are in `servers`, the syntax of files in `file`, the accepted forms in `roots` and `dialects`.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from tarsy_tasks.config.auth import AUTH_MODELS
-from tarsy_tasks.config.dialects import (
-    ALTERNATIVE_KEYS,
-    AUTH_FILE_KEYS,
-    FILE_KEYS,
-    ServerEntry,
-    read_entries,
-    read_interceptors,
-)
+from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.file import ConfigFile, read_config_file
+from tarsy_tasks.config.key_rules import AUTH_FILE_KEYS
+from tarsy_tasks.config.own_keys import OWN_KEYS
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path, quote
+from tarsy_tasks.config.roots import FoundServers, find_servers, read_interceptors
 from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
 from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
 from tarsy_tasks.errors import ConfigError
 
-__all__ = ["Exposure", "check_secrets", "find_config_path", "load_config"]
+__all__ = [
+    "Exposure", "LoadedFile", "check_secrets", "describe_unused", "find_config_path", "load_config", "load_file",
+]  # fmt: skip
 
 _DEFAULT_FILES = ("mcp.json", "mcp.yaml")
 
@@ -41,11 +40,48 @@ def load_config(path: str | os.PathLike[str] | None = None) -> Config:
     Raises:
         ConfigError: One line for each problem.
     """
-    file, servers = _read(find_config_path() if path is None else Path(path))
+    loaded = load_file(find_config_path() if path is None else Path(path))
     return Config(
-        servers={server_id: server for server_id, (_, server) in servers.items()},
-        interceptors=tuple(name for name in read_interceptors(file.data) if isinstance(name, str)),
+        servers={server_id: server for server_id, (_, server) in loaded.servers.items()},
+        interceptors=tuple(name for name in read_interceptors(loaded.file.data) if isinstance(name, str)),
     )
+
+
+class LoadedFile(NamedTuple):
+    """A file without problems, what was found in it, and its servers by id, each with its entry there."""
+
+    file: ConfigFile
+    found: FoundServers
+    servers: dict[str, tuple[ServerEntry, ServerConfig]]
+
+
+def describe_unused(path: str | os.PathLike[str] | None = None) -> list[str]:
+    """What a configuration file says that has no meaning for a worker, as the settings of a client's windows: a line
+    for its keys, one for its entries.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
+    loaded = load_file(find_config_path() if path is None else Path(path))
+    found = loaded.found
+    written = f" (as {' and '.join(found.dialects)} writes it)" if found.dialects else ""
+    keys: dict[str, dict[str, None]] = {"": {}}
+    servers: dict[str, dict[str, None]] = {}
+    for name, unused in (("", found.unused), *((entry.name or "", entry.unused) for entry in found.entries)):
+        for each in unused:
+            keys.setdefault(each.remedy, {})[f"`{each.where[-1]}`"] = None
+            servers.setdefault(each.remedy, {})[name] = None
+    lines: list[str] = []
+    if servers:
+        shown = [", ".join(keys.pop(""))]
+        for remedy, names in keys.items():
+            owners = ", ".join(filter(None, servers[remedy]))
+            shown.append(f"{', '.join(names)}{owners and ' of '}{owners}: {remedy}")
+        lines.append(f"{loaded.file.path}{written}: ignored, without a meaning here: {'; '.join(filter(None, shown))}")
+    if found.left_out:
+        names = ", ".join(found.left_out)
+        lines.append(f"{loaded.file.path}{written}: parts of the client, left out: {names}")
+    return lines
 
 
 class Exposure(NamedTuple):
@@ -65,7 +101,7 @@ def check_secrets(path: str | os.PathLike[str] | None = None) -> list[Exposure]:
     Raises:
         ConfigError: As `load_config`.
     """
-    file, servers = _read(find_config_path() if path is None else Path(path))
+    file, _, servers = load_file(find_config_path() if path is None else Path(path))
     found: dict[KeyPath, tuple[str, str]] = {}
     for entry, server in servers.values():
         found |= {entry.locate(at): _EXPOSED for at in find_exposed(server)}
@@ -86,17 +122,19 @@ _EXPOSED = (
 )
 
 
-def _read(path: Path) -> tuple[ConfigFile, dict[str, tuple[ServerEntry, ServerConfig]]]:
-    """A file and its servers by id, each with its entry there."""
+def load_file(path: Path) -> LoadedFile:
+    """A file, with what is needed to say where each value is.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
     file = read_config_file(path)
+    found = find_servers(file.data, path)
     servers: dict[str, tuple[ServerEntry, ServerConfig]] = {}
-    problems = [*file.problems]
+    problems = [*file.problems, *found.problems]
     problems += [each for each in read_interceptors(file.data) if isinstance(each, Problem)]
     named: dict[str, ServerEntry] = {}
-    for entry in read_entries(file.data):
-        if isinstance(entry, Problem):
-            problems.append(entry)
-            continue
+    for entry in found.entries:
         problems += entry.problems
         server_id = "unnamed"
         try:
@@ -114,7 +152,7 @@ def _read(path: Path) -> tuple[ConfigFile, dict[str, tuple[ServerEntry, ServerCo
             servers[server_id] = entry, server
     if problems:
         raise file.build_error(problems)
-    return file, servers
+    return LoadedFile(file, found, servers)
 
 
 def _describe_clash(server_id: str, entry: ServerEntry, first: ServerEntry) -> Problem:
@@ -122,7 +160,7 @@ def _describe_clash(server_id: str, entry: ServerEntry, first: ServerEntry) -> P
     return Problem(entry.at, f"{names} give the same server id `{server_id}`; rename one of them")
 
 
-def _known_keys(loc: KeyPath) -> list[str]:
+def _known_keys(loc: KeyPath) -> Iterable[str]:
     """The valid keys in a file for the mapping at a place of a `ServerConfig`."""
     match loc:
         case ("timeouts",):
@@ -138,7 +176,7 @@ def _known_keys(loc: KeyPath) -> list[str]:
             known = {field.alias or name for name, field in fields.items()}
             return [*known, *(key for key, of in AUTH_FILE_KEYS.items() if of in known)]
         case _:
-            return [*ServerConfig.model_fields.keys() - {"name"}, *ALTERNATIVE_KEYS, *FILE_KEYS]
+            return OWN_KEYS
 
 
 def find_config_path() -> Path:

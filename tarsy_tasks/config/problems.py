@@ -19,6 +19,7 @@ __all__ = [
     "describe_kind",
     "describe_validation",
     "format_path",
+    "is_close",
     "quote",
     "suggest",
     "unknown_key",
@@ -96,19 +97,28 @@ def describe_kind(value: object) -> str:
             return "a mapping"
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """The correction of a word that is not one of `known`: the closest one, and all of them."""
-    from difflib import get_close_matches  # slow to import, and not needed for a correct file
-
+def suggest(word: str, known: Iterable[str], also: Iterable[str] = ()) -> str:
+    """The correction of a word that is not one of `known`: the closest of these and of `also`, and all of `known`."""
     words = sorted(known)
-    folded = {each.casefold(): each for each in reversed(words)}
-    close = get_close_matches(word[:_MAX_SHOWN].casefold(), folded, n=1)
+    folded = {each.casefold(): each for each in (*sorted(also, reverse=True), *reversed(words))}
+    close = _close_words(word, folded)
     return (f"did you mean `{folded[close[0]]}`? " if close else "") + f"Known: {', '.join(words)}"
 
 
-def unknown_key(at: KeyPath, known: Iterable[str]) -> Problem:
-    """A key that does not exist here."""
-    return Problem(at, f"unknown key; {suggest(str(at[-1]), known)}")
+def is_close(word: str, known: Iterable[str]) -> bool:
+    """Whether a word may be a misspelling of one of `known`."""
+    return bool(_close_words(word, [each.casefold() for each in known], cutoff=0.8))
+
+
+def _close_words(word: str, folded: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    from difflib import get_close_matches  # slow to import, and not needed for a correct file
+
+    return get_close_matches(word[:_MAX_SHOWN].casefold(), list(folded), n=1, cutoff=cutoff)
+
+
+def unknown_key(at: KeyPath, known: Iterable[str], also: Iterable[str] = ()) -> Problem:
+    """A key that does not exist here; see `suggest`."""
+    return Problem(at, f"unknown key; {suggest(str(at[-1]), known, also)}")
 
 
 def describe_validation(

@@ -4,6 +4,7 @@ Owns the models, their rules and defaults. Loading them is in `loading`; texts k
 resolves them (`variables`).
 """
 
+import re
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -26,8 +27,11 @@ TRANSPORTS = {
     "streamable_http": "http",
     "streamableHttp": "http",
     "sse": "sse",
+    "local": "stdio",
+    "remote": "",
 }
-"""Spelling → transport."""
+"""Spelling → transport; empty: it follows from the URL. Case, `-` and `_` do not count."""
+_FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling, name in TRANSPORTS.items()}
 _STDIO_KEYS = ("args", "env", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
@@ -146,8 +150,8 @@ class ServerConfig(Model):
     # After the fields that its validator reads.
     transport: Literal["stdio", "http", "sse"] = Field(
         default="stdio",
-        description="stdio is the default with `command`, http (Streamable HTTP) with `url`; sse, for older servers, "
-        "must be set.",
+        description="stdio is the default with `command`, http (Streamable HTTP) with `url`, and sse (older servers) "
+        "with a `url` that ends in `/sse`.",
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
     required: bool = Field(default=True, description="Whether a worker with a strict start fails without it.")
@@ -190,8 +194,8 @@ class ServerConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _infer_transport(cls, data: JsonValue) -> JsonValue:
-        if isinstance(data, dict) and "transport" not in data:
-            return {**data, "transport": "stdio" if data.get("url") is None else "http"}
+        if isinstance(data, dict) and _fold(data.get("transport", "remote")) == "":
+            return {**data, "transport": _follow(data.get("url"))}
         return data
 
     @field_validator("inherit_env", mode="before")
@@ -213,11 +217,25 @@ class ServerConfig(Model):
     def _validate_transport(cls, value: object, info: ValidationInfo) -> str:
         if not isinstance(value, str):
             raise ValueError(f"found {describe_kind(value)}, expected `stdio`, `http` or `sse`")
-        if value not in TRANSPORTS:
+        transport = _fold(value)
+        if transport is None:
             raise ValueError(f"{quote(value[:40])} is not a transport; {suggest(value, TRANSPORTS)}")
         if "command" in info.data and "url" in info.data:  # else one of them is invalid, which is reported already
-            _validate_kind(TRANSPORTS[value], info.data)
-        return TRANSPORTS[value]
+            _validate_kind(transport, info.data)
+        return transport
+
+
+def _fold(spelling: JsonValue) -> str | None:
+    """The transport that is meant; None if there is none of that name."""
+    return _FOLDED.get(re.sub("[-_ ]", "", spelling).lower()) if isinstance(spelling, str) else None
+
+
+def _follow(url: JsonValue) -> str:
+    """The transport, as far as the URL says: for SSE, servers by convention have an address of its own."""
+    if url is None:
+        return "stdio"
+    path = re.split(r"[?#]", url, maxsplit=1)[0] if isinstance(url, str) else ""
+    return "sse" if path.rstrip("/").lower().endswith("/sse") else "http"
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:

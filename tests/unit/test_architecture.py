@@ -10,7 +10,7 @@ import tarsy_tasks
 PACKAGE = Path(tarsy_tasks.__file__).parent
 FLOORS = (
     {"cli"},
-    {"demo", "doctor"},
+    {"demo", "doctor", "testing"},
     {"__init__"},
     {"entry_point"},
     {"dashboard"},

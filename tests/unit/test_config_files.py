@@ -46,7 +46,6 @@ def test_a_variable_that_names_no_file_is_an_error(tmp_path, monkeypatch):
     [
         (b" \n\t\n", 'is empty, expected at least {"mcpServers": {}}'),
         (b"", 'is empty, expected at least {"mcpServers": {}}'),
-        (b'\xef\xbb\xbf{"mcpServers": {}}', "1:1: begins with a byte-order mark; save it as UTF-8 without one"),
         (b'{\n"mcpServers": {"\xe9": {}}}', "2: is not UTF-8; save it as UTF-8"),
         ('{"mcpServers": {}}'.encode("utf-16"), "1: is not UTF-8; save it as UTF-8"),
         (b" " * (1024 * 1024 + 1), "is larger than 1048576 bytes, the limit for a configuration file"),
@@ -56,6 +55,11 @@ def test_a_variable_that_names_no_file_is_an_error(tmp_path, monkeypatch):
 def test_a_file_without_usable_text_is_an_error(config_problems, content, text, name):
     [line] = config_problems(content, name)
     assert line.removeprefix(name).lstrip(": ") == text
+
+
+@pytest.mark.parametrize("name", ["mcp.json", "mcp.yaml"])
+def test_a_byte_order_mark_is_no_part_of_the_text(load_text, name):
+    assert list(load_text(b'\xef\xbb\xbf{"mcpServers": {"a": {"command": "x"}}}', name).servers) == ["a"]
 
 
 @pytest.mark.parametrize(("name", "text"), [("mcp.json", "// one\n/* two */"), ("mcp.yaml", "# one\n# two\n")])

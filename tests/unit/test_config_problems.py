@@ -18,7 +18,7 @@ KEYS = (
 NAMES = {
     "SERVER_KEYS": KEYS,
     "TIMEOUT_KEYS": "call_s, connect_s, list_s, recreate_s, tools",
-    "TRANSPORTS": "http, sse, stdio, streamable-http, streamableHttp, streamable_http",
+    "TRANSPORTS": "http, local, remote, sse, stdio, streamable-http, streamableHttp, streamable_http",
     "MASKING_NAMES": (
         "all, api_key, aws_access_key, aws_secret_key, base64_secret, base64_short, basic, certificate, "
         "certificate_authority_data, cloud, email, github_token, kubernetes, kubernetes_secret, password, private_key, "
@@ -35,7 +35,11 @@ def read_rows(kind):
 
 
 def test_all_rows_are_read():
-    rows = [row for kind in ("Entries", "Whole files in JSON", "Whole files in YAML") for row in read_rows(kind)]
+    rows = [
+        row
+        for kind in ("Entries", "Whole files in JSON", "Whole files in TOML", "Whole files in YAML")
+        for row in read_rows(kind)
+    ]
     assert len(rows) == DATA.read_text(encoding="utf-8").count("\n=> ")
 
 
@@ -47,6 +51,11 @@ def test_a_problem_of_an_entry_has_its_place_and_correction(config_problems, ent
 @pytest.mark.parametrize(("text", "error"), read_rows("Whole files in JSON"))
 def test_a_problem_in_json_has_its_place_and_correction(config_problems, text, error):
     assert config_problems(text) == [f"mcp.json:{error}"]
+
+
+@pytest.mark.parametrize(("text", "error"), read_rows("Whole files in TOML"))
+def test_a_problem_in_toml_has_its_place_and_correction(config_problems, text, error):
+    assert config_problems(text, "config.toml") == [f"config.toml:{error}"]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +99,6 @@ def test_all_problems_are_reported_in_the_order_of_the_file(config_problems):
 
 
 def test_lines_are_found_in_json_with_tabs_and_windows_line_ends(config_problems):
-    text = '{\n\t"mcpServers": {\n\t\t"a": {\n\t\t\t"command": "x",\n\t\t\t"cmd": "\u2028é\x7f"\n\t\t}\n\t}\n}'
+    text = '{\n\t"mcpServers": {\n\t\t"a": {\n\t\t\t"command": "x",\n\t\t\t"cmdd": "\u2028é\x7f"\n\t\t}\n\t}\n}'
     [line] = config_problems(text.replace("\n", "\r\n"))
-    assert line.startswith("mcp.json:5:4: mcpServers.a.cmd: unknown key")
+    assert line.startswith("mcp.json:5:4: mcpServers.a.cmdd: unknown key")

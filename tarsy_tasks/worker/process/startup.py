@@ -14,7 +14,7 @@ from kombu import Queue
 from tarsy_tasks.broker import keys, kombu_transport
 from tarsy_tasks.broker.binding import decide_binding
 from tarsy_tasks.celery_app import broker_urls
-from tarsy_tasks.config import check_secrets
+from tarsy_tasks.config import check_secrets, describe_unused
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
@@ -76,6 +76,8 @@ def select_queues(worker: Any) -> None:
         queues.select_add(keys.check_queue(server))
     for exposure in check_secrets():
         logger.warning("%s", exposure)
+    for line in describe_unused():
+        logger.info("%s", line)
 
 
 def _bind_agents(app: Any) -> None:

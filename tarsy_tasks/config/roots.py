@@ -1,0 +1,268 @@
+"""Where a configuration file has its servers, and in which dialect.
+
+Owns the search for mappings and lists of servers, and the keys around them. `dialects` says what clients do
+differently, `entries` reads a single server.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from tarsy_tasks.config.dialects import COMMON, DIALECTS, WITHOUT_SERVER, Dialect
+from tarsy_tasks.config.entries import ServerEntry, is_comment
+from tarsy_tasks.config.key_rules import Rule, Taken, Unused, never
+from tarsy_tasks.config.own_keys import OWN_KEYS
+from tarsy_tasks.config.placeholders import Surroundings, replace_placeholders
+from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, is_close, unknown_key
+from tarsy_tasks.config.tarsy_keys import read_settings
+
+__all__ = ["FoundServers", "find_servers", "read_interceptors"]
+
+_OWN_KEYS = ("$schema", "interceptors", "mcp", "mcpServers")
+_PLAIN_ROOTS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp.servers", "amp.mcpServers")
+"""Keys at the top level; a dot is part of the key, as editors write their settings."""
+_MCP_KEYS = ("inputs", "servers", "settings")
+_FOREIGN_MCP_KEYS = frozenset({"allowed", "excluded", "serverCommand", "timeout", "enabled", "discovery"})
+"""Keys beside the servers under `mcp` that clients have, and no names of servers."""
+_ADDRESSES = frozenset({"command", "cmd", "url", "uri", "httpUrl", "serverUrl"})
+
+
+@dataclass
+class FoundServers:
+    """What a file says of servers.
+
+    Attributes:
+        entries: The servers.
+        problems: Problems with the mappings and lists around them.
+        left_out: Names of entries that are part of their client, and no server that others can use.
+        unused: Keys around the servers without a meaning here.
+        dialects: Names of the clients that write such a file.
+    """
+
+    entries: list[ServerEntry] = field(default_factory=list[ServerEntry])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    left_out: list[str] = field(default_factory=list[str])
+    unused: list[Unused] = field(default_factory=list[Unused])
+    dialects: list[str] = field(default_factory=list[str])
+
+
+class _Root(NamedTuple):
+    """A mapping or list of servers: its place as `Dialect.roots` has it, and where it is."""
+
+    pattern: str
+    at: KeyPath
+    servers: JsonValue
+
+
+def find_servers(data: Mapping[str, JsonValue], path: Path) -> FoundServers:
+    """The servers of a file, by its data and its path."""
+    found = FoundServers()
+    roots = [*_find_roots(data, found)]
+    if not roots and not found.problems:
+        found.problems += _describe_no_root(data)
+        return found
+    _check_other_keys(data, roots, found)
+    surroundings = Surroundings(path, _find_inputs(data))
+    named: dict[str, JsonValue] = {}
+    for root in roots:
+        entries = [*_entries_of(root, found)]
+        dialect, rules = _choose_dialect(root.pattern, [raw for _, _, raw in entries], data)
+        if entries and dialect.name and dialect.name not in found.dialects:
+            found.dialects.append(dialect.name)
+
+        def convert(text: str, dialect: Dialect = dialect) -> str:
+            return replace_placeholders(text, dialect.placeholders, surroundings)
+
+        for name, at, raw in entries:
+            if root.pattern == _PROJECTS:
+                if named.get(str(name)) == raw:
+                    continue  # the same server in several projects
+                name = f"{name}-{Path(str(at[1])).name}" if name in named else name
+            named[str(name)] = raw
+            found.entries.append(ServerEntry(name, at, raw, rules, convert))
+    _apply_settings(data, found)
+    return found
+
+
+def read_interceptors(data: Mapping[str, JsonValue]) -> Iterator[str | Problem]:
+    """The names of the interceptors of a file, in order, and the problems with them."""
+    found = data.get("interceptors", [])
+    if not isinstance(found, list):
+        yield Problem(("interceptors",), f"found {describe_kind(found)}, expected a list of names")
+        return
+    for index, name in enumerate(found):
+        if not isinstance(name, str):
+            yield Problem(("interceptors", index), f"found {describe_kind(name)}, expected a name")
+        elif name in found[:index]:
+            yield Problem(("interceptors", index), "this name is repeated; an interceptor is used once")
+        else:
+            yield name
+
+
+_PROJECTS = "projects.*.mcpServers"
+
+
+def _find_roots(data: Mapping[str, JsonValue], found: FoundServers) -> Iterator[_Root]:
+    """All roots of the file; then, if there is none, what could be one in another file."""
+    roots = [_Root(key, (key,), data[key]) for key in _PLAIN_ROOTS if data.get(key) is not None]
+    projects = data.get("projects")
+    if isinstance(projects, dict):
+        roots += [
+            _Root(_PROJECTS, ("projects", folder, "mcpServers"), project["mcpServers"])
+            for folder, project in projects.items()
+            if isinstance(project, dict) and project.get("mcpServers")
+        ]
+    if data.get("mcp") is not None:
+        roots += _roots_under_mcp(data["mcp"], found, is_only=not roots)
+    if not roots and not found.problems:
+        extensions = data.get("extensions")
+        if isinstance(extensions, dict) and any(
+            _is_mapping_with(each, {"type", "cmd"}) for each in extensions.values()
+        ):
+            roots.append(_Root("extensions", ("extensions",), extensions))
+        elif data and all(_is_mapping_with(each, _ADDRESSES) for key, each in data.items() if key != "$schema"):
+            roots.append(_Root(".", (), {key: each for key, each in data.items() if key != "$schema"}))
+    return iter(roots)
+
+
+def _roots_under_mcp(mcp: JsonValue, found: FoundServers, *, is_only: bool) -> list[_Root]:
+    if not isinstance(mcp, dict):
+        found.problems.append(
+            Problem(("mcp",), f"found {describe_kind(mcp)}, expected a mapping with the key `servers`")
+        )
+        return []
+    if "servers" in mcp:
+        unknown = [key for key in mcp if key not in (*_MCP_KEYS, *_FOREIGN_MCP_KEYS) and not is_comment(key)]
+        found.problems += [unknown_key(("mcp", key), _MCP_KEYS) for key in unknown]
+        return [_Root("mcp.servers", ("mcp", "servers"), mcp["servers"])]
+    if any(_is_mapping_with(each, {"type", "command", "url", "enabled"}) for each in mcp.values()):
+        servers: JsonValue = {key: each for key, each in mcp.items() if key not in _FOREIGN_MCP_KEYS}
+        return [_Root("mcp", ("mcp",), servers)]
+    unknown = [key for key in mcp if key not in _FOREIGN_MCP_KEYS]
+    found.problems += [unknown_key(("mcp", key), _MCP_KEYS) for key in unknown]
+    if is_only and not unknown:
+        found.problems.append(Problem(("mcp", "servers"), "this key is required, but missing"))
+    return []
+
+
+def _is_mapping_with(value: JsonValue, keys: "set[str] | frozenset[str]") -> bool:
+    return isinstance(value, dict) and not keys.isdisjoint(value)
+
+
+def _describe_no_root(data: Mapping[str, JsonValue]) -> list[Problem]:
+    close = [key for key in data if is_close(key, ("mcpServers", "context_servers", "mcp_servers", "interceptors"))]
+    if close:
+        return [unknown_key((key,), _OWN_KEYS, also=("context_servers", "mcp_servers", "servers")) for key in close]
+    return [Problem((), "there are no servers; expected the key `mcpServers` with a mapping of names to servers")]
+
+
+def _check_other_keys(data: Mapping[str, JsonValue], roots: list[_Root], found: FoundServers) -> None:
+    if not isinstance(schema := data.get("$schema", ""), str):
+        found.problems.append(Problem(("$schema",), f"found {describe_kind(schema)}, expected a string"))
+    taken = {"$schema", "interceptors", "mcp", *(str(root.at[0]) for root in roots if root.at)}
+    others = [key for key in data if key not in taken and not is_comment(key) and any(root.at for root in roots)]
+    dialects = [each for root in roots for each in DIALECTS if root.pattern in each.roots]
+    known = {key for each in dialects for key in (each.file_keys or "").split()}
+    if any(each.file_keys is None for each in dialects) or not known.isdisjoint(others):
+        # The file is all that its client has to remember: only what looks like a key of ours is a mistake.
+        others = [key for key in others if key not in known and is_close(key, ("mcpServers", "interceptors"))]
+    found.problems += [unknown_key((key,), _OWN_KEYS) for key in others]
+
+
+def _find_inputs(data: Mapping[str, JsonValue]) -> dict[str, str | None]:
+    mcp = data.get("mcp")
+    lists = [data.get("inputs"), data.get("mcp.inputs"), mcp.get("inputs") if isinstance(mcp, dict) else None]
+    inputs: dict[str, str | None] = {}
+    for each in (each for listed in lists if isinstance(listed, list) for each in listed):
+        if isinstance(each, dict) and isinstance(name := each.get("id"), str):
+            default = each.get("default")
+            inputs[name] = default if isinstance(default, str) else None
+    return inputs
+
+
+def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, KeyPath, dict[str, JsonValue]]]:
+    """Name, place and keys of each server, without its name."""
+    if isinstance(root.servers, list):
+        items = [(None, (*root.at, index), raw) for index, raw in enumerate(root.servers)]
+        needed = "a `name`"
+    elif isinstance(root.servers, dict):
+        items = [(name, (*root.at, name), raw) for name, raw in root.servers.items() if not is_comment(name)]
+        needed = "a `command` or a `url`"
+    else:
+        kind = describe_kind(root.servers)
+        found.problems.append(Problem(root.at, f"found {kind}, expected a mapping of names to servers"))
+        return
+    for name, at, raw in items:
+        if not isinstance(raw, dict):
+            found.problems.append(Problem(at, f"found {describe_kind(raw)}, expected a mapping with {needed}"))
+        elif _is_left_out(root.pattern, raw):
+            found.left_out.append(str(name or raw.get("name") or raw.get("uses")))
+        elif name is None:
+            yield raw.get("name"), at, {key: each for key, each in raw.items() if key != "name"}
+        else:
+            yield name, at, raw
+
+
+def _is_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> bool:
+    inner = raw["config"] if isinstance(raw.get("config"), dict) else raw
+    assert isinstance(inner, Mapping)
+    if not _ADDRESSES.isdisjoint(inner):
+        return False
+    if "uses" in raw or any(inner.get(key) in values for key, values in WITHOUT_SERVER.items()):
+        return True
+    # An editor's extension brings the server, or another file of the client.
+    return bool(raw) and pattern in ("context_servers", "mcp") and raw.keys() <= {"enabled", "settings", "timeout"}
+
+
+def _choose_dialect(
+    pattern: str, entries: list[dict[str, JsonValue]], data: Mapping[str, JsonValue]
+) -> tuple[Dialect, dict[str, Rule]]:
+    """The dialect with the most keys that few others have; and the rules of all, for people copy entries from one
+    client to another."""
+    candidates = [each for each in DIALECTS if pattern in each.roots]
+    everyday = _keys_of(COMMON)
+    keys = [_keys_of(each) - everyday for each in candidates]
+    file_keys = [{*(each.file_keys or "").split()} for each in candidates]
+    used = {key for entry in entries for key in entry}
+
+    def rate(index: int) -> float:
+        return sum(
+            1 / sum(key in others for others in every)
+            for every, found in ((keys, used), (file_keys, data.keys()))
+            for key in every[index] & found
+        )
+
+    rates = [*map(rate, range(len(candidates)))]
+    highest = max(rates, default=0)
+    # Without a sign of another one it is the common form, where a place for servers may have that.
+    best = candidates[rates.index(highest)] if highest or pattern not in COMMON.roots else COMMON
+    rules: dict[str, Rule] = {}
+    for each in (*DIALECTS, *reversed(candidates), COMMON, best):
+        rules |= {**dict.fromkeys(each.ignored.split(), never()), **each.keys}
+    foreign = OWN_KEYS.keys() - {key for each in candidates for key in each.keys}
+    return best, {key: rule for key, rule in rules.items() if key not in foreign}
+
+
+def _keys_of(dialect: Dialect) -> set[str]:
+    return {*dialect.keys, *dialect.ignored.split()}
+
+
+def _apply_settings(data: Mapping[str, JsonValue], found: FoundServers) -> None:
+    mcp = data.get("mcp")
+    if not isinstance(mcp, dict) or "servers" not in mcp or mcp.get("settings") is None:
+        return
+    defaults: list[Taken] = []
+    for each in read_settings(mcp["settings"], ("mcp", "settings")):
+        match each:
+            case Taken():
+                defaults.append(each)
+            case Unused():
+                found.unused.append(each)
+            case Problem():
+                found.problems.append(each)
+    for entry in found.entries:
+        if entry.at[:2] == ("mcp", "servers"):
+            entry.take_defaults(defaults)

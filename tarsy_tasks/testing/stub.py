@@ -1,0 +1,187 @@
+"""Executors for tests of agents: the same interface and types, answers from the test, no Redis and no worker.
+
+Owns what takes the place of sending and listing. All else is the executors' own code: names in every form, arguments as
+models write them, deadlines, `execute_many`.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+
+from tarsy_tasks.agent import results
+from tarsy_tasks.agent.async_executor import AsyncToolExecutor
+from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.executor import BaseExecutor, ToolExecutor
+from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
+from tarsy_tasks.agent.tool_list import ToolList
+from tarsy_tasks.arguments import read_arguments
+from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError
+from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.testing.canned import CODES, UNANSWERED, Answer, RecordedCall, as_text, pick
+from tarsy_tasks.tool_names import resolve_tool_name
+
+__all__ = ["AsyncStubToolExecutor", "StubToolExecutor"]
+
+_NEVER_RAN = (Outcome.REJECTED, Outcome.UNAVAILABLE)
+
+
+class _Stub(BaseExecutor):
+    """What both stubs are made of.
+
+    Attributes:
+        calls: The calls that reached a tool, in order.
+    """
+
+    def __init__(
+        self,
+        answers: Mapping[str, Answer],
+        *,
+        tools: Iterable[ToolDefinition] = (),
+        failed_servers: Mapping[str, str] | None = None,
+        instructions: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        defined = {tool.name: tool for tool in tools}
+        for name in answers:
+            if name not in defined:
+                defined[name] = _define(name)
+        self.calls: list[RecordedCall] = []
+        # Not those of the base class: they read a configuration and reach Redis.
+        self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls)
+        self._lister = _StubLister(ToolList(defined.values(), failed_servers or {}, instructions or {}))
+
+
+class StubToolExecutor(_Stub, ToolExecutor):
+    """A `ToolExecutor` with canned answers.
+
+    Args:
+        answers: By `server.tool`. A text; or any other JSON value, as structured content; an `Outcome` or `ErrorCode`;
+            a whole `ToolResult`; an error to raise, such as `BrokerUnavailable`; `UNANSWERED`; a function of the
+            arguments that returns one of these; several of them `InTurn`.
+        tools: Definitions, for `list_tools` and to check arguments. A tool without one takes any arguments; one without
+            an answer answers with an empty text.
+        failed_servers: For `list_tools`: why tools of a server are missing, by server.
+        instructions: For `prompt_section`: how to use a server's tools, by server.
+        timeout_s: As of `ToolExecutor`.
+
+    Example:
+        >>> with StubToolExecutor({"weather.forecast": "sunny"}) as tools:
+        ...     tools.execute("weather.forecast", {"city": "Oslo"}).content
+        'sunny'
+    """
+
+
+class AsyncStubToolExecutor(_Stub, AsyncToolExecutor):
+    """An `AsyncToolExecutor` with canned answers; arguments as of `StubToolExecutor`."""
+
+
+def _define(name: str) -> ToolDefinition:
+    server, dot, tool = name.partition(".")
+    if not (server and dot and tool):
+        raise ValueError(f"an answer is for `server.tool`, not for {name!r}")
+    return ToolDefinition(name=name, server=server, tool=tool, input_schema={"type": "object"})
+
+
+class _StubLister(ToolLister):
+    """Lists what the test says."""
+
+    def __init__(self, listed: ToolList) -> None:
+        self._listed = listed
+        self.last = None
+
+    async def list_tools(self) -> ToolList:
+        self.last = self._listed
+        return self._listed
+
+
+class _StubDispatcher(CallDispatcher):
+    """Answers calls at once, in the thread that asks."""
+
+    def __init__(
+        self,
+        answers: Mapping[str, Answer],
+        tools: Mapping[str, ToolDefinition],
+        timeout_s: float,
+        calls: list[RecordedCall],
+    ) -> None:
+        if not 0 < timeout_s < float("inf"):
+            raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        self.timeout_s = timeout_s
+        self._answers, self._tools, self._calls = dict(answers), tools, calls
+        self._catalogue: dict[str, set[str]] = {}
+        for tool in tools.values():
+            self._catalogue.setdefault(tool.server, set()).add(tool.tool)
+
+    def start(self, calls: Iterable[ToolCall], *, is_submitted: bool = False) -> list[SubmittedCall]:
+        deadline = time.monotonic() + self.timeout_s
+        submitted = [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
+        for number, call in enumerate(submitted, start=len(self._calls) + 1):
+            call.id = f"stub-{number}"
+            if is_submitted:
+                call.sent = Future()
+            try:
+                answer = self._answer(call)
+            except CallError as error:
+                repairs = error.repairs if isinstance(error, ArgumentsError) else ()
+                call.end(_result(call.call, error).model_copy(update={"repairs": repairs}))
+            except BrokerUnavailable as error:
+                call.fail(error)
+            else:
+                call.confirm()
+                if answer is not None:
+                    call.end(answer)
+                elif not is_submitted:
+                    call.end(self.no_answer(call))
+        return submitted
+
+    async def cancel(self, call: SubmittedCall) -> None:
+        call.end(_result(call.call, results.cancelled(call.call, goes_on=False)))
+
+    def abandon(self, calls: Iterable[SubmittedCall]) -> None:
+        for call in calls:
+            call.end(_result(call.call, results.cancelled(call.call, goes_on=False)))
+
+    def no_answer(self, call: SubmittedCall) -> ToolResult:
+        return _result(call.call, results.no_answer(call.call, self.timeout_s))
+
+    def _answer(self, submitted: SubmittedCall) -> ToolResult | None:
+        """The answer; None if there is none. Raises `CallError`, or what the test has raised."""
+        call = submitted.call
+        server, tool = resolve_tool_name(call.name, self._catalogue)
+        name = f"{server}.{tool}"
+        parsed = read_arguments(call.arguments, self._tools[name].input_schema)
+        self._calls.append(RecordedCall(name, parsed.arguments, call))
+        answer = pick(self._answers.get(name, ""), parsed.arguments)
+        if answer is UNANSWERED:
+            return None
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Outcome) and answer is not Outcome.OK:
+            answer = CODES[answer]
+        if isinstance(answer, ErrorCode):
+            raise CallError(answer, _describe(name, answer))
+        if isinstance(answer, ToolResult):
+            return answer.model_copy(update={"call_id": call.id, "name": call.name})
+        answer = "" if answer is Outcome.OK else answer
+        structured = None if isinstance(answer, str) else answer
+        return ToolResult(
+            call_id=call.id,
+            name=call.name,
+            content=as_text(answer),
+            structured=structured,
+            repairs=parsed.reported,
+            attempts=1,
+        )
+
+
+def _describe(name: str, code: ErrorCode) -> str:
+    if code.outcome in _NEVER_RAN:
+        return f"`{name}` ended with {code}. The tool did not run."
+    return f"`{name}` ended with {code}. The tool may have run. Check its effects before you call it again."
+
+
+def _result(call: ToolCall, error: CallError) -> ToolResult:
+    attempts = 0 if error.outcome in _NEVER_RAN else 1
+    return ToolResult.from_error(error, call_id=call.id, name=call.name, attempts=attempts)
