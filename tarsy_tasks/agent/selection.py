@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tarsy_tasks.errors import ConfigError, ToolNameError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.tool_names import build_name_list, resolve_server
+from tarsy_tasks.tool_names import build_name_list, resolve_server, resolve_tool_name
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -57,14 +57,17 @@ class Selection:
 
     def _resolve(self, name: str) -> tuple[str, str]:
         server, tool = resolve_server(name, self.servers)
-        if not self.includes(server, tool):
+        if self.includes(server, tool):
+            return server, tool
+        try:  # a name for function declarations may be shortened
+            return resolve_tool_name(f"{server}.{tool}", {server: self.tool_filter[server]})
+        except ToolNameError:
             selected = ", ".join(f"{server}.{each}" for each in sorted(self.tool_filter[server]))
             raise ToolNameError(
                 ErrorCode.TOOL_NOT_SELECTED,
                 f"`{server}.{tool}` is not among the tools selected for this run. The selected tools of server "
                 f"`{server}`: {selected}. Nothing was sent. Call one of them.",
-            )
-        return server, tool
+            ) from None
 
 
 def find_servers(app: "Celery | None", *, is_needed: bool = False) -> list[str] | None:
