@@ -96,7 +96,7 @@ class MCPClient:
         self._async_executor = AsyncToolExecutor(servers, **options)
         self._handles_errors = handle_tool_errors
         self._media = ANY.media if images else frozenset[str]()
-        self._listed = ToolList([], {}, {})
+        self._offer = Offer(ANY, ToolList([], {}, {}))
 
     async def get_tools(self, *, server_name: str | None = None) -> list[MCPTool]:
         """The tools as the servers list them now.
@@ -110,24 +110,26 @@ class MCPClient:
             BrokerUnavailable: Redis could not be reached.
             ValueError: The client has no such server.
         """
-        self._listed = await self._async_executor.list_tools()
-        known = dict.fromkeys([*self._servers, *(tool.server for tool in self._listed), *self._listed.failed_servers])
+        listed = await self._async_executor.list_tools()
+        known = dict.fromkeys([*self._servers, *(tool.server for tool in listed), *listed.failed_servers])
         if server_name is not None and server_name not in known:
             raise ValueError(f"there is no server {server_name}; there are {', '.join(known)}")
-        offer = build_offer(self._listed, ANY)
-        tools = (tool for tool in offer.tools.values() if server_name in (None, tool.definition.server))
-        return [self._build_tool(offer, tool) for tool in tools]
+        self._offer = build_offer(listed, ANY)
+        tools = (tool for tool in self._offer.tools.values() if server_name in (None, tool.definition.server))
+        return [self._build_tool(tool) for tool in tools]
 
     @property
     def failed_servers(self) -> dict[str, str]:
         """Why tools of a server are missing from the last `get_tools`, by server."""
-        return self._listed.failed_servers
+        return self._offer.listed.failed_servers
 
     def prompt_section(self) -> str:
         """For the system prompt: instructions of servers, and which servers failed; empty if there is neither."""
-        return self._listed.prompt_section(tools=False)
+        return self._offer.prompt_section()
 
-    def _build_tool(self, offer: Offer, tool: OfferedTool) -> MCPTool:
+    def _build_tool(self, tool: OfferedTool) -> MCPTool:
+        offer = self._offer
+
         def call(arguments: str | dict[str, Any], call_id: str | None) -> tuple[Any, dict[str, Any]]:
             return self._write(self._executor.execute(offer.build_call(tool.name, arguments, call_id)))
 

@@ -67,10 +67,15 @@ class Offer:
         )
 
     def read_result(self, result: ToolResult, name: object) -> ToolResult:
-        """The result as a model may read it: names that exist are spelled as they were offered."""
-        if result.error_code not in _UNKNOWN:
+        """The result as a model may read it: of an unknown tool, with the names that were offered."""
+        if result.error_code not in _UNKNOWN or _text(name) in self.tools:
             return result
         return result.model_copy(update={"content": self.reject(_text(name))})
+
+    def prompt_section(self) -> str:
+        """For a system prompt: the servers' instructions for what is offered, and which servers failed."""
+        offered = [tool.definition for tool in self.tools.values()]
+        return ToolList(offered, self.listed.failed_servers, self.listed.instructions).prompt_section(tools=False)
 
     def reject(self, name: str) -> str:
         """The text for a model that called a tool that was not offered."""

@@ -48,7 +48,7 @@ class AgentTools(list[FunctionTool]):
 
     def prompt_section(self) -> str:
         """For the agent's instructions: those of servers, and which servers failed; empty if there is neither."""
-        return self._offer.listed.prompt_section(tools=False)
+        return self._offer.prompt_section()
 
     def _write_error(self, args: ToolErrorFormatterArgs[Any]) -> str | None:
         return self._offer.reject(args.tool_name) if args.kind == "tool_not_found" else None

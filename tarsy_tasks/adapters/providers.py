@@ -13,7 +13,9 @@ from typing import Any, cast
 __all__ = ["ANTHROPIC", "ANY", "GEMINI", "OPENAI", "Provider", "UnfitTool", "fit_description", "fit_schema"]
 
 _DEPTH = 64
+_NODES = 10_000
 _HINT_CHARS = 300
+_DEFINITIONS = "#/$defs/"
 _SCHEMAS = frozenset({"additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
@@ -109,47 +111,14 @@ def fit_schema(schema: Mapping[str, Any], provider: Provider) -> tuple[dict[str,
     Raises:
         UnfitTool: It cannot be put right.
     """
-    root, hint = _flatten(dict(schema), schema, _DEPTH)
+    fitting = _Fitting(provider, schema)
+    root, hint = fitting.flatten(dict(schema))
     if root.get("type", "object") not in ("object", ["object"]) and "object" not in _list(root.get("type")):
         raise UnfitTool(f"its arguments are not an object but {root['type']!r:.80}")
-    root = _fit({**root, "type": "object", "properties": _map(root.get("properties"))}, provider, _DEPTH)
+    root = fitting.fit({**root, "type": "object", "properties": _map(root.get("properties"))})
     if provider.property_name is not None:
         _leave_out_properties(root, provider)
     return root, hint
-
-
-def _flatten(node: dict[str, Any], root: Mapping[str, Any], depth: int) -> tuple[dict[str, Any], str]:
-    """A schema without combinations at its top, and what that leaves to say."""
-    if not depth:
-        raise UnfitTool(f"its schema is nested more than {_DEPTH} levels deep, or refers to itself")
-    if _NOT_AT_ROOT.isdisjoint(node):
-        return node, ""
-    merged = {key: value for key, value in node.items() if key not in _NOT_AT_ROOT and key not in _SAYS_NO_MORE}
-    merged["properties"] = dict(_map(node.get("properties")))
-    required = _list(node.get("required"))
-    every = [_find(node["$ref"], root)] if isinstance(node.get("$ref"), str) else []
-    for branch in (*every, *_branches(node.get("allOf"))):
-        found, _ = _flatten(branch, root, depth - 1)
-        merged = {**found, **merged, "properties": {**_map(found.get("properties")), **merged["properties"]}}
-        required += _list(found.get("required"))
-    hints: list[str] = []
-    for keyword in _ALTERNATIVES:
-        branches = [_flatten(each, root, depth - 1)[0] for each in _branches(node.get(keyword))]
-        for name in dict.fromkeys(name for branch in branches for name in _map(branch.get("properties"))):
-            readings = [branch["properties"][name] for branch in branches if name in _map(branch.get("properties"))]
-            different = [each for number, each in enumerate(readings) if each not in readings[:number]]
-            merged["properties"].setdefault(name, different[0] if len(different) == 1 else {"anyOf": different})
-        groups = [[name for name in _list(branch.get("required")) if name not in required] for branch in branches]
-        if len(groups) > 1 and any(groups):
-            required += [name for name in groups[0] if all(name in group for group in groups)]
-            rest = [" and ".join(f"`{name}`" for name in group if name not in required) for group in groups]
-            hints += [f"Give {', or '.join(each for each in rest if each)}."] if all(rest) else []
-        elif groups:
-            required += groups[0]
-    if required:
-        merged["required"] = list(dict.fromkeys(map(str, required)))
-    hint = " ".join(hints)
-    return merged, hint if len(hint) <= _HINT_CHARS else ""
 
 
 def _find(reference: str, root: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,27 +130,78 @@ def _find(reference: str, root: Mapping[str, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
-def _fit(node: Any, provider: Provider, depth: int) -> Any:
-    if not depth:
-        raise UnfitTool(f"its schema is nested more than {_DEPTH} levels deep")
-    if not isinstance(node, dict):
-        return node if provider.keywords is None else {}
-    found = cast("dict[str, Any]", node)
-    if provider.keywords is not None:
-        found = _in_known_words(found, provider.keywords)
-    fitted: dict[str, Any] = {}
-    for key, value in found.items():
-        if key in _MAPS:
-            fitted[key] = {name: _fit(each, provider, depth - 1) for name, each in _map(value).items()}
-        elif key in _LISTS:
-            fitted[key] = [_fit(each, provider, depth - 1) for each in _list(value)]
-        elif key in _SCHEMAS and isinstance(value, dict):
-            fitted[key] = _fit(value, provider, depth - 1)
-        else:
-            fitted[key] = value
-    if "array" in (fitted.get("type"), *_list(fitted.get("type"))) and not isinstance(fitted.get("items"), dict):
-        fitted["items"] = {}
-    return fitted
+class _Fitting:
+    """The changes below the root of one schema."""
+
+    def __init__(self, provider: Provider, schema: Mapping[str, Any]) -> None:
+        self._keywords = provider.keywords
+        self._schema = schema
+        self._left = _NODES
+
+    def flatten(self, node: dict[str, Any], depth: int = _DEPTH) -> tuple[dict[str, Any], str]:
+        """A schema without combinations at its top, and what that leaves to say."""
+        self._count(depth)
+        if _NOT_AT_ROOT.isdisjoint(node):
+            return node, ""
+        merged = {key: value for key, value in node.items() if key not in _NOT_AT_ROOT and key not in _SAYS_NO_MORE}
+        merged["properties"] = dict(_map(node.get("properties")))
+        required = _list(node.get("required"))
+        every = [_find(node["$ref"], self._schema)] if isinstance(node.get("$ref"), str) else []
+        for branch in (*every, *_branches(node.get("allOf"))):
+            found, _ = self.flatten(branch, depth - 1)
+            merged = {**found, **merged, "properties": {**_map(found.get("properties")), **merged["properties"]}}
+            required += _list(found.get("required"))
+        hints: list[str] = []
+        for keyword in _ALTERNATIVES:
+            branches = [self.flatten(each, depth - 1)[0] for each in _branches(node.get(keyword))]
+            for name in dict.fromkeys(name for branch in branches for name in _map(branch.get("properties"))):
+                readings = [branch["properties"][name] for branch in branches if name in _map(branch.get("properties"))]
+                different = [each for number, each in enumerate(readings) if each not in readings[:number]]
+                merged["properties"].setdefault(name, different[0] if len(different) == 1 else {"anyOf": different})
+            groups = [[name for name in _list(branch.get("required")) if name not in required] for branch in branches]
+            if len(groups) > 1 and any(groups):
+                required += [name for name in groups[0] if all(name in group for group in groups)]
+                rest = [" and ".join(f"`{name}`" for name in group if name not in required) for group in groups]
+                hints += [f"Give {', or '.join(each for each in rest if each)}."] if all(rest) else []
+            elif groups:
+                required += groups[0]
+        if required:
+            merged["required"] = list(dict.fromkeys(map(str, required)))
+        hint = " ".join(hints)
+        return merged, hint if len(hint) <= _HINT_CHARS else ""
+
+    def fit(self, node: Any, depth: int = _DEPTH, inside: frozenset[str] = frozenset()) -> Any:
+        """A schema as the provider takes it; `inside` are the references on the way to it."""
+        self._count(depth)
+        if not isinstance(node, dict):
+            return node if self._keywords is None else {}
+        found = cast("dict[str, Any]", node)
+        if self._keywords is not None:
+            if isinstance(reference := found.get("$ref"), str):
+                target = _find(reference, self._schema)
+                if not reference.startswith(_DEFINITIONS):
+                    # Only definitions may be referred to. What contains itself ends where it would begin again.
+                    return self.fit({} if reference in inside else target, depth - 1, inside | {reference})
+            found = _in_known_words(found, self._keywords)
+        fitted: dict[str, Any] = {}
+        for key, value in found.items():
+            if key in _MAPS:
+                fitted[key] = {name: self.fit(each, depth - 1, inside) for name, each in _map(value).items()}
+            elif key in _LISTS:
+                fitted[key] = [self.fit(each, depth - 1, inside) for each in _list(value)]
+            elif key in _SCHEMAS and isinstance(value, dict):
+                fitted[key] = self.fit(value, depth - 1, inside)
+            else:
+                fitted[key] = value
+        if "array" in (fitted.get("type"), *_list(fitted.get("type"))) and not isinstance(fitted.get("items"), dict):
+            fitted["items"] = {}
+        return fitted
+
+    def _count(self, depth: int) -> None:
+        self._left -= 1
+        if not depth or self._left < 0:
+            limits = f"more than {_DEPTH} levels deep, refers to itself, or has more than {_NODES} parts"
+            raise UnfitTool(f"its schema is nested {limits}")
 
 
 def _in_known_words(node: dict[str, Any], keywords: frozenset[str]) -> dict[str, Any]:
@@ -214,8 +234,8 @@ def _leave_out_properties(root: dict[str, Any], provider: Provider) -> None:
 
 def _branches(value: object) -> list[dict[str, Any]]:
     """The schemas of a combination; `true` is one that says nothing, and `false` never fits."""
-    found = ({} if each is True else each for each in _list(value))
-    return [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
+    found: list[Any] = [{} if each is True else each for each in _list(value)]
+    return [each for each in found if isinstance(each, dict)]
 
 
 def _map(value: object) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A toolset for Pydantic AI."""
 
 import json
-from typing import Any, Literal, cast
+from copy import copy
+from typing import Any, Literal, Self, cast
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolResult
 from tarsy_tasks.adapters.framework import missing_framework
@@ -58,14 +59,11 @@ class ExecutorToolset(AbstractToolset[Any]):
         """As it was given."""
         return self._id
 
-    async def for_run(self, ctx: RunContext[Any]) -> "ExecutorToolset":
-        """One that lists the tools anew."""
-        return ExecutorToolset(
-            self._executor,
-            id=self._id,
-            max_retries=self._max_retries,
-            include_instructions=self._includes_instructions,
-        )
+    async def for_run(self, ctx: RunContext[Any]) -> Self:
+        """One that lists the tools again."""
+        fresh = copy(self)
+        fresh._offer = None
+        return fresh
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """The tools, by the name that the model calls."""
@@ -81,7 +79,7 @@ class ExecutorToolset(AbstractToolset[Any]):
         """What the servers say of how to use their tools, and which servers failed."""
         if not self._includes_instructions:
             return None
-        return (await self._list()).listed.prompt_section(tools=False) or None
+        return (await self._list()).prompt_section() or None
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]

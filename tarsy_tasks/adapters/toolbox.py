@@ -63,7 +63,7 @@ class _BaseToolbox(list[Tool], Generic[Tool, Message]):
 
     def prompt_section(self) -> str:
         """For the system prompt: instructions of servers, and which servers failed; empty if there is neither."""
-        return self._offer.listed.prompt_section(tools=False)
+        return self._offer.prompt_section()
 
     def _read(self, asked: Any) -> tuple[list[AskedCall], list[Any]]:
         calls = self._dialect.read_calls(asked)

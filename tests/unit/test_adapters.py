@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tarsy_tasks
-from tarsy_tasks import ToolDefinition, ToolList
+from tarsy_tasks import ToolDefinition, ToolList, ToolResult
 from tarsy_tasks.adapters.offer import build_offer
 from tarsy_tasks.adapters.providers import ANTHROPIC, ANY, GEMINI, OPENAI, Provider, UnfitTool, fit_schema
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_put_right_is_named(schema: dict[str, Any], why: str | No
     if why is None:
         for _ in range(5000):
             schema = {"properties": {"a": schema}}
-        why = "more than 64 levels"
+        why = "nested more than 64 levels"
     with pytest.raises(UnfitTool, match=why):
         fit_schema(schema, OPENAI)
 
@@ -107,8 +107,11 @@ def test_gemini_gets_only_keywords_that_it_knows() -> None:
             "both": {"allOf": [{"type": "object", "properties": A}, {"properties": B}]},
             "any": True,
             "count": {"type": "integer", "exclusiveMinimum": 0, "maximum": 9},
+            "again": {"$ref": "#/properties/kind"},
+            "tree": {"$ref": "#/definitions/Tree"},
         },
         "required": ["kind", "gone"],
+        "definitions": {"Tree": {"type": "array", "items": {"$ref": "#/definitions/Tree"}}},
         "$defs": {"Place": {"type": "string", "format": "uri"}},
     }
     found, _ = fit_schema(schema, GEMINI)
@@ -122,6 +125,8 @@ def test_gemini_gets_only_keywords_that_it_knows() -> None:
             "both": {"type": "object", "properties": {**A, **B}},
             "any": {},
             "count": {"type": "integer", "maximum": 9},
+            "again": {"enum": ["pod"]},
+            "tree": {"type": "array", "items": {}},
         },
         "required": ["kind"],
         "$defs": {"Place": {"type": "string"}},
@@ -168,6 +173,32 @@ def test_a_description_is_cut_before_what_belongs_together() -> None:
     assert (len(description), description[-18:]) == (1024, "… Give `a`, or `b`."[-18:])
     assert offer.tools["s__u"].description == "Title"
     assert len(build_offer(ToolList([long], {}, {}), ANTHROPIC).tools["s__t"].description) > 5000
+
+
+def test_references_that_multiply_are_refused() -> None:
+    pairs = {f"d{number}": {"items": {"$ref": f"#/definitions/d{number + 1}"}} for number in range(40)}
+    for number, each in enumerate(pairs.values()):
+        each["anyOf"] = [{"$ref": f"#/definitions/d{number + 1}"}] * 2
+    schema = {"properties": {"a": {"$ref": "#/definitions/d0"}}, "definitions": {**pairs, "d40": {}}}
+    for unfit in (schema, {"$ref": "#/definitions/d0", "definitions": schema["definitions"]}):
+        with pytest.raises(UnfitTool, match="more than 10000 parts"):
+            fit_schema(unfit, GEMINI)
+
+
+def test_only_what_is_offered_is_explained() -> None:
+    lost = ToolDefinition(name="s.t", server="s", tool="t", input_schema={"$ref": "#/x"})
+    kept = ToolDefinition(name="s.u", server="s", tool="u")
+    offer = build_offer(ToolList([lost, kept], {"bank": "it is down"}, {"s": "Be brief."}), OPENAI)
+    assert offer.left_out == {"s.t": "its schema refers to '#/x', which is not in it"}
+    assert "Instructions for `s__u`:" in offer.prompt_section()
+    assert offer.prompt_section().endswith("- bank: it is down")
+
+
+def test_a_tool_that_is_gone_is_not_suggested_again() -> None:
+    offer = build_offer(ToolList([ToolDefinition(name="s.t", server="s", tool="t")], {}, {}), OPENAI)
+    gone = ToolResult(call_id="", name="s.t", content="gone", outcome="rejected", error_code="UNKNOWN_TOOL")
+    assert offer.read_result(gone, "s__t").content == "gone"
+    assert "closest first: s__t" in offer.read_result(gone, "s__u").content
 
 
 def test_without_tools_nothing_is_offered() -> None:
