@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from tarsy_tasks import AsyncToolExecutor, ToolExecutor, ToolList, ToolResult
 from tarsy_tasks.adapters.framework import missing_framework
-from tarsy_tasks.adapters.offer import Offer, OfferedTool, build_offer
+from tarsy_tasks.adapters.offer import AS_WRITTEN, Offer, OfferedTool, build_offer
 from tarsy_tasks.adapters.parts import ResultParts, split_result
 from tarsy_tasks.adapters.providers import ANY
 
 try:
+    from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
     from langchain_core.messages.content import create_file_block, create_image_block, create_text_block
+    from langchain_core.messages.tool import tool_call
     from langchain_core.tools import StructuredTool, ToolException
 except ImportError as error:
     raise missing_framework(error, "langchain", "langchain-core") from None
@@ -126,6 +128,21 @@ class MCPClient:
     def prompt_section(self) -> str:
         """For the system prompt: instructions of servers, and which servers failed; empty if there is neither."""
         return self._offer.prompt_section()
+
+    def accept_invalid_calls(self, message: AIMessage) -> AIMessage:
+        """A message of a model in which calls whose arguments are not valid JSON can be made.
+
+        LangChain keeps such calls apart, as `invalid_tool_calls`. Those of the tools that this client gave become
+        `tool_calls`: the worker repairs their arguments, or rejects them with the correction.
+        """
+        made: list[ToolCall] = list(message.tool_calls)
+        invalid: list[InvalidToolCall] = []
+        for call in message.invalid_tool_calls:
+            if (name := call["name"] or "") in self._offer.tools:
+                made.append(tool_call(name=name, args={AS_WRITTEN: call["args"] or ""}, id=call["id"]))
+            else:
+                invalid.append(call)
+        return message.model_copy(update={"tool_calls": made, "invalid_tool_calls": invalid})
 
     def _build_tool(self, tool: OfferedTool) -> MCPTool:
         offer = self._offer

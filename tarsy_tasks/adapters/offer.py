@@ -8,15 +8,17 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from tarsy_tasks import ErrorCode, ToolCall, ToolDefinition, ToolList, ToolResult
 from tarsy_tasks.adapters.providers import Provider, UnfitTool, fit_description, fit_schema
 
-__all__ = ["Offer", "OfferedTool", "build_offer"]
+__all__ = ["AS_WRITTEN", "Offer", "OfferedTool", "build_offer"]
 
 logger = logging.getLogger(__name__)
 
+AS_WRITTEN = "arguments, as the model wrote them"
+"""The key of arguments that are not a JSON object, where a framework takes nothing else."""
 _NAMES_SHOWN = 10
 _NAME_CHARS_SHOWN = 80
 _UNKNOWN = (ErrorCode.INVALID_NAME, ErrorCode.UNKNOWN_SERVER, ErrorCode.UNKNOWN_TOOL, ErrorCode.TOOL_NOT_SELECTED)
@@ -58,6 +60,8 @@ class Offer:
         Args:
             arguments: The text that the model wrote, or an object that was read from it.
         """
+        if isinstance(arguments, dict) and AS_WRITTEN in arguments:
+            arguments = cast("object", arguments[AS_WRITTEN])
         written = _text(name)
         offered = self.tools.get(written)
         return ToolCall(

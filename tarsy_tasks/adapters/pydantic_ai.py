@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, cast
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolResult
 from tarsy_tasks.adapters.framework import missing_framework
-from tarsy_tasks.adapters.offer import Offer, OfferedTool, build_offer
+from tarsy_tasks.adapters.offer import AS_WRITTEN, Offer, OfferedTool, build_offer
 from tarsy_tasks.adapters.parts import split_result
 from tarsy_tasks.adapters.providers import ANY
 
@@ -19,9 +19,6 @@ except ImportError as error:
     raise missing_framework(error, "pydantic-ai", "pydantic-ai-slim") from None
 
 __all__ = ["ExecutorToolset"]
-
-_AS_WRITTEN = "arguments, as the model wrote them"
-"""Stands for arguments that are not a JSON object, until the executor has them."""
 
 
 class ExecutorToolset(AbstractToolset[Any]):
@@ -86,8 +83,7 @@ class ExecutorToolset(AbstractToolset[Any]):
     ) -> ToolReturn[Any]:
         """Run a call. Raises `ModelRetry` or `ToolFailed` if its outcome is not `ok`."""
         offer = await self._list()
-        call = offer.build_call(name, tool_args.get(_AS_WRITTEN, tool_args), ctx.tool_call_id)
-        return _write(await self._executor.execute(call))
+        return _write(await self._executor.execute(offer.build_call(name, tool_args, ctx.tool_call_id)))
 
     async def _list(self) -> Offer:
         if self._offer is None:
@@ -110,7 +106,7 @@ class _PassingValidator:
             value = json.loads(text)
         except (ValueError, RecursionError):
             value = None
-        return cast("dict[str, Any]", value) if isinstance(value, dict) else {_AS_WRITTEN: text}
+        return cast("dict[str, Any]", value) if isinstance(value, dict) else {AS_WRITTEN: text}
 
     def validate_python(
         self,
@@ -119,7 +115,7 @@ class _PassingValidator:
         allow_partial: bool | Literal["off", "on", "trailing-strings"] = False,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        return cast("dict[str, Any]", input) if isinstance(input, dict) else {_AS_WRITTEN: json.dumps(input)}
+        return cast("dict[str, Any]", input) if isinstance(input, dict) else {AS_WRITTEN: json.dumps(input)}
 
 
 def _define(tool: OfferedTool) -> ToolDefinition:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import after_model
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, InvalidToolCall, ToolMessage
+from langchain_core.messages.tool import invalid_tool_call
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -107,6 +109,30 @@ def test_parameters_may_have_the_names_of_langchains_own() -> None:
     tools = tools_of(MCPClient(["unusual"], timeout_s=20))
     said = tools["unusual__config"].invoke({"config": "mine", "run_manager": "mine too"})
     assert said == '{"config": "mine", "run_manager": "mine too"}'
+
+
+def test_broken_json_reaches_the_repair_of_the_worker() -> None:
+    client = MCPClient(["desk"], timeout_s=20)
+
+    @after_model
+    def accept(state: Any, runtime: Any) -> dict[str, Any]:
+        return {"messages": [client.accept_invalid_calls(state["messages"][-1])]}
+
+    def invalid(call_id: str, name: str, args: str) -> InvalidToolCall:
+        return invalid_tool_call(id=call_id, name=name, args=args, error="not JSON")
+
+    calls = [
+        invalid("1", "desk__quote", "{'item': 'lamp', 'count': 3,}"),
+        invalid("2", "desk__quote", '{"item": "la'),
+        invalid("3", "other", "{"),
+    ]
+    model = ScriptedModel(messages=iter([AIMessage("", id="m", invalid_tool_calls=calls), AIMessage("Done.")]))
+    agent = create_agent(model, asyncio.run(client.get_tools()), middleware=[accept])
+    _, asked, malformed, repaired, rejected, done = agent.invoke({"messages": [("user", "Go.")]})["messages"]
+    assert [call["id"] for call in asked.invalid_tool_calls] == [malformed.tool_call_id] == ["3"]
+    assert repaired.artifact["structured_content"] == {"item": "lamp", "count": 3, "total": 13.5}
+    assert (rejected.status, done.content) == ("error", "Done.")
+    assert "Nothing was sent" in rejected.content
 
 
 def test_tools_of_one_server_and_500_tools() -> None:
