@@ -65,6 +65,11 @@ def _no_process_left() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
     """Starts workers that live as long as the module; the first one's environment is the agent's."""
+    yield from run_workers(redis_url, tmp_path_factory)
+
+
+def run_workers(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
+    """What `start_worker` is, for a fixture of another scope."""
     client = redis.Redis.from_url(redis_url)
     with ExitStack() as stack:
         started: list[Worker] = []
@@ -95,4 +100,4 @@ def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
     assert not denied, f"some part of the deployment was denied what it needs: {denied}"
 
 
-__all__ = ["StartWorker", "wait_until"]
+__all__ = ["StartWorker", "run_workers", "wait_until"]

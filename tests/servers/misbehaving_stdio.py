@@ -44,7 +44,7 @@ class Server:
                 case "tools/call" if request["params"]["name"] == "act":
                     self.act(request)
                 case "tools/call":
-                    self.answer(request, text(request["params"]["arguments"]["text"]))
+                    self.echo(request)
                 case method:
                     self.write({"id": request["id"], "error": {"code": -32601, "message": f"no method {method}"}})
 
@@ -58,6 +58,9 @@ class Server:
 
     def act(self, request: Message) -> None:
         self.answer(request, text("still here"))
+
+    def echo(self, request: Message) -> None:
+        self.answer(request, text(request["params"]["arguments"]["text"]))
 
     def answer(self, request: Message, result: Message) -> None:
         self.write({"id": request["id"], "result": result})

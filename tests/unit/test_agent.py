@@ -14,11 +14,13 @@ from redis import Redis
 
 from tarsy_tasks import ErrorCode, Outcome, OutcomeError, ToolCall, ToolExecutor, ToolResult, health, tool_signature
 from tarsy_tasks.agent.redis_errors import may_have_been_sent
+from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import build_call, build_calls
 from tarsy_tasks.catalogue import ToolCatalogue
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.config import load_config
 from tarsy_tasks.errors import ConfigError, ToolNameError
+from tarsy_tasks.tool_names import function_name
 from tests.processes import free_port
 
 
@@ -83,6 +85,15 @@ def test_named_servers_need_no_configuration(monkeypatch: pytest.MonkeyPatch, tm
     assert tool_signature("anything:echo").args[:2] == ("anything", "echo")
     with pytest.raises(ConfigError, match="no configuration"):
         ToolExecutor()
+
+
+def test_a_selected_tool_may_be_called_by_its_function_name() -> None:
+    tool = "deployment.history/of_all_revisions"
+    selection = Selection(["desk"], {"desk": [tool, "echo"]}, None)
+    assert selection.resolve(function_name("desk", tool)) == ("desk", tool)
+    assert selection.resolve(function_name("desk", tool, 24)) == ("desk", tool)
+    with pytest.raises(ToolNameError, match="not among the tools selected"):
+        selection.resolve(function_name("desk", f"{tool}/other"))
 
 
 @pytest.mark.parametrize("name", ["desk.echo", "desk:echo", "desk__echo", "mcp_desk_echo", "functions.desk__echo"])

@@ -9,7 +9,7 @@ import tarsy_tasks
 
 PACKAGE = Path(tarsy_tasks.__file__).parent
 FLOORS = (
-    {"cli"},
+    {"cli", "adapters"},
     {"demo", "doctor", "testing"},
     {"__init__"},
     {"entry_point"},

@@ -9,7 +9,7 @@ import tarsy_tasks
 
 ROOT = Path(tarsy_tasks.__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])
 _NOT_TEXT = re.compile(r"^```.*?^```$|`[^`\n]+`|<!--.*?-->", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`([\w./-]+\.py)`")
@@ -38,7 +38,7 @@ def test_links_between_pages_resolve(page: Path) -> None:
 
 
 def test_the_code_files_that_the_docs_name_exist() -> None:
-    for page in DOCS.glob("*.md"):
+    for page in DOCS.rglob("*.md"):
         for name in set(_FILE.findall(page.read_text())) - {"flowerconfig.py"}:
             assert any((root / name).is_file() for root in (ROOT, ROOT / "tarsy_tasks")), f"{page.name}: {name}"
 
