@@ -10,6 +10,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 import tarsy_tasks
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE
+from tarsy_tasks.cli.known_names import complete_tool
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
 from tarsy_tasks.telemetry.printable import make_visible
 
@@ -17,7 +18,7 @@ __all__ = ["call"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name", metavar="SERVER.TOOL")
+@click.argument("name", metavar="SERVER.TOOL", shell_complete=complete_tool)
 @click.argument("arguments", nargs=-1)
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer.")
 @json_option
