@@ -11,7 +11,16 @@ import click
 
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.known_names import complete_server, complete_tool
-from tarsy_tasks.cli.output import clock_time, console, dump_json, json_option, local_time, print_line, print_table
+from tarsy_tasks.cli.output import (
+    busy,
+    clock_time,
+    console,
+    dump_json,
+    json_option,
+    local_time,
+    print_line,
+    print_table,
+)
 from tarsy_tasks.cli.tables import TableLayout
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.outcomes import Outcome
@@ -76,7 +85,7 @@ def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...],
     if follow:
         _follow(wanted, limit, as_json=as_json)
         return
-    with broker() as redis:
+    with busy("reading the audit"), broker() as redis:
         page = read_audit(redis, wanted, limit=limit)
     entries = page.entries[::-1]
     if as_json:

@@ -19,8 +19,8 @@ from tarsy_tasks.cli.tables import TableLayout
 from tarsy_tasks.telemetry.printable import HIDDEN, make_visible
 
 __all__ = [
-    "build_table", "busy", "clock_time", "console", "dump_json", "json_option", "local_time", "notes", "print_json", "print_line",
-    "print_table",
+    "build_table", "busy", "clock_time", "console", "dump_json", "json_option", "local_time", "notes", "print_json",
+    "print_line", "print_table",
 ]  # fmt: skip
 
 _LAYOUT = "\n\t"

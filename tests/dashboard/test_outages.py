@@ -255,3 +255,9 @@ def test_a_result_of_another_application_is_not_shown(
     assert "hunter2" not in page.content()
     page.goto(f"{flower.url}/mcp/calls/broken")
     page.get_by_text("is not the result of a tool call").wait_for()
+
+
+def test_flower_ends_although_redis_is_away(start_flower: StartFlower) -> None:
+    away = start_flower(redis_url=url_of(free_port()))
+    away.wait_for_log("again in 8 seconds")  # by now a thread tries to send a control command, and kombu has no limit
+    assert away.stop() == 0
