@@ -86,8 +86,8 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
 
 
 class _EndingFlower(flower.app.Flower):
-    """Ends although Redis is away. Python waits for the threads of a pool before it ends, and kombu's attempts to send a
-    control command in one of them have no limit.
+    """Ends although Redis is away: Python waits for the threads of a pool before it ends, and in one of them kombu's
+    attempts to send a control command have no limit.
     """
 
     def start(self) -> None:
