@@ -58,11 +58,13 @@ class TableLayout:
         """A row, and the lines below it."""
         cells = {place: _cell(self._names[place], cell) for place, cell in enumerate(row) if cell}
         yield self._join(cells)
-        for place, cell in cells.items():
-            if place not in self._widths:
-                below = Text.assemble((f"{self._names[place]}: ", "dim"), cell)
-                for line in below.wrap(console, max(20, self._width - _INDENT)):
-                    yield Text(" " * _INDENT).append_text(line)
+        moved = [
+            Text.assemble((f"{self._names[place]}: ", "dim"), cell)
+            for place, cell in cells.items()
+            if place not in self._widths
+        ]
+        for line in Text("  ").join(moved).wrap(console, max(20, self._width - _INDENT)) if moved else ():
+            yield Text(" " * _INDENT).append_text(line)
 
     def _join(self, cells: dict[int, Text]) -> Text:
         line = Text()

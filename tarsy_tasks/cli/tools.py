@@ -4,20 +4,21 @@ import difflib
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
 import tarsy_tasks
-from tarsy_tasks import ToolDefinition, ToolExecutor
-from tarsy_tasks.catalogue import ToolCatalogue, ToolDiff, approve_tools
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
-from tarsy_tasks.cli.health import selected_servers
 from tarsy_tasks.cli.known_names import complete_server, complete_tool, remember_names
 from tarsy_tasks.cli.output import busy, console, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
-from tarsy_tasks.health import statuses
 from tarsy_tasks.telemetry.printable import make_visible
+
+if TYPE_CHECKING:
+    from tarsy_tasks import ToolDefinition
+    from tarsy_tasks.catalogue import ToolDiff
 
 __all__ = ["tools"]
 
@@ -39,6 +40,12 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
 
     Servers that are not in the catalogue yet are asked live. Exit code 3 when one of them does not answer.
     """
+    # Not above: the completion of a shell imports this module, too.
+    from tarsy_tasks import ToolExecutor
+    from tarsy_tasks.catalogue import ToolCatalogue
+    from tarsy_tasks.cli.health import selected_servers
+    from tarsy_tasks.health import statuses
+
     names = selected_servers(servers)
     listed = {} if live else ToolCatalogue(names, app=tarsy_tasks.app).servers()
     found = {name: list(listed[name].listing.tools) for name in names if name in listed}
@@ -82,6 +89,9 @@ def diff_tools(servers: tuple[str, ...], *, as_json: bool) -> None:
 
     Exit code 0 without differences, 1 with differences.
     """
+    from tarsy_tasks.catalogue import ToolCatalogue
+    from tarsy_tasks.cli.health import selected_servers
+
     names = selected_servers(servers)
     listed = ToolCatalogue(names, app=tarsy_tasks.app).servers()
     if as_json:
@@ -122,6 +132,9 @@ def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: 
     On a terminal it shows the differences and asks. Exit code 1 when the answer is no, or the server's list has changed
     since --listing.
     """
+    from tarsy_tasks.catalogue import ToolCatalogue, approve_tools
+    from tarsy_tasks.cli.health import selected_servers
+
     wanted: dict[str, list[str] | None] = {}
     for name in names:
         server, dot, tool = name.partition(".")
@@ -154,7 +167,7 @@ def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: 
         click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: nothing to approve"))
 
 
-def _ask(diffs: Mapping[str, ToolDiff]) -> None:
+def _ask(diffs: "Mapping[str, ToolDiff]") -> None:
     """Show the operator what would be approved; end the command if they refuse."""
     if not sys.stdin.isatty():
         text = "no terminal to confirm on: use --listing with the digest that `tools diff` prints, or --yes"
@@ -165,7 +178,7 @@ def _ask(diffs: Mapping[str, ToolDiff]) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
-def _print_diff(server: str, diff: ToolDiff) -> None:
+def _print_diff(server: str, diff: "ToolDiff") -> None:
     for tool in diff.added:
         console.print(_line(f"+ {server}.{tool}: added", "green"))
     for tool in diff.removed:
@@ -184,6 +197,6 @@ def _line(text: str, style: str) -> Text:
     return Text(make_visible(text), style=style)
 
 
-def _lines(tool: ToolDefinition) -> Iterator[str]:
+def _lines(tool: "ToolDefinition") -> Iterator[str]:
     shown: Mapping[str, object] = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
     yield from json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()

@@ -4,14 +4,11 @@ Owns what is changed in Flower before it starts: addresses, templates, its own l
 `access` guards it. Flower has no interface for this, so only tested versions are accepted.
 """
 
-import os
-import threading
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import flower.app
-import flower.command
 from flower import urls
 from flower.api.tasks import GetQueueLengths
 from flower.options import options
@@ -32,7 +29,6 @@ from tarsy_tasks.settings import load_settings
 __all__ = ["build_handlers", "check_version", "install"]
 
 _SUPPORTED = "2.2."
-_END_S = 3.0
 
 
 def check_version(found: str) -> None:
@@ -56,7 +52,6 @@ def install(app: Any) -> None:
     # Before Flower's own handlers: the last of those takes all remaining addresses.
     urls.handlers[:0] = build_handlers(reader)
     flower.app.Events = CallEvents
-    flower.command.Flower = _EndingFlower
     # Only defaults: flowerconfig.py, the environment and the command line override them.
     options.format_task = format_task
     options.tasks_columns = COLUMNS
@@ -83,21 +78,6 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
         url(rf"/mcp/api/calls/{call}", pages.CallData, shared, name="mcp-call-data"),
         url(r"/mcp/static/(.*)", StaticFileHandler, {"path": str(STATIC_PATH)}, name="mcp-static"),
     ]
-
-
-class _EndingFlower(flower.app.Flower):
-    """Ends although Redis is away: Python waits for the threads of a pool before it ends, and in one of them kombu's
-    attempts to send a control command have no limit.
-    """
-
-    def start(self) -> None:
-        try:
-            super().start()
-        finally:
-            self.stop()
-            timer = threading.Timer(_END_S, os._exit, (0,))
-            timer.daemon = True
-            timer.start()
 
 
 class _RedisHandler(BaseHandler):
