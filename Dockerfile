@@ -6,7 +6,7 @@ RUN useradd --create-home --uid 10001 tarsy
 WORKDIR /srv/tarsy
 COPY deploy/requirements.txt ./
 RUN pip install --no-cache-dir --require-hashes -r requirements.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY tarsy_tasks tarsy_tasks
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 COPY celeryconfig.py ./

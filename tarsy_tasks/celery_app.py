@@ -14,9 +14,12 @@ from celery import Celery
 from tarsy_tasks.broker import kombu_transport
 from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.broker.signing import signing_settings
+from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS, server_of
 from tarsy_tasks.config import Config, find_config_path, load_config
+from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.tool_names import resolve_server
 
 __all__ = ["TarsyApp", "agent_app", "broker_urls", "build_app", "mcp_config_of"]
 
@@ -95,6 +98,25 @@ class TarsyApp(Celery):
     @cached_property
     def mcp_config(self) -> Config:
         return load_config(find_config_path())
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        """As Celery's. A call that names no queue goes to the one of its server.
+
+        Raises:
+            ToolNameError: The configuration of this machine has no such server, so nobody would take the call.
+        """
+        if name in (CALL_TOOL, LIST_TOOLS) and "queue" not in options:
+            self._check_server(server_of(args, kwargs))
+        return super().send_task(name, args, kwargs, *rest, **options)
+
+    def _check_server(self, server: str | None) -> None:
+        try:
+            if server is None or server in self.mcp_config.enabled_servers:
+                return
+            servers = load_config(find_config_path()).enabled_servers  # it may have been added
+        except ConfigError:
+            return  # the servers are not known here
+        resolve_server(f"{server}.tool", servers)
 
 
 def mcp_config_of(app: Celery) -> Config:

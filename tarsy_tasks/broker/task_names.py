@@ -7,7 +7,7 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 
-__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "PREFIX", "route_task"]
+__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "PREFIX", "route_task", "server_of"]
 
 PREFIX = "tarsy."
 CALL_TOOL = "tarsy.call_tool"
@@ -19,7 +19,13 @@ def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any
     """Celery router: our tasks go to the queue of the server that they name first."""
     if name not in (CALL_TOOL, LIST_TOOLS, CHECK_SERVER):
         return None
-    server: Any = kwargs["server"] if kwargs and "server" in kwargs else args[0] if args else None
-    if not isinstance(server, str):
+    server = server_of(args, kwargs)
+    if server is None:
         return None
     return {"queue": keys.check_queue(server) if name == CHECK_SERVER else keys.queue(server)}
+
+
+def server_of(args: Any, kwargs: Any) -> str | None:
+    """The server that the arguments of one of our tasks name; None if they name none."""
+    server: Any = kwargs["server"] if kwargs and "server" in kwargs else args[0] if args else None
+    return server if isinstance(server, str) else None

@@ -8,7 +8,9 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from tarsy_tasks.cli.run_files import adopt_stack, explain_missing_stack
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError, TarsyTasksError
 from tarsy_tasks.telemetry.printable import make_visible
 
@@ -35,6 +37,8 @@ _MODULES = {
 }
 _ALIASES = {"poison": "dead-letters"}
 """Former names, which still work and are not listed."""
+_WITHOUT_STACK = ("demo", "up")
+"""They start their own."""
 
 
 class _LazyGroup(click.Group):
@@ -49,12 +53,31 @@ class _LazyGroup(click.Group):
             return None
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name.replace("-", "_"))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=_MODULES, ctx=ctx) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Names only: a shell waits for them, and their help would take the import of every command."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in sorted(_MODULES) if name.startswith(incomplete)]
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except TarsyTasksError as error:
-            click.echo(make_visible(f"tarsy-tasks: {error}", keep="\n"), err=True)
+            text = f"tarsy-tasks: {error}"
+            if isinstance(error, BrokerUnavailable) and (hint := explain_missing_stack()):
+                text = f"{text}\n{hint}"
+            click.echo(make_visible(text, keep="\n"), err=True)
             ctx.exit(_exit_code(error))
+        except click.exceptions.NoArgsIsHelpError:
+            raise
         except click.UsageError as error:
             raise click.UsageError(make_visible(error.format_message(), keep="\n"), error.ctx) from error
 
@@ -68,9 +91,12 @@ def _exit_code(error: TarsyTasksError) -> int:
 # Celery mounts the group under this name.
 @click.group(name="mcp", cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tarsy-tasks")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """MCP tool calls as Celery tasks.
 
     Exit codes: 0 success, 1 the tool or a check failed, 2 wrong usage or configuration, 3 Redis or a worker is
     unavailable.
     """
+    if ctx.invoked_subcommand not in _WITHOUT_STACK:
+        adopt_stack()

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,18 @@ from typing import Any
 import click
 
 from tarsy_tasks.cli.broker import broker
-from tarsy_tasks.cli.output import dump_json, json_option, local_time, print_line, print_table
+from tarsy_tasks.cli.known_names import complete_server, complete_tool
+from tarsy_tasks.cli.output import (
+    busy,
+    clock_time,
+    console,
+    dump_json,
+    json_option,
+    local_time,
+    print_line,
+    print_table,
+)
+from tarsy_tasks.cli.tables import TableLayout
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, Follower, read_audit
@@ -20,6 +31,8 @@ __all__ = ["audit"]
 _COLUMNS = (
     "time", "tool", "outcome", "code", "attempts", "duration", "agent", "run", "call", "task", "worker", "arguments",
 )  # fmt: skip
+_USUAL = ("23:59:59", "server.some_tool", "tool_error", "TOOL_ERROR", "1", "0.123 s", *[""] * 6)
+"""What a row takes, for a table that begins without one."""
 _SHOWN_CHARS = 80
 _POLL_S = 2.0
 _RECONNECT_S = 1.0
@@ -42,8 +55,13 @@ class _Time(click.ParamType[float]):
 
 
 @click.command()
-@click.option("--server", help="Calls of this MCP server.")
-@click.option("--tool", metavar="GLOB", help="Calls of these tools; with or without the server's name.")
+@click.option("--server", shell_complete=complete_server, help="Calls of this MCP server.")
+@click.option(
+    "--tool",
+    metavar="GLOB",
+    shell_complete=complete_tool,
+    help="Calls of these tools; with or without the server's name.",
+)
 @click.option("--outcome", "outcomes", type=click.Choice([*map(str, Outcome)]), multiple=True, help="Can be repeated.")
 @click.option("--agent", "agent_id", help="Calls of this agent.")
 @click.option("--run", "run_id", help="Calls of this run.")
@@ -57,7 +75,7 @@ class _Time(click.ParamType[float]):
 @click.option("--follow", is_flag=True, help="Keep running until Ctrl-C.")
 @json_option
 def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...], **filters: Any) -> None:
-    """Show the latest ended calls, one per line, the newest last. With --json: one JSON object per line.
+    """Show the latest calls that have ended, the newest last. With --json: one JSON object per line.
 
     Exit code 0 even when there are none, 3 without Redis.
     """
@@ -67,23 +85,28 @@ def audit(*, limit: int, follow: bool, as_json: bool, outcomes: tuple[str, ...],
     if follow:
         _follow(wanted, limit, as_json=as_json)
         return
-    with broker() as redis:
+    with busy("reading the audit"), broker() as redis:
         page = read_audit(redis, wanted, limit=limit)
-    _print(page.entries[::-1], as_json=as_json)
+    entries = page.entries[::-1]
+    if as_json:
+        _dump(entries)
+    else:
+        print_table(_COLUMNS, list(map(_row, entries)), nothing="no call that has ended matches")
 
 
 def _follow(wanted: AuditFilter, limit: int, *, as_json: bool) -> None:
     follower = Follower(wanted)
+    show = _dump if as_json else _Table() if console.is_terminal else _print_plain
     has_begun = False
     with suppress(KeyboardInterrupt):
         while True:
             try:
                 with broker() as redis:
                     if not has_begun:
-                        _print(follower.begin(redis, limit), as_json=as_json)
+                        show(follower.begin(redis, limit))
                         has_begun = True
                     while True:
-                        _print_lines(follower.poll(redis, _POLL_S), as_json=as_json)
+                        show(follower.poll(redis, _POLL_S))
             except BrokerUnavailable as error:
                 if not has_begun:
                     raise
@@ -91,23 +114,36 @@ def _follow(wanted: AuditFilter, limit: int, *, as_json: bool) -> None:
                 time.sleep(_RECONNECT_S)
 
 
-def _print(entries: list[AuditEntry], *, as_json: bool) -> None:
-    if as_json:
-        _print_lines(entries, as_json=True)
-    else:
-        print_table(_COLUMNS, [_row(entry) for entry in entries])
+class _Table:
+    """A table on a terminal that gets longer. The first entries decide its columns; what later ones have beyond them
+    stands below their lines.
+    """
+
+    def __init__(self) -> None:
+        self._layout: TableLayout | None = None
+
+    def __call__(self, entries: Sequence[AuditEntry]) -> None:
+        rows = list(map(_row, entries))
+        if self._layout is None:
+            self._layout = TableLayout(_COLUMNS, [*rows, _USUAL], console.width)
+            console.print(self._layout.header())
+        for row in rows:
+            for line in self._layout.render(row, console):
+                console.print(line)
 
 
-def _print_lines(entries: Iterable[AuditEntry], *, as_json: bool) -> None:
+def _dump(entries: Iterable[AuditEntry]) -> None:
     for entry in entries:
-        if as_json:
-            click.echo(dump_json(entry.model_dump(mode="json")))
-        else:
-            print_line(_row(entry))
+        click.echo(dump_json(entry.model_dump(mode="json")))
+
+
+def _print_plain(entries: Iterable[AuditEntry]) -> None:
+    for entry in entries:
+        print_line(_row(entry))
 
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:
-    at = local_time(entry.at, timespec="milliseconds")
+    at = clock_time(entry.at) if console.is_terminal else local_time(entry.at, timespec="milliseconds")
     writer = entry.worker if entry.source == "worker" else "(agent)"
     if entry.damage is not None:
         return (at, f"damaged: {entry.damage}", *[""] * (len(_COLUMNS) - 4), writer, "")

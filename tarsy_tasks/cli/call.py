@@ -2,22 +2,24 @@
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import tarsy_tasks
-from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE
+from tarsy_tasks.cli.known_names import complete_tool
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
 from tarsy_tasks.telemetry.printable import make_visible
+
+if TYPE_CHECKING:
+    from tarsy_tasks import ToolResult
 
 __all__ = ["call"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("name", metavar="SERVER.TOOL")
+@click.argument("name", metavar="SERVER.TOOL", shell_complete=complete_tool)
 @click.argument("arguments", nargs=-1)
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer.")
 @json_option
@@ -27,6 +29,11 @@ def call(name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bo
     ARGUMENTS are `key=value` pairs (a value that is valid JSON is sent as JSON), or one text as a model would write it,
     such as a JSON object. `-` reads the text from standard input.
     """
+    # Not above: the completion of a shell imports this module, too.
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from tarsy_tasks import ToolCall, ToolExecutor
+
     try:
         executor = ToolExecutor(timeout_s=timeout_s, app=tarsy_tasks.app)
     except ValueError as error:
@@ -66,7 +73,7 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _print_result(result: ToolResult) -> None:
+def _print_result(result: "ToolResult") -> None:
     click.echo(make_visible(result.content, keep="\n\t") if console.is_terminal else result.content)
     if result.is_error:
         notes.print(f"{result.outcome} {result.error_code}", style="red")
@@ -74,6 +81,8 @@ def _print_result(result: ToolResult) -> None:
         notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments", style="dim")
 
 
-def _exit_code(result: ToolResult) -> int:
+def _exit_code(result: "ToolResult") -> int:
+    from tarsy_tasks import Outcome
+
     codes = {Outcome.OK: OK, Outcome.TOOL_ERROR: FAILED, Outcome.REJECTED: FAILED}
     return codes.get(result.outcome, UNAVAILABLE)

@@ -38,7 +38,8 @@ def list_dead_letters(limit: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"messages": [_as_json(message) for message in messages], "total": total})
         return
-    print_table(("id", "tool", "moved at", "bytes", "agent", "damage"), [_row(message) for message in messages])
+    columns = ("id", "tool", "moved at", "bytes", "agent", "damage")
+    print_table(columns, [_row(message) for message in messages], nothing="no dead letters")
     if total > limit:
         notes.print(f"{total - limit} older ones are not shown: --limit {total} shows all")
 

@@ -1,6 +1,7 @@
 """`tarsy-tasks demo`: a whole deployment on one machine, in under a minute, without API keys or a network."""
 
 import json
+import shlex
 import signal
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import click
 
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.output import console, notes, print_table
+from tarsy_tasks.cli.program import program
 from tarsy_tasks.cli.stack import Stack, free_port
 
 if TYPE_CHECKING:
@@ -132,13 +134,25 @@ def _run(stack: Stack, config_path: Path, mcp_port: int, flower_port: int) -> bo
         _wait(stack, lambda: _answers(link), "the dashboard answers")
     console.print("\nHealth records in Redis")
     print_table(("server", "health", "tools", "latency"), [_health_row(each) for each in health.values()])
-    console.print(f"\nDashboard: {link} (while the demo runs: tarsy-tasks demo --keep)", soft_wrap=True)
-    console.print(
-        "\nNext: write an mcp.json with your servers, then\n"
-        "  tarsy-tasks config check\n  tarsy-tasks up\n  tarsy-tasks tools list\n"
-        "  tarsy-tasks call SERVER.TOOL key=value"
-    )
+    console.print(f"\nDashboard: {link} (while the demo runs: {program()} demo --keep)", soft_wrap=True)
+    _print_next_steps()
     return all(call.as_expected for call in calls + disturbed)
+
+
+def _print_next_steps() -> None:
+    """Commands that work as they stand: with the demo's stdio server, in a new directory."""
+    own, config = program(), {"mcpServers": {"desk": {"command": sys.executable, "args": ["-m", _SERVER]}}}
+    lines = (
+        "\nNext, a deployment of your own. This one has the demo's server; write yours into mcp.json:",
+        "  mkdir my-tools && cd my-tools",
+        f"  echo {shlex.quote(json.dumps(config))} > mcp.json",
+        f"  {own} up",
+        "and in another terminal in that directory:",
+        f"  {own} tools list",
+        f"  {own} call desk.quote item=lamp count=2",
+    )
+    for line in lines:
+        console.print(line)
 
 
 def _wait(stack: Stack, ask: Callable[[], T], what: str, is_enough: Callable[[T], bool] = bool) -> T:

@@ -9,7 +9,7 @@ import click
 from redis.exceptions import RedisError
 
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE, USAGE
-from tarsy_tasks.cli.output import console, json_option, notes, print_json
+from tarsy_tasks.cli.output import busy, console, json_option, notes, print_json
 from tarsy_tasks.doctor.finding import Finding, Severity
 from tarsy_tasks.errors import ConfigError
 
@@ -31,7 +31,7 @@ def doctor(*, as_json: bool) -> None:
     findings: list[Finding] = []
     code = OK
     for part_code, part in _examine():
-        for finding in part:
+        for finding in _patiently(part):
             findings.append(finding)
             if finding.severity is Severity.ERROR and code in (OK, FAILED):
                 code = part_code
@@ -43,6 +43,17 @@ def doctor(*, as_json: bool) -> None:
         counts = {each: sum(finding.severity is each for finding in findings) for each in Severity}
         notes.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
     raise click.exceptions.Exit(code)
+
+
+def _patiently(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The same, with a spinner while one takes long."""
+    iterator = iter(findings)
+    while True:
+        with busy("checking"):
+            finding = next(iterator, None)
+        if finding is None:
+            return
+        yield finding
 
 
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 
 import click
 from rich.console import RenderableType
@@ -12,7 +11,18 @@ from rich.text import Text
 
 import tarsy_tasks
 from tarsy_tasks.cli import FAILED
-from tarsy_tasks.cli.output import build_table, console, dump_json, json_option, notes, print_json, print_table
+from tarsy_tasks.cli.known_names import complete_server
+from tarsy_tasks.cli.output import (
+    build_table,
+    busy,
+    clock_time,
+    console,
+    dump_json,
+    json_option,
+    notes,
+    print_json,
+    print_table,
+)
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import statuses
 from tarsy_tasks.telemetry.health_records import ServerHealth
@@ -29,7 +39,7 @@ _COLUMNS = (
 
 
 @click.command()
-@click.argument("servers", nargs=-1)
+@click.argument("servers", nargs=-1, shell_complete=complete_server)
 @click.option("--watch", is_flag=True, help="Keep running until Ctrl-C; without a terminal, print a line per change.")
 @json_option
 def health(servers: tuple[str, ...], *, watch: bool, as_json: bool) -> None:
@@ -48,11 +58,12 @@ def health(servers: tuple[str, ...], *, watch: bool, as_json: bool) -> None:
     if watch:
         _follow(read, as_json=as_json)
         return
-    found = read()
+    with busy("reading the health records"):
+        found = read()
     if as_json:
         print_json([each.model_dump(mode="json") for each in found.values()])
     else:
-        print_table(_COLUMNS, [_row(each) for each in found.values()])
+        print_table(_COLUMNS, [_row(each) for each in found.values()], nothing="no server is enabled")
         for phrase in dict.fromkeys(phrase for each in found.values() for phrase in each.skipped):
             notes.print(f"skipped: {phrase}", style="yellow")
     if not all(each.healthy for each in found.values()):
@@ -120,14 +131,14 @@ def _print_changes(found: dict[str, ServerHealth], printed: dict[str, str], *, a
             click.echo(dump_json(each.model_dump(mode="json")))
         else:
             reason = make_visible(" ".join(each.reason.split()))
-            click.echo("\t".join((_clock(time.time()), name, each.status, reason)))
+            click.echo("\t".join((clock_time(time.time()), name, each.status, reason)))
 
 
 def _row(each: ServerHealth, since_read_s: float = 0.0) -> tuple[str, ...]:
     return (
         each.server,
         each.status,
-        _clock(each.since) if each.since is not None else "",
+        clock_time(each.since) if each.since is not None else "",
         f"{each.age_s + since_read_s:.0f} s ago" if each.age_s is not None else "",
         _duration(each.latency_s),
         _duration(each.queue_wait_s),
@@ -140,10 +151,3 @@ def _row(each: ServerHealth, since_read_s: float = 0.0) -> tuple[str, ...]:
 
 def _duration(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _clock(seconds: float) -> str:
-    """The time of day, with the date if it is not today."""
-    at = datetime.fromtimestamp(seconds, UTC).astimezone()
-    is_today = at.date() == datetime.now(UTC).astimezone().date()
-    return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

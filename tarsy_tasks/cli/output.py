@@ -5,23 +5,26 @@ servers: their control characters never reach a terminal.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
+from tarsy_tasks.cli.tables import TableLayout
 from tarsy_tasks.telemetry.printable import HIDDEN, make_visible
 
 __all__ = [
-    "build_table", "console", "dump_json", "json_option", "local_time", "notes", "print_json", "print_line",
-    "print_table",
+    "build_table", "busy", "clock_time", "console", "dump_json", "json_option", "local_time", "notes", "print_json",
+    "print_line", "print_table",
 ]  # fmt: skip
 
 _LAYOUT = "\n\t"
+_PATIENCE_S = 1.0
 
 
 class _Console(Console):
@@ -35,6 +38,23 @@ notes = _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, mark
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+@contextmanager
+def busy(what: str) -> Generator[None]:
+    """A spinner on a terminal's stderr, once this takes more than a second."""
+    status = notes.status(what)
+    timer = threading.Timer(_PATIENCE_S, status.start)
+    timer.daemon = True
+    if notes.is_terminal:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+        status.stop()
+
+
 def dump_json(value: Any, *, indent: int | None = None) -> str:
     """A value as JSON, without escapes for letters of any language; hidden characters are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
@@ -46,13 +66,20 @@ def print_json(value: Any) -> None:
     click.echo(dump_json(value, indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows: a table on a terminal, elsewhere a line of tab-separated cells per row."""
-    if not console.is_terminal:
-        for row in rows:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, nothing: str = "nothing to show") -> None:
+    """Print rows: a table on a terminal, elsewhere a line of tab-separated cells per row.
+
+    Args:
+        nothing: Said on stderr when there are no rows.
+    """
+    shown = list(rows)
+    if not shown:
+        notes.print(nothing, style="dim")
+    elif console.is_terminal:
+        console.print(build_table(columns, shown))
+    else:
+        for row in shown:
             print_line(row)
-        return
-    console.print(build_table(columns, rows))
 
 
 def print_line(row: Sequence[str]) -> None:
@@ -65,10 +92,14 @@ def local_time(seconds: float, separator: str = " ", timespec: str = "seconds") 
     return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(separator, timespec)
 
 
-def build_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def clock_time(seconds: float) -> str:
+    """Seconds since the epoch as the time of day here, with the date if it is not today."""
+    at = datetime.fromtimestamp(seconds, UTC).astimezone()
+    is_today = at.date() == datetime.now(UTC).astimezone().date()
+    return at.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
+
+
+def build_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Group:
     """Rows as a table for a terminal."""
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        # Text, not markup: a tool's description may hold square brackets.
-        table.add_row(*(Text(make_visible(cell, keep=_LAYOUT)) for cell in row))
-    return table
+    layout = TableLayout(columns, rows, console.width)
+    return Group(layout.header(), *(line for row in rows for line in layout.render(row, console)))

@@ -16,7 +16,9 @@ __all__ = ["alive", "ready"]
 _REDIS_S = 2.0
 
 name_option = click.option(
-    "-n", "--name", help="Node name of the worker. Default: all workers of this deployment on this machine."
+    "-n",
+    "--name",
+    help="Node name of the worker. Default: all workers of this deployment on this machine.",
 )
 
 
@@ -27,7 +29,8 @@ name_option = click.option(
 def ready(name: str | None, *, fleet: bool, as_json: bool) -> None:
     """Check that the workers on this machine take calls. Exit code 1 if not, 3 without Redis (--fleet)."""
     if not fleet:
-        _answer({files.worker: _why_not_ready(files) for files in find_workers(name)}, as_json=as_json)
+        problems = {files.worker: _why_not_ready(files) for files in find_workers(name)}
+        _answer(problems, as_json=as_json, missing=_why_no_worker(name))
         return
     if name is not None:
         raise click.UsageError("--fleet checks all workers: use it without --name")
@@ -48,21 +51,22 @@ def alive(name: str | None, *, as_json: bool) -> None:
     One takes messages from Redis, the other runs the MCP sessions. While Redis does not answer, the first one is not
     checked: a restart would not help.
     """
-    _answer({files.worker: _why_not_alive(files) for files in find_workers(name)}, as_json=as_json)
+    problems = {files.worker: _why_not_alive(files) for files in find_workers(name)}
+    _answer(problems, as_json=as_json, missing=_why_no_worker(name))
 
 
-def _answer(problems: dict[str, str | None], *, as_json: bool, nothing: str | None = None) -> None:
+def _answer(problems: dict[str, str | None], *, as_json: bool, nothing: str = "", missing: str = "") -> None:
     """Print the problem of each worker or server, and end with exit code 1 if there is one.
 
     Args:
-        nothing: Printed when there is nothing to check; None if that is a problem.
+        nothing: Printed when there is nothing to check, and that is fine.
+        missing: Printed when there is nothing to check, and that is a problem.
     """
-    fine = not any(problems.values()) and (bool(problems) or nothing is not None)
+    fine = not any(problems.values()) and (bool(problems) or not missing)
     if as_json:
         print_json({"ok": fine, "problems": problems})
     elif not problems and not fine:
-        text = f"no worker runs here: no probe files in {run_dir()} belong to the Redis of TARSY_REDIS_URL"
-        notes.print(text, style="red")
+        notes.print(missing, style="red")
     else:
         for each, problem in problems.items():
             click.echo(make_visible(f"{each}: {problem or 'ok'}"))
@@ -70,6 +74,14 @@ def _answer(problems: dict[str, str | None], *, as_json: bool, nothing: str | No
             click.echo(nothing)
     if not fine:
         raise click.exceptions.Exit(FAILED)
+
+
+def _why_no_worker(name: str | None) -> str:
+    """Said where no worker, or none of that name, was found."""
+    others = ", ".join(files.worker for files in find_workers())
+    if name is not None and others:
+        return f"no worker {name} runs here; the workers that do: {others}"
+    return f"no worker runs here: no probe files in {run_dir()} belong to the Redis of TARSY_REDIS_URL"
 
 
 def _why_not_ready(files: ProbeFiles) -> str | None:

@@ -6,7 +6,7 @@ import click
 
 import tarsy_tasks
 from tarsy_tasks.catalogue import ListedServer, ToolCatalogue
-from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
+from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
 from tarsy_tasks.config import ServerConfig, find_config_path, load_config
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import statuses
@@ -23,8 +23,9 @@ def servers(*, as_json: bool) -> None:
     health: dict[str, ServerHealth] = {}
     listed: dict[str, ListedServer] = {}
     try:
-        health = statuses(config.enabled_servers, app=tarsy_tasks.app)
-        listed = ToolCatalogue(config.enabled_servers, app=tarsy_tasks.app).servers()
+        with busy("reading Redis"):
+            health = statuses(config.enabled_servers, app=tarsy_tasks.app)
+            listed = ToolCatalogue(config.enabled_servers, app=tarsy_tasks.app).servers()
     except BrokerUnavailable as error:
         notes.print(str(error), style="yellow")
     found = [_describe(server, health.get(name), listed.get(name)) for name, server in config.servers.items()]
@@ -33,7 +34,8 @@ def servers(*, as_json: bool) -> None:
         return
     columns = ("server", "transport", "protocol", "address", "health", "tools", "workers", "name and version", "reason")
     shown = ("server", "transport", "protocol", "where", "health", "tools", "workers", "server_info", "reason")
-    print_table(columns, [tuple(_cell(each[key]) for key in shown) for each in found])
+    rows = [tuple(_cell(each[key]) for key in shown) for each in found]
+    print_table(columns, rows, nothing=f"{find_config_path()} names no server")
 
 
 def _describe(server: ServerConfig, health: ServerHealth | None, listed: ListedServer | None) -> dict[str, object]:

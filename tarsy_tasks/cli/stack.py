@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Service", "Stack", "free_port"]
+__all__ = ["Service", "Stack", "free_port", "listens"]
 
 _STOP_S = 35.0
 """Longer than a worker's grace period and its shutdown."""
@@ -75,7 +75,7 @@ class Stack:
         # By stdin: other users can read the arguments of a process.
         self.start("valkey", str(get_binary_path()), "-", stdin=config)
         deadline = time.monotonic() + _START_S
-        while not _listens(port):
+        while not listens(port):
             if self.ended() is not None or time.monotonic() > deadline:
                 raise OSError(f"Valkey did not start: {self.services[0].last_lines}")
             time.sleep(_POLL_S / 4)
@@ -170,7 +170,8 @@ def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether something listens on a TCP port of 127.0.0.1."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

@@ -4,19 +4,21 @@ import difflib
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
 import tarsy_tasks
-from tarsy_tasks import ToolDefinition, ToolExecutor
-from tarsy_tasks.catalogue import ToolCatalogue, ToolDiff, approve_tools
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
-from tarsy_tasks.cli.health import selected_servers
-from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
+from tarsy_tasks.cli.known_names import complete_server, complete_tool, remember_names
+from tarsy_tasks.cli.output import busy, console, json_option, notes, print_json, print_table
 from tarsy_tasks.errors import BrokerUnavailable
-from tarsy_tasks.health import statuses
 from tarsy_tasks.telemetry.printable import make_visible
+
+if TYPE_CHECKING:
+    from tarsy_tasks import ToolDefinition
+    from tarsy_tasks.catalogue import ToolDiff
 
 __all__ = ["tools"]
 
@@ -29,7 +31,7 @@ def tools() -> None:
 
 
 @tools.command("list")
-@click.argument("servers", nargs=-1)
+@click.argument("servers", nargs=-1, shell_complete=complete_server)
 @click.option("--live", is_flag=True, help="Ask the workers instead of reading the catalogue in Redis.")
 @click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
 @json_option
@@ -38,13 +40,19 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
 
     Servers that are not in the catalogue yet are asked live. Exit code 3 when one of them does not answer.
     """
+    # Not above: the completion of a shell imports this module, too.
+    from tarsy_tasks import ToolExecutor
+    from tarsy_tasks.catalogue import ToolCatalogue
+    from tarsy_tasks.cli.health import selected_servers
+    from tarsy_tasks.health import statuses
+
     names = selected_servers(servers)
     listed = {} if live else ToolCatalogue(names, app=tarsy_tasks.app).servers()
     found = {name: list(listed[name].listing.tools) for name in names if name in listed}
     failed: dict[str, str] = {}
     if asked := [name for name in names if name not in listed]:
         with ToolExecutor(asked, timeout_s=timeout_s, app=tarsy_tasks.app) as executor:
-            with notes.status("asking the workers"):
+            with busy(f"asking the workers for the tools of {', '.join(asked)}"):
                 tools = executor.list_tools()
             for tool in tools:
                 found.setdefault(tool.server, []).append(tool)
@@ -54,7 +62,7 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
         print_json({"tools": [tool.model_dump(mode="json") for tool in ordered], "failed_servers": failed})
     else:
         rows = [(tool.name, " ".join(tool.input_schema.get("properties", {})), tool.description) for tool in ordered]
-        print_table(("tool", "arguments", "description"), rows)
+        print_table(("tool", "arguments", "description"), rows, nothing="no tools")
         for server, why in failed.items():
             notes.print(f"{server}: {why}", style="red")
         for server in listed:
@@ -66,18 +74,24 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
         for health in statuses(listed, app=tarsy_tasks.app).values():
             if not health.healthy:
                 notes.print(f"this list may be outdated: {health.warning}", style="yellow")
+    if console.is_terminal:
+        configured = tarsy_tasks.app.mcp_config.enabled_servers
+        remember_names(configured, {name: [tool.tool for tool in each] for name, each in found.items()})
     if failed:
         raise click.exceptions.Exit(UNAVAILABLE)
 
 
 @tools.command("diff")
-@click.argument("servers", nargs=-1)
+@click.argument("servers", nargs=-1, shell_complete=complete_server)
 @json_option
 def diff_tools(servers: tuple[str, ...], *, as_json: bool) -> None:
     """Show how the tools of SERVERS, or of all servers, differ from the approved ones.
 
     Exit code 0 without differences, 1 with differences.
     """
+    from tarsy_tasks.catalogue import ToolCatalogue
+    from tarsy_tasks.cli.health import selected_servers
+
     names = selected_servers(servers)
     listed = ToolCatalogue(names, app=tarsy_tasks.app).servers()
     if as_json:
@@ -98,6 +112,8 @@ def diff_tools(servers: tuple[str, ...], *, as_json: bool) -> None:
             if each.diff:
                 hint = f"to approve exactly these tools: tarsy-tasks tools approve {name} --listing {each.digest}"
                 notes.print(hint, style="dim")
+        if not any(each.diff for each in listed.values()):
+            notes.print("no differences from the approved tools", style="dim")
         for name in names:
             if name not in listed:
                 notes.print(f"{name}: not in the catalogue yet; start a worker that serves it", style="yellow")
@@ -106,7 +122,7 @@ def diff_tools(servers: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @tools.command("approve")
-@click.argument("names", metavar="SERVER[.TOOL]...", nargs=-1, required=True)
+@click.argument("names", metavar="SERVER[.TOOL]...", nargs=-1, required=True, shell_complete=complete_tool)
 @click.option("--listing", metavar="DIGEST", help="Approve only if the server still lists what `tools diff` showed.")
 @click.option("--yes", "-y", is_flag=True, help="Approve what is listed now, without asking.")
 @json_option
@@ -116,6 +132,9 @@ def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: 
     On a terminal it shows the differences and asks. Exit code 1 when the answer is no, or the server's list has changed
     since --listing.
     """
+    from tarsy_tasks.catalogue import ToolCatalogue, approve_tools
+    from tarsy_tasks.cli.health import selected_servers
+
     wanted: dict[str, list[str] | None] = {}
     for name in names:
         server, dot, tool = name.partition(".")
@@ -148,7 +167,7 @@ def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: 
         click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: nothing to approve"))
 
 
-def _ask(diffs: Mapping[str, ToolDiff]) -> None:
+def _ask(diffs: "Mapping[str, ToolDiff]") -> None:
     """Show the operator what would be approved; end the command if they refuse."""
     if not sys.stdin.isatty():
         text = "no terminal to confirm on: use --listing with the digest that `tools diff` prints, or --yes"
@@ -159,7 +178,7 @@ def _ask(diffs: Mapping[str, ToolDiff]) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
-def _print_diff(server: str, diff: ToolDiff) -> None:
+def _print_diff(server: str, diff: "ToolDiff") -> None:
     for tool in diff.added:
         console.print(_line(f"+ {server}.{tool}: added", "green"))
     for tool in diff.removed:
@@ -178,6 +197,6 @@ def _line(text: str, style: str) -> Text:
     return Text(make_visible(text), style=style)
 
 
-def _lines(tool: ToolDefinition) -> Iterator[str]:
+def _lines(tool: "ToolDefinition") -> Iterator[str]:
     shown: Mapping[str, object] = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
     yield from json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()

@@ -13,13 +13,13 @@ from typing import Any
 
 import flower.command
 from flower import urls
-from flower.app import Flower
 from flower.options import options
 from flower.views import BaseHandler
 from flower.views.auth import get_next_url
 from tornado.httputil import HTTPHeaders, HTTPServerRequest
 from tornado.web import Application, HTTPError, OutputTransform
 
+from tarsy_tasks.dashboard.ending import EndingFlower
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import Settings
 
@@ -65,7 +65,7 @@ def guard(settings: Settings) -> None:
         options.auth, options.auth_provider = _USER, f"{TokenLogin.__module__}.{TokenLogin.__name__}"
 
 
-class _Guarded(Flower):
+class _Guarded(EndingFlower):
     """Flower for requests to its own host names only: another name may be that of a page which has its browser's DNS
     changed to reach this address.
     """

@@ -344,7 +344,7 @@ def test_what_was_counted_last_is_written_when_a_worker_ends(
     last = start_worker({"last": DEMO_SERVER})
     app = build_app({"broker_url": last.environment["TARSY_REDIS_URL"]})
     for number in range(3):
-        app.send_task("tarsy.call_tool", ["last", "echo", {"text": str(number)}], ignore_result=True)
+        app.send_task("tarsy.call_tool", ["last", "echo", {"text": str(number)}], queue="mcp.last", ignore_result=True)
     wait_until(lambda: last.log.count("last.echo: ok") == 3, "they are answered")
     assert last.stop() == 0
     app.close()

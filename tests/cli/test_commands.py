@@ -1,21 +1,16 @@
 """The command line as real processes: exit codes, plain and JSON output."""
 
 import json
-import re
-import signal
+import shlex
 import subprocess
 import sys
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import HTTPCookieProcessor, build_opener
 
-import psutil
 import pytest
-import redis
 
-from tests.cli.commands import TARSY_TASKS, clean_environment, run_command
+from tests.cli.commands import clean_environment, run_command
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, read_command, wait_until
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +40,8 @@ def test_call_takes_a_json_object_and_prints_json(worker: Worker) -> None:
         (["tools", "list", "nowhere"], 2, "desk"),
         (["call"], 2, "SERVER.TOOL"),
         (["nonsense"], 2, "nonsense"),
+        (["tool", "list"], 2, "Did you mean 'tools'?"),
+        (["tools", "lst"], 2, "Did you mean 'list'?"),
     ],
 )
 def test_exit_codes_and_texts_of_failures(worker: Worker, words: list[str], code: int, expected_text: str) -> None:
@@ -87,6 +84,23 @@ def test_a_former_name_of_a_command_works_and_is_not_listed(worker: Worker) -> N
     assert ("dead-letters" in listed, "poison" in listed) == (True, False)
 
 
+def test_a_group_without_a_command_shows_its_help(worker: Worker) -> None:
+    for group in ("tools", "config", "dead-letters"):
+        done = run_command(group, environment=worker.environment)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (
+            2,
+            f"Usage: tarsy-tasks {group} [OPTIONS] COMMAND [ARGS]...",
+        )
+        assert "Error" not in done.stderr
+
+
+def test_an_empty_output_says_so(worker: Worker) -> None:
+    for words, text in ((("dead-letters", "list"), "no dead letters"), (("audit", "--agent", "x"), "no call")):
+        done = run_command(*words, environment=worker.environment)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert text in done.stderr
+
+
 def test_config_check_and_schema(worker: Worker, tmp_path: Path) -> None:
     done = run_command("config", "check", environment=worker.environment)
     assert done.returncode == 0
@@ -116,7 +130,8 @@ def test_without_redis_the_exit_code_is_unavailable(worker: Worker) -> None:
 
 
 def test_the_demo_runs_and_every_call_ends_as_expected(tmp_path: Path) -> None:
-    done = run_command("demo", environment=clean_environment(), cwd=tmp_path)
+    environment = clean_environment(XDG_STATE_HOME=str(tmp_path / "state"), TARSY_RUN_DIR=str(tmp_path / "run"))
+    done = run_command("demo", environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done
     assert "40 calls" in done.stdout
     assert "12 calls, and while they ran `desk` was killed (kill -9) and `shop` restarted: 12 ok" in done.stdout
@@ -130,56 +145,14 @@ def test_the_demo_runs_and_every_call_ends_as_expected(tmp_path: Path) -> None:
     ):
         assert words in done.stdout
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_runs_the_stack_and_ends_clean(tmp_path: Path, number: signal.Signals) -> None:
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
-    environment = clean_environment(TARSY_RUN_DIR=str(tmp_path / "run"))
-    port = free_port()
-    command = [TARSY_TASKS, "up", "--flower-port", str(port)]
-    up = ServiceProcess(command, tmp_path / "up.log", environment, tmp_path)
-    try:
-        up.wait_for_log(" ready.")
-        up.wait_for_log("connected to MCP server desk")  # by beat's first check
-        link = up.log.split("dashboard: ")[1].split()[0]
-        assert link.startswith(f"http://127.0.0.1:{port}/")
-        wait_until(lambda: _status(link) == 200, "the link shows the dashboard")
-        assert _status(f"http://127.0.0.1:{port}/mcp") == 403
-        redis_url = up.log.split("export TARSY_REDIS_URL=")[1].split()[0]
-        with pytest.raises(redis.AuthenticationError), redis.Redis.from_url(re.sub(":[^:]*@", "", redis_url)) as client:
-            client.ping()
-        done = run_command(
-            "call", "desk.echo", "text=hello", environment={**environment, "TARSY_REDIS_URL": redis_url}, cwd=tmp_path
-        )
-        assert done.stdout.strip() == "hello"
-    finally:
-        code = up.stop(number)
-    assert code == 0, up.log
-    prefixes = {line.split()[0] for line in up.log.splitlines() if line}
-    assert {"worker", "beat", "flower"} <= prefixes
-
-
-def test_up_ends_when_a_process_ends(tmp_path: Path) -> None:
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
-    environment = clean_environment(TARSY_RUN_DIR=str(tmp_path / "run"))
-    up = ServiceProcess([TARSY_TASKS, "up", "--flower-port", "0"], tmp_path / "up.log", environment, tmp_path)
-    try:
-        up.wait_for_log(" ready.")
-        beat = next(child for child in up.children() if "beat" in read_command(child))
-        beat.kill()
-        assert up.process.wait(30) == 1
-        assert "beat ended" in up.log
-    finally:
-        up.stop()
-    assert not psutil.pid_exists(beat.pid)
-
-
-def _status(url: str) -> int | None:
-    try:
-        with build_opener(HTTPCookieProcessor()).open(url, timeout=2) as response:
-            return response.status
-    except HTTPError as error:
-        return error.code
-    except OSError:
-        return None
+    *_, make, write, up, _, tools, call = done.stdout.splitlines()
+    assert (make, tools.split()[1:]) == ("  mkdir my-tools && cd my-tools", ["tools", "list"])
+    as_typed = {"env": environment, "shell": True, "capture_output": True, "text": True, "timeout": 60}
+    subprocess.run(f"{make}\n{write}", check=True, cwd=tmp_path, **as_typed)
+    config = json.loads((tmp_path / "my-tools" / "mcp.json").read_text())["mcpServers"]
+    with ServiceProcess(
+        shlex.split(f"{up} --flower-port 0"), tmp_path / "up.log", environment, tmp_path / "my-tools"
+    ) as own:
+        own.wait_for_log("Ctrl-C")
+        assert f"{next(iter(config))}  works  5 tools" in own.log
+        assert json.loads(subprocess.run(call, cwd=tmp_path / "my-tools", **as_typed).stdout)["total"] == 9.0

@@ -1,14 +1,11 @@
 """`health --watch` shows the current state, also while Redis is away."""
 
 import os
-import pty
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,6 +15,7 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.telemetry.health_records import HealthRecord
 from tests.cli.commands import TARSY_TASKS
+from tests.cli.terminal import Terminal
 from tests.processes import ServiceProcess, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
@@ -47,33 +45,8 @@ def valkey_of(environment: dict[str, str]) -> psutil.Process:
     return found
 
 
-class Terminal:
-    """A command on its own terminal, and what it wrote there."""
-
-    def __init__(self, *command: str, environment: dict[str, str]) -> None:
-        self._own_end, other_end = pty.openpty()
-        self.process = subprocess.Popen(
-            command, stdin=other_end, stdout=other_end, stderr=other_end, env=environment, start_new_session=True
-        )
-        os.close(other_end)
-        self.text = ""
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        with suppress(OSError):  # the end of the terminal
-            while read := os.read(self._own_end, 65536):
-                self.text += read.decode(errors="replace")
-
-    def close(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(20) == 0
-        self._thread.join()
-        os.close(self._own_end)
-
-
 def test_a_terminal_shows_no_health_while_redis_does_not_answer(environment: dict[str, str]) -> None:
-    watch = Terminal(TARSY_TASKS, "health", "--watch", environment={**environment, "TERM": "xterm", "COLUMNS": "160"})
+    watch = Terminal(TARSY_TASKS, "health", "--watch", environment=environment, columns=160)
     with closing(watch):
         wait_until(lambda: "unhealthy" in watch.text, "the table")
         day = time.strftime("%Y-%m-%d", time.localtime(time.time() - 2 * DAY_S))

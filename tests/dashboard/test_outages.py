@@ -16,7 +16,7 @@ from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
 from tests.dashboard.conftest import StartFlower, wait_on
 from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
-from tests.processes import Flower, free_port
+from tests.processes import Flower, free_port, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
@@ -255,3 +255,11 @@ def test_a_result_of_another_application_is_not_shown(
     assert "hunter2" not in page.content()
     page.goto(f"{flower.url}/mcp/calls/broken")
     page.get_by_text("is not the result of a tool call").wait_for()
+
+
+def test_flower_that_lost_redis_ends(flower: Flower, valkey: StoppableValkey) -> None:
+    before = flower.log.count("Failed to capture events")
+    valkey.stop()
+    # By now a thread tries to send a control command, and kombu's attempts have no end.
+    wait_until(lambda: flower.log.count("Failed to capture events") > before + 2, "it has tried for a while")
+    assert flower.stop() == 0

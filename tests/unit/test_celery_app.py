@@ -4,6 +4,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery.backends.redis import RedisBackend
@@ -15,7 +16,7 @@ from tarsy_tasks.broker.result_backend import ResultBackend
 from tarsy_tasks.broker.task_names import route_task
 from tarsy_tasks.celery_app import DEFAULTS, agent_app, build_app
 from tarsy_tasks.entry_point import load_celeryconfig
-from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.errors import ConfigError, ToolNameError
 
 PRINT_CONCURRENCY = (
     "import tarsy_tasks; print(tarsy_tasks.app.conf.worker_concurrency, tarsy_tasks.app.conf.task_serializer)"
@@ -126,3 +127,21 @@ def test_a_key_prefix_of_kombu_is_refused(redis_url: str) -> None:
     app = build_app({"broker_url": redis_url, "broker_transport_options": {"global_keyprefix": "mine:"}})
     with app.connection_for_write() as connection, pytest.raises(ValueError, match="a separate database"):
         connection.channel()
+
+
+@pytest.mark.keeps_keys
+def test_a_call_of_a_server_that_is_not_configured_is_refused(
+    redis_url: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TARSY_MCP_CONFIG", str(tmp_path / "mcp.json"))
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"desk": {"command": "desk"}}}')
+    with build_app({"broker_url": redis_url, "result_backend": redis_url}) as app:
+        for task in ("tarsy.call_tool", "tarsy.list_tools"):
+            with pytest.raises(ToolNameError, match=r'no server "dsk".*desk'):
+                app.send_task(task, ["dsk", "echo", {}])
+        # Another queue is named, it is another task, or the server was added meanwhile.
+        app.send_task("tarsy.call_tool", ["far", "echo"], queue="mcp.far", ignore_result=True)
+        app.send_task("reports.build", ["dsk"], queue="reports", ignore_result=True)
+        (tmp_path / "mcp.json").write_text('{"mcpServers": {"dsk": {"command": "desk"}}}')
+        app.send_task("tarsy.call_tool", ["dsk", "echo"], ignore_result=True)
+    assert [client.llen(queue) for queue in ("mcp.far", "reports", "mcp.dsk", "mcp.desk")] == [1, 1, 1, 0]

@@ -1,0 +1,90 @@
+"""Whether each MCP server of a stack works, end to end: a list of its tools through a worker, and a harmless call.
+
+Owns the choice of the call, and when a server is asked again. `up` prints what it finds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+
+from tarsy_tasks import AsyncToolExecutor, Outcome, TarsyTasksError, ToolDefinition
+from tarsy_tasks.health import statuses
+
+__all__ = ["FirstCall", "check_server", "find_harmless"]
+
+_ANSWER_S = 60.0
+_PAUSE_S = 2.0
+_TEXT_CHARS = 300
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """What came of asking a server.
+
+    Attributes:
+        works: Whether it listed its tools, and answered the call if there was one.
+        text: For operators, one line.
+        tools: Its tools.
+        called: The tool that was called, if any.
+    """
+
+    server: str
+    works: bool
+    text: str
+    tools: tuple[ToolDefinition, ...] = ()
+    called: str = ""
+
+
+async def check_server(server: str) -> AsyncIterator[FirstCall]:
+    """Ask a server until it works: each answer that differs from the one before, the one that it works last."""
+    last = ""
+    while True:
+        try:
+            found = await _ask(server)
+        except TarsyTasksError as error:
+            found = FirstCall(server, works=False, text=_one_line(str(error)))
+        if found.text != last:
+            last = found.text
+            yield found
+        if found.works:
+            return
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _ask(server: str) -> FirstCall:
+    async with AsyncToolExecutor([server], timeout_s=_ANSWER_S, agent_id="up") as executor:
+        tools = await executor.list_tools()
+        if tools.failed_servers:
+            # The text in the list is for models.
+            text = await asyncio.to_thread(_reason, server) or tools.failed_servers[server]
+            return FirstCall(server, works=False, text=_one_line(text))
+        listed = f"{len(tools)} tool{'' if len(tools) == 1 else 's'}"
+        harmless = find_harmless(tools)
+        if harmless is None:
+            return FirstCall(server, works=True, text=listed, tools=tuple(tools))
+        result = await executor.execute(harmless.name, {})
+    if result.outcome is Outcome.OK:
+        text = f"{listed}; {harmless.name} answered in {result.duration_s * 1000:.0f} ms"
+    else:
+        text = f"{listed}; {harmless.name}: {_one_line(result.content)}"
+    # A tool that reports an error was reached: what it lacks, such as a login, concerns this tool.
+    works = result.outcome in (Outcome.OK, Outcome.TOOL_ERROR)
+    return FirstCall(server, works, text, tuple(tools), harmless.name)
+
+
+def _reason(server: str) -> str:
+    """Why a server fails, for operators; empty as long as no worker has reported it."""
+    return statuses([server])[server].reason
+
+
+def find_harmless(tools: Iterable[ToolDefinition]) -> ToolDefinition | None:
+    """A tool that says that it only reads, and needs no arguments; best one that stays within its server."""
+    found = [
+        tool for tool in tools if tool.annotations.get("readOnlyHint") is True and not tool.input_schema.get("required")
+    ]
+    return min(found, key=lambda tool: tool.annotations.get("openWorldHint") is not False, default=None)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT_CHARS else f"{line[: _TEXT_CHARS - 1]}…"

@@ -1,0 +1,86 @@
+"""What `tarsy-tasks up` prints once its processes run: a line per server, the dashboard, and what to type next."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from rich.text import Text
+
+from tarsy_tasks.cli.known_names import remember_names
+from tarsy_tasks.cli.output import notes
+from tarsy_tasks.cli.program import program
+from tarsy_tasks.cli.run_files import REDIS_URL_FILE
+from tarsy_tasks.cli.stack import listens
+from tarsy_tasks.telemetry.printable import make_visible
+
+if TYPE_CHECKING:
+    from tarsy_tasks.cli.first_calls import FirstCall
+
+__all__ = ["Summary"]
+
+_DEFAULT_CONFIGS = ("mcp.json", "mcp.yaml")
+
+
+@dataclass
+class Summary:
+    """The summary of one stack.
+
+    Attributes:
+        directory: Where it was started.
+        files: The directory of its run file.
+        log: Of its worker.
+        link: To the dashboard; empty without one.
+    """
+
+    servers: Sequence[str]
+    directory: Path
+    config: Path
+    files: Path
+    log: Path
+    link: str
+    _found: dict[str, "FirstCall"] = field(default_factory=dict[str, "FirstCall"])
+    _is_complete: bool = False
+
+    @property
+    def waiting(self) -> list[str]:
+        """The servers that have neither worked nor failed."""
+        return [server for server in self.servers if server not in self._found]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether all servers have their lines, and the dashboard answers, and it was not printed yet."""
+        port = urlsplit(self.link).port
+        return not self._is_complete and not self.waiting and (port is None or listens(port))
+
+    def show(self, found: "FirstCall") -> None:
+        """Print the line of a server; another one when a server that failed works."""
+        self._found[found.server] = found
+        if found.works:
+            remember_names(self.servers, {found.server: [tool.tool for tool in found.tools]})
+        width = max(map(len, self.servers))
+        state = Text("works", "green") if found.works else Text("fails", "red")
+        text = found.text if found.works else f"{found.text} It is tried again"
+        notes.print(Text.assemble(f"{found.server:<{width}}  ", state, f"  {make_visible(text)}"))
+
+    def show_next_steps(self) -> None:
+        """Print the rest, once."""
+        self._is_complete = True
+        own = program(self.directory)
+        if self.link:
+            notes.print(f"\ndashboard: {self.link}")
+        notes.print(f"log: {self.log}")
+        notes.print("next, in another terminal in this directory:")
+        called = next((found.called for found in self._found.values() if found.works and found.called), "")
+        notes.print(f"  {own} tools list")
+        if called:
+            notes.print(f"  {own} call {called}")
+        if any(not found.works for found in self._found.values()):
+            notes.print(f"  {own} doctor")
+        notes.print("for an agent on this machine:")
+        notes.print(f"  export TARSY_REDIS_URL_FILE={shlex.quote(str(self.files / REDIS_URL_FILE))}")
+        if self.config not in [self.directory.resolve() / name for name in _DEFAULT_CONFIGS]:
+            notes.print(f"  export TARSY_MCP_CONFIG={shlex.quote(str(self.config))}")
+        notes.print("Ctrl-C stops everything.")
