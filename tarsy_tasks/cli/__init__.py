@@ -12,10 +12,11 @@ import click
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError, TarsyTasksError
 from tarsy_tasks.telemetry.printable import make_visible
 
-__all__ = ["FAILED", "OK", "UNAVAILABLE", "USAGE", "main"]
+__all__ = ["FAILED", "MAY_HAVE_RUN", "OK", "UNAVAILABLE", "USAGE", "main"]
 
-OK, FAILED, USAGE, UNAVAILABLE = range(4)
-"""Exit codes: success; the tool or a check failed; wrong usage or configuration; Redis or a worker unavailable."""
+OK, FAILED, USAGE, UNAVAILABLE, MAY_HAVE_RUN = range(5)
+"""Exit codes: success; the tool or a check failed; wrong usage or configuration; Redis, a worker or a server
+unavailable, and no tool ran; no answer, and the tool may have run."""
 
 _MODULES = {
     "acl": "acl",
@@ -62,7 +63,9 @@ class _LazyGroup(click.Group):
 def _exit_code(error: TarsyTasksError) -> int:
     if isinstance(error, ConfigError):
         return USAGE
-    return UNAVAILABLE if isinstance(error, BrokerUnavailable) else FAILED
+    if isinstance(error, BrokerUnavailable):
+        return MAY_HAVE_RUN if error.may_have_run else UNAVAILABLE
+    return FAILED
 
 
 # Celery mounts the group under this name.
@@ -71,6 +74,6 @@ def _exit_code(error: TarsyTasksError) -> int:
 def main() -> None:
     """MCP tool calls as Celery tasks.
 
-    Exit codes: 0 success, 1 the tool or a check failed, 2 wrong usage or configuration, 3 Redis or a worker is
-    unavailable.
+    Exit codes: 0 success, 1 the tool or a check failed, 2 wrong usage or configuration, 3 Redis, a worker or an MCP
+    server is unavailable, 4 there is no answer, and the tool may have run.
     """
