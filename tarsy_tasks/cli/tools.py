@@ -14,7 +14,6 @@ from tarsy_tasks.catalogue import ToolCatalogue, ToolDiff, approve_tools
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.health import selected_servers
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
-from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import statuses
 from tarsy_tasks.telemetry.printable import make_visible
 
@@ -125,7 +124,10 @@ def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: 
     listed = ToolCatalogue(list(wanted), app=tarsy_tasks.app).servers()
     for server, chosen in wanted.items():
         if server not in listed:
-            raise BrokerUnavailable(f"MCP server `{server}` is not in the catalogue yet; start a worker that serves it")
+            notes.print(
+                f"MCP server `{server}` is not in the catalogue yet; start a worker that serves it", style="red"
+            )
+            raise click.exceptions.Exit(UNAVAILABLE)
         known = {tool.tool for tool in listed[server].listing.tools} | listed[server].diff.removed.keys()
         if unknown := [tool for tool in chosen or [] if tool not in known]:
             raise click.UsageError(
