@@ -2,7 +2,7 @@
 
     TarsyTasksError
     ├── ConfigError         a configuration file, a variable or celeryconfig.py is wrong
-    ├── BrokerUnavailable   Redis could not be reached: the call was not enqueued
+    ├── BrokerUnavailable   Redis could not be reached, or refuses this user
     ├── ResultTimeout       `pending.result(timeout_s)` ended without an answer; the call continues
     ├── OutcomeError        `result.raise_for_outcome()`: the outcome is not `ok`
     ├── PoisonMessage       a message was moved to the dead letters: its worker was lost too often
@@ -47,12 +47,12 @@ class ConfigError(TarsyTasksError):
 
 
 class BrokerUnavailable(TarsyTasksError):
-    """Redis could not be reached before the deadline, or refuses this user: the call was not enqueued.
+    """Redis could not be reached before the deadline, or refuses this user. The text says what was not done.
 
     Args:
         text: What happened, and the remedy.
-        may_have_run: The connection broke just as the call was sent, so Redis may have taken it. False: the tool did
-            not run.
+        may_have_run: The connection broke just as the call was sent, so Redis may have taken it; or a call that was
+            sent before could not be cancelled. False: the tool did not run.
     """
 
     def __init__(self, text: str, may_have_run: bool = False) -> None:

@@ -80,6 +80,7 @@ class AgentConnection:
         task: str,
         arguments: tuple[Any, ...],
         deadline: float,
+        consequence: str,
         *,
         may_have_run: bool = False,
     ) -> None:
@@ -88,6 +89,7 @@ class AgentConnection:
         Args:
             app: The application of this connection.
             deadline: Monotonic time until when to try, and until when somebody waits for the answer.
+            consequence: What it means that nothing was published, for the error.
             may_have_run: An earlier attempt may have succeeded.
 
         Raises:
@@ -115,15 +117,14 @@ class AgentConnection:
         except connection_errors() as error:
             if is_refusal(error):
                 raise BrokerUnavailable(
-                    f"Redis does not allow this user to send calls to MCP server `{arguments[0]}` ({error}). The call "
-                    "was not enqueued and the tool did not run. An operator has to change its ACL rules "
-                    "(docs/security.md)."
+                    f"Redis does not allow this user to send calls to MCP server `{arguments[0]}` ({error}). "
+                    f"{consequence} An operator has to change its ACL rules."
                 ) from error
             end = (
-                "Redis may have accepted the call just before the connection broke; if so, it is withdrawn unless it "
-                "has begun."
+                "Redis may have accepted the message just before the connection broke; if so, the message is withdrawn "
+                "unless a worker has begun it."
                 if may_have_run
-                else "The call was not enqueued and the tool did not run."
+                else consequence
             )
             raise BrokerUnavailable(
                 f"Redis could not be reached within {time.monotonic() - started:.3g} s ({error}). {end}", may_have_run

@@ -43,6 +43,8 @@ _REPLY_MARGIN_LIMIT_S = 1.0
 _WITHDRAW_S = 1.0
 """How long an answer at the deadline may wait for Redis to say whether the call had begun."""
 _RETRY_WITHDRAWAL_S = 60.0
+_NOT_ENQUEUED = "The call was not enqueued and the tool did not run."
+_NOT_CANCELLED = "The call was not cancelled: it may be running, or may still begin."
 
 
 @dataclass(eq=False)
@@ -127,7 +129,7 @@ class CallDispatcher:
     async def _send(self, call: SubmittedCall, *, may_have_run: bool = False) -> None:
         connection = self._connection
         try:
-            await connection.replies.connect(call.deadline)
+            await connection.replies.connect(call.deadline, _NOT_ENQUEUED)
             async with asyncio.timeout(call.seconds_left()):
                 if call.call.idempotency_key is not None and call.claim is None:
                     call.claim = await self._claim(connection.replies.redis, call, connection.replies.new_id())
@@ -137,7 +139,7 @@ class CallDispatcher:
                     with suppress(*connection_errors()):  # the listener polls
                         await connection.replies.poll(call.id)
                 else:
-                    message = (call.id, _TASK, call.message, call.deadline)
+                    message = (call.id, _TASK, call.message, call.deadline, _NOT_ENQUEUED)
                     await connection.publish(self._app, *message, may_have_run=may_have_run)
         except CallError as error:
             self._reject(call, error)
@@ -237,9 +239,9 @@ class CallDispatcher:
             return
         try:
             found = await self._ask_what_became_of(call, _WITHDRAW_S)
-        except (BrokerUnavailable, *connection_errors()) as error:
-            why = error.__cause__ or error
-            raise BrokerUnavailable(f"Redis could not be reached ({why}); the call was not cancelled.") from error
+        except connection_errors() as error:
+            text = f"Redis could not be reached ({error}). {_NOT_CANCELLED}"
+            raise BrokerUnavailable(text, may_have_run=True) from error
         runs = found.state is CallState.BEGUN and not found.is_shared
         if not runs and found.state is not CallState.ANSWERED and self._forget(call):
             error = results.cancelled(call.call, goes_on=found.is_shared)
@@ -262,7 +264,7 @@ class CallDispatcher:
 
     async def _ask_what_became_of(self, call: SubmittedCall, timeout_s: float) -> Withdrawal:
         connection = self._connection
-        await connection.replies.connect(time.monotonic() + timeout_s)
+        await connection.replies.connect(time.monotonic() + timeout_s, _NOT_CANCELLED, may_have_run=True)
         return await withdraw(connection, call.id, call.server, call.deadline, is_shared=call.is_shared)
 
     async def _conclude(self, call: SubmittedCall, found: Withdrawal, is_cancelled: bool) -> ToolResult:
@@ -299,8 +301,8 @@ class CallDispatcher:
 
     def _unreachable(self, *, may_have_run: bool) -> BrokerUnavailable:
         """The error that Redis could not be reached before the deadline."""
-        end = "Redis may still accept the call; if so, it is withdrawn" if may_have_run else "Nothing was enqueued"
-        return BrokerUnavailable(f"Redis could not be reached within {self.timeout_s:g} s. {end}.", may_have_run)
+        end = "Redis may still accept the call; if so, the call is withdrawn." if may_have_run else _NOT_ENQUEUED
+        return BrokerUnavailable(f"Redis could not be reached within {self.timeout_s:g} s. {end}", may_have_run)
 
     def record(self, call: SubmittedCall, error: CallError | BrokerUnavailable) -> None:
         """Record how a call ended that no worker had."""
@@ -325,12 +327,11 @@ class CallDispatcher:
         try:
             return await retry_until(call.deadline, attempt)
         except connection_errors() as error:
-            why = f"Redis could not be reached ({error}). The call was not enqueued."
+            why = f"Redis could not be reached ({error}). {_NOT_ENQUEUED}"
             if is_refusal(error):
                 why = (
                     f"Redis does not allow this user to use idempotency keys of the agent `{self.agent_id}` ({error}). "
-                    "The call was not enqueued and the tool did not run. Set `agent_id` to the name of the Redis user "
-                    "(docs/security.md)."
+                    f"{_NOT_ENQUEUED} Set `agent_id` to the name of the Redis user."
                 )
             raise BrokerUnavailable(why) from error
 

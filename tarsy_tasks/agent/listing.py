@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ToolLister"]
 
+_NOT_LISTED = "No tools were listed."
+
 
 @dataclass(eq=False)
 class ToolLister:
@@ -67,7 +69,7 @@ class ToolLister:
         """Raises `TarsyTasksError`."""
         app = self.find_app()
         connection = connection_of(app)
-        await connection.replies.connect(deadline)
+        await connection.replies.connect(deadline, _NOT_LISTED)
         task_id = connection.replies.new_id()
         answer: asyncio.Future[Meta] = asyncio.get_running_loop().create_future()
 
@@ -78,7 +80,7 @@ class ToolLister:
         connection.replies.expect(task_id, hear)
         try:
             async with asyncio.timeout(seconds_until(deadline)):
-                await connection.publish(app, task_id, "tarsy.list_tools", (server,), deadline)
+                await connection.publish(app, task_id, "tarsy.list_tools", (server,), deadline, _NOT_LISTED)
                 return read_listing(await answer)
         except TimeoutError:
             why = f"no worker answered within {self.timeout_s:g} s; check that a worker serves this server"

@@ -77,8 +77,12 @@ class ReplyListener:
         """Whether answers can arrive, and the clock is right."""
         return self.redis.is_open and self.clock.is_fresh
 
-    async def connect(self, deadline: float) -> None:
+    async def connect(self, deadline: float, consequence: str, *, may_have_run: bool = False) -> None:
         """Return once answers can arrive and the clock is right, at the latest at a monotonic time.
+
+        Args:
+            consequence: What it means for the caller if Redis cannot be reached, for the error.
+            may_have_run: For the error, too.
 
         Raises:
             BrokerUnavailable: Redis did not accept the subscription in time, or refuses it.
@@ -92,13 +96,15 @@ class ReplyListener:
                 await asyncio.shield(self._connect_soon())
         except TimeoutError:
             raise BrokerUnavailable(
-                f"Redis did not answer within {timeout_s:.3g} s ({self._failure or 'no connection'}). The "
-                "call was not enqueued and the tool did not run. Check TARSY_REDIS_URL and whether Redis is running."
+                f"Redis did not answer within {timeout_s:.3g} s ({self._failure or 'no connection'}). {consequence} "
+                "Check TARSY_REDIS_URL and whether Redis is running.",
+                may_have_run,
             ) from None
         except connection_errors() as error:
             raise BrokerUnavailable(
-                f"Redis refuses this user ({error}). The call was not enqueued and the tool did not run. Check "
-                "user and password in TARSY_REDIS_URL, and the ACL rules of that user (docs/security.md)."
+                f"Redis refuses this user ({error}). {consequence} Check user and password in TARSY_REDIS_URL, and the "
+                "ACL rules of that user.",
+                may_have_run,
             ) from error
         finally:
             self._callers -= 1

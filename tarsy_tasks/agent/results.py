@@ -56,8 +56,8 @@ def cancelled(call: ToolCall, *, goes_on: bool) -> CallError:
     """The agent cancelled the call before it began, or no longer waits for a call that others wait for."""
     if goes_on:
         text = (
-            f"This caller no longer waits for `{call.name}`. The call continues for another caller with the same "
-            "idempotency key."
+            f"This call of `{call.name}` was cancelled. An earlier call with the same idempotency key continues: the "
+            "tool may run."
         )
     else:
         text = f"`{call.name}` was cancelled before it began. The tool did not run."

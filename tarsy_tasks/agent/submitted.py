@@ -96,7 +96,7 @@ class SubmittedCall:
 
     @property
     def is_shared(self) -> bool:
-        """Another agent's call has the same idempotency key and was first: this one only waits for its answer."""
+        """An earlier call of the same agent has this idempotency key: this one only waits for its answer."""
         return self.claim is not None and not self.claim.is_new
 
     def seconds_left(self) -> float:

@@ -25,8 +25,8 @@ __all__ = ["Target"]
 _NOTHING = ("''", "``", "“”")
 _DOUBT = "The arguments can be read in more than one way."
 _TWO_LAYERS = (
-    "The object can be the arguments, or a whole call with the arguments inside it. Write only the arguments, without "
-    "a tool name and without an object around them."
+    "The object can be the arguments, or a whole call with the arguments inside it. Write only the object of "
+    "arguments; do not wrap it in a call or in another object."
 )
 
 

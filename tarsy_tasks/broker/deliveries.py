@@ -54,7 +54,8 @@ class CallState(StrEnum):
     """What the marker of a call says. Whether it waits in its queue or is leased is in other keys."""
 
     NONE = ""
-    """It has not begun, or nothing is known of it. To `Deliveries.withdraw`: it was withdrawn just now."""
+    """There is no marker: the call has not begun, or nothing is known of it. From `AsyncDeliveries.withdraw`: it was
+    withdrawn just now; from `AsyncDeliveries.begin`: this worker has begun it."""
     BEGUN = "begun"
     ANSWERED = "answered"
     WITHDRAWN = "withdrawn"

@@ -14,10 +14,11 @@ from tarsy_tasks.cli.run_files import adopt_stack, explain_missing_stack
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError, TarsyTasksError
 from tarsy_tasks.telemetry.printable import make_visible
 
-__all__ = ["FAILED", "OK", "UNAVAILABLE", "USAGE", "main"]
+__all__ = ["FAILED", "MAY_HAVE_RUN", "OK", "UNAVAILABLE", "USAGE", "main"]
 
-OK, FAILED, USAGE, UNAVAILABLE = range(4)
-"""Exit codes: success; the tool or a check failed; wrong usage or configuration; Redis or a worker unavailable."""
+OK, FAILED, USAGE, UNAVAILABLE, MAY_HAVE_RUN = range(5)
+"""Exit codes: success; the tool or a check failed; wrong usage or configuration; Redis, a worker or a server
+unavailable, and no tool ran; no answer, and the tool may have run."""
 
 _MODULES = {
     "acl": "acl",
@@ -85,7 +86,9 @@ class _LazyGroup(click.Group):
 def _exit_code(error: TarsyTasksError) -> int:
     if isinstance(error, ConfigError):
         return USAGE
-    return UNAVAILABLE if isinstance(error, BrokerUnavailable) else FAILED
+    if isinstance(error, BrokerUnavailable):
+        return MAY_HAVE_RUN if error.may_have_run else UNAVAILABLE
+    return FAILED
 
 
 # Celery mounts the group under this name.
@@ -95,8 +98,8 @@ def _exit_code(error: TarsyTasksError) -> int:
 def main(ctx: click.Context) -> None:
     """MCP tool calls as Celery tasks.
 
-    Exit codes: 0 success, 1 the tool or a check failed, 2 wrong usage or configuration, 3 Redis or a worker is
-    unavailable.
+    Exit codes: 0 success, 1 the tool or a check failed, 2 wrong usage or configuration, 3 Redis, a worker or an MCP
+    server is unavailable, 4 there is no answer, and the tool may have run.
     """
     if ctx.invoked_subcommand not in _WITHOUT_STACK:
         adopt_stack()

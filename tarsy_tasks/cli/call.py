@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tarsy_tasks
-from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE
+from tarsy_tasks.cli import FAILED, MAY_HAVE_RUN, OK, UNAVAILABLE
 from tarsy_tasks.cli.known_names import complete_tool
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
 from tarsy_tasks.telemetry.printable import make_visible
@@ -84,5 +84,10 @@ def _print_result(result: "ToolResult") -> None:
 def _exit_code(result: "ToolResult") -> int:
     from tarsy_tasks import Outcome
 
-    codes = {Outcome.OK: OK, Outcome.TOOL_ERROR: FAILED, Outcome.REJECTED: FAILED}
-    return codes.get(result.outcome, UNAVAILABLE)
+    codes = {
+        Outcome.OK: OK,
+        Outcome.TOOL_ERROR: FAILED,
+        Outcome.REJECTED: FAILED,
+        Outcome.UNAVAILABLE: UNAVAILABLE,
+    }
+    return codes.get(result.outcome, MAY_HAVE_RUN)

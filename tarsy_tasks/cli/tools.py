@@ -13,7 +13,6 @@ import tarsy_tasks
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.known_names import complete_server, complete_tool, remember_names
 from tarsy_tasks.cli.output import busy, console, json_option, notes, print_json, print_table
-from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.telemetry.printable import make_visible
 
 if TYPE_CHECKING:
@@ -144,7 +143,10 @@ def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: 
     listed = ToolCatalogue(list(wanted), app=tarsy_tasks.app).servers()
     for server, chosen in wanted.items():
         if server not in listed:
-            raise BrokerUnavailable(f"MCP server `{server}` is not in the catalogue yet; start a worker that serves it")
+            notes.print(
+                f"MCP server `{server}` is not in the catalogue yet; start a worker that serves it", style="red"
+            )
+            raise click.exceptions.Exit(UNAVAILABLE)
         known = {tool.tool for tool in listed[server].listing.tools} | listed[server].diff.removed.keys()
         if unknown := [tool for tool in chosen or [] if tool not in known]:
             raise click.UsageError(

@@ -82,6 +82,21 @@ def test_asyncio_agents_learn_in_time_that_redis_is_away(absent: TarsyApp, verb:
     asyncio.run(ask())
 
 
+def test_a_cancel_without_redis_does_not_say_that_nothing_ran() -> None:
+    with Valkey() as valkey:
+        pending = ToolExecutor(["desk"], timeout_s=30, app=_app(valkey.connection_url)).submit(CALL)
+    with pytest.raises(BrokerUnavailable, match=r"The call was not cancelled: it may be running") as caught:
+        pending.cancel()
+    assert caught.value.may_have_run
+    assert "did not run" not in str(caught.value)
+
+
+def test_a_list_without_redis_does_not_speak_of_a_call(absent: TarsyApp) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"No tools were listed\.") as caught:
+        ToolExecutor(["desk"], timeout_s=0.3, app=absent).list_tools()
+    assert "The call" not in str(caught.value)
+
+
 def test_each_try_of_an_agent_to_send_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TARSY_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
     pool: Any = agent_app().producer_pool

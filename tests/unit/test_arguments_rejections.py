@@ -150,6 +150,15 @@ def test_a_rejection_reports_reading_repairs_and_reason(text: str, schema: str, 
     assert all(f"`{word}`" in page for word in repairs)
 
 
+def test_what_may_be_a_whole_call_is_asked_for_as_one_object() -> None:
+    with pytest.raises(ArgumentsError) as refused:
+        parse_arguments('{"name": "delete_user", "parameters": {"name": "bob"}}', SCHEMAS["user"])
+    text = str(refused.value)
+    assert "Write one JSON object" in text
+    assert "without an object" not in text
+    assert "do not wrap it in a call" in text
+
+
 @pytest.mark.parametrize("value", ["a1b2c3d4", ["a1b2c3d4"], {"a": {"b": "a1b2c3d4"}}, 12345678])
 def test_a_rejection_does_not_quote_the_value_of_a_secret_name(value: Any) -> None:
     schema = {"type": "object", "properties": {"password": {"type": "null"}, "key": {"type": "null"}}}

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks import ErrorCode
 from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Requeued
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.admission import Deadline
@@ -84,6 +85,29 @@ def test_a_call_that_an_interceptor_requeues_has_not_begun() -> None:
 
     asyncio.run(run())
     assert (endings, begun) == ([Requeued("later")], {})
+
+
+def test_an_owner_that_lives_and_does_not_answer_is_not_called_lost() -> None:
+    async def begin(delivery: Any, *_: Any, **__: Any) -> str:
+        delivery.state, delivery.owner = CallState.BEGUN, "other 1"
+        return ""
+
+    async def is_alive(*_: Any) -> bool:
+        return True
+
+    context, _, _, call = parts(never)
+    context.audit = SimpleNamespace(may_begin=lambda: True, is_required=False, is_stream_required=False)
+    context.in_flight = SimpleNamespace(begin=begin, is_alive=is_alive)
+    context.instance, context.lease_s = "w", 20.0
+    call.record.has_begun, call.record.title = False, "`desk.order`"
+    call.delivery.count, call.deadline = 2, 0.0
+    call.connection = SimpleNamespace(
+        server=SimpleNamespace(timeouts=SimpleNamespace(call_timeout_s=lambda tool: 60.0))
+    )
+    with pytest.raises(CallError, match="did not answer in time, and the call was not repeated") as raised:
+        asyncio.run(BeginMarker(context)(call, never))
+    assert raised.value.code is ErrorCode.WORKER_LOST
+    assert "was lost" not in raised.value.text
 
 
 def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:

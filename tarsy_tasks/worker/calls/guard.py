@@ -151,7 +151,7 @@ class BeginMarker:
                 pass  # the timer of the call ends this
             # Its owner is alive, and was only cut off for a while: it will answer. Or Redis will.
             if delivery.state is CallState.BEGUN and time.monotonic() >= min(call.deadline, owner_ends_at):
-                raise _lost(call.record)
+                raise _lost(call.record, "did not answer in time")
             await asyncio.sleep(_POLL_S)
 
 
@@ -174,9 +174,9 @@ def _unaudited(call: RunningCall) -> CallError:
     )
 
 
-def _lost(record: CallRecord) -> CallError:
+def _lost(record: CallRecord, what: str = "was lost") -> CallError:
     return CallError(
         ErrorCode.WORKER_LOST,
-        f"The worker that ran {record.title} was lost, and the call was not repeated, because that may not be safe. "
+        f"The worker that ran {record.title} {what}, and the call was not repeated, because that may not be safe. "
         "The tool may have run. Check its effects before you call it again.",
     )
