@@ -1,16 +1,14 @@
 """`tarsy-tasks tools`: list the servers' tools, show what changed, approve changes."""
 
-import difflib
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import click
 from rich.text import Text
 
 import tarsy_tasks
-from tarsy_tasks import ToolDefinition, ToolExecutor
-from tarsy_tasks.catalogue import ToolCatalogue, ToolDiff, approve_tools
+from tarsy_tasks import ToolExecutor
+from tarsy_tasks.catalogue import ToolCatalogue, ToolDiff, approve_tools, diff_lines
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.health import selected_servers
 from tarsy_tasks.cli.output import console, json_option, notes, print_json, print_table
@@ -169,15 +167,9 @@ def _print_diff(server: str, diff: ToolDiff) -> None:
         if before is None:
             console.print(_line("  the approved definition cannot be read", "dim"))
             continue
-        for line in difflib.unified_diff(list(_lines(before)), list(_lines(now)), lineterm="", n=2):
-            if not line.startswith(("---", "+++", "@@")):
-                console.print(_line(f"  {line}", _COLOURS.get(line[:1], "")))
+        for line in diff_lines(before, now):
+            console.print(_line(f"  {line}", _COLOURS.get(line[:1], "")))
 
 
 def _line(text: str, style: str) -> Text:
     return Text(make_visible(text), style=style)
-
-
-def _lines(tool: ToolDefinition) -> Iterator[str]:
-    shown: Mapping[str, object] = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
-    yield from json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()

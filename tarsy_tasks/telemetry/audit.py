@@ -156,6 +156,8 @@ class AuditFilter(BaseModel):
     server: str | None = None
     tool: str | None = None
     outcomes: frozenset[Outcome] = frozenset()
+    error_code: str | None = None
+    worker: str | None = None
     agent_id: str | None = None
     run_id: str | None = None
     call_id: str | None = None
@@ -191,7 +193,7 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
-_IDS = ("server", "agent_id", "run_id", "call_id", "task_id")
+_IDS = ("server", "agent_id", "run_id", "call_id", "task_id", "error_code", "worker")
 
 
 def read_audit(
