@@ -4,7 +4,8 @@ Owns the shape of a line, and reading them. Workers write what is in their logs,
 (`worker.reporting.server_lines`); Redis keeps the latest of all workers together, for a day.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -47,9 +48,8 @@ def write_server_log(pipeline: Any, server: str, lines: Iterable[LogLine]) -> No
 def read_server_log(redis: Any, server: str) -> list[LogLine]:
     """The latest lines, oldest first; those that cannot be read are left out. Raises `RedisError`."""
     found: list[LogLine] = []
-    for _, fields in redis.xrevrange(keys.server_log_key(server), count=KEPT_LINES):
-        try:
+    entries: list[tuple[bytes, Mapping[bytes, bytes]]] = redis.xrevrange(keys.server_log_key(server), count=KEPT_LINES)
+    for _, fields in entries:
+        with suppress(ValidationError):
             found.append(LogLine.model_validate_json(fields.get(_FIELD.encode(), b"")))
-        except (ValidationError, AttributeError):
-            continue
     return sorted(found, key=lambda line: line.at)
