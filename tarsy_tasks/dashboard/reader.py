@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import redis as redis_py
 from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
@@ -24,6 +23,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.dashboard.alerts import ShownAlert, read_alerts
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList, read_dead_letters
 from tarsy_tasks.dashboard.recent_calls import RecentCalls
+from tarsy_tasks.dashboard.redis_clients import build_clients
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.dashboard.tools import ToolView, build_tools
 from tarsy_tasks.dashboard.waterfall import Waterfall, build_waterfall
@@ -131,7 +131,7 @@ class DashboardReader:
     """
 
     def __init__(self, app: Any) -> None:
-        self._redis, self._broker = _build_clients(app)
+        self._redis, self._broker = build_clients(app, _REDIS_S)
         self._snapshots = SnapshotReader(app, self._redis, self._broker)
         self._recent_calls = RecentCalls(self._broker)
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-snapshot")
@@ -341,15 +341,3 @@ def _describe_failure(meta: dict[str, Any]) -> str:
         error = cast("dict[str, Any]", result)
         return f"{status}: {error.get('exc_type')}: {error.get('exc_message')}"
     return status
-
-
-def _build_clients(app: Any) -> tuple[Any, Any]:
-    """Clients with short timeouts, of the result backend and of the broker."""
-    results = app.backend.build_client(_REDIS_S)
-    url: str = app.conf.broker_read_url or app.conf.broker_url
-    if url == app.conf.result_backend:
-        return results, results
-    tls: Any = app.conf.broker_use_ssl
-    options = cast("dict[str, Any]", tls) if isinstance(tls, dict) else {}
-    timeouts = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
-    return results, redis_py.Redis.from_url(url, **{**options, **timeouts})  # pyright: ignore[reportUnknownMemberType]

@@ -52,4 +52,5 @@ def read_server_log(redis: Any, server: str) -> list[LogLine]:
     for _, fields in entries:
         with suppress(ValidationError):
             found.append(LogLine.model_validate_json(fields.get(_FIELD.encode(), b"")))
+    found.reverse()
     return sorted(found, key=lambda line: line.at)

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from tarsy_tasks.broker import keys
@@ -65,7 +66,9 @@ class FleetServer:
     queued: int = 0
 
     def tool_names(self) -> list[str]:
-        return [f"{verb}_{noun}" for noun in _NOUNS for verb in _VERBS][: self.tools]
+        names = [f"{verb}_{noun}" for noun in _NOUNS for verb in _VERBS]
+        more = (f"{name}_{number}" for number in range(self.tools) for name in names)
+        return [*names, *islice(more, max(0, self.tools - len(names)))][: self.tools]
 
 
 def write_fleet(redis: Any, servers: Iterable[FleetServer], seed: int = 1) -> None:
