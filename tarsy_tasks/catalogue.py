@@ -4,6 +4,7 @@ Owns the shapes in Redis, reading them, and `ToolCatalogue` to look tools up. Wo
 (`worker.reporting.tool_changes`). A definition is approved when it is first seen; a change is approved by an operator.
 """
 
+import difflib
 import hashlib
 import json
 import logging
@@ -31,6 +32,7 @@ __all__ = [
     "ToolCatalogue",
     "ToolDiff",
     "approve_tools",
+    "diff_lines",
     "parse_approved",
     "parse_listing",
     "read_catalogue",
@@ -275,6 +277,17 @@ def build_diff(listing: ToolListing, approved: Mapping[str, ApprovedTool | None]
             added[name] = tool
     removed = {name: entry.definition for name, entry in sorted(approved.items()) if entry and name not in listed}
     return ToolDiff(added=added, removed=removed, changed=changed)
+
+
+def diff_lines(before: ToolDefinition, now: ToolDefinition) -> list[str]:
+    """How a definition changed: lines of JSON that begin with `+`, `-` or a space, as in a unified diff."""
+    lines = difflib.unified_diff(_lines_of(before), _lines_of(now), lineterm="", n=2)
+    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+
+
+def _lines_of(tool: ToolDefinition) -> list[str]:
+    shown = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
+    return json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
 
 
 def parse_listing(text: bytes | None, server: str) -> tuple[ToolListing, float, str] | None:

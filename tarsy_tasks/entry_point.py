@@ -77,7 +77,9 @@ def _report(sender: Any, **_: Any) -> None:
 
         context = sender.app.worker_context
         if context.reporting is None:
-            reporting = context.reporting = Reporting(sender, context.alerts, context.metrics)
+            reporting = context.reporting = Reporting(
+                sender, context.alerts, context.metrics, context.audit, context.server_lines
+            )
 
             def stopping(**_: Any) -> None:
                 reporting.worker_stopping()

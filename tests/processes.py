@@ -250,7 +250,7 @@ class Flower(ServiceProcess):
             **environment,
         }
         super().__init__([*command, *options], directory / "flower.log", surroundings, directory)
-        wait_until(self._answers, f"Flower answers: {self.log}")
+        wait_until(self._answers, f"Flower answers: {self.log}", timeout_s=60)
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, self.log

@@ -48,10 +48,11 @@ _NUMBERS = (
     keys.MEASURED_SERVERS,
     keys.MEASURING_WORKERS,
     keys.in_flight_key("*"),
+    keys.running_calls_key("*"),
     keys.minute_key("*"),
     keys.LAST_FAILURES,
 )
-_STREAMS = (keys.ALERTS, keys.AUDIT, keys.AGENT_AUDIT)
+_STREAMS = (keys.ALERTS, keys.server_log_key("*"), keys.AUDIT, keys.AGENT_AUDIT)
 _WITHDRAWALS = (keys.withdrawn_key("*"), keys.cancelled_key("*"))
 _CALL = (keys.call_marker("*"), *_WITHDRAWALS)
 _GROUPS = "celery-taskset-meta-*"
@@ -75,6 +76,7 @@ _WORKERS_OWN = (
     *_HEALTH_AND_TOOLS,
     *_NUMBERS,
     keys.ALERTS,
+    keys.server_log_key("*"),
     keys.alert_state_key("*"),
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
@@ -238,6 +240,8 @@ def _flower(database: int) -> list[str]:
         _select_reading(_READ_STREAMS, _STREAMS),
         _select_reading(("llen", "eval_ro"), [keys.queue("*")]),
         _select_reading(("type",), [keys.metrics_key("*")]),
+        # Which calls are dead letters, without their messages.
+        _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
         # What a model read.
         _select_reading(("get",), [keys.result_key("*")]),
         # Events and remote control.

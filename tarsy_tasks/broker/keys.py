@@ -15,7 +15,8 @@ REBUILT_AGENT_AUDIT = "tarsy:audit:rebuilt"
 ALERTS = "tarsy:alerts"
 """Stream of the latest alerts, a JSON object in the field `alert` of each entry."""
 LAST_FAILURES = "tarsy:last-failures"
-"""Hash with a TTL, by server: its last call that failed through no fault of its caller."""
+"""Hash with a TTL, by server: its last call that was unavailable, unknown or timed out; by `tool_error` and the server,
+with a space between: the last one that the server answered with an error."""
 TOOL_REVISIONS = "tarsy:tool-revisions"
 """Hash with a TTL, by server: when its listing or an approval last changed; dashboards read the tools only then."""
 MEASURED_SERVERS = "tarsy:metrics"
@@ -121,6 +122,10 @@ in_flight_key = _prefixed("tarsy:in-flight:")
 """What a worker process has in flight, a JSON string with a TTL."""
 alert_state_key = _prefixed("tarsy:alert:")
 """The last alert about a server, and the health records since: a hash with a TTL."""
+running_calls_key = _prefixed("tarsy:running:")
+"""The calls that a worker process runs, a JSON string with a TTL."""
+server_log_key = _prefixed("tarsy:server-log:")
+"""Stream with a TTL of the latest lines that a server wrote to stderr, a JSON object in the field `line` of each."""
 call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
 withdrawn_key = _prefixed("tarsy:withdrawn:")

@@ -1,9 +1,7 @@
 """`tarsy-tasks tools`: list the servers' tools, show what changed, approve changes."""
 
-import difflib
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +14,6 @@ from tarsy_tasks.cli.output import busy, console, json_option, notes, print_json
 from tarsy_tasks.telemetry.printable import make_visible
 
 if TYPE_CHECKING:
-    from tarsy_tasks import ToolDefinition
     from tarsy_tasks.catalogue import ToolDiff
 
 __all__ = ["tools"]
@@ -181,6 +178,8 @@ def _ask(diffs: "Mapping[str, ToolDiff]") -> None:
 
 
 def _print_diff(server: str, diff: "ToolDiff") -> None:
+    from tarsy_tasks.catalogue import diff_lines
+
     for tool in diff.added:
         console.print(_line(f"+ {server}.{tool}: added", "green"))
     for tool in diff.removed:
@@ -190,15 +189,9 @@ def _print_diff(server: str, diff: "ToolDiff") -> None:
         if before is None:
             console.print(_line("  the approved definition cannot be read", "dim"))
             continue
-        for line in difflib.unified_diff(list(_lines(before)), list(_lines(now)), lineterm="", n=2):
-            if not line.startswith(("---", "+++", "@@")):
-                console.print(_line(f"  {line}", _COLOURS.get(line[:1], "")))
+        for line in diff_lines(before, now):
+            console.print(_line(f"  {line}", _COLOURS.get(line[:1], "")))
 
 
 def _line(text: str, style: str) -> Text:
     return Text(make_visible(text), style=style)
-
-
-def _lines(tool: "ToolDefinition") -> Iterator[str]:
-    shown: Mapping[str, object] = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
-    yield from json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()

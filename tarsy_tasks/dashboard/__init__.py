@@ -1,13 +1,17 @@
 """What the project adds to Flower.
 
-`installation` adds it, before Flower starts, and makes the Broker tab work with our transport. `pages` answers requests
-for pages and JSON, `actions` those of buttons.
-What they show is read from Redis:
+`installation` adds it, before Flower starts, and makes the Broker tab work with our transport. `page_handlers` is what
+all pages have in common; `pages`, `call_pages` and `event_pages` answer requests for pages and JSON, `actions` those of
+buttons. What they show is read from Redis:
 
     reader         threads and connections, and the state that was read last
     snapshot       all servers at one moment
-    recent_calls   the latest audit entries
+    recent_calls   the latest audit entries; `call_filter` reads which of them an address asks for
     tools          the tools of one server
+    alerts         the alerts of all servers
+    dead_letters   which calls are dead letters
+    waterfall      the steps of one call as bars
+    remedies       what an operator does about an error code
 
 It becomes HTML with `page_templates`, `formats` and `plots`, or JSON with `describe`. In Flower's own pages,
 `task_list` shows tool calls under their names and without arguments, and `metrics` adds the workers' metrics to

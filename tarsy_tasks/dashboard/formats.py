@@ -6,7 +6,7 @@ They return texts that are escaped like any other; only `time_tag` returns marku
 import math
 from datetime import UTC, datetime
 
-__all__ = ["count", "duration", "estimate", "ratio", "share", "size", "time_tag", "utc_time"]
+__all__ = ["count", "duration", "estimate", "field_time", "ratio", "share", "size", "time_tag", "utc_time"]
 
 _THIN_SPACE = "\u202f"
 _NONE = "–"
@@ -65,6 +65,11 @@ def utc_time(at: float | None) -> str:
         return datetime.fromtimestamp(at or math.nan, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
         return _NONE
+
+
+def field_time(at: float | None) -> str:
+    """The same for a field of a form; empty for a time that there is not."""
+    return "" if (shown := utc_time(at)) == _NONE else shown.removesuffix(" UTC").replace(" ", "T")
 
 
 def time_tag(at: float | None) -> str:

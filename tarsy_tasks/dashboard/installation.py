@@ -18,8 +18,9 @@ from flower.views.broker import BrokerView
 from tornado.web import StaticFileHandler, url
 
 from tarsy_tasks.celery_app import broker_urls
-from tarsy_tasks.dashboard import access, pages
-from tarsy_tasks.dashboard.actions import ACTIONS, ServerAction
+from tarsy_tasks.dashboard import access, call_pages, event_pages, pages
+from tarsy_tasks.dashboard.actions import ACTIONS, CancelAction, ServerAction
+from tarsy_tasks.dashboard.page_handlers import NotFoundData, NotFoundPage
 from tarsy_tasks.dashboard.page_templates import STATIC_PATH, PageTemplates
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.dashboard.task_list import COLUMNS, CallEvents, CallsTable, format_task
@@ -62,6 +63,7 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
     """The handlers by address, for Tornado; without Flower's prefix."""
     shared = {"reader": reader}
     server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
+    actions = "|".join(ACTIONS)
     return [
         url(r"/tasks/datatable", CallsTable),
         url(r"/broker", _BrokerPage),
@@ -69,14 +71,21 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
         url(r"/mcp", pages.ServersPage, shared, name="mcp"),
         url(r"/mcp/", pages.ServersPage, shared),
         url(rf"/mcp/servers/{server}", pages.ServerPage, shared, name="mcp-server"),
-        url(r"/mcp/calls", pages.CallsPage, shared, name="mcp-calls"),
-        url(rf"/mcp/calls/{call}", pages.CallPage, shared, name="mcp-call"),
+        url(r"/mcp/calls", call_pages.CallsPage, shared, name="mcp-calls"),
+        url(rf"/mcp/calls/{call}", call_pages.CallPage, shared, name="mcp-call"),
+        url(r"/mcp/alerts", event_pages.AlertsPage, shared, name="mcp-alerts"),
+        url(r"/mcp/dead-letters", event_pages.DeadLettersPage, shared, name="mcp-dead-letters"),
         url(r"/mcp/api/servers", pages.ServersData, shared, name="mcp-servers-data"),
         url(rf"/mcp/api/servers/{server}", pages.ServerData, shared, name="mcp-server-data"),
-        url(rf"/mcp/api/servers/{server}/({'|'.join(ACTIONS)})", ServerAction, shared, name="mcp-action"),
-        url(r"/mcp/api/calls", pages.CallsData, shared, name="mcp-calls-data"),
-        url(rf"/mcp/api/calls/{call}", pages.CallData, shared, name="mcp-call-data"),
+        url(rf"/mcp/api/servers/{server}/({actions})", ServerAction, shared, name="mcp-action"),
+        url(r"/mcp/api/calls", call_pages.CallsData, shared, name="mcp-calls-data"),
+        url(rf"/mcp/api/calls/{call}", call_pages.CallData, shared, name="mcp-call-data"),
+        url(rf"/mcp/api/calls/{call}/cancel", CancelAction, shared, name="mcp-cancel"),
+        url(r"/mcp/api/alerts", event_pages.AlertsData, shared, name="mcp-alerts-data"),
+        url(r"/mcp/api/dead-letters", event_pages.DeadLettersData, shared, name="mcp-dead-letters-data"),
         url(r"/mcp/static/(.*)", StaticFileHandler, {"path": str(STATIC_PATH)}, name="mcp-static"),
+        url(r"/mcp/api/.*", NotFoundData, shared),
+        url(r"/mcp/.*", NotFoundPage, shared),
     ]
 
 

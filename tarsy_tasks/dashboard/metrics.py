@@ -13,13 +13,15 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from redis.exceptions import RedisError
 
+from tarsy_tasks.broker import keys
+from tarsy_tasks.dashboard.redis_clients import build_clients
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.masking.masker import mask_text
 from tarsy_tasks.telemetry.health_records import read_health
 from tarsy_tasks.telemetry.metrics import known_servers, read_metrics
 from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
 
-__all__ = ["serve_metrics"]
+__all__ = ["FleetCollector", "serve_metrics"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +30,20 @@ _REDIS_S = 2.0
 
 def serve_metrics(app: Any) -> None:
     """Add the metrics of an application's workers to the default registry, which Flower serves."""
-    prometheus_client.REGISTRY.register(_FleetCollector(app))
+    prometheus_client.REGISTRY.register(FleetCollector(app, *build_clients(app, _REDIS_S)))
 
 
-class _FleetCollector:
-    def __init__(self, app: Any) -> None:
+class FleetCollector:
+    """Reads the metrics of all workers whenever Prometheus asks.
+
+    Args:
+        redis: A client of the result backend.
+        broker: One of the broker; it may be the same.
+    """
+
+    def __init__(self, app: Any, redis: Any, broker: Any) -> None:
         self._app = app
-        self._redis = app.backend.build_client(_REDIS_S)
+        self._redis, self._broker = redis, broker
 
     def describe(self) -> list[Metric]:
         return []  # registering must not read Redis
@@ -46,6 +55,7 @@ class _FleetCollector:
             servers = sorted({*known_servers(self._redis), *configured})
             metrics = read_metrics(self._redis, servers)
             health = read_health(self._redis, servers)
+            dead_letters: int = self._broker.zcard(keys.DEAD_LETTERS)
         except RedisError as error:
             logger.warning("the metrics of the workers cannot be read: %s", mask_text(str(error)))
             up.add_metric([], 0)
@@ -53,6 +63,7 @@ class _FleetCollector:
             return
         up.add_metric([], 1)
         yield up
+        yield GaugeMetricFamily("tarsy_dead_letters", "Calls with which several workers were lost.", dead_letters)
         yield from build_metric_families(each for server in servers for each in metrics[server])
         # Metrics of a removed server stay for weeks; it must not look like one that no worker checks.
         yield from build_health_families(

@@ -21,25 +21,51 @@ _HARMLESS = re.compile(rb"[A-Za-z0-9_ .,:;/%+-]*")
 _OURS = Path(__file__).parent / "templates"
 STATIC_PATH = Path(__file__).parent / "static"
 
-ADDITIONS = {
+ADDITIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "navbar.html": (
-        ">Broker</a>\n        </li>\n",
-        """        <li class="nav-item">
+        (
+            ">Broker</a>\n        </li>\n",
+            """        <li class="nav-item">
           <a class="nav-link{% if active_tab == 'mcp' %} active{% end %}" href="{{ reverse_url('mcp') }}"
             {% if active_tab == 'mcp' %}aria-current="page"{% end %}>MCP</a>
         </li>
 """,
+        ),
     ),
     "task.html": (
-        '<div class="detail-actions">\n',
-        """{% if getattr(task, 'is_mcp_call', False) %}
+        (
+            '<div class="detail-actions">\n',
+            """{% if getattr(task, 'is_mcp_call', False) %}
       <a class="btn btn-outline-primary"
         href="{{ reverse_url('mcp-call', task.uuid) }}?near={{ int(task.timestamp or 0) }}">MCP call</a>
       {% end %}
 """,
+        ),
+        (
+            "    </div>\n  </header>\n",
+            """{% if getattr(task, 'is_mcp_call', False) and task.state == 'SUCCESS' and task.result != 'ok' %}
+  <div class="alert alert-warning" role="status" id="mcp-banner">
+    This tool call ended with <strong>{{ task.result }}</strong>. Celery's SUCCESS says that the worker answered it:
+    a failed call is a successful task.
+    <a class="alert-link"
+      href="{{ reverse_url('mcp-call', task.uuid) }}?near={{ int(task.timestamp or 0) }}">What happened to the call</a>
+  </div>
+  {% end %}
+""",
+        ),
+    ),
+    "tasks.html": (
+        (
+            '<p class="page-eyebrow">Task history</p>\n    </div>\n  </header>\n',
+            """  <div class="alert alert-info" role="note" id="mcp-banner">
+    A failed tool call is a successful task: its outcome is in the column Result, and
+    <a class="alert-link" href="{{ reverse_url('mcp-calls') }}?outcome=not_ok">the MCP pages list those that failed</a>.
+  </div>
+""",
+        ),
     ),
 }
-"""By template: the text after which something is added, and the addition."""
+"""By template: texts after which something is added, and the additions."""
 
 
 class PageTemplates(Loader):
@@ -65,13 +91,13 @@ class PageTemplates(Loader):
         is_ours = name.startswith("mcp/")
         text = ((_OURS if is_ours else Path(self.root)) / name).read_text(encoding="utf-8")
         if name in ADDITIONS:
-            place, addition = ADDITIONS[name]
-            if text.count(place) != 1:
-                raise ConfigError(
-                    f"this version of Flower is not supported: its template {name} is different. "
-                    "Install a supported version: pip install 'flower>=2.2,<2.3'"
-                )
-            text = text.replace(place, place + addition)
+            for place, addition in ADDITIONS[name]:
+                if text.count(place) != 1:
+                    raise ConfigError(
+                        f"this version of Flower is not supported: its template {name} is different. "
+                        "Install a supported version: pip install 'flower>=2.2,<2.3'"
+                    )
+                text = text.replace(place, place + addition)
         if is_ours:
             return Template(text, name=name, loader=self, autoescape=escape_visibly.__name__)
         return Template(text, name=name, loader=self)

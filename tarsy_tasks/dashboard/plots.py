@@ -7,17 +7,16 @@ escaping. Colours and sizes are in the style sheet: each part has a class.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from tarsy_tasks.dashboard.formats import count, duration, estimate, utc_time
+from tarsy_tasks.dashboard.waterfall import Bar
 from tarsy_tasks.outcomes import Outcome
-from tarsy_tasks.telemetry.audit import Step, StepName
 from tarsy_tasks.telemetry.health_records import HealthStatus
 from tarsy_tasks.telemetry.history import Minute
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, Distribution
 
 __all__ = [
-    "PHASES",
     "call_bars",
     "call_scale",
     "duration_bars",
@@ -25,8 +24,8 @@ __all__ = [
     "latency_scale",
     "outcome_bar",
     "sparkline",
-    "timeline",
     "uptime_strip",
+    "waterfall_bar",
 ]
 
 _CACHED = 2048
@@ -95,8 +94,12 @@ def call_scale(minutes: Sequence[Minute]) -> int:
     return math.ceil(_round_up(max(minute.call_count for minute in minutes)))
 
 
-def call_bars(minutes: Sequence[Minute]) -> str:
-    """A bar for each minute: calls that succeeded, that failed, and that were rejected or cancelled."""
+def call_bars(minutes: Sequence[Minute], calls_path: str) -> str:
+    """A bar for each minute: calls that succeeded, that failed, and so on. Each links to its calls.
+
+    Args:
+        calls_path: Address of the calls of the server, which ends with `?` or `&`, and needs no escaping besides `&`.
+    """
     highest = call_scale(minutes)
     if not highest:
         return ""
@@ -111,7 +114,12 @@ def call_bars(minutes: Sequence[Minute]) -> str:
         )
         top = float(_HEIGHT)
         bars: list[str] = []
-        for kind, number in (("failed", minute.failure_count), ("neutral", neutral), ("ok", good)):
+        for kind, number in (
+            ("failed", minute.failure_count),
+            ("tool_error", minute.tool_error_count),
+            ("neutral", neutral),
+            ("ok", good),
+        ):
             height = _HEIGHT * number / highest
             top -= height
             if number:
@@ -119,8 +127,11 @@ def call_bars(minutes: Sequence[Minute]) -> str:
                     f'<rect class="{kind}" x="{position + 0.12:g}" y="{top:.4g}" width=".76" height="{height:.4g}"/>'
                 )
         hover = f'<rect class="hover" x="{position}" width="1" height="{_HEIGHT}"/>'
-        parts.append(f"<g>{''.join(bars)}{hover}<title>{title}</title></g>")
-    return _svg("mcp-chart", len(minutes), _HEIGHT, f"Calls of each minute, up to {count(highest)}", parts)
+        # Not reached by the Tab key: sixty stops, and the form on the page of calls finds the same.
+        path = f"{calls_path}since={minute.at}&until={minute.at + 60}".replace("&", "&amp;")
+        parts.append(f'<a href="{path}" tabindex="-1">{"".join(bars)}{hover}<title>{title}</title></a>')
+    label = f"Calls of each minute, up to {count(highest)}"
+    return _svg("mcp-chart", len(minutes), _HEIGHT, label, parts, role="group")
 
 
 def outcome_bar(calls: Mapping[Outcome, int]) -> str:
@@ -166,28 +177,13 @@ def duration_bars(distribution: Distribution) -> str:
     return _svg("mcp-histogram", len(counts), _HEIGHT, f"Durations, the longest up to {duration(used[-1])}", parts)
 
 
-def timeline(steps: Sequence[Step]) -> str:
-    """The timeline of a call: a bar from each step to the next."""
-    if len(steps) < 2:
-        return ""
-    begin = steps[0].at
-    whole = max(steps[-1].at - begin, 1e-6)
-    parts: list[str] = []
-    for step, following in pairwise(steps):
-        x, width = 1000 * (step.at - begin) / whole, 1000 * max(0.0, following.at - step.at) / whole
-        title = f"{PHASES[step.name]}: {duration(following.at - step.at)}"
-        parts.append(_segment(step.name, f"{x:.5g}", f"{max(width, 2):.5g}", title))
-    return _svg("mcp-timeline", 1000, 1, f"From {steps[0].name} to {steps[-1].name}: {duration(whole)}", parts)
-
-
-PHASES = {
-    StepName.QUEUED: "waited in the queue",
-    StepName.PICKED_UP: "prepared",
-    StepName.SENT: "processed by the MCP server",
-    StepName.RECOVERED: "waited to be sent again",
-    StepName.ANSWERED: "ended",
-}
-"""By step: what happens to a call from it to the next step."""
+def waterfall_bar(bar: Bar, whole_s: float) -> str:
+    """One bar of a waterfall, at its place on the axis."""
+    scale = 1000 / max(whole_s, 1e-6)
+    width = max(scale * bar.lasts_s, 4.0)
+    x = min(scale * bar.begins_s, 1000 - width)
+    label = f"{bar.label} after {duration(bar.begins_s)}, for {duration(bar.lasts_s)}"
+    return _svg("mcp-bar", 1000, 1, label, [_segment(bar.step, f"{x:.5g}", f"{width:.5g}", bar.meaning)])
 
 
 def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], highest: float) -> list[str]:
@@ -227,8 +223,8 @@ def _round_up(number: float) -> float:
     return next(step * power for step in (1, 2, 4, 6, 10) if step * power >= number * 0.999999)
 
 
-def _svg(kind: str, width: int, height: int, label: str, parts: Iterable[str]) -> str:
+def _svg(kind: str, width: int, height: int, label: str, parts: Iterable[str], role: str = "img") -> str:
     return (
-        f'<svg class="{kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" '
+        f'<svg class="{kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="{role}" '
         f'aria-label="{label}">{"".join(parts)}</svg>'
     )

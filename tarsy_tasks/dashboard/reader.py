@@ -12,22 +12,27 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-import redis as redis_py
 from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.dashboard.alerts import ShownAlert, read_alerts
+from tarsy_tasks.dashboard.dead_letters import DeadLetterList, read_dead_letters
 from tarsy_tasks.dashboard.recent_calls import RecentCalls
+from tarsy_tasks.dashboard.redis_clients import build_clients
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot, SnapshotReader
 from tarsy_tasks.dashboard.tools import ToolView, build_tools
+from tarsy_tasks.dashboard.waterfall import Waterfall, build_waterfall
 from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, AuditPage, Step, read_audit
 from tarsy_tasks.telemetry.metrics import ToolMetrics, is_known, read_metrics
+from tarsy_tasks.telemetry.running_calls import RunningCallReport, read_running
+from tarsy_tasks.telemetry.server_log import LogLine, read_server_log
 
 __all__ = ["CallDetails", "DashboardReader", "FleetState", "ServerDetails"]
 
@@ -73,12 +78,14 @@ class CallDetails:
         entry: Its audit entry; None if that has expired or the call has not ended yet.
         result: The agent's result; None if it has expired or never existed.
         failure: What Celery stored in place of a result, masked; empty without one.
+        running: What its worker reports while it runs.
     """
 
     task_id: str
     entry: AuditEntry | None
     result: ToolResult | None
     failure: str = ""
+    running: RunningCallReport | None = None
 
     @property
     def steps(self) -> list[Step]:
@@ -90,6 +97,11 @@ class CallDetails:
             steps.append(step.model_copy(update={"at": min(step.at, steps[-1].at)}) if steps else step)
         return steps[::-1]
 
+    @property
+    def waterfall(self) -> Waterfall:
+        """The same as bars."""
+        return build_waterfall(self.steps, self.entry.worker if self.entry else "")
+
 
 @dataclass(frozen=True)
 class ServerDetails:
@@ -97,6 +109,9 @@ class ServerDetails:
 
     Attributes:
         calls: The latest; None if they could not be read.
+        running: Those that run, the oldest first; None if that could not be read.
+        alerts: The latest about it, newest first.
+        lines: What it wrote last to stderr, oldest first.
         problems: What could not be read, a phrase each.
     """
 
@@ -104,6 +119,9 @@ class ServerDetails:
     calls: AuditPage | None
     has_metrics: bool = True
     problems: tuple[str, ...] = ()
+    running: list[RunningCallReport] | None = None
+    alerts: tuple[ShownAlert, ...] = ()
+    lines: tuple[LogLine, ...] = ()
 
 
 class DashboardReader:
@@ -113,7 +131,7 @@ class DashboardReader:
     """
 
     def __init__(self, app: Any) -> None:
-        self._redis, self._broker = _build_clients(app)
+        self._redis, self._broker = build_clients(app, _REDIS_S)
         self._snapshots = SnapshotReader(app, self._redis, self._broker)
         self._recent_calls = RecentCalls(self._broker)
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-snapshot")
@@ -192,7 +210,18 @@ class DashboardReader:
             numbers = metrics[server.name] if metrics else []
             problems += _find_problems(self._redis.type(keys.metrics_key(server.name)), numbers)
             tools = build_tools(server.name, server.listed, numbers, self._masker)
-            return ServerDetails(tools, calls, metrics is not None, tuple(problems))
+            running = self._attempt(problems, "its running calls", lambda: read_running(self._redis, problems))
+            alerts = self._attempt(problems, "its alerts", lambda: read_alerts(self._redis, problems))
+            lines = self._attempt(problems, "its log lines", lambda: read_server_log(self._redis, server.name))
+            return ServerDetails(
+                tools,
+                calls,
+                metrics is not None,
+                tuple(problems),
+                None if running is None else [each for each in running if each.server == server.name],
+                tuple(each for each in alerts or () if each.alert.server == server.name),
+                tuple(lines or ()),
+            )
 
         self._server_details[server.name] = await self._run("server read", read)
         return self._server_details[server.name]
@@ -237,7 +266,11 @@ class DashboardReader:
         def read() -> CallDetails:
             entry = self._find_entry(call_id, place_ms, near)
             task_id = entry.task_id if entry else call_id
-            return self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
+            call = self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
+            if call.entry is None and call.result is None:
+                running = (each for each in read_running(self._redis, []) if each.task_id == task_id)
+                return replace(call, running=next(running, None))
+            return call
 
         call = await self._run("call read", read)
         if call.entry is not None:
@@ -246,6 +279,20 @@ class DashboardReader:
             while len(self._places_ms) > _PLACES:
                 del self._places_ms[next(iter(self._places_ms))]
         return call
+
+    async def running_call(self, task_id: str) -> RunningCallReport | None:
+        """What a worker reports about a call that runs; None if none does."""
+        calls = await self._run("running read", lambda: read_running(self._redis, []))
+        return next((each for each in calls if each.task_id == task_id), None)
+
+    async def alerts(self) -> tuple[list[ShownAlert], list[str]]:
+        """The latest alerts of all servers, newest first, and what could not be read."""
+        problems: list[str] = []
+        return await self._run("alerts read", lambda: read_alerts(self._redis, problems)), problems
+
+    async def dead_letters(self) -> DeadLetterList:
+        """The latest dead letters, newest first."""
+        return await self._run("dead-letters read", lambda: read_dead_letters(self._broker, self._recent_calls))
 
     def _find_entry(self, call_id: str, written_ms: int | None, near: float | None) -> AuditEntry | None:
         if written_ms is not None:
@@ -294,15 +341,3 @@ def _describe_failure(meta: dict[str, Any]) -> str:
         error = cast("dict[str, Any]", result)
         return f"{status}: {error.get('exc_type')}: {error.get('exc_message')}"
     return status
-
-
-def _build_clients(app: Any) -> tuple[Any, Any]:
-    """Clients with short timeouts, of the result backend and of the broker."""
-    results = app.backend.build_client(_REDIS_S)
-    url: str = app.conf.broker_read_url or app.conf.broker_url
-    if url == app.conf.result_backend:
-        return results, results
-    tls: Any = app.conf.broker_use_ssl
-    options = cast("dict[str, Any]", tls) if isinstance(tls, dict) else {}
-    timeouts = {"socket_timeout": _REDIS_S, "socket_connect_timeout": _REDIS_S}
-    return results, redis_py.Redis.from_url(url, **{**options, **timeouts})  # pyright: ignore[reportUnknownMemberType]

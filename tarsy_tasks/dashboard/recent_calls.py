@@ -4,6 +4,7 @@ Owns the cache of audit entries: each is read and parsed once, so that repeated 
 Older ones are read from Redis once per filter, and cached for as long as all entries since then are in memory.
 """
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -47,10 +48,7 @@ class RecentCalls:
         return self._select(*self._current(), wanted, limit)
 
     def find_further(self, wanted: AuditFilter, limit: int, scan_limit: int) -> AuditPage:
-        """The same; if too few of them match, with older ones from Redis, of which `scan_limit` are searched.
-
-        `wanted` is without a time.
-        """
+        """The same; if too few of them match, with older ones from Redis, of which `scan_limit` are searched."""
         entries, are_all = self._current()
         found = self._select(entries, are_all, wanted, limit)
         if found.cursor is None or len(found.entries) == limit:
@@ -79,8 +77,13 @@ class RecentCalls:
     @staticmethod
     def _select(entries: list[AuditEntry], are_all: bool, wanted: AuditFilter, limit: int) -> AuditPage:
         found: list[AuditEntry] = []
+        first_ms = int((wanted.since or 0.0) * 1000)
+        last_ms = math.inf if wanted.until is None else int(wanted.until * 1000)
         for entry in reversed(entries):
-            if wanted.matches(entry):
+            written_ms = int(entry.id.partition("-")[0])
+            if written_ms < first_ms:
+                return AuditPage(found, None)
+            if written_ms <= last_ms and wanted.matches(entry):
                 found.append(entry)
             if len(found) == limit:
                 return AuditPage(found, entry.cursor)

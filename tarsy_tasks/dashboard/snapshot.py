@@ -17,6 +17,8 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.key_types import execute_reading, is_wrong_type
 from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.counting import add_up
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, ServerHealth, read_health
 from tarsy_tasks.telemetry.history import History, Minute
 from tarsy_tasks.telemetry.metrics import Distribution, InFlight, LastError, known_servers, read_in_flight
@@ -46,7 +48,8 @@ class ServerSnapshot:
         minutes: The last hour, the current minute last.
         in_flight: Calls that are running, by worker.
         queued: Calls that wait in the queue.
-        last_failure: The last failed call, except rejected and cancelled ones.
+        last_failure: The last call that was unavailable, unknown or timed out.
+        last_tool_error: The last call that the server answered with an error.
         listed: Its tools and their changes; None if they were never listed or cannot be read.
         problems: What could not be read, a phrase each.
     """
@@ -56,6 +59,7 @@ class ServerSnapshot:
     in_flight: Mapping[str, int]
     queued: int
     last_failure: LastError | None
+    last_tool_error: LastError | None
     listed: ListedServer | None
     problems: tuple[str, ...]
 
@@ -88,6 +92,16 @@ class ServerSnapshot:
     @cached_property
     def protocols(self) -> list[str]:
         return sorted({record.protocol for record in self.records if record.protocol})
+
+    @cached_property
+    def targets(self) -> list[str]:
+        """The programs or addresses that its workers connect to, as configured."""
+        return sorted({record.target for record in self.records if record.target})
+
+    @cached_property
+    def error_codes(self) -> list[str]:
+        """The error codes of the workers that cannot use it."""
+        return sorted({record.error_code for record in self.records if record.error_code})
 
     @property
     def tool_count(self) -> int | None:
@@ -123,14 +137,28 @@ class ServerSnapshot:
 
     @cached_property
     def failure_count(self) -> int:
-        """Those that failed, except rejected and cancelled ones."""
+        """Those that were unavailable, unknown or timed out."""
         return sum(minute.failure_count for minute in self.minutes)
+
+    @cached_property
+    def tool_error_count(self) -> int:
+        """Those that the server answered with an error."""
+        return sum(minute.tool_error_count for minute in self.minutes)
+
+    @cached_property
+    def codes(self) -> dict[str, int]:
+        """How many of them had which error code, most frequent first."""
+        total = add_up(minute.codes for minute in self.minutes)
+        return dict(sorted(total.items(), key=lambda each: (-each[1], each[0])))
 
     @cached_property
     def duration(self) -> Distribution:
         """Of the calls of the last hour that were sent."""
-        counts = [minute.duration.counts for minute in self.minutes if minute.calls]
-        return Distribution(tuple(map(sum, zip(*counts, strict=True)))) if counts else Distribution()
+        found = [minute.duration for minute in self.minutes if minute.calls]
+        if not found:
+            return Distribution()
+        counts = zip(*(each.counts for each in found), strict=True)
+        return Distribution(tuple(map(sum, counts)), longest_s=max(each.longest_s for each in found))
 
     @cached_property
     def uptime(self) -> float | None:
@@ -200,7 +228,7 @@ class SnapshotReader:
         return Snapshot(
             now,
             {
-                name: self._build(health[name], in_flight, count, failures.get(name.encode()))
+                name: self._build(health[name], in_flight, count, failures)
                 for name, count in zip(names, queued, strict=True)
             },
             tuple(problems),
@@ -229,19 +257,22 @@ class SnapshotReader:
         self._listed = {name: each for name, each in self._listed.items() if name in known}
         self.is_complete = now == outdated
 
-    def _build(self, health: ServerHealth, in_flight: InFlight, queued: int, failure: bytes | None) -> ServerSnapshot:
+    def _build(
+        self, health: ServerHealth, in_flight: InFlight, queued: int, failures: Mapping[bytes, bytes]
+    ) -> ServerSnapshot:
         name = health.server
         problems = list(health.skipped)
         damaged = "cannot be read: it is damaged or from another version"
         if skipped := self._history.skipped.get(name):
             text = f"{skipped} metrics of the last hour cannot be read: they are damaged or from another version"
             problems.append(text)
-        last_failure: LastError | None = None
-        if failure is not None:
-            try:
-                last_failure = LastError.model_validate_json(failure)
-            except ValidationError:
-                problems.append(f"its last failure {damaged}")
+        last: dict[str, LastError] = {}
+        for field, what in ((name, "its last failure"), (f"{Outcome.TOOL_ERROR} {name}", "its last tool error")):
+            if (text := failures.get(field.encode())) is not None:
+                try:
+                    last[field] = LastError.model_validate_json(text)
+                except ValidationError:
+                    problems.append(f"{what} {damaged}")
         revision, listed = self._listed.get(name, (None, None))
         if revision and listed is None:
             problems.append(f"its list of tools {damaged}")
@@ -257,7 +288,8 @@ class SnapshotReader:
             minutes=(*earlier, current.with_status(health.status)),
             in_flight=running,
             queued=queued,
-            last_failure=last_failure,
+            last_failure=last.get(name),
+            last_tool_error=last.get(f"{Outcome.TOOL_ERROR} {name}"),
             listed=listed,
             problems=tuple(problems),
         )

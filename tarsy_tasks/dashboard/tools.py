@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from tarsy_tasks.catalogue import ListedServer
+from tarsy_tasks.catalogue import ListedServer, diff_lines
 from tarsy_tasks.masking.masker import Masker
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.telemetry.metrics import NO_TOOL, ToolMetrics
@@ -38,6 +38,7 @@ class ToolView:
         change: How it differs from the approved tool; `unlisted` if it has only metrics.
         schema: The JSON Schema of its arguments, indented.
         hints: The annotations of the server, in words.
+        diff: How a changed tool differs from the approved one, masked: lines that begin with `+`, `-` or a space.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ToolView:
     schema: str
     hints: list[str]
     metrics: ToolMetrics
+    diff: tuple[str, ...] = ()
 
     @property
     def call_count(self) -> int:
@@ -66,14 +68,33 @@ def build_tools(
         changes |= dict.fromkeys(listed.diff.added, "added")
         changes |= dict.fromkeys(listed.diff.changed, "changed")
     changes |= dict.fromkeys(by_tool.keys() - definitions.keys(), "unlisted")
+    changed = listed.diff.changed if listed is not None else {}
     return [
-        _build(name, definitions.get(name), changes.get(name, ""), by_tool.get(name, ToolMetrics(server, name)), masker)
+        _build(
+            name,
+            definitions.get(name),
+            changes.get(name, ""),
+            by_tool.get(name, ToolMetrics(server, name)),
+            masker,
+            _diff(*changed[name], masker) if name in changed else (),
+        )
         for name in sorted({*definitions, *by_tool})
     ]
 
 
+def _diff(before: ToolDefinition | None, now: ToolDefinition, masker: Masker) -> tuple[str, ...]:
+    if before is None:
+        return ("  the approved definition cannot be read",)
+    return tuple(_shorten(masker.mask("\n".join(diff_lines(before, now)))).split("\n"))
+
+
 def _build(
-    name: str, definition: ToolDefinition | None, change: Change, metrics: ToolMetrics, masker: Masker
+    name: str,
+    definition: ToolDefinition | None,
+    change: Change,
+    metrics: ToolMetrics,
+    masker: Masker,
+    diff: tuple[str, ...],
 ) -> ToolView:
     if definition is None:
         return ToolView(name, change, "", [], "", [], metrics)
@@ -87,6 +108,7 @@ def _build(
         schema=_shorten(json.dumps(masked, indent=2, ensure_ascii=False)),
         hints=[word for hint, word in _HINTS.items() if definition.annotations.get(hint) is True],
         metrics=metrics,
+        diff=diff,
     )
 
 

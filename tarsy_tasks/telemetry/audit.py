@@ -156,6 +156,8 @@ class AuditFilter(BaseModel):
     server: str | None = None
     tool: str | None = None
     outcomes: frozenset[Outcome] = frozenset()
+    error_code: str | None = None
+    worker: str | None = None
     agent_id: str | None = None
     run_id: str | None = None
     call_id: str | None = None
@@ -191,7 +193,7 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
-_IDS = ("server", "agent_id", "run_id", "call_id", "task_id")
+_IDS = ("server", "agent_id", "run_id", "call_id", "task_id", "error_code", "worker")
 
 
 def read_audit(
@@ -232,7 +234,11 @@ def read_audit(
             # If two streams have the same id, the agents' entry comes first.
             is_behind = _RANKS[source] < _RANKS[beside] if newest_first else _RANKS[source] > _RANKS[beside]
             bound = place if is_behind else f"({place}"
-            first, last = (first, bound) if newest_first else (bound, last)
+            begun_ms = _milliseconds(place.encode())
+            if newest_first and (wanted.until is None or begun_ms <= int(wanted.until * 1000)):
+                last = bound
+            elif not newest_first and (wanted.since is None or begun_ms >= int(wanted.since * 1000)):
+                first = bound
         scans.append(_scan(redis, source, first, last, newest_first=newest_first, chunk=limit))
     entries: list[AuditEntry] = []
     for scanned, entry in enumerate(heapq.merge(*scans, key=_order, reverse=newest_first), start=1):

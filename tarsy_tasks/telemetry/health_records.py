@@ -49,6 +49,8 @@ class HealthRecord(BaseModel):
 
     Attributes:
         error: Why it is not healthy, with the end of the server's output; None when it is.
+        error_code: The `ErrorCode` of calls that it cannot run because of that; None if no code says it.
+        target: The program or the address that the worker connects to, masked; without credentials.
         is_busy: It ran calls and did not list its tools meanwhile, like a server that does one thing at a time.
         is_restarting: Its process was lost and is being started again: it is not healthy, but there is no alert yet.
         latency_s: Seconds that the check took in the worker; None when a recent answer to a call made it unnecessary.
@@ -75,6 +77,8 @@ class HealthRecord(BaseModel):
     server: str
     healthy: bool
     error: str | None = None
+    error_code: str | None = None
+    target: str | None = None
     is_busy: bool = False
     is_restarting: bool = False
     latency_s: float | None = None

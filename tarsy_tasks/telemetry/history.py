@@ -6,7 +6,9 @@ the hour; a field is one of these names and the server's id:
     up  failing  down     health records: healthy; busy, or failing its calls; not healthy
     checked               checks that came through the queue
     calls:OUTCOME         calls with this outcome
+    code:CODE             calls with this error code
     took:BUCKET           calls that were sent, by their duration in seconds
+    took:longest          the longest of these durations, in microseconds
 
 A `History` reads each minute once after it is over.
 """
@@ -18,9 +20,9 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.key_types import execute_reading
 from tarsy_tasks.outcomes import Outcome
-from tarsy_tasks.telemetry.counting import add_numbers, add_up
+from tarsy_tasks.telemetry.counting import LONGEST, add_numbers, add_up
 from tarsy_tasks.telemetry.health_records import HealthRecord, HealthStatus, fails_its_calls
-from tarsy_tasks.telemetry.metrics import BUCKET_NAMES, FAILURES, Distribution
+from tarsy_tasks.telemetry.metrics import BUCKET_NAMES, CODE_NAMES, FAILURES, Distribution, count_codes
 
 __all__ = ["MINUTES", "History", "Minute", "build_count", "health_numbers", "is_kept"]
 
@@ -31,7 +33,7 @@ _SETTLED_S = 20
 _CALLS, _TOOK = "calls:", "took:"
 _CALL_NAMES = {f"{_CALLS}{outcome}": outcome for outcome in Outcome}
 _TOOK_NAMES = {f"{_TOOK}{bucket}": position for position, bucket in enumerate(BUCKET_NAMES)}
-_NAMES = frozenset({"up", "failing", "down", "checked", *_CALL_NAMES, *_TOOK_NAMES})
+_NAMES = frozenset({"up", "failing", "down", "checked", *_CALL_NAMES, *CODE_NAMES, *_TOOK_NAMES, LONGEST})
 
 
 def build_count(now: float, numbers: Mapping[str, Mapping[str, int]]) -> tuple[Any, ...]:
@@ -43,7 +45,7 @@ def build_count(now: float, numbers: Mapping[str, Mapping[str, int]]) -> tuple[A
 
 def is_kept(name: str) -> bool:
     """Whether a number that workers count for a tool is also kept by the minute."""
-    return name in _CALL_NAMES or name in _TOOK_NAMES
+    return name in _CALL_NAMES or name in _TOOK_NAMES or name in CODE_NAMES or name == LONGEST
 
 
 def health_numbers(record: HealthRecord, *, came_through_queue: bool) -> dict[str, int]:
@@ -66,6 +68,8 @@ class Minute:
         calls: How many calls had which outcome.
         call_count: All of them.
         failure_count: Those with an outcome in `FAILURES`.
+        tool_error_count: Those that the server answered with an error.
+        codes: How many calls had which error code.
         duration: Of the calls that were sent; its sum is not known.
         p50_s: Its median.
         p95_s: The 95th percentile.
@@ -76,6 +80,8 @@ class Minute:
     calls: Mapping[Outcome, int] = field(default_factory=dict[Outcome, int])
     call_count: int = 0
     failure_count: int = 0
+    tool_error_count: int = 0
+    codes: Mapping[str, int] = field(default_factory=dict[str, int])
     duration: Distribution = field(default_factory=Distribution)
     p50_s: float | None = None
     p95_s: float | None = None
@@ -155,13 +161,15 @@ def _build(minute: int, numbers: Mapping[str, int]) -> Minute:
             counts[_TOOK_NAMES[name]] = number
         elif name in _CALL_NAMES:
             calls[_CALL_NAMES[name]] = number
-    duration = Distribution(tuple(counts))
+    duration = Distribution(tuple(counts), longest_s=numbers.get(LONGEST, 0) / 1e6)
     return Minute(
         at=minute * 60,
         status=_judge(numbers),
         calls=calls,
         call_count=sum(calls.values()),
         failure_count=sum(count for outcome, count in calls.items() if outcome in FAILURES),
+        tool_error_count=calls.get(Outcome.TOOL_ERROR, 0),
+        codes=count_codes(numbers),
         duration=duration,
         p50_s=duration.quantile_s(0.5),
         p95_s=duration.quantile_s(0.95),

@@ -6,7 +6,9 @@ sums of microseconds, so that they can be added up exactly:
 
     calls:OUTCOME                 calls with this outcome
     retries                       how often calls were sent again
+    code:CODE                     calls with this error code
     took:BUCKET  took:us          calls that were sent, by their duration in seconds; the sum
+    took:longest                  the longest of these durations, in microseconds; a maximum, not a sum
     waited:BUCKET  waited:us      the same for the time in the queue
     recreations                   sessions that replaced a lost one; per server, not per tool
     connection_attempts           how often it was tried to open a session; per server, not per tool
@@ -18,19 +20,20 @@ sums of microseconds, so that they can be added up exactly:
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.outcomes import Outcome
-from tarsy_tasks.telemetry.counting import add_up
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.telemetry.counting import LONGEST, add_up
 
 __all__ = [
     "BUCKETS_S",
     "BUCKET_NAMES",
+    "CODE_NAMES",
     "FAILURES",
     "NO_TOOL",
     "RECENT_MINUTES",
@@ -39,6 +42,7 @@ __all__ = [
     "LastError",
     "ToolMetrics",
     "bucket_of",
+    "count_codes",
     "is_known",
     "known_servers",
     "read_in_flight",
@@ -52,12 +56,16 @@ RECENT_MINUTES = 5
 """What the moving averages and the failure rate cover."""
 IN_FLIGHT_TTL_S = 20.0
 
-FAILURES = frozenset(outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED))
-"""The outcomes of calls that failed without a fault of their callers."""
+FAILURES = frozenset({Outcome.UNAVAILABLE, Outcome.UNKNOWN, Outcome.TIMEOUT})
+"""The outcomes of calls that failed in the infrastructure. `tool_error` is none of them: there the server answered."""
 BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
+_CODE = "code:"
+CODE_NAMES = frozenset(f"{_CODE}{code}" for code in ErrorCode)
 _NAMES = frozenset(
     {
         *(f"calls:{outcome}" for outcome in Outcome),
+        *CODE_NAMES,
+        LONGEST,
         *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
         "retries",
         "recreations",
@@ -87,6 +95,7 @@ class LastError(BaseModel):
         code: An `ErrorCode`.
         text: The text that the agent got, masked and shortened.
         tool: Name of the tool, if this is the last error of a server; else empty.
+        task_id: Of the call; empty if it is not known.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -95,6 +104,7 @@ class LastError(BaseModel):
     code: str
     text: str
     tool: str = ""
+    task_id: str = ""
 
 
 InFlight = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -107,14 +117,16 @@ class Distribution:
 
     Attributes:
         counts: How many are in each of `BUCKETS_S`; not cumulative.
+        longest_s: The longest of those that tell it: workers of earlier versions did not.
     """
 
     counts: tuple[int, ...] = (0,) * len(BUCKETS_S)
     sum_s: float = 0.0
+    longest_s: float = 0.0
 
     def __add__(self, other: "Distribution") -> "Distribution":
         counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
-        return Distribution(counts, self.sum_s + other.sum_s)
+        return Distribution(counts, self.sum_s + other.sum_s, max(self.longest_s, other.longest_s))
 
     @property
     def count(self) -> int:
@@ -124,19 +136,30 @@ class Distribution:
     def mean_s(self) -> float | None:
         return self.sum_s / self.count if self.count else None
 
+    @property
+    def slowest_s(self) -> float | None:
+        """The longest of all of them; None when that is not known, or there are none."""
+        last = max((position for position, count in enumerate(self.counts) if count), default=None)
+        return self.longest_s if last is not None and self.longest_s > _lower_bound(last) else None
+
     def quantile_s(self, share: float) -> float | None:
         """The time that this share of them does not exceed, as if they were spread evenly within each bucket; at most
-        the last finite bound. None when there are none.
+        the slowest of them, or the last finite bound when that is not known. None when there are none.
         """
         rank = share * self.count
         below = 0
+        slowest_s = self.slowest_s or math.inf
         for position, count in enumerate(self.counts):
             if count and below + count >= rank:
-                low = BUCKETS_S[position - 1] if position else 0.0
-                high = BUCKETS_S[position]
+                low = _lower_bound(position)
+                high = min(BUCKETS_S[position], slowest_s)
                 return low if math.isinf(high) else low + (high - low) * (rank - below) / count
             below += count
         return None
+
+
+def _lower_bound(position: int) -> float:
+    return BUCKETS_S[position - 1] if position else 0.0
 
 
 @dataclass
@@ -160,6 +183,11 @@ class ToolMetrics:
     def calls(self) -> dict[Outcome, int]:
         """How many calls had which outcome."""
         return {outcome: count for outcome in Outcome if (count := self.numbers.get(f"calls:{outcome}", 0))}
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """How many calls had which error code, most frequent first."""
+        return count_codes(self.numbers)
 
     @property
     def retries(self) -> int:
@@ -202,18 +230,33 @@ class ToolMetrics:
 
     @property
     def failure_rate(self) -> float | None:
-        """The share of failures among the calls of the last minutes; None when there was no call.
+        """The share of `FAILURES` among the calls of the last minutes; None when there was no call.
 
         Calls that were rejected or cancelled do not count: they say nothing about a server.
         """
-        ended = {outcome: self.recent.get(f"calls:{outcome}", 0) for outcome in (Outcome.OK, *FAILURES)}
+        return self._recent_share(FAILURES)
+
+    @property
+    def tool_error_rate(self) -> float | None:
+        """The same for calls that the server answered with an error."""
+        return self._recent_share({Outcome.TOOL_ERROR})
+
+    def _recent_share(self, outcomes: Collection[Outcome]) -> float | None:
+        answered = (Outcome.OK, Outcome.TOOL_ERROR, *FAILURES)
+        ended = {outcome: self.recent.get(f"calls:{outcome}", 0) for outcome in answered}
         total = sum(ended.values())
-        return sum(ended[outcome] for outcome in FAILURES) / total if total else None
+        return sum(ended[outcome] for outcome in outcomes) / total if total else None
+
+
+def count_codes(numbers: Mapping[str, int]) -> dict[str, int]:
+    """The error codes among numbers, most frequent first."""
+    found = [(name.removeprefix(_CODE), number) for name, number in numbers.items() if name in CODE_NAMES and number]
+    return dict(sorted(found, key=lambda each: (-each[1], each[0])))
 
 
 def _distribution(numbers: Mapping[str, int], name: str) -> Distribution:
     counts = tuple(numbers.get(f"{name}:{bucket}", 0) for bucket in BUCKET_NAMES)
-    return Distribution(counts, numbers.get(f"{name}:us", 0) / 1e6)
+    return Distribution(counts, numbers.get(f"{name}:us", 0) / 1e6, numbers.get(f"{name}:longest", 0) / 1e6)
 
 
 def known_servers(redis: Any, since: float = 0.0) -> list[str]:

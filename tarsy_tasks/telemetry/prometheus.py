@@ -39,7 +39,12 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     wait = _histogram("tarsy_call_queue_wait_seconds", "From publishing a call until a worker started it.")
     running = _gauge("tarsy_calls_in_flight", "Calls that are running.")
     average = _gauge("tarsy_call_duration_recent_average_seconds", "Mean duration over the last 5 minutes.")
-    failing = _gauge("tarsy_call_recent_failure_ratio", "Share of failed calls in the last 5 minutes.")
+    codes = _counter("tarsy_call_errors", "Tool calls that were not ok, by error code.", labels=(*_LABELS, "code"))
+    failing = _gauge(
+        "tarsy_call_recent_failure_ratio",
+        "Share of calls of the last 5 minutes that are unavailable, unknown or timeout.",
+    )
+    refusing = _gauge("tarsy_call_recent_tool_error_ratio", "Share of calls of the last 5 minutes with a tool_error.")
     error = _gauge("tarsy_call_last_error_timestamp_seconds", "When a call last failed.", labels=(*_LABELS, "code"))
     recreations = _counter("tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"])
     attempts = _counter("tarsy_connection_attempts", "Attempts to open an MCP session.", labels=["server"])
@@ -50,6 +55,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
         labels = [each.server, each.tool]
         for outcome, count in each.calls.items():
             calls.add_metric([*labels, outcome], count)
+        for code, count in each.codes.items():
+            codes.add_metric([*labels, code], count)
         if each.tool == NO_TOOL:
             recreations.add_metric([each.server], each.recreations)
             attempts.add_metric([each.server], each.connection_attempts)
@@ -65,10 +72,12 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             average.add_metric(labels, each.moving_average_s)
         if each.failure_rate is not None:
             failing.add_metric(labels, each.failure_rate)
+        if each.tool_error_rate is not None:
+            refusing.add_metric(labels, each.tool_error_rate)
         if each.last_error is not None:
             error.add_metric([*labels, each.last_error.code], each.last_error.at)
-    per_tool = [calls, retries, duration, wait, running, average, failing, error]
-    return [*per_tool, recreations, attempts, connections, suspensions, unaudited]
+    counters = [calls, codes, retries, recreations, attempts, connections, suspensions, unaudited]
+    return [*counters, duration, wait, running, average, failing, refusing, error]
 
 
 def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:

@@ -7,12 +7,14 @@ import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
+from tarsy_tasks.telemetry.counting import LONGEST
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord
 from tarsy_tasks.telemetry.history import MINUTES, build_count, health_numbers
 from tarsy_tasks.telemetry.metrics import bucket_of
@@ -22,6 +24,7 @@ from tarsy_tasks.worker.reporting.tool_changes import record_listing
 __all__ = ["FleetServer", "write_calls", "write_fleet", "write_health"]
 
 WORKERS = ("worker@alpha", "worker@beta")
+FIRST_CALL = "00000000-0000-4000-8000-000000000000"
 _VERBS = ("list", "get", "create", "update", "delete", "search", "describe", "count", "watch", "label")
 _NOUNS = ("pods", "issues", "orders", "users", "alerts")
 
@@ -34,9 +37,11 @@ class FleetServer:
         typical_s: A typical duration of its calls.
         calls: Per minute.
         failing: The share of its calls that fail.
+        refusing: The share of its calls that it answers with an error.
         down: The minutes of the hour in which it was down, counted from the beginning.
         workers: Those that serve it.
         reason: Why it is unhealthy now; None if it is healthy.
+        code: The error code of that.
         unhealthy_workers: The workers for which it is unhealthy.
         slow: The minutes in which its calls took longer.
         running: Calls in flight now, on the first worker.
@@ -48,18 +53,22 @@ class FleetServer:
     typical_s: float = 0.03
     calls: int = 6
     failing: float = 0.0
+    refusing: float = 0.0
     down: Iterable[int] = ()
     transport: str = "stdio"
     protocol: str = "2026-07-28"
     workers: tuple[str, ...] = WORKERS
     reason: str | None = None
+    code: ErrorCode | None = None
     unhealthy_workers: tuple[str, ...] = WORKERS
     slow: Iterable[int] = ()
     running: int = 0
     queued: int = 0
 
     def tool_names(self) -> list[str]:
-        return [f"{verb}_{noun}" for noun in _NOUNS for verb in _VERBS][: self.tools]
+        names = [f"{verb}_{noun}" for noun in _NOUNS for verb in _VERBS]
+        more = (f"{name}_{number}" for number in range(self.tools) for name in names)
+        return [*names, *islice(more, max(0, self.tools - len(names)))][: self.tools]
 
 
 def write_fleet(redis: Any, servers: Iterable[FleetServer], seed: int = 1) -> None:
@@ -80,7 +89,13 @@ def write_fleet(redis: Any, servers: Iterable[FleetServer], seed: int = 1) -> No
                 call_id="", name="", content=f"MCP server `{server.name}` did not answer within 30 s.", attempts=1,
                 outcome=Outcome.TIMEOUT, error_code=ErrorCode.CALL_TIMEOUT, duration_s=30.0,
             )  # fmt: skip
-            metrics.note_result(server.name, server.tool_names()[0], failed, 0.01)
+            metrics.note_result(server.name, server.tool_names()[0], failed, 0.01, FIRST_CALL)
+        if server.refusing:
+            refused = ToolResult(
+                call_id="", name="", content="There is no such namespace.", attempts=1,
+                outcome=Outcome.TOOL_ERROR, error_code=ErrorCode.TOOL_ERROR, duration_s=0.02,
+            )  # fmt: skip
+            metrics.note_result(server.name, server.tool_names()[-1], refused, 0.01, FIRST_CALL)
     metrics.flush(redis, f"{WORKERS[0]}#1", {})
     redis.delete(keys.minute_key(seconds // 60))  # what was just counted was not all in this minute
     with redis.pipeline(transaction=False) as pipeline:
@@ -109,6 +124,8 @@ def write_health(redis: Any, servers: Iterable[FleetServer]) -> None:
                     server=server.name,
                     healthy=reason is None,
                     error=reason,
+                    error_code=server.code if reason else None,
+                    target=f"npx -y @example/{server.name}-mcp --token ${{TOKEN}}",
                     latency_s=server.typical_s / 3,
                     tool_count=server.tools,
                     checked_at=now - 3,
@@ -151,6 +168,7 @@ def write_calls(
             at = seconds - 3600 + 3600 * number / count
             took = server.typical_s * chance.lognormvariate(0, 0.6)
             failed = chance.random() < server.failing
+            refused = not failed and chance.random() < server.refusing
             recovered = failed and chance.random() < 0.5
             steps = [
                 Step(name=StepName.QUEUED, at=at - took - 0.02),
@@ -160,7 +178,7 @@ def write_calls(
             if recovered:
                 steps += [Step(name=StepName.RECOVERED, at=at - took / 2), Step(name=StepName.SENT, at=at - took / 3)]
             steps.append(Step(name=StepName.ANSWERED, at=at))
-            code = ErrorCode.CALL_TIMEOUT if failed else None
+            code = ErrorCode.CALL_TIMEOUT if failed else ErrorCode.TOOL_ERROR if refused else None
             entry = AuditEntry(
                 at=at,
                 call_id=f"call_{number}",
@@ -172,10 +190,10 @@ def write_calls(
                 arguments='{"namespace":"default","limit":20}',
                 outcome=code.outcome if code else Outcome.OK,
                 error_code=code,
-                error=f"`{server.name}.{tool}` was not answered within 30 s." if failed else None,
+                error=f"`{server.name}.{tool}` was not answered within 30 s." if code else None,
                 attempts=1 + recovered,
                 duration_s=took,
-                worker=server.workers[0],
+                worker=chance.choice(server.workers),
                 bytes=chance.randrange(100, 20_000),
                 steps=tuple(steps),
             )
@@ -193,9 +211,15 @@ def _minute(server: FleetServer, position: int, chance: random.Random) -> dict[s
     typical_s = server.typical_s * (8 if position in server.slow else 1)
     for _ in range(chance.randint(0, 2 * server.calls)):
         failed = is_down or chance.random() < server.failing
-        _add(numbers, "calls:unavailable" if failed else "calls:ok", 1)
+        code = ErrorCode.CALL_TIMEOUT if failed else ErrorCode.TOOL_ERROR if chance.random() < server.refusing else None
+        code = ErrorCode.SERVER_UNAVAILABLE if is_down else code
+        _add(numbers, f"calls:{code.outcome if code else Outcome.OK}", 1)
+        if code:
+            _add(numbers, f"code:{code}", 1)
         if not is_down:
-            _add(numbers, f"took:{bucket_of(typical_s * chance.lognormvariate(0, 0.6))}", 1)
+            took_s = typical_s * chance.lognormvariate(0, 0.6)
+            _add(numbers, f"took:{bucket_of(took_s)}", 1)
+            numbers[LONGEST] = max(numbers.get(LONGEST, 0), round(took_s * 1e6))
     return numbers
 
 
@@ -208,6 +232,7 @@ def _totals(server: FleetServer, chance: random.Random) -> Mapping[str, int]:
         _add(numbers, f"calls:{outcome}", 1)
         _add(numbers, f"took:{bucket_of(took_s)}", 1)
         _add(numbers, "took:us", round(took_s * 1e6))
+        numbers[LONGEST] = max(numbers.get(LONGEST, 0), round(took_s * 1e6))
         _add(numbers, f"waited:{bucket_of(took_s / 10)}", 1)
         _add(numbers, "waited:us", round(took_s * 1e5))
     return numbers

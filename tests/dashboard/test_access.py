@@ -23,9 +23,18 @@ from tests.processes import Flower, wait_until
 
 OpenPage = Callable[..., Page]
 CALL = "00000000-0000-4000-8000-000000000000"
-PAGES = ["/mcp", "/mcp/", "/mcp/servers/desk", "/mcp/calls", f"/mcp/calls/{CALL}"]
-DATA = ["/mcp/api/servers", "/mcp/api/servers/desk", "/mcp/api/calls", f"/mcp/api/calls/{CALL}"]
-ACTIONS = ["/mcp/api/servers/desk/reconnect", "/mcp/api/servers/desk/refresh"]
+PAGES = [
+    *("/mcp", "/mcp/", "/mcp/servers/desk", "/mcp/calls", f"/mcp/calls/{CALL}"),
+    *("/mcp/alerts", "/mcp/dead-letters"),
+]
+DATA = [
+    *("/mcp/api/servers", "/mcp/api/servers/desk", "/mcp/api/calls", f"/mcp/api/calls/{CALL}"),
+    *("/mcp/api/alerts", "/mcp/api/dead-letters"),
+]
+ACTIONS = [
+    *(f"/mcp/api/servers/desk/{action}" for action in ("reconnect", "refresh", "approve")),
+    f"/mcp/api/calls/{CALL}/cancel",
+]
 TOKEN = {"Cookie": "_xsrf=0123", "X-XSRFToken": "0123"}
 KEY = "a key that signs cookies"
 
@@ -151,7 +160,7 @@ def test_an_action_needs_password_token_and_same_origin(
     closed_flower: Flower, path: str, headers: dict[str, str], expected: int
 ) -> None:
     assert ask(closed_flower.url + path, headers, post=True)[0] == expected
-    nobody = path.replace("desk", "nobody")
+    nobody = path.replace("desk", "nobody").replace(CALL, "nobody")
     assert ask(closed_flower.url + nobody, {**PASSWORD, **TOKEN}, post=True)[0] == 404, "with all three it is accepted"
 
 
@@ -224,6 +233,10 @@ def test_an_unchanged_page_is_not_sent_again(closed_flower: Flower, path: str) -
         ("/mcp/calls?after=%3Cscript%3E", 400),
         ("/mcp/calls/x?at=now", 400),
         ("/mcp/calls/x?at=99999999999999999999", 400),
+        ("/mcp/calls?since=yesterday", 400),
+        ("/mcp/calls?last=forever", 400),
+        ("/mcp/nothing", 404),
+        ("/mcp/api/nothing", 404),
         ("/mcp/static/../tools.py", 403),
         ("/mcp/static/nothing.js", 404),
         ("/mcp?order=%00&status=%F0%9F%92%A9", 200),
@@ -234,6 +247,8 @@ def test_wrong_addresses_get_an_error_status(open_flower: Flower, path: str, exp
     assert status == expected
     assert "Traceback" not in text
     assert "<script>" not in text
+    if expected in (400, 404) and path.startswith(("/mcp/servers", "/mcp/calls", "/mcp/nothing")):
+        assert 'aria-label="MCP pages"' in text, "with a way back"
     if "/api/" in path:
         assert json.loads(text)["error"]
         assert headers["Content-Type"].startswith("application/json")

@@ -71,7 +71,7 @@ def test_pages_survive_an_outage_of_redis(flower: Flower, valkey: StoppableValke
     page = open_page(f"{flower.url}/mcp")
     page.get_by_text("There is no data yet").wait_for()
     assert data(f"{flower.url}/mcp/api/servers")[0] == 503
-    for path in ("/mcp/servers/desk", "/mcp/calls", "/mcp/calls/x"):
+    for path in ("/mcp/servers/desk", "/mcp/calls", "/mcp/calls/x", "/mcp/alerts", "/mcp/dead-letters"):
         with urlopen(flower.url + path, timeout=20) as answer:
             assert "Redis cannot be read" in answer.read().decode()
 
@@ -85,6 +85,7 @@ def test_pages_survive_an_outage_of_redis(flower: Flower, valkey: StoppableValke
     calls = open_page(f"{flower.url}/mcp/calls")
     call = open_page(f"{flower.url}/mcp/calls/00000000-0000-4000-8000-000000000007")
     name = call.locator("h1").inner_text()
+    page.get_by_text("Live", exact=True).wait_for()
 
     valkey.stop()
     wait_on(
@@ -92,13 +93,14 @@ def test_pages_survive_an_outage_of_redis(flower: Flower, valkey: StoppableValke
     )
     wait_on(one, one.locator("#mcp-outage").count, "on the other page too")
     assert page.locator("#server-desk").is_visible(), "the last known state stays"
+    assert page.locator("#mcp-live-status").inner_text() == "Stale", "and it does not say that it is live"
     assert one.locator(".mcp-tool").count() == 3
     for each in (calls, call):
         wait_on(each, each.locator("#mcp-outage").count, "on these too")
         assert each.locator("#mcp-outage").count() == 1
     assert calls.locator(".mcp-calls tbody tr").count() == 50
-    assert (call.locator("h1").inner_text(), call.locator("svg.mcp-timeline").count()) == (name, 1)
-    for path in ("servers", "servers/desk", "calls", "calls/x"):
+    assert (call.locator("h1").inner_text(), call.locator(".mcp-waterfall").count()) == (name, 1)
+    for path in ("servers", "servers/desk", "calls", "calls/x", "alerts", "dead-letters"):
         status, answer = data(f"{flower.url}/mcp/api/{path}")
         assert (status, "Redis cannot be read" in answer["error"]) == (503, True), path
     for path in ("servers/shop", "calls", "calls/00000000-0000-4000-8000-000000000007"):

@@ -1,6 +1,7 @@
 """The MCP pages in a browser, with a running worker, beat and Flower: content, live updates, hostile texts."""
 
 import re
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -86,16 +87,17 @@ def test_the_list_shows_each_server_and_updates_itself(flower: Flower, open_page
     wait_on(page, lambda: re.search(r"0\s*/ 3", row(page, "desk").inner_text()), "the limit of calls in flight")
     assert row(page, "desk").locator("svg.mcp-strip rect.healthy").count() >= 1
     wait_on(page, row(page, "desk").locator("svg.mcp-spark").count, "the call is counted")
-    calls = row(page, "desk").locator("[data-label=Calls]")
+    calls = row(page, "desk").locator("[data-label='Calls/h']")
     before = int(calls.inner_text())
     for _ in range(2):
         call("desk.order", {"item": "unicorn", "count": 1})
     wait_until(lambda: int(calls.inner_text()) >= before + 2, "the calls are counted")
-    row(page, "desk").get_by_text("TOOL_ERROR").wait_for()
+    wait_on(page, row(page, "desk").locator("a.mcp-tool-error").count, "the tool's errors are counted")
+    assert row(page, "desk").locator("[data-label='Failures/h']").inner_text() == "0", "they are no failures"
     assert page.evaluate(IS_MARKED)
     page.goto(f"{flower.url}/mcp/servers/desk")
-    failure = page.locator("header .mcp-last-error")
-    assert failure.inner_text().startswith("Last failure: TOOL_ERROR order")
+    failure = page.locator(".mcp-error.tool_error .mcp-last-error")
+    assert failure.inner_text().startswith("Last tool error: TOOL_ERROR order")
     assert "unicorn" in failure.inner_text(), "with its text, not only in a tooltip"
 
 
@@ -133,16 +135,17 @@ def test_the_page_of_a_server_shows_its_tools_calls_and_sessions(flower: Flower,
 def test_the_page_of_a_call_shows_its_timeline_and_result(flower: Flower, open_page: OpenPage) -> None:
     task_id = call("desk.echo", {"text": "api_key: 0123456789abcdef and a rope for ACME-4711"})
     page = open_page(f"{flower.url}/mcp/calls")
-    page.locator(f"a[href*='{task_id}']").click()
-    page.locator("svg.mcp-timeline rect.sent").wait_for(state="attached")
-    steps = page.locator(".mcp-step").all_inner_texts()
-    assert steps == ["queued", "picked up", "sent", "answered"]
+    page.locator(f"a[href*='{task_id}']").first.click()
+    page.locator("svg.mcp-bar rect.sent").wait_for(state="attached")
+    assert page.locator(".mcp-step").all_inner_texts() == ["queued", "prepared", "sent attempt 1", "answered"]
+    assert set(page.locator(".mcp-where").all_inner_texts()[1:]) == {f"w0@{socket.gethostname()}"}
     read = page.locator(".mcp-content").inner_text()
     assert "and a rope" in read
     for secret in ("0123456789abcdef", "ACME-4711"):
         assert secret not in page.content()
     assert page.locator("h1").inner_text() == "desk.echo"
-    assert "sre, run r7" in page.locator(".detail-list").inner_text()
+    for link, word in (("sre", "agent_id=sre"), ("r7", "run_id=r7"), ("call_1", "call_id=call_1")):
+        assert word in (page.locator(".detail-list").get_by_role("link", name=link).get_attribute("href") or "")
     page.goto(f"{flower.url}/mcp/calls/{task_id}")
     page.locator(".mcp-content").wait_for()
     page.goto(f"{flower.url}/mcp/calls/{uuid.uuid4()}")
@@ -177,6 +180,44 @@ def test_buttons_reconnect_a_server_and_refresh_its_tools(flower: Flower, open_p
     page.locator(".toast.text-bg-danger", has_text="no-such-command-anywhere").wait_for()
 
 
+def test_a_running_call_is_shown_and_cancelled(flower: Flower, open_page: OpenPage) -> None:
+    with ToolExecutor(timeout_s=60, agent_id="sre", run_id="r7") as tools:
+        pending = tools.submit(ToolCall(id="call_1", name="desk.wait", arguments={"seconds": 50}))
+        page = open_page(f"{flower.url}/mcp/servers/desk")
+        running = page.locator(f"[id='running-{pending.id}']")
+        wait_on(page, running.count, "the worker reports the call")
+        assert "wait" in running.inner_text()
+        running.get_by_role("link", name="wait").click()
+        page.get_by_text("Running on w0@").wait_for()
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Cancel").click()
+        page.locator(".toast", has_text="cancels the call").wait_for()
+        assert pending.result(timeout_s=30).outcome is Outcome.CANCELLED
+        wait_on(page, page.locator(".mcp-outcome.cancelled").count, "it has ended")
+        page.goto(f"{flower.url}/mcp/servers/desk")
+        wait_on(page, lambda: not page.locator(f"[id='running-{pending.id}']").count(), "it runs no more")
+
+
+def test_lines_of_a_server_are_shown_masked(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/hostile")
+    lines = page.locator(".mcp-log")
+    wait_on(page, lines.count, "the worker has written its lines")
+    assert hostile_words.ATTACK in lines.inner_text()
+    assert hostile_words.SECRET not in page.content()
+    assert page.evaluate("window.hacked") is None
+    assert "hostile_words.py" in page.locator(".mcp-target").inner_text()
+
+
+def test_an_unavailable_server_says_why_and_what_to_do(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/gone")
+    why = page.locator(".alert-danger")
+    wait_on(page, why.locator(".mcp-remedy").count, "the worker has reported it")
+    assert "no-such-command-anywhere" in why.inner_text()
+    assert "What to do:" in why.inner_text()
+    assert "continue without it" not in why.inner_text(), "that is for models"
+    assert page.locator(".mcp-target").inner_text() == "no-such-command-anywhere"
+
+
 def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:
     attack = hostile_words.ATTACK
     tasks = [
@@ -184,7 +225,7 @@ def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: Tarsy
         call_hostile(app, "fail", {}),
     ]
     page = open_page(f"{flower.url}/mcp")
-    wait_on(page, row(page, "hostile").get_by_text("TOOL_ERROR").count, "the error is shown")
+    wait_on(page, row(page, "hostile").locator("a.mcp-tool-error").count, "the error is counted")
     page.goto(f"{flower.url}/mcp/servers/hostile")
     for tool in page.locator(".mcp-tool").all():
         tool.locator("summary").first.click()
@@ -228,8 +269,12 @@ def test_flowers_own_list_shows_tools_outcomes_and_no_arguments(flower: Flower, 
     page.goto(f"{flower.url}/task/{task_id}")
     assert "77" not in page.locator(".detail-list").inner_text().split()
     assert "unicorn" not in page.content()
+    assert "ended with tool_error TOOL_ERROR" in page.locator("#mcp-banner").inner_text()
     page.get_by_role("link", name="MCP call").click()
-    page.locator("svg.mcp-timeline").wait_for()
+    page.locator(".mcp-waterfall").wait_for()
+    page.get_by_role("link", name="Celery task").click()
+    page.get_by_role("link", name="What happened to the call").click()
+    page.locator(".mcp-waterfall").wait_for()
 
 
 def test_arguments_in_events_of_producers_are_shown_nowhere(flower: Flower, app: TarsyApp, open_page: OpenPage) -> None:

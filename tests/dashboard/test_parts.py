@@ -18,6 +18,7 @@ from tarsy_tasks.dashboard.page_templates import PageTemplates, escape_visibly
 from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader
 from tarsy_tasks.dashboard.task_list import format_task, widen_search, without_arguments
 from tarsy_tasks.dashboard.tools import build_tools
+from tarsy_tasks.dashboard.waterfall import Bar
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.masking.masker import build_masker
 from tarsy_tasks.models import ToolDefinition, ToolListing, ToolResult
@@ -54,9 +55,10 @@ def test_an_impossible_time_is_shown_as_a_dash(at: float | None) -> None:
 def minutes() -> list[Minute]:
     statuses = [HealthStatus.HEALTHY] * 40 + [HealthStatus.UNHEALTHY] * 15 + [HealthStatus.UNKNOWN] * 5
     busy: dict[str, Any] = {
-        "calls": {Outcome.OK: 3, Outcome.TIMEOUT: 1, Outcome.REJECTED: 1},
-        "call_count": 5,
+        "calls": {Outcome.OK: 3, Outcome.TIMEOUT: 1, Outcome.REJECTED: 1, Outcome.TOOL_ERROR: 2},
+        "call_count": 7,
         "failure_count": 1,
+        "tool_error_count": 2,
         "duration": Distribution(tuple(int(bound == 0.1) for bound in BUCKETS_S)),
         "p50_s": 0.1,
         "p95_s": 0.2,
@@ -66,19 +68,23 @@ def minutes() -> list[Minute]:
 
 def test_every_plot_is_drawn_and_labelled() -> None:
     hour = minutes()
-    steps = [Step(name=name, at=at) for name, at in zip(StepName, (1.0, 1.0, 1.5, 2.0, 4.0), strict=True)]
+    bar = Bar(StepName.SENT, 1, "worker@alpha", begins_s=1.0, lasts_s=2.5)
     drawn = [
-        plots.uptime_strip(hour), plots.sparkline(hour), plots.latency_lines(hour), plots.call_bars(hour),
+        plots.uptime_strip(hour), plots.sparkline(hour), plots.latency_lines(hour), plots.waterfall_bar(bar, 4.0),
         plots.outcome_bar({Outcome.OK: 7, Outcome.TIMEOUT: 1}), plots.duration_bars(hour[1].duration),
-        plots.timeline(steps),
+        plots.call_bars(hour, "/mcp/calls?server=k8s&"),
     ]  # fmt: skip
     for text in drawn:
         svg = ET.fromstring(text)
-        assert (svg.get("role"), bool(svg.get("aria-label"))) == ("img", True)
+        is_linked = svg.find("a") is not None
+        assert (svg.get("role"), bool(svg.get("aria-label"))) == ("group" if is_linked else "img", True)
         assert "style" not in text
     assert [each.get("class") for each in ET.fromstring(drawn[0])] == ["healthy", "unhealthy", "unknown"]
     assert "40 minutes healthy, 15 minutes unhealthy, 5 minutes unknown" in drawn[0]
-    assert [each.get("class") for each in ET.fromstring(drawn[6])] == ["queued", "picked_up", "sent", "recovered"]
+    assert drawn[3].partition('<rect class="sent" ')[2].startswith('x="250" width="625" ')
+    bars = ET.fromstring(drawn[6]).findall("a")
+    assert bars[0].get("href") == "/mcp/calls?server=k8s&since=60&until=120"
+    assert [each.get("class") for each in bars[0].findall("rect")] == ["failed", "tool_error", "neutral", "ok", "hover"]
 
 
 def test_no_step_of_a_call_is_later_than_the_next_one() -> None:
@@ -91,8 +97,8 @@ def test_no_step_of_a_call_is_later_than_the_next_one() -> None:
 
 def test_without_calls_no_plot_is_drawn() -> None:
     quiet = [Minute(60 * number) for number in range(60)]
-    assert (plots.sparkline(quiet), plots.latency_lines(quiet), plots.call_bars(quiet)) == ("", "", "")
-    assert (plots.outcome_bar({}), plots.duration_bars(Distribution()), plots.timeline([])) == ("", "", "")
+    assert (plots.sparkline(quiet), plots.latency_lines(quiet), plots.call_bars(quiet, "")) == ("", "", "")
+    assert (plots.outcome_bar({}), plots.duration_bars(Distribution())) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +155,9 @@ def test_a_tool_is_shown_with_its_parameters_and_changes() -> None:
     assert "hunter2" not in get.schema + get.parameters[0].description
     assert get.hints == ["read-only"]
     assert found["new"].parameters == []
+    assert "hunter2" not in "".join(get.diff)
+    assert '-  "input_schema": {}' in get.diff
+    assert found["old"].diff == ()
 
 
 def test_a_lone_surrogate_in_a_schema_breaks_no_page() -> None:

@@ -1,5 +1,7 @@
 """An MCP server that says HTML wherever it can say something: name, tools, descriptions, schemas, answers, errors."""
 
+import sys
+
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -11,6 +13,7 @@ TOOL = '"><img src=x onerror="window.hacked=1">'
 
 
 def main() -> None:
+    print(f"{ATTACK} password: {SECRET}", file=sys.stderr, flush=True)
     server = MCPServer(ATTACK, version=ATTACK, instructions=ATTACK)
 
     @server.tool(name=TOOL, description=ATTACK)

@@ -11,7 +11,15 @@ from redis.retry import Retry
 from tarsy_tasks.broker import keys
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.telemetry.metrics import NO_TOOL, ToolMetrics, bucket_of, known_servers, read_metrics
+from tarsy_tasks.telemetry.metrics import (
+    BUCKETS_S,
+    NO_TOOL,
+    Distribution,
+    ToolMetrics,
+    bucket_of,
+    known_servers,
+    read_metrics,
+)
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tests.processes import free_port
 
@@ -41,6 +49,7 @@ def test_the_numbers_of_two_workers_are_added_up(client: Any) -> None:
     assert (found.queue_wait.count, found.queue_wait.sum_s) == (2, pytest.approx(2.0))
     assert found.moving_average_s == pytest.approx(1.02)
     assert found.failure_rate == pytest.approx(1 / 3)
+    assert (found.codes, found.duration.slowest_s) == ({"CALL_TIMEOUT": 1}, pytest.approx(3.0))
     assert found.last_error is not None
     assert (found.last_error.code, found.last_error.text) == ("CALL_TIMEOUT", "words")
     assert known_servers(client) == ["k8s"]
@@ -59,6 +68,28 @@ def test_mistakes_of_callers_are_not_failures_of_the_server(client: Any) -> None
     metrics.note_result("k8s", "get", answer(ErrorCode.SESSION_LOST), None)
     metrics.flush(client, "a", {})
     assert of(client, "k8s", "get").failure_rate == 1.0
+    metrics.note_result("k8s", "get", answer(ErrorCode.TOOL_ERROR), None)
+    metrics.flush(client, "a", {})
+    found = of(client, "k8s", "get")
+    assert (found.failure_rate, found.tool_error_rate) == (0.5, 0.5), "the server answered"
+
+
+@pytest.mark.parametrize("took", [(0.0051,), (0.03, 0.031), (0.006, 0.2, 290.0), (0.1,) * 30, (400.0, 900.0)])
+def test_no_quantile_is_above_the_slowest_call(took: tuple[float, ...]) -> None:
+    metrics = CallMetrics()
+    for seconds in took:
+        metrics.note_result("k8s", "get", answer(duration_s=seconds), None)
+    duration = metrics.snapshot()[0].duration
+    assert duration.slowest_s == pytest.approx(max(took))
+    quantiles = [duration.quantile_s(share) or 0.0 for share in (0.5, 0.95, 1.0)]
+    assert quantiles == sorted(quantiles)
+    assert quantiles[-1] <= max(took) * 1.000001
+
+
+def test_the_slowest_call_of_older_workers_is_not_known() -> None:
+    counts = tuple(int(bound in (0.05, 1.0)) for bound in BUCKETS_S)
+    assert Distribution(counts, longest_s=0.04).slowest_s is None, "there was one above 0.5 s"
+    assert Distribution(counts, longest_s=0.04).quantile_s(1.0) == 1.0
 
 
 def test_calls_in_flight_are_those_of_workers_that_live(client: Any) -> None:

@@ -21,9 +21,20 @@
     return address;
   }
 
+  /* The status is announced to screen readers, so it changes only when it differs. */
   function showStatus(kind, text) {
     dot.className = "status-dot" + (kind ? " status-dot-" + kind : "");
-    status.textContent = text;
+    if (status.textContent !== text) {
+      status.textContent = text;
+    }
+  }
+
+  function showFreshness() {
+    if (document.getElementById("mcp-outage")) {
+      showStatus("error", "Stale");
+    } else {
+      showStatus("live", "Live");
+    }
   }
 
   /* Update the page to its new version, element by element. What the reader did stays: open details, texts in fields,
@@ -96,7 +107,7 @@
         return null;
       }
       if (response.type === "opaqueredirect" || response.status === 401) {
-        throw new Error("Signed out: reload the page");
+        throw new Error("signed out, reload the page");
       }
       if (!response.ok) {
         throw new Error("Flower returned an error (" + response.status + ")");
@@ -112,10 +123,10 @@
         showTimes();
         filterRows();
       }
-      showStatus("live", "Live");
+      showFreshness();
     }).catch(function (error) {
-      showStatus("error", error.name === "TypeError" || error.name === "TimeoutError"
-        ? "Flower does not answer" : error.message);
+      showStatus("error", "Stale: " + (error.name === "TypeError" || error.name === "TimeoutError"
+        ? "Flower does not answer" : error.message));
     }).then(function () {
       busy = false;
     });
@@ -157,17 +168,42 @@
 
   var UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
+  var ABSOLUTE = "mcp-absolute-times";
+  var switchOfTimes = document.getElementById("mcp-times");
+  var isAbsolute = false;
+  try {
+    isAbsolute = window.localStorage.getItem(ABSOLUTE) === "1";
+  } catch (error) {
+    /* A browser that stores nothing begins with ages each time. */
+  }
+
+  function switchTimes() {
+    isAbsolute = !isAbsolute;
+    try {
+      window.localStorage.setItem(ABSOLUTE, isAbsolute ? "1" : "0");
+    } catch (error) {
+      /* As above. */
+    }
+    showTimes();
+  }
+
+  function inUtc(at) {
+    return at.toISOString().slice(0, 19).replace("T", " ") + " UTC";
+  }
+
   function showTimes() {
+    switchOfTimes.setAttribute("aria-pressed", String(isAbsolute));
     var now = Date.now();
     live.querySelectorAll("time[datetime]").forEach(function (element) {
       var at = new Date(element.getAttribute("datetime"));
       var seconds = Math.max(0, Math.round((now - at.getTime()) / 1000));
       var unit = UNITS.find(function (each) { return seconds >= each[0]; }) || UNITS[3];
       var text = seconds < 2 ? "just now" : Math.floor(seconds / unit[0]) + " " + unit[1] + " ago";
+      text = isAbsolute ? inUtc(at) : text;
       if (element.textContent !== text) {
         element.textContent = text;
       }
-      element.title = at.toLocaleString();
+      element.title = inUtc(at) + ", here " + at.toLocaleString();
     });
   }
 
@@ -195,7 +231,47 @@
     window.bootstrap.Toast.getOrCreateInstance(toast, {delay: isError ? 10000 : 5000}).show();
   }
 
+  /* Outside of localhost and https, browsers have no clipboard for scripts, but copy what is selected. */
+  function copy(button) {
+    var text = button.dataset.copy;
+    var copied = navigator.clipboard ? navigator.clipboard.writeText(text) : Promise.reject(new Error("no clipboard"));
+    copied.catch(function () {
+      var field = document.createElement("textarea");
+      field.value = text;
+      document.body.appendChild(field);
+      field.select();
+      var done = document.execCommand("copy");
+      field.remove();
+      button.focus();
+      if (!done) {
+        throw new Error("The browser does not copy: " + text);
+      }
+    }).then(function () {
+      announce("Copied: " + text);
+    }, function (error) {
+      announce(error.message, true);
+    });
+  }
+
+  /* A link to a tool opens it. */
+  function openTarget() {
+    var name = "";
+    try {
+      name = decodeURIComponent(window.location.hash.slice(1));
+    } catch (error) {
+      return;
+    }
+    var target = name && document.getElementById(name);
+    if (target && target.localName === "details") {
+      target.open = true;
+      target.scrollIntoView();
+    }
+  }
+
   function act(button) {
+    if (button.dataset.confirm && !window.confirm(button.dataset.confirm)) {
+      return;
+    }
     button.disabled = true;
     fetch(button.dataset.action, {
       method: "POST",
@@ -232,7 +308,13 @@
     if (button) {
       act(button);
     }
+    var copying = event.target.closest("button[data-copy]");
+    if (copying) {
+      copy(copying);
+    }
   });
+  switchOfTimes.addEventListener("click", switchTimes);
+  window.addEventListener("hashchange", openTarget);
   document.addEventListener("visibilitychange", function () {
     if (document.hidden) {
       window.clearTimeout(timer);
@@ -243,6 +325,7 @@
   });
   window.setInterval(showTimes, 1000);
   showTimes();
-  showStatus("live", "Live");
+  showFreshness();
+  openTarget();
   schedule();
 }());

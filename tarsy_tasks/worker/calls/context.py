@@ -18,6 +18,7 @@ from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.health_checks import HealthChecks
 from tarsy_tasks.worker.reporting.lifecycle import Reporting
+from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
@@ -41,6 +42,7 @@ class WorkerContext:
         masker: For texts that belong to no server.
         quarantine: Isolates calls whose workers were lost.
         alerts: Passes the alerts of this worker on.
+        server_lines: The latest log lines of the servers.
         child_watch: Ends the processes of the stdio servers when this worker is lost.
         checks: The health checks, while they run.
         reporting: What the worker reports, once it is ready.
@@ -58,6 +60,7 @@ class WorkerContext:
     audit: Audit
     in_flight: AsyncDeliveries
     results: AsyncRedisExchange
+    server_lines: ServerLines
     child_watch: ChildWatch
     alerts: AlertFeed = field(default_factory=AlertFeed)
     masker: Masker = field(default_factory=build_masker)

@@ -5,11 +5,13 @@ worker: none waits for a server longer than half a second, and not at all for th
 progress. What takes longer continues, and `mcp_sessions` shows the result.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
+from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.errors import NoSessionError
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ _WAIT_S = 0.5
 Reply = dict[str, Any]
 
 
+class _Refused(Exception):
+    """A command is not executed; the text says why."""
+
+
 def register() -> None:
     """Register the commands, in a worker or in the command line."""
     one_server: dict[str, Any] = {"type": "control", "args": [("server", str)], "signature": "SERVER"}
@@ -29,6 +35,7 @@ def register() -> None:
     Panel.register(mcp_reconnect, **one_server)
     Panel.register(mcp_disconnect, **one_server)
     Panel.register(mcp_refresh, **one_server)
+    Panel.register(mcp_approve, type="control", args=[("server", str), ("listing", str)], signature="SERVER LISTING")
 
 
 def mcp_sessions(state: Any, **_: Any) -> Reply:
@@ -70,6 +77,24 @@ def mcp_refresh(state: Any, server: str = "", **_: Any) -> Reply:
     return _run(state, server, refresh)
 
 
+def mcp_approve(state: Any, server: str = "", listing: str = "", **_: Any) -> Reply:
+    """Approve the tools of an MCP server, if it still lists what `tarsy-tasks tools diff` or the dashboard showed."""
+
+    async def approve(connection: "ServerConnection") -> Reply:
+        return await asyncio.to_thread(_approve, state.app.backend.client, connection.server.name, listing)
+
+    return _run(state, server, approve)
+
+
+def _approve(redis: Any, server: str, digest: str) -> Reply:
+    listed = read_catalogue(redis, [server]).get(server)
+    if listed is None:
+        raise _Refused(f"the tools of MCP server `{server}` have not been listed yet")
+    if listed.digest != digest:
+        raise _Refused(f"MCP server `{server}` lists other tools than those that were shown; look again")
+    return {what: sorted(tools) for what, tools in approve_tools(redis, listed)}
+
+
 def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[Any, Any, Reply]]) -> Reply:
     connections = _connections(state)
     connection = connections.get(server) if isinstance(server, str) else None
@@ -88,6 +113,8 @@ def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[
         return {"ok": {"done": False, **_describe(connection)}}
     except NoSessionError as error:
         return {"error": connection.masker.mask(error.operator_text)}
+    except _Refused as error:
+        return {"error": str(error)}
     except Exception as error:
         return {"error": connection.masker.mask(f"{type(error).__name__}: {error}")}
     return {"ok": {"done": True, **found, **_describe(connection)}}

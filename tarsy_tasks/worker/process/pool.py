@@ -48,6 +48,7 @@ from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
 from tarsy_tasks.worker.process.task_events import send_unsent
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
+from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
@@ -138,6 +139,8 @@ class TaskPool(ThreadsTaskPool):
         # Of all servers: any worker may find a call that its own worker left behind.
         maskers = {name: build_record_masker(server) for name, server in configured.items()}
         worker = app.worker_instance.partition("#")[0]
+        lines = ServerLines(maskers, metrics.clock, worker)
+        lines.open()  # before the servers start: what they write then matters most
         broker = results = AsyncRedisExchange(lambda: app.backend.client.connection_pool, is_eager=True)
         if app.conf.broker_url != app.conf.result_backend:
             broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
@@ -153,6 +156,7 @@ class TaskPool(ThreadsTaskPool):
             audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics]),
             in_flight=AsyncDeliveries(broker),
             results=results,
+            server_lines=lines,
             child_watch=sessions.child_watch,
         )
 

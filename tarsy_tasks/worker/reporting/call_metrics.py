@@ -16,7 +16,8 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.models import ToolResult
-from tarsy_tasks.telemetry.counting import add_numbers, add_up
+from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.telemetry.counting import LONGEST, add_numbers, add_up
 from tarsy_tasks.telemetry.history import build_count, is_kept
 from tarsy_tasks.telemetry.metrics import (
     FAILURES,
@@ -73,16 +74,21 @@ class CallMetrics:
     def _add(self, label: Label, numbers: Mapping[str, int]) -> None:
         total, pending = self._totals.setdefault(label, {}), self._pending.setdefault(label, {})
         for name, value in numbers.items():
-            total[name] = total.get(name, 0) + value
-            pending[name] = pending.get(name, 0) + value
+            if name != LONGEST:
+                total[name] = total.get(name, 0) + value
+                pending[name] = pending.get(name, 0) + value
+            else:
+                if value > total.get(name, 0):
+                    total[name] = value
+                if value > pending.get(name, 0):
+                    pending[name] = value
 
     def has_counted(self, server: str, tool: str) -> bool:
         """Whether a call of this tool was counted: then the server has listed it."""
         return (server, tool) in self._totals
 
     def _label(self, server: str, tool: str) -> Label:
-        # A server may name a tool with half a character, which neither Redis nor Prometheus takes.
-        label = server, tool[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+        label = server, _cut(tool)
         if label not in self._totals and sum(each[0] == server for each in self._totals) > _MOST_TOOLS:
             return server, NO_TOOL
         return label
@@ -103,14 +109,18 @@ class CallMetrics:
         """As `Observer.ended`. Calls that no worker picked up, or of unknown servers, are not counted."""
         if record.picked_up_at is not None and record.is_served:
             tool = record.tool if record.is_listed else NO_TOOL
-            self.note_result(record.server, tool, result, self._waited_s(record))
+            self.note_result(record.server, tool, result, self._waited_s(record), record.task_id)
 
-    def note_result(self, server: str, tool: str, result: ToolResult, waited_s: float | None) -> None:
+    def note_result(
+        self, server: str, tool: str, result: ToolResult, waited_s: float | None, task_id: str = ""
+    ) -> None:
         """Count a call that has ended; `waited_s` is how long it waited in its queue, if that is known."""
         numbers = {f"calls:{result.outcome}": 1}
+        if result.error_code is not None:
+            numbers[f"code:{result.error_code}"] = 1
         if result.attempts and result.duration_s:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
-            numbers["took:us"] = round(result.duration_s * 1e6)
+            numbers["took:us"] = numbers[LONGEST] = round(result.duration_s * 1e6)
         if result.attempts > 1:
             numbers["retries"] = result.attempts - 1
         if waited_s is not None:
@@ -121,11 +131,13 @@ class CallMetrics:
             self._add(label, numbers)
             if result.error_code is not None:
                 text = result.content[:_LONGEST_ERROR]
-                error = self._errors[label] = LastError(at=self._now(), code=result.error_code, text=text)
+                error = LastError(at=self._now(), code=result.error_code, text=text, task_id=_cut(task_id))
+                self._errors[label] = error
                 self._pending_errors.add(label)
-                if result.outcome in FAILURES:
-                    self._failures[server] = error.model_copy(update={"tool": label[1]})
-                    self._pending_failures.add(server)
+                field = server if result.outcome in FAILURES else f"{result.outcome} {server}"
+                if result.outcome in (*FAILURES, Outcome.TOOL_ERROR):
+                    self._failures[field] = error.model_copy(update={"tool": label[1]})
+                    self._pending_failures.add(field)
 
     def _waited_s(self, record: CallRecord) -> float | None:
         """Seconds that a call waited in its queue, by the clock of Redis; None when that cannot be known."""
@@ -175,7 +187,7 @@ class CallMetrics:
             self._remember(minute, pending)
             errors = {label: self._errors[label].model_dump_json() for label in self._pending_errors}
             self._pending_errors.clear()
-            failures = {server: self._failures[server].model_dump_json() for server in self._pending_failures}
+            failures = {field: self._failures[field].model_dump_json() for field in self._pending_failures}
             self._pending_failures.clear()
             in_flight: dict[str, Numbers] = {}
             for (server, tool), count in self._in_flight.items():
@@ -212,7 +224,7 @@ class CallMetrics:
                     if label[0] in refused:
                         self._pending[label] = add_up([self._pending.get(label, {}), numbers])
                 self._pending_errors |= {label for label in errors if label[0] in refused}
-                self._pending_failures |= {server for server in failures if server in refused}
+                self._pending_failures |= {field for field in failures if field.rpartition(" ")[2] in refused}
 
     def _count_sessions(self, connections: Mapping[str, ServerConnection]) -> None:
         for server, connection in connections.items():
@@ -233,6 +245,11 @@ class CallMetrics:
         kept = self._recent[-1][1]
         for label, found in numbers.items():
             kept[label] = add_up([kept.get(label, {}), found])
+
+
+def _cut(name: str) -> str:
+    """A foreign name. It may have half a character, which neither Redis nor Prometheus takes."""
+    return name[:_LONGEST_NAME].encode("utf-8", "replace").decode()
 
 
 def _fields_by_server(

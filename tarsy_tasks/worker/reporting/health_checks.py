@@ -7,6 +7,8 @@ together is in `telemetry.health_records`; writing them is in `health_writer`.
 """
 
 import logging
+import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +20,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
 from tarsy_tasks.telemetry.outage_log import OutageLog
+from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
 from tarsy_tasks.worker.reporting.health_writer import HealthWriter
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -45,6 +50,7 @@ _RECHECK_S = 5.0
 """A check that finds a server unhealthy is repeated so soon, and the second one may cause the alert."""
 _MIN_WAIT_S = 0.5
 _STOP_S = 5.0
+_TARGET_CHARS = 300
 
 
 @dataclass
@@ -53,6 +59,7 @@ class _Watched:
 
     Attributes:
         due: Monotonic time of the next check.
+        target: The server's program or address, for people.
         is_requested: Beat's check came, and is not answered yet.
         queue_wait_s: How long beat's check waited in its queue.
         healthy: The last verdict; it holds since `since`, by the clock of Redis.
@@ -60,11 +67,21 @@ class _Watched:
 
     connection: ServerConnection
     due: float
+    target: str
     is_checking: bool = False
     is_requested: bool = False
     queue_wait_s: float | None = None
     healthy: bool | None = None
     since: float = 0.0
+
+
+def _describe_target(server: ServerConfig) -> str:
+    """The program or the address of a server, as configured: references to variables stay."""
+    if server.command is not None:
+        text = shlex.join([server.command, *server.args])
+    else:
+        text = re.sub(r"//[^/@]*@", "//", re.split(r"[?#]", server.url or "")[0])
+    return build_record_masker(server).mask(text)[:_TARGET_CHARS].encode("utf-8", "replace").decode()
 
 
 _Event = Callable[[dict[str, HealthRecord]], None] | None
@@ -100,7 +117,7 @@ class HealthChecks:
         self._outage = OutageLog(logger, "the health of the MCP servers cannot be written to Redis")
         begin, step = time.monotonic(), _SPREAD_S / max(1, len(connections))
         self._watched = {
-            name: _Watched(connection, due=begin + number * step)
+            name: _Watched(connection, due=begin + number * step, target=_describe_target(connection.server))
             for number, (name, connection) in enumerate(connections.items())
         }
         self._thread = threading.Thread(target=self._run, name="mcp-health", daemon=True)
@@ -183,7 +200,7 @@ class HealthChecks:
             records[connection.server.name] = self._record_answer(watched)
         elif (failure := connection.error) is not None:
             error = failure.operator_text
-            records[connection.server.name] = self._record(watched, error, time.monotonic(), None)
+            records[connection.server.name] = self._record(watched, error, time.monotonic(), None, failure.code)
 
     def _begin_check(self, watched: _Watched) -> None:
         if watched.connection.is_starting:
@@ -199,11 +216,12 @@ class HealthChecks:
         list_s = timeouts.list_s if "list_s" in timeouts.model_fields_set else _LIST_S
         started = time.monotonic()
         error: str | None = None
+        code: ErrorCode | None = None
         is_busy = is_restarting = False
         try:
             is_busy = not await connection.check(list_s, min(_CONNECT_S, timeouts.recreate_s))
         except NoSessionError as failure:
-            error, is_restarting = failure.operator_text, connection.is_restarting
+            error, code, is_restarting = failure.operator_text, failure.code, connection.is_restarting
         except Exception as failure:
             logger.exception("the check of MCP server %s failed", connection.server.name)
             error = connection.masker.mask_start(f"the check itself failed: {failure!r}", 250)
@@ -216,7 +234,7 @@ class HealthChecks:
             if is_busy and now - connection.availability.answered_at < _BUSY_S:
                 record = self._record_answer(watched)
             else:
-                record = self._record(watched, error, now, latency_s)
+                record = self._record(watched, error, now, latency_s, code)
                 record = record.model_copy(update={"is_busy": is_busy, "is_restarting": is_restarting})
             records[connection.server.name] = record
 
@@ -226,7 +244,14 @@ class HealthChecks:
         """The server answered a call or a check a moment ago."""
         return self._record(watched, None, watched.connection.availability.answered_at, None)
 
-    def _record(self, watched: _Watched, error: str | None, checked_at: float, latency_s: float | None) -> HealthRecord:
+    def _record(
+        self,
+        watched: _Watched,
+        error: str | None,
+        checked_at: float,
+        latency_s: float | None,
+        code: ErrorCode | None = None,
+    ) -> HealthRecord:
         """A record for what was found at a monotonic time."""
         connection, now = watched.connection, self._clock.now()
         session, healthy = connection.session, error is None
@@ -239,6 +264,8 @@ class HealthChecks:
             server=connection.server.name,
             healthy=healthy,
             error=connection.masker.mask(error) if error else None,
+            error_code=code,
+            target=watched.target,
             latency_s=None if latency_s is None else round(latency_s, 6),
             tool_count=len(session.tools) if session else None,
             checked_at=round(now - (time.monotonic() - checked_at), 6),

@@ -1,6 +1,6 @@
-"""What a worker reports while it runs: liveness files, metrics, events, alerts.
+"""What a worker reports while it runs: liveness files, metrics, running calls, lines of servers, events, alerts.
 
-Owns one thread that writes metrics to Redis every few seconds and sends events, and the order in which all reports
+Owns one thread that writes what is for Redis every few seconds and sends events, and the order in which all reports
 begin and end. None of it delays a call.
 
 The types of events are `worker-mcp-connected`, `worker-mcp-disconnected`, `worker-mcp-error` for each server of a
@@ -21,9 +21,12 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.reporting.alerts import Alert, AlertFeed
+from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.liveness_files import LivenessFiles
 from tarsy_tasks.worker.reporting.metrics_server import serve_metrics
+from tarsy_tasks.worker.reporting.running_report import write_running_report
+from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.reporting.webhook import open_webhook
 from tarsy_tasks.worker.sessions.connection import ServerConnection, State
 
@@ -43,13 +46,17 @@ Event = tuple[str, dict[str, Any]]
 class Reporting:
     """The reports of one worker, from when it is first ready until it ends."""
 
-    def __init__(self, consumer: Any, alerts: AlertFeed, metrics: CallMetrics) -> None:
+    def __init__(
+        self, consumer: Any, alerts: AlertFeed, metrics: CallMetrics, audit: Audit, lines: ServerLines
+    ) -> None:
         self._consumer = consumer
         self._redis = consumer.app.backend.client
         self._connections: Mapping[str, ServerConnection] = consumer.pool.connections
         self._instance = consumer.app.worker_instance
         self._events: queue.Queue[Event | None] = queue.Queue(_EVENTS_LIMIT)
         self._metrics = metrics
+        self._audit = audit
+        self._lines = lines
         self._outage = OutageLog(logger, "the metrics cannot be written to Redis")
         self._watch = _SessionWatch(self._connections)
         self._liveness = LivenessFiles(consumer.hostname, consumer.pool.loop)
@@ -80,6 +87,7 @@ class Reporting:
         if self._webhook is not None:
             self._webhook.close()
         self._stop_serving()
+        self._lines.close()
         self._liveness.close()
 
     def _queue_alert(self, alert: Alert) -> None:
@@ -117,6 +125,8 @@ class Reporting:
     def _flush(self) -> None:
         try:
             self._metrics.flush(self._redis, self._instance, self._connections)
+            write_running_report(self._redis, self._instance, self._audit)
+            self._lines.write(self._redis)
         except (RedisError, OSError) as error:
             self._outage.failed(error)
         except Exception:

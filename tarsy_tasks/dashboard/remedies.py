@@ -1,0 +1,48 @@
+"""What an operator does about an error, by its code.
+
+Owns sentences for operators; those for models are in the results.
+"""
+
+from collections.abc import Mapping
+
+from tarsy_tasks.outcomes import ErrorCode
+
+__all__ = ["find_remedy"]
+
+_REMEDIES: Mapping[str, str] = {
+    ErrorCode.TOOL_ERROR: "The tool ran and reported an error, so the server works. Look at the arguments of the call.",
+    ErrorCode.SERVER_ERROR: "The server answered with a JSON-RPC error. Look at the lines that it logged.",
+    ErrorCode.INVALID_RESULT: "The server's answer is not valid MCP, or does not fit its output schema. Report it to "
+    "the author of the server.",
+    ErrorCode.RESULT_TOO_LARGE: "Raise max_message_bytes of the server, or have the agent ask for less.",
+    ErrorCode.DEADLINE_PASSED: "Calls wait too long. Add workers or raise max_concurrency, or give calls more time.",
+    ErrorCode.NOT_STARTED: "No worker took the call in time. Add workers, or give calls more time.",
+    ErrorCode.NO_WORKER: "Start a worker that serves this server: celery -A tarsy_tasks worker",
+    ErrorCode.SERVER_UNAVAILABLE: "Check that the program starts, or that the address can be reached from the worker; "
+    "its last lines are below. Then press Reconnect.",
+    ErrorCode.SERVER_REFUSED: "Check the server's URL, its credentials and its certificate in the configuration, then "
+    "restart the workers.",
+    ErrorCode.SERVER_MISCONFIGURED: "Set what is missing in the worker's environment or configuration: tarsy-tasks "
+    "config check",
+    ErrorCode.AUDIT_UNAVAILABLE: "The audit is required and cannot be written. Check Redis and the audit file; the "
+    "worker's log has the cause.",
+    ErrorCode.INTERCEPTOR_FAILED: "Fix the interceptor; the worker's log has its traceback.",
+    ErrorCode.SESSION_LOST: "The server's process or connection ended while a call ran. Look at its last lines, and "
+    "check the effects of the call.",
+    ErrorCode.WORKER_LOST: "A worker was killed or lost its connection. Check its memory limit and its log.",
+    ErrorCode.WORKER_STOPPED: "A worker was stopped before the call had ended. Raise TARSY_SHUTDOWN_GRACE_S if calls "
+    "take longer.",
+    ErrorCode.SET_ASIDE: "Several workers were lost with this call: tarsy-tasks dead-letters show ID",
+    ErrorCode.INTERNAL_ERROR: "The worker failed. Its log has the traceback; please report it.",
+    ErrorCode.CALL_TIMEOUT: "The server took longer than allowed. Look at its load, or raise timeouts.call_s.",
+    ErrorCode.TIME_LIMIT: "Celery's time limit passed. Raise it, or lower timeouts.call_s.",
+    ErrorCode.NO_ANSWER: "The answer did not arrive in time. Check Redis and the worker's log.",
+    ErrorCode.TOOL_CHANGED: "Look at the changes of the tool, and approve them if they are meant.",
+    ErrorCode.WRONG_QUEUE: "A producer sends calls of one server into the queue of another. Correct it.",
+    ErrorCode.INVALID_MESSAGE: "A producer sends messages that are not valid, or not signed. Correct it.",
+}
+
+
+def find_remedy(code: str | None) -> str:
+    """A sentence or two; empty for mistakes of callers, and for codes of later versions."""
+    return _REMEDIES.get(code or "", "")

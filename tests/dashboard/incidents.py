@@ -1,0 +1,87 @@
+"""What happens to servers besides calls that end: alerts, dead letters, calls that run, lines on stderr, new tools.
+
+Written as the workers write it, for tests of the pages.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.catalogue import approve_tools, read_catalogue
+from tarsy_tasks.models import ToolListing
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.telemetry.audit import AuditEntry
+from tarsy_tasks.telemetry.health_records import RECORD_TTL_S
+from tarsy_tasks.telemetry.running_calls import RunningCallReport, dump_running
+from tarsy_tasks.telemetry.server_log import LogLine, write_server_log
+from tarsy_tasks.worker.reporting.alerts import Alert
+from tarsy_tasks.worker.reporting.tool_changes import record_listing
+from tests.dashboard.records import WORKERS
+
+__all__ = ["change_tools", "write_alerts", "write_dead_letter", "write_lines", "write_running"]
+
+_TTL_S = 3600
+
+
+def write_alerts(redis: Any, server: str, statuses: Sequence[str], error: str = "it exited with code 1") -> None:
+    """One alert a minute, the last one now."""
+    now = redis.time()[0]
+    for number, status in enumerate(statuses):
+        at = now - 60 * (len(statuses) - 1 - number)
+        alert = Alert.model_validate(
+            {
+                "id": f"{server}-{number}", "server": server, "status": status, "at": at, "lasted_s": 60,
+                "error": error if status == "unhealthy" else None, "worker": WORKERS[0],
+            }
+        )  # fmt: skip
+        redis.xadd(keys.ALERTS, {"alert": alert.model_dump_json()})
+    redis.expire(keys.ALERTS, _TTL_S)
+
+
+def write_dead_letter(redis: Any, task_id: str, entry: AuditEntry | None) -> None:
+    """A dead letter whose message Flower cannot read, and what the audit says of it."""
+    now = redis.time()[0]
+    redis.zadd(keys.DEAD_LETTERS, {task_id: now})
+    redis.expire(keys.DEAD_LETTERS, _TTL_S)
+    redis.set(keys.dead_letter_key(task_id), "a message with a password", ex=_TTL_S)
+    if entry is not None:
+        update = {"at": now, "task_id": task_id, "error_code": ErrorCode.SET_ASIDE, "outcome": Outcome.UNKNOWN}
+        redis.xadd(keys.AUDIT, {keys.AUDIT_FIELD: entry.model_copy(update=update).encode()})
+        redis.expire(keys.AUDIT, _TTL_S)
+
+
+def write_running(redis: Any, calls: Sequence[tuple[str, str, str]], worker: str = WORKERS[0]) -> None:
+    """What a worker runs: task id, server and tool of each call."""
+    now = redis.time()[0]
+    reports = [
+        RunningCallReport(
+            task_id=task_id, server=server, tool=tool, begun_at=now - 12, attempts=1, agent_id="sre", run_id="r7",
+            worker=worker,
+        )
+        for task_id, server, tool in calls
+    ]  # fmt: skip
+    redis.set(keys.running_calls_key(f"{worker}#1"), dump_running(reports), ex=int(RECORD_TTL_S))
+    redis.set(keys.in_flight_key(f"{worker}#1"), json.dumps({"desk": {"wait": len(calls)}}), ex=int(RECORD_TTL_S))
+    redis.zadd(keys.MEASURING_WORKERS, {f"{worker}#1": now})
+    redis.expire(keys.MEASURING_WORKERS, int(RECORD_TTL_S))
+
+
+def write_lines(redis: Any, server: str, texts: Sequence[str]) -> None:
+    """Lines that a server wrote to stderr."""
+    now = redis.time()[0]
+    lines = [LogLine(at=now + number, worker=WORKERS[0], text=text) for number, text in enumerate(texts)]
+    with redis.pipeline(transaction=False) as pipeline:
+        write_server_log(pipeline, server, lines)
+        pipeline.execute()
+
+
+def change_tools(redis: Any, server: str) -> str:
+    """One tool changes, one is added and one removed; the digest of the new list."""
+    listed = read_catalogue(redis, [server])[server]
+    approve_tools(redis, listed)
+    first, second, *rest = listed.listing.tools
+    changed = first.model_copy(update={"description": "Deletes everything. <b>password: hunter2-hunter2</b>"})
+    added = second.model_copy(update={"tool": "fetch_all", "name": f"{server}.fetch_all"})
+    record_listing(redis, ToolListing(server=server, tools=(changed, added, *rest)), worker=WORKERS[0])
+    return read_catalogue(redis, [server])[server].digest

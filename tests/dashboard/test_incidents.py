@@ -1,0 +1,231 @@
+"""The pages as an operator sees them while servers fail: what failed, why, since when, and what to do."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tarsy_tasks.outcomes import ErrorCode
+from tests.chromium import Browser, Page
+from tests.dashboard.conftest import StartFlower, wait_on
+from tests.dashboard.incidents import change_tools, write_alerts, write_dead_letter, write_lines, write_running
+from tests.dashboard.records import FIRST_CALL, FleetServer, write_calls, write_fleet, write_health
+from tests.processes import Flower
+
+OpenPage = Callable[..., Page]
+RUNNING = "9d0f1d3c-0000-4000-8000-000000000001"
+DEAD = "9d0f1d3c-0000-4000-8000-000000000002"
+REASON = "MCP server `k8s` is not available: it exited with code 1. <b>Last output</b>: 'no module express'."
+FLEET = [
+    FleetServer("desk", tools=4, calls=12, refusing=0.5),
+    FleetServer("k8s", tools=4, failing=0.4, reason=REASON, code=ErrorCode.SERVER_UNAVAILABLE),
+    FleetServer("large", tools=500),
+]
+PATHS = [
+    *("/mcp", "/mcp/servers/k8s", "/mcp/servers/desk", "/mcp/calls?outcome=not_ok", f"/mcp/calls/{FIRST_CALL}"),
+    *(f"/mcp/calls/{RUNNING}", "/mcp/alerts", "/mcp/dead-letters"),
+]
+CONTRASTS = (Path(__file__).parent / "contrast.js").read_text()
+
+
+@pytest.fixture(scope="module")
+def digest(redis_url: str) -> Iterator[str]:
+    """The state of all servers; the digest of the changed tools of one."""
+    with redis.Redis.from_url(redis_url) as client:
+        write_fleet(client, FLEET)
+        first, *_ = write_calls(client, FLEET, 120)
+        write_alerts(client, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")
+        write_dead_letter(client, DEAD, first)
+        write_lines(client, "k8s", ["starting <b>soon</b>", "Error: no module express"])
+        yield change_tools(client, "desk")
+        client.flushall()
+
+
+@pytest.fixture(scope="module")
+def flower(digest: str, browser: Browser, start_flower: StartFlower) -> Flower:
+    return start_flower(FLOWER_UNAUTHENTICATED_API="true")
+
+
+@pytest.fixture(autouse=True)
+def _workers_report(redis_url: str, flower: Flower) -> None:
+    """What workers write again and again, and what expires when they do not."""
+    with redis.Redis.from_url(redis_url) as client:
+        write_health(client, FLEET)
+        write_running(client, [(RUNNING, "desk", "wait")])
+
+
+def test_tool_errors_and_failures_are_two_numbers_and_two_colours(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp?order=name")
+    desk, k8s = page.locator("#server-desk"), page.locator("#server-k8s")
+    assert desk.locator("[data-label='Failures/h']").inner_text() == "0", "it is healthy and only says no"
+    refused, failed = desk.locator("a.mcp-tool-error"), k8s.locator("a.mcp-bad")
+    assert (refused.count(), failed.count(), k8s.locator("a.mcp-tool-error").count()) == (1, 1, 0)
+    colours = [each.evaluate("e => getComputedStyle(e).color") for each in (refused, failed)]
+    assert len(set(colours)) == 2
+    refused.click()
+    page.wait_for_url("**outcome=tool_error**")
+    outcomes = set(page.locator(".mcp-calls .mcp-outcome").all_inner_texts())
+    assert outcomes == {"tool_error"}
+    page.goto(f"{flower.url}/mcp/servers/desk")
+    bars = page.locator("svg.mcp-chart .tool_error")
+    assert bars.count() > 5
+    assert page.locator("svg.mcp-chart .failed").count() == 0
+
+
+def test_a_server_shows_codes_cause_command_and_remedy(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/k8s")
+    why = page.locator(".alert-danger").inner_text()
+    assert "it exited with code 1. <b>Last output</b>" in why
+    assert "What to do: Check that the program starts" in why
+    assert page.locator(".mcp-target").inner_text() == "npx -y @example/k8s-mcp --token ${TOKEN}"
+    assert "Error: no module express" in page.locator(".mcp-log").inner_text()
+    assert page.locator(".mcp-alerts tbody tr").count() == 2
+    page.locator(".mcp-numbers", has_text="CALL_TIMEOUT").get_by_role("link", name="CALL_TIMEOUT").click()
+    page.wait_for_url("**error_code=CALL_TIMEOUT**")
+    assert set(page.locator(".mcp-calls .mcp-code").all_inner_texts()) == {"CALL_TIMEOUT"}
+
+
+def test_the_bar_of_a_minute_links_to_its_calls(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    address = page.locator("svg.mcp-chart a").nth(5).get_attribute("href") or ""
+    page.goto(flower.url + address)
+    assert page.get_by_label("From, UTC").input_value()
+    assert page.get_by_label("Server").input_value() == "desk"
+    since, until = (int(address.partition(f"{word}=")[2].partition("&")[0]) for word in ("since", "until"))
+    assert until - since == 60
+    entries = json.loads(page.request.get(flower.url + address.replace("/mcp/", "/mcp/api/")).text())["calls"]
+    assert all(since <= entry["at"] <= until + 1 and entry["server"] == "desk" for entry in entries)
+
+
+def test_calls_are_found_by_time_worker_and_outcome(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls")
+    page.get_by_role("link", name="Failures only").click()
+    page.get_by_role("link", name="15 min").click()
+    page.get_by_label("Worker").fill("worker@beta")
+    page.get_by_role("button", name="Find").click()
+    page.wait_for_url("**worker=worker%40beta**")
+    query = page.url.partition("?")[2]
+    assert "last=15m" in query
+    found = json.loads(page.request.get(f"{flower.url}/mcp/api/calls?{query}").text())["calls"]
+    assert all((each["worker"], each["outcome"]) in [("worker@beta", "timeout")] for each in found)
+    assert page.locator(".mcp-calls tbody tr").count() == len(found)
+
+
+def test_the_name_of_a_tool_opens_it(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls?server=k8s")
+    page.locator(".mcp-calls tbody th a").first.click()
+    page.wait_for_url("**/mcp/servers/k8s#tool-*")
+    opened = page.locator(".mcp-tool[open]")
+    opened.wait_for()
+    assert f"#{opened.get_attribute('id')}" in page.url
+    assert opened.locator(".mcp-description").is_visible()
+
+
+def test_absolute_times_are_one_button_away_and_stay(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls")
+    time = page.locator(".mcp-calls time").first
+    assert "ago" in time.inner_text() or "now" in time.inner_text()
+    assert "UTC" in (time.get_attribute("title") or "")
+    page.get_by_role("button", name="Absolute times").click()
+    assert time.inner_text().endswith(" UTC")
+    page.reload()
+    assert time.inner_text().endswith(" UTC")
+
+
+def test_ids_are_copied(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls/{FIRST_CALL}")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without https
+    page.evaluate("document.addEventListener('copy', () => { window.copied = String(document.activeElement.value) })")
+    page.get_by_role("button", name="Copy Task ID").click()
+    page.locator(".toast", has_text=f"Copied: {FIRST_CALL}").wait_for()
+    assert page.evaluate("window.copied") == FIRST_CALL
+
+
+def test_changes_of_tools_are_shown_and_can_be_approved(flower: Flower, digest: str, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    assert page.locator(".mcp-change").count() == 3
+    page.locator(".mcp-change", has_text="list_pods").locator("summary").click()
+    diff = page.locator(".mcp-diff", has_text="Deletes everything")
+    assert "<b>password: __MASKED__" in diff.locator(".mcp-added").first.inner_text()
+    assert "hunter2" not in page.content()
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.on("request", lambda request: request.method == "POST" and asked.append(request.url))
+    page.get_by_role("button", name="Approve all").click()
+    page.locator(".toast.text-bg-danger", has_text="did not answer").wait_for()
+    assert [url.rpartition("/")[2] for url in asked] == [f"approve?listing={digest}"]
+
+
+def test_alerts_have_a_page(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/alerts")
+    states = page.locator(".mcp-alerts .mcp-state").all_inner_texts()
+    assert states == ["firing", "resolved"]
+    assert "<b>no module express</b>" in page.locator(".mcp-alerts").inner_text()
+    assert "1 firing" in page.locator("h1").inner_text()
+
+
+def test_dead_letters_have_a_page(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/dead-letters")
+    (letter,) = page.locator(".mcp-letters tbody tr").all()
+    assert '{"namespace":"default"' in letter.inner_text()
+    retry = letter.get_by_role("button", name="retry").get_attribute("data-copy")
+    assert retry == f"tarsy-tasks dead-letters retry {DEAD}"
+    letter.get_by_role("link").first.click()
+    page.get_by_text("SET_ASIDE").first.wait_for()
+
+
+def test_a_call_that_has_ended_cannot_be_cancelled(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls/{FIRST_CALL}")
+    assert page.get_by_role("button", name="Cancel").count() == 0
+    token = page.locator("input[name=_xsrf]").get_attribute("value") or ""
+    path = f"{flower.url}/mcp/api/calls/{FIRST_CALL}/cancel"
+    refused = page.request.post(path, headers={"X-XSRFToken": token})
+    assert (refused.status, refused.text()) == (404, "This call does not run, or not any more")
+    assert page.request.post(path).status == 403, "and not at all without the token of the page"
+
+
+def test_changes_are_announced_to_screen_readers(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp")
+    assert page.locator("#mcp-live-status").get_attribute("role") == "status"
+    announced = page.locator(".visually-hidden[role=status]")
+    wait_on(page, lambda: announced.inner_text() == "2 of 3 servers are healthy", "how many are healthy")
+    page.goto(f"{flower.url}/mcp/servers/k8s")
+    assert page.locator(".visually-hidden[role=status]").inner_text() == "k8s is unhealthy"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_texts_have_enough_contrast(flower: Flower, open_page: OpenPage, scheme: str) -> None:
+    page = open_page(f"{flower.url}/mcp", color_scheme=scheme)
+    for path in PATHS:
+        page.goto(flower.url + path)
+        page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+        assert page.evaluate(CONTRASTS) == [], path
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp", viewport={"width": 390, "height": 844})
+    for path in PATHS:
+        page.goto(flower.url + path)
+        page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_a_server_with_500_tools_is_shown(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/large")
+    tools = page.locator(".mcp-tool")
+    assert tools.count() == 500
+    page.get_by_label("Find a tool").fill("watch_pods_7")
+    wait_on(page, lambda: tools.locator("visible=true").count() < 20, "the others are hidden")
+
+
+def test_an_unknown_address_has_a_page_of_its_own(flower: Flower, open_page: OpenPage, browser: Browser) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        answer = page.goto(f"{flower.url}/mcp/servers/nobody")
+        assert answer is not None
+        assert (answer.status, page.locator("h1").inner_text()) == (404, "Not found")
+        assert "Unknown MCP server 'nobody'" in page.content()
+        page.get_by_role("link", name="All servers").click()
+        page.locator("#server-desk").wait_for()
