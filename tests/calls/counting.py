@@ -25,6 +25,8 @@ _WRITES = frozenset({"send", "sendall", "sendmsg"})
 _CONVERSIONS = {"to_python": "dumps", "to_json": "dumps", "validate_python": "loads", "validate_json": "loads"}
 _NAMES = {"JSONEncoder.encode": "dumps", "JSONDecoder.raw_decode": "loads", "_Environ.__getitem__": "settings_read"}
 
+_SLEEP = asyncio.sleep.__code__
+
 _calls: Counter[tuple[int, CodeType]] = Counter()
 _others: Counter[tuple[int, str]] = Counter()
 
@@ -34,7 +36,7 @@ def _profile(frame: FrameType, event: str, called: Any) -> None:
     if event == "call":
         _calls[threading.get_ident(), frame.f_code] += 1
         # Without a delay it only lets other tasks go first.
-        if frame.f_code is asyncio.sleep.__code__ and frame.f_locals["delay"] > 0:
+        if frame.f_code is _SLEEP and frame.f_locals["delay"] > 0:
             _others[threading.get_ident(), "sleeps"] += 1
     elif event == "c_call":
         name = called.__name__
