@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from tarsy_tasks.broker import keys
 from tests.chaos.faults import cut_connections, frozen, last
 from tests.chaos.load import Tally
 from tests.chaos.network import Network
 from tests.chaos.stage import Form, Stage
+from tests.processes import wait_until
 
 __all__ = [
     "connections_are_cut",
@@ -46,10 +48,24 @@ def connections_are_cut(stage: Stage, form: Form) -> Tally:
         connections += cut_connections(stage.redis)
         load.start(MEANWHILE)
         load.wait_for_begun(len(load.begun()) + 1)
+    load.start(IN_FLIGHT)
+    load.wait_for_begun(len(load.begun()) + stage.cast.concurrency)
+    _answer_while_agents_are_away(stage, IN_FLIGHT // 2)
     tally = load.tally()
     tally.expect_answers_within(form.answered_s)
     tally.notes.append(f"{connections} connections cut")
     return tally
+
+
+def _answer_while_agents_are_away(stage: Stage, count: int) -> None:
+    """So many calls end while agents lose their connections again and again: most answers reach nobody at first."""
+    answered = stage.redis.xlen(keys.AUDIT)
+
+    def are_answered() -> bool:
+        stage.redis.client_kill_filter(user="agent")
+        return stage.redis.xlen(keys.AUDIT) >= answered + count
+
+    wait_until(are_answered, f"{count} calls are answered")
 
 
 def network_is_cut_and_reset(stage: Stage, form: Form) -> Tally:
