@@ -216,6 +216,9 @@ class BadServers:
     def worker(cls, start_worker: StartWorker, port: int) -> Iterator[Worker]:
         """One that has all bad servers of the transport."""
         servers = {fault.server: entry(port, cls.transport, fault.server) for fault in cls.faults()}
+        for fault in cls.faults():
+            if fault.ending != TIMEOUT:
+                servers[fault.server]["timeouts"]["call_s"] = 10
         others = {server: entry(port, cls.transport, server) for server in cls.others}
         worker = start_worker({**HEALTHY, **servers, **others})
         with environment_of(worker):
