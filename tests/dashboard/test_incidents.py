@@ -56,7 +56,7 @@ def _workers_report(redis_url: str, flower: Flower) -> None:
         write_running(client, [(RUNNING, "desk", "wait")])
 
 
-def test_tool_errors_and_failures_are_two_numbers_and_two_colours(flower: Flower, open_page: OpenPage) -> None:
+def test_tool_errors_and_failures_have_a_number_and_colour_each(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp?order=name")
     desk, k8s = page.locator("#server-desk"), page.locator("#server-k8s")
     assert desk.locator("[data-label='Failures/h']").inner_text() == "0", "it is healthy and only says no"

@@ -87,7 +87,7 @@ def test_a_call_that_an_interceptor_requeues_has_not_begun() -> None:
     assert (endings, begun) == ([Requeued("later")], {})
 
 
-def test_an_owner_that_lives_and_does_not_answer_is_not_called_lost() -> None:
+def test_an_owner_that_lives_and_is_silent_is_not_called_lost() -> None:
     async def begin(delivery: Any, *_: Any, **__: Any) -> str:
         delivery.state, delivery.owner = CallState.BEGUN, "other 1"
         return ""
