@@ -35,12 +35,11 @@ from tarsy_tasks.config.tarsy_keys import data_masking
 __all__ = ["COMMON", "DIALECTS", "WITHOUT_SERVER", "Dialect"]
 
 _NO_KEYS: Mapping[str, Rule] = MappingProxyType({})
-_MS = 0.001
 _OFFERS_ALL = "workers offer every tool of the server; select tools with `tool_filter` of the executors"
 _ENV_FILE = "set its variables where the workers run"
 
-_call_ms = duration("timeouts", "call_s", unit_s=_MS)
-_connect_ms = duration("timeouts", "connect_s", unit_s=_MS)
+_call = duration("timeouts", "call_s")
+_connect = duration("timeouts", "connect_s")
 _all_tools = never(_OFFERS_ALL)
 _sign_in = never(SIGN_IN)
 
@@ -106,7 +105,7 @@ def _ca_file(value: JsonValue, where: KeyPath) -> Iterable[Found]:
 _request_options = inside(
     {
         "headers": at("headers"),
-        "timeout": _call_ms,
+        "timeout": _call,
         "verifySsl": at("verify_ssl"),
         "caBundlePath": _ca_file,
     },
@@ -131,20 +130,22 @@ _GOOSE_KEYS: dict[str, Rule] = {
 
 def _opencode_timeout(value: JsonValue, where: KeyPath) -> Iterable[Found]:
     """One for all, or one for each of three kinds of requests."""
-    kinds = {"startup": _connect_ms, "catalog": duration("timeouts", "list_s", unit_s=_MS), "execution": _call_ms}
-    return (inside(kinds) if isinstance(value, dict) else _call_ms)(value, where)
+    kinds = {"startup": _connect, "catalog": duration("timeouts", "list_s"), "execution": _call}
+    return (inside(kinds) if isinstance(value, dict) else _call)(value, where)
 
 
 COMMON = Dialect(
     "",
     roots=("mcpServers", "mcp.servers", "servers", "."),
     keys={
-        "timeout": duration("timeouts", "call_s"),
+        "timeout": _call,
         "transport_type": at("transport"),
         "workingDirectory": at("cwd"),
         "working_directory": at("cwd"),
+        "requestInit": inside({"headers": at("headers")}, is_open=True),
     },
-    ignored="name title displayName display_name icon icons iconUrl tags version note notes metadata",
+    ignored="name title displayName display_name icon icons iconUrl tags version note notes metadata "
+    "start_on_launch eventSourceInit",
 )
 """What every file may have."""
 
@@ -169,7 +170,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "Claude Code",
         roots=("mcpServers", "projects.*.mcpServers"),
-        keys={"timeout": _call_ms, "oauth": _sign_in, "headersHelper": never("set `headers` or `auth`")},
+        keys={"oauth": _sign_in, "headersHelper": never("set `headers` or `auth`")},
         ignored="alwaysLoad scope",
         file_keys="numStartups installMethod autoUpdates userID oauthAccount projects tipsHistory firstStartTime "
         "hasCompletedOnboarding lastOnboardingVersion bypassPermissionsModeAccepted customApiKeyResponses theme "
@@ -183,7 +184,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "Windsurf",
         keys={"serverUrl": at("url"), "disabledTools": _all_tools},
-        ignored="registry authProviderType alwaysAllow",
+        ignored="registry authProviderType",
     ),
     Dialect(
         "Cline",  # and Roo Code, Kilo Code, Kiro, which began as copies of it
@@ -193,6 +194,7 @@ DIALECTS: tuple[Dialect, ...] = (
             "disabledTools": _all_tools,
             "enabledTools": _all_tools,
             "oauth": _sign_in,
+            "oauthScopes": _sign_in,
         },
         ignored="autoApprove alwaysAllow watchPaths remoteConfigured networkTimeout isManaged autoApproveAll source",
         file_keys="powers",
@@ -202,7 +204,6 @@ DIALECTS: tuple[Dialect, ...] = (
         keys={
             "httpUrl": at("url"),
             "tcp": at("url"),
-            "timeout": _call_ms,
             "includeTools": _all_tools,
             "excludeTools": _all_tools,
             "oauth": _sign_in,
@@ -219,14 +220,13 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         "GitHub Copilot CLI",
-        keys={"tools": _all_tools, "timeout": _call_ms, "oauthClientId": _sign_in},
+        keys={"tools": _all_tools, "oauthClientId": _sign_in},
         ignored="isDefaultServer source filterMapping oauthPublicClient",
     ),
     Dialect(
         "LibreChat",
         keys={
-            "timeout": _call_ms,
-            "initTimeout": _connect_ms,
+            "initTimeout": _connect,
             "sseReadTimeout": never(),
             "serverInstructions": _instructions,
             "apiKey": _api_key,
@@ -247,7 +247,7 @@ DIALECTS: tuple[Dialect, ...] = (
         "Continue",
         keys={
             "requestOptions": _request_options,
-            "connectionTimeout": _connect_ms,
+            "connectionTimeout": _connect,
             "apiKey": _api_key,
             "envFile": never(_ENV_FILE),
         },
@@ -258,7 +258,6 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "FastMCP",
         keys={
-            "timeout": _call_ms,
             "sse_read_timeout": never(),
             "include_tags": _all_tools,
             "exclude_tags": _all_tools,
@@ -277,7 +276,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "Zed",
         roots=("context_servers",),
-        keys={"timeout": duration("timeouts", "call_s"), "oauth": _sign_in},
+        keys={"oauth": _sign_in},
         ignored="source remote settings",
         file_keys=None,
     ),
@@ -290,7 +289,7 @@ DIALECTS: tuple[Dialect, ...] = (
             "env_http_headers": references("headers"),
             "env_vars": reference_list("env"),
             "startup_timeout_sec": duration("timeouts", "connect_s", unit_s=1),
-            "startup_timeout_ms": _connect_ms,
+            "startup_timeout_ms": duration("timeouts", "connect_s", unit_s=0.001),
             "tool_timeout_sec": duration("timeouts", "call_s", unit_s=1),
             "enabled_tools": _all_tools,
             "disabled_tools": _all_tools,
@@ -316,5 +315,6 @@ DIALECTS: tuple[Dialect, ...] = (
         file_keys=None,
         placeholders=BRACES,
     ),
+    Dialect("Crush", roots=("mcp",), keys={"disabled_tools": _all_tools}, file_keys=None, placeholders=DOLLAR_NAMES),
     Dialect("Amp", roots=("amp.mcpServers",), keys={"includeTools": _all_tools}, file_keys=None),
 )

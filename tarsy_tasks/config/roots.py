@@ -189,7 +189,10 @@ def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, K
         items = [(None, (*root.at, index), raw) for index, raw in enumerate(root.servers)]
         needed = "a `name`"
     elif isinstance(root.servers, dict):
-        items = [(name, (*root.at, name), raw) for name, raw in root.servers.items() if not is_comment(name)]
+        entries = root.servers.items()
+        items = [
+            (name, (*root.at, name), raw) for name, raw in entries if isinstance(raw, dict) or not is_comment(name)
+        ]
         needed = "a `command` or a `url`"
     else:
         kind = describe_kind(root.servers)

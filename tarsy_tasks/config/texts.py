@@ -56,8 +56,8 @@ def _validate_command(value: str, info: ValidationInfo) -> str:
     if info.context is not RESOLVED and has_references(value):
         return value  # checked when they are resolved
     program, _, rest = value.strip().partition(" ")
-    # A path may have spaces, the name of a program has none.
-    if rest and ("/" not in program or " -" in value):
+    # A path may have spaces, the name of a program has none; clients' files also have paths of Windows.
+    if rest and (not {"/", "\\"} & {*program} or " -" in value):
         shown = f"`{program}`" if re.fullmatch(r"[\w./+-]{1,40}", program) else "the program"
         raise ValueError(f"this is a program with its arguments; keep {shown} here, and put each argument into `args`")
     return value

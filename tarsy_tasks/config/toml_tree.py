@@ -7,6 +7,7 @@ configuration looks like.
 import re
 import tomllib
 from datetime import date, datetime, time
+from functools import cached_property
 from typing import Any
 
 from pydantic import JsonValue
@@ -18,9 +19,10 @@ __all__ = ["TomlTree"]
 _PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)\Z")
 _MAX_LINES = 100
 """Longest statement of several lines that is searched for its end; its keys are found in any case."""
-_KEY = re.compile(
-    r"""\s*(?P<key>(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')(?:\s*\.\s*(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'))*)\s*="""
-)
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_KEY = re.compile(rf"\s*+(?P<key>{_PART}(?:\s*\.\s*{_PART})*)\s*=")
+_TOO_DEEP = re.compile(rf"(?<![\w\\-])(?:{_PART}[ \t]*+\.[ \t]*+){{100}}")
+"""A dotted key on which `tomllib` would take quadratic time."""
 _HEADER = re.compile(r"\s*(?P<brackets>\[\[?)(?P<key>[^\]\n]+)\]")
 
 
@@ -35,6 +37,9 @@ class TomlTree:
         self.problems: list[Problem] = []
         self._text = text
         self._data: JsonValue = None
+        if _TOO_DEEP.search(text):
+            self.problems.append(Problem((), "nested too deeply", 0))
+            return
         try:
             self._data = _as_json(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
@@ -50,11 +55,8 @@ class TomlTree:
 
     def find(self, at: KeyPath) -> int | None:
         """The character offset of a key, or of the nearest key around it that is written in the text."""
-        best, depth = 0, 0
-        for place, offset in self._places():
-            if place == at[: len(place)] and len(place) > depth:
-                best, depth = offset, len(place)
-        return best
+        prefixes = (at[:length] for length in range(len(at), 0, -1))
+        return next((self._places[each] for each in prefixes if each in self._places), 0)
 
     def _report(self, message: str) -> None:
         match = _PLACE.search(message)
@@ -66,9 +68,10 @@ class TomlTree:
         # A key that is quoted in the message is no value.
         self.problems.append(Problem((), f"not valid TOML: {what[:1].lower()}{what[1:]}", offset))
 
-    def _places(self) -> "list[tuple[KeyPath, int]]":
-        """Each header and each key at the beginning of a line, with its place."""
-        places: list[tuple[KeyPath, int]] = []
+    @cached_property
+    def _places(self) -> dict[KeyPath, int]:
+        """The offset of each header and of each key at the beginning of a line, the first of each."""
+        places: dict[KeyPath, int] = {}
         table: KeyPath = ()
         tables: dict[KeyPath, int] = {}
         offset, skip_until = 0, 0
@@ -84,9 +87,9 @@ class TomlTree:
                 if header["brackets"] == "[[":
                     tables[table] = tables.get(table, -1) + 1
                     table = (*table, tables[table])
-                places.append((table, start + indent))
+                places.setdefault(table, start + indent)
             elif (key := _KEY.match(line)) is not None:
-                places.append(((*table, *_split(key["key"])), start + indent))
+                places.setdefault((*table, *_split(key["key"])), start + indent)
                 skip_until = start + sum(map(len, lines[index : index + _count_lines(lines, index)]))
         return places
 

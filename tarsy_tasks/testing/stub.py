@@ -117,42 +117,47 @@ class _StubDispatcher(CallDispatcher):
     def start(self, calls: Iterable[ToolCall], *, is_submitted: bool = False) -> list[SubmittedCall]:
         deadline = time.monotonic() + self.timeout_s
         submitted = [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
-        for number, call in enumerate(submitted, start=len(self._calls) + 1):
-            call.id = f"stub-{number}"
+        for call in submitted:
             if is_submitted:
                 call.sent = Future()
             try:
                 answer = self._answer(call)
+            except ArgumentsError as error:
+                self._end(call, _result(call.call, error).model_copy(update={"repairs": error.repairs}))
             except CallError as error:
-                repairs = error.repairs if isinstance(error, ArgumentsError) else ()
-                call.end(_result(call.call, error).model_copy(update={"repairs": repairs}))
+                self._end(call, _result(call.call, error))
             except BrokerUnavailable as error:
                 call.fail(error)
             else:
                 call.confirm()
                 if answer is not None:
-                    call.end(answer)
+                    self._end(call, answer)
                 elif not is_submitted:
-                    call.end(self.no_answer(call))
+                    self._end(call, self.no_answer(call))
         return submitted
 
     async def cancel(self, call: SubmittedCall) -> None:
-        call.end(_result(call.call, results.cancelled(call.call, goes_on=False)))
+        self.abandon([call])
 
     def abandon(self, calls: Iterable[SubmittedCall]) -> None:
         for call in calls:
-            call.end(_result(call.call, results.cancelled(call.call, goes_on=False)))
+            self._end(call, _result(call.call, results.cancelled(call.call, goes_on=False)))
 
     def no_answer(self, call: SubmittedCall) -> ToolResult:
         return _result(call.call, results.no_answer(call.call, self.timeout_s))
 
+    def _end(self, call: SubmittedCall, answer: ToolResult) -> None:
+        facts = {"server": call.server, "tool": call.tool, "task_id": call.id, "answered_at": time.time()}
+        call.end(answer.model_copy(update={"call_id": call.call.id, "name": call.call.name, **facts}))
+
     def _answer(self, submitted: SubmittedCall) -> ToolResult | None:
         """The answer; None if there is none. Raises `CallError`, or what the test has raised."""
         call = submitted.call
-        server, tool = resolve_tool_name(call.name, self._catalogue)
-        name = f"{server}.{tool}"
+        submitted.server, submitted.tool = resolve_tool_name(call.name, self._catalogue)
+        name = f"{submitted.server}.{submitted.tool}"
         parsed = read_arguments(call.arguments, self._tools[name].input_schema)
         self._calls.append(RecordedCall(name, parsed.arguments, call))
+        submitted.id = f"stub-{len(self._calls)}"
         answer = pick(self._answers.get(name, ""), parsed.arguments)
         if answer is UNANSWERED:
             return None
@@ -163,16 +168,16 @@ class _StubDispatcher(CallDispatcher):
         if isinstance(answer, ErrorCode):
             raise CallError(answer, _describe(name, answer))
         if isinstance(answer, ToolResult):
-            return answer.model_copy(update={"call_id": call.id, "name": call.name})
+            return answer
         answer = "" if answer is Outcome.OK else answer
-        structured = None if isinstance(answer, str) else answer
         return ToolResult(
             call_id=call.id,
             name=call.name,
             content=as_text(answer),
-            structured=structured,
+            structured=None if isinstance(answer, str) else answer,
             repairs=parsed.reported,
             attempts=1,
+            content_types=("text",),
         )
 
 

@@ -1,12 +1,15 @@
 """Files as clients write them are loaded as they are: each server, and the line about what has no meaning here."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pydantic import SecretStr
 
+from tarsy_tasks.cli import main
 from tarsy_tasks.config import describe_unused, load_config
 
 DATA = Path(__file__).parent.parent / "data"
@@ -42,3 +45,11 @@ def test_there_are_files_of_at_least_thirteen_clients() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_file_of_a_client_works_as_it_is(path: Path) -> None:
     assert describe(path) == EXPECTED[path.name].strip()
+
+
+def test_a_check_says_what_is_ignored() -> None:
+    path = DATA / "clients" / "kiro.json"
+    shown = CliRunner().invoke(main, ["config", "check", str(path)])
+    assert "ignored, without a meaning here: `autoApprove`, `disabledTools`" in shown.stderr
+    as_json = CliRunner().invoke(main, ["config", "check", str(path), "--json"])
+    assert json.loads(as_json.stdout)["ignored"] == describe_unused(path)

@@ -107,10 +107,13 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path):
         "/*" * 500_000,
         "{" + "," * 1_000_000,
         "[" + ", " * 500_000,
+        "mcp_servers" + ".a" * 500_000 + " = 1",
+        "[[mcp_servers]]\n" * 2_000,
+        "a" * 1_000_000,
     ],
-    ids=range(11),
+    ids=range(14),
 )
-@pytest.mark.parametrize("name", ["mcp.json", "mcp.yaml"])
+@pytest.mark.parametrize("name", ["mcp.json", "mcp.yaml", "mcp.toml"])
 @pytest.mark.timeout(60)
 def test_a_pathological_file_is_an_error_quickly(config_problems, text, name):
     assert config_problems(text, name)

@@ -20,7 +20,7 @@ SECRET = "hunter2-c0ffee"
 @example(content=b"%YAML 1." + b"9" * 5000 + b"\n---\na")
 @example(content=b"{? [a]: b}")
 @example(content=b'{"a\xe2\x80\xa8b": 1, "a\xe2\x80\xa8b": 2}')
-@pytest.mark.parametrize("name", ["x.json", "x.yaml"])
+@pytest.mark.parametrize("name", ["x.json", "x.yaml", "x.toml"])
 def test_arbitrary_bytes_raise_only_config_errors(config_directory, name, content):
     path = config_directory / name
     path.write_bytes(content)
