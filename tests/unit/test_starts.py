@@ -118,7 +118,8 @@ def test_attempts_and_successes_are_exported() -> None:
 def test_an_address_is_named_without_its_credentials(make: Make) -> None:
     port = free_port()
     error = fail(make(url=f"http://bob:hunter2x@127.0.0.1:{port}/mcp?api_key=hunter2x"))
-    assert f"MCP server `nonpx` at http://127.0.0.1:{port}/mcp is not available: " in error.text
+    assert error.text.startswith("MCP server `nonpx` is not available: ")
+    assert f" (http://127.0.0.1:{port}/mcp)." in error.text
     assert "hunter2x" not in error.text + error.operator_text
 
 

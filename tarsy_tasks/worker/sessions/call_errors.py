@@ -7,6 +7,7 @@ from mcp import MCPError
 from pydantic import ValidationError
 
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker
@@ -33,25 +34,25 @@ def call_error(
         return timeout_error(tool, timeout_s) if code == REQUEST_TIMEOUT else lost_error(tool, f"{what}.{session_end}")
     if recovery.executed is Executed.NO:
         refused = recovery.action is Action.NO_RETRY
-        return CallError(
+        return _error(
             ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
             f"MCP server `{server}` did not accept the call: {what}. `{name}` did not run.{session_end} "
             + (_refusal_remedy(error) if refused else "Try again later, or continue without it."),
         )
     is_broken_stream = code == CONNECTION_CLOSED and message.startswith("SSE stream failed")
     if code == MESSAGE_TOO_LARGE or (is_broken_stream and "limit" in message):  # nothing else shows it for a stream
-        return CallError(
+        return _error(
             ErrorCode.RESULT_TOO_LARGE,
             f"`{name}` ran, but {what}. Its answer was dropped. Ask for less: a filter, a limit or a page.",
         )
     if code not in (None, UNREADABLE_ANSWER) and not is_broken_stream:
-        return CallError(
+        return _error(
             ErrorCode.SERVER_ERROR,
             f"MCP server `{server}` answered `{name}` with an error: {what}. "
             "It gave no result, but may have done part of its work. The same call will most likely fail again: "
             "change it, or continue without it.",
         )
-    return CallError(
+    return _error(
         ErrorCode.INVALID_RESULT,
         f"`{name}` ran, but its answer cannot be used: {what}. Do not repeat it unless running it twice is harmless.",
     )
@@ -60,7 +61,7 @@ def call_error(
 def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallError:
     """The answer to a call that was sent and lost; with `again`, `what` is why it could not be sent again."""
     failed = ", and the call could not be sent again" if again else ""
-    return CallError(
+    return _error(
         ErrorCode.SESSION_LOST,
         f"The connection to MCP server `{tool.server}` was lost before `{tool.name}` answered{failed}: "
         f"{what.rstrip('.')}. The tool may have run. {_LOOK_FIRST}",
@@ -69,10 +70,15 @@ def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallE
 
 def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
     """The answer to a call that was sent and not answered in time."""
-    return CallError(
+    return _error(
         ErrorCode.CALL_TIMEOUT,
         f"`{tool.name}` gave no answer within {timeout_s:.3g} s. It may have run. {_LOOK_FIRST}",
     )
+
+
+def _error(code: ErrorCode, text: str) -> CallError:
+    """An error whose parts are masked already, or our own."""
+    return CallError(code, MaskedText(text))
 
 
 def _refusal_remedy(error: Exception) -> str:
@@ -87,7 +93,8 @@ def describe_error(error: BaseException, masker: Masker) -> str:
     """What went wrong, masked and bounded, for a text or a log line; without a full stop."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
-        return f"it is not a valid MCP result ({'.'.join(map(str, first['loc']))}: {first['msg']})"
+        found = masker.mask_start(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", _DESCRIBED_CHARS)
+        return f"it is not a valid MCP result ({found})"
     if isinstance(error, MCPError):
         is_refusal = data_of(error).get("status") == _UNAUTHORIZED  # it also says what it asks for
         status_chars = _REFUSAL_CHARS if is_refusal else _STATUS_CHARS

@@ -53,7 +53,7 @@ class ConnectionErrors:
             code, how = ErrorCode.SERVER_MISCONFIGURED, "could not start" if self._is_process else "is misconfigured"
             return self._error(code, f"{self._who} {how}: {error}.", remedy)
         what = self.describe_failure(error, failure.end_reason)
-        found = f"{self._who} is not available: {what}.{self.describe_end('')}"
+        found = f"{self._who} is not available: {what}{self._where}.{self.describe_end('')}"
         verdict = classify_error(error)
         if verdict.action is not Action.NO_RETRY or verdict.executed is not Executed.NO:
             code, remedy = ErrorCode.SERVER_UNAVAILABLE, _TRY_LATER
@@ -74,15 +74,17 @@ class ConnectionErrors:
 
     def out_of_reach(self, seconds: float, reason: str) -> NoSessionError:
         """The server is known to be unreachable, so it was not tried."""
-        return self._unavailable(f"has been unreachable for {seconds:.0f} s: {reason}.{self.describe_end('')}")
+        return self._unavailable(
+            f"has been unreachable for {seconds:.0f} s: {reason}{self._where}.{self.describe_end('')}"
+        )
 
     def not_connected_within(self, timeout_s: float) -> NoSessionError:
         """The caller could not wait for the connection any longer."""
-        return self._unavailable(f"was not connected within {timeout_s:.3g} s.{self.describe_end('')}")
+        return self._unavailable(f"was not connected within {timeout_s:.3g} s{self._where}.{self.describe_end('')}")
 
     def tools_not_listed(self, error: BaseException, end_reason: str) -> NoSessionError:
         """An operator's request for the list of tools failed."""
-        return self._unavailable(f"failed to list its tools: {self.describe_failure(error, end_reason)}.")
+        return self._unavailable(f"failed to list its tools: {self.describe_failure(error, end_reason)}{self._where}.")
 
     @property
     def _is_process(self) -> bool:
@@ -90,8 +92,12 @@ class ConnectionErrors:
 
     @property
     def _who(self) -> str:
-        address = self._find_address()
-        return f"MCP server `{self._server.name}`" + (f" at {address}" if address else "")
+        return f"MCP server `{self._server.name}`"
+
+    @property
+    def _where(self) -> str:
+        """The address, behind what happened there."""
+        return f" ({address})" if (address := self._find_address()) else ""
 
     def _error(self, code: ErrorCode, found: str, remedy: str, advice: str = "") -> NoSessionError:
         """For the model what was found and the remedy, for operators what was found and the advice. All parts are
