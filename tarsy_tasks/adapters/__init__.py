@@ -6,7 +6,7 @@
     gemini         function declarations and function responses of google-genai
     langchain      `StructuredTool`s, and a client in place of that of langchain-mcp-adapters
     pydantic_ai    a toolset
-    providers      what each provider refuses in the definition of a tool, and how it is put right
+    providers      what each provider refuses in the definition of a tool, and how that is fixed
     offer          the tools as they are offered to a model, and the calls that come back
     toolbox        an offer together with an executor, for providers whose client returns calls
     parts          what a model reads of a result: text, images, documents

@@ -125,6 +125,11 @@ class MCPClient:
         """Why tools of a server are missing from the last `get_tools`, by server."""
         return self._offer.listed.failed_servers
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Why a tool could not be offered in the last `get_tools`, by `server.tool`."""
+        return self._offer.left_out
+
     def prompt_section(self) -> str:
         """For the system prompt: instructions of servers, and which servers failed; empty if there is neither."""
         return self._offer.prompt_section()

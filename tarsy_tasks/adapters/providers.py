@@ -1,8 +1,8 @@
-"""What providers of models refuse in the definition of a tool, and how it is put right before the request.
+"""What providers of models refuse in the definition of a tool, and how it is changed before the request.
 
 One bad definition fails a whole request, whatever the user asked. Owns the limits of each provider and the changes to a
 schema. A change may say less than the schema of the MCP server, and requires nothing more: workers check the arguments
-against the server's own. What cannot be put right raises `UnfitTool`.
+against the server's own. What cannot be fixed raises `UnfitTool`.
 """
 
 import re
@@ -83,7 +83,7 @@ GEMINI = Provider(
 )
 """`parameters_json_schema`, with the keywords that the Gemini API documents for it."""
 ANY = Provider("this model", media=_IMAGES | {"application/pdf"})
-"""Frameworks send a tool to any provider, and put some things right themselves."""
+"""Frameworks send a tool to any provider, and fix some things themselves."""
 
 
 class UnfitTool(Exception):
@@ -109,7 +109,7 @@ def fit_schema(schema: Mapping[str, Any], provider: Provider) -> tuple[dict[str,
         The schema; and for its tool's description, which properties belong together, if that was in the combinations.
 
     Raises:
-        UnfitTool: It cannot be put right.
+        UnfitTool: It cannot be fixed.
     """
     fitting = _Fitting(provider, schema)
     root, hint = fitting.flatten(dict(schema))

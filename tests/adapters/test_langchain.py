@@ -106,7 +106,9 @@ def test_media_are_blocks_or_a_sentence(images: bool, kinds: list[str]) -> None:
 
 
 def test_parameters_may_have_the_names_of_langchains_own() -> None:
-    tools = tools_of(MCPClient(["unusual"], timeout_s=20))
+    client = MCPClient(["unusual"], timeout_s=20)
+    tools = tools_of(client)
+    assert client.left_out.keys() == {"unusual.lost"}
     said = tools["unusual__config"].invoke({"config": "mine", "run_manager": "mine too"})
     assert said == '{"config": "mine", "run_manager": "mine too"}'
 

@@ -108,7 +108,7 @@ def test_images_become_a_sentence_in_chat_completions(provider: Provider, unusua
     )
 
 
-def test_a_schema_that_openai_refuses_is_put_right(unusual: ToolExecutor) -> None:
+def test_a_schema_that_openai_refuses_is_fixed(unusual: ToolExecutor) -> None:
     tools = openai_tools(unusual)
     found = {tool["function"]["name"]: tool["function"] for tool in tools}
     assert found["unusual__bare"]["parameters"] == {"type": "object", "properties": {}}
