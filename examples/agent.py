@@ -1,4 +1,5 @@
-"""A synchronous agent: list the tools, call one, print the result. Start `tarsy-tasks up` first.
+"""A synchronous agent: list the tools, call one, print the result. Start `tarsy-tasks up` first, and set the
+variable that it prints for agents.
 
 python examples/agent.py SERVER.TOOL '{"argument": "value"}'
 """

@@ -1,4 +1,5 @@
-"""An asyncio agent: make many calls at once, count how they ended. Start `tarsy-tasks up` first.
+"""An asyncio agent: make many calls at once, count how they ended. Start `tarsy-tasks up` first, and set the
+variable that it prints for agents.
 
 python examples/async_agent.py SERVER.TOOL '{"argument": "value"}' 20
 """

@@ -1,4 +1,5 @@
-"""Tool calls in a Celery chain, group and chord. Start `tarsy-tasks up` first.
+"""Tool calls in a Celery chain, group and chord. Start `tarsy-tasks up` first, and set the
+variable that it prints for agents.
 
 python examples/canvas.py SERVER.TOOL '{"argument": "value"}'
 """

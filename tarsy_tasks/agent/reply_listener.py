@@ -97,7 +97,7 @@ class ReplyListener:
         except TimeoutError:
             raise BrokerUnavailable(
                 f"Redis did not answer within {timeout_s:.3g} s ({self._failure or 'no connection'}). {consequence} "
-                "Check TARSY_REDIS_URL and whether Redis is running.",
+                "Check TARSY_REDIS_URL and whether Redis is running; `tarsy-tasks up` prints the line for its own.",
                 may_have_run,
             ) from None
         except connection_errors() as error:

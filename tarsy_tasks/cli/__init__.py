@@ -62,7 +62,7 @@ class _LazyGroup(click.Group):
         except click.NoSuchCommand as error:
             raise click.NoSuchCommand(error.command_name, possibilities=_MODULES, ctx=ctx) from None
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
         """Names only: a shell waits for them, and their help would take the import of every command."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)

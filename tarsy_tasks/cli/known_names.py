@@ -35,7 +35,7 @@ def remember_names(servers: Iterable[str], tools: Mapping[str, Iterable[str]]) -
 
 def known_names() -> dict[str, list[str]]:
     """The tools of each server, by server."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError, TypeError):
         found: Any = json.loads(read_own_file(stack_dir(Path.cwd()) / _FILE, _MAX_BYTES))
         return {str(server): [str(tool) for tool in tools] for server, tools in found.items()}
     return {}

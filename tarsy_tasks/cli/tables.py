@@ -17,7 +17,7 @@ __all__ = ["TableLayout"]
 _GAP = 2
 _INDENT = 4
 _FIXED = 2
-"""So many columns are never moved: what a row is about, and the first thing to know about it."""
+"""So many columns are never moved: what a row is about, and the first thing to know about it. Nor are states."""
 _STATES = {
     "green": ("healthy", "ok", "works"),
     "yellow": ("degraded", "tool_error", "rejected", "cancelled"),
@@ -46,8 +46,12 @@ class TableLayout:
             for place, name in enumerate(columns)
             if any(row[place] for row in known)
         }
-        while sum(cells.values()) + _GAP * (len(cells) - 1) > width and len(cells) > _FIXED:
-            del cells[max([*cells][_FIXED:], key=cells.__getitem__)]
+        # Those that may be moved, the widest last.
+        moved = sorted(
+            (place for place in [*cells][_FIXED:] if columns[place] not in _STATE_COLUMNS), key=cells.__getitem__
+        )
+        while sum(cells.values()) + _GAP * (len(cells) - 1) > width and moved:
+            del cells[moved.pop()]
         self._widths = cells
 
     def header(self) -> Text:
