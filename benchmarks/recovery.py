@@ -30,6 +30,11 @@ from tests.processes import Worker, environment_of, free_port, read_command
 
 SERVERS = Path(__file__).parent.parent / "tests" / "servers"
 HANGING = 32
+HOSTILE = {
+    "http": ["says-an-endless-line", "says-an-endless-event", "says-too-many-values", "zips-empty-lines"],
+    "sse": ["says-an-endless-event", "answers-without-end", "says-too-many-values", "zips-empty-lines"],
+}
+"""What misbehaving_web.py does over each of its transports."""
 QUICKLY = {"min_wait_s": 0.01, "max_wait_s": 0.02}
 
 
@@ -53,9 +58,14 @@ def configuration(directory: Path, port: int, hostile_port: int) -> dict[str, An
             "args": [str(SERVERS / "boundless_stdio.py"), "says-an-endless-line"],
             "timeouts": {"call_s": 3},
         },
-        "zips-empty-lines": {
-            "url": f"http://127.0.0.1:{hostile_port}/http/call/zips-empty-lines",
-            "timeouts": {"call_s": 3},
+        **{
+            f"{transport}-{kind}": {
+                "type": transport,
+                "url": f"http://127.0.0.1:{hostile_port}/{transport}/call/{kind}",
+                "timeouts": {"call_s": 3},
+            }
+            for transport, kinds in HOSTILE.items()
+            for kind in kinds
         },
         "http": {"url": f"http://127.0.0.1:{port}/old/sse/forgets-404", "retry": QUICKLY},
     }
@@ -171,8 +181,10 @@ async def measure_neighbours(bench: Bench, report: Report, options: argparse.Nam
             "heavy_stdio.too_many_values", "heavy_stdio.secrets", "heavy_stdio.json_in_json", "heavy_stdio.description"
         ),
         "says-an-endless-line": lambda: bench.is_called("says-an-endless-line.act"),
-        "zips-empty-lines": lambda: bench.is_called("zips-empty-lines.act"),
     }
+    for transport, kinds in HOSTILE.items():
+        for name in [f"{transport}-{kind}" for kind in kinds]:
+            bad[name] = lambda name=name: bench.is_called(f"{name}.act")
     await bench.call("healthy.look")
     await bench.p95_ms(calls, in_flight)
     rows: list[tuple[str, float, float, float]] = []

@@ -107,6 +107,7 @@ AGENTS_ARE_DENIED = (
     "HSET tarsy:worker-health:w desk 1",
     "ZADD tarsy:health-workers 1 w",
     "ZADD tarsy:serving:desk 1 w",
+    "ZADD tarsy:serving:desk.suspended 1 w",
     "HSET tarsy:call:x mark answered",
     "EXPIRE tarsy:call:x 0",
     "DEL tarsy:call:x",

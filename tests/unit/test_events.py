@@ -1,7 +1,9 @@
 """Server-sent events: the format, in whatever pieces it arrives, and the bound."""
 
+import tracemalloc
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,3 +64,16 @@ def test_very_many_empty_lines_and_comments_are_none() -> None:
     for size in (1, 7, 1000, len(whole)):
         events = _read(*(whole[start : start + size] for start in range(0, len(whole), size)))
         assert [event.data for event in events] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(("end", "most_mb"), [(b"x" * 100_000, 5), (b"\n\n", 13)], ids=["too large", "large"])
+def test_a_large_event_is_copied_no_more_than_it_must_be(end: bytes, most_mb: int) -> None:
+    reader = EventReader(4_000_000)
+    chunks = [b"data: ", *(b"x" * 16_000 for _ in range(249)), end]
+    tracemalloc.start()
+    try:
+        for chunk in chunks:
+            list(reader.feed(chunk))
+        assert tracemalloc.get_traced_memory()[1] < most_mb * 1_000_000
+    finally:
+        tracemalloc.stop()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tarsy_tasks.worker.transport.lines import KEPT_BYTES, BoundedLines, LongLine
+from tarsy_tasks.worker.transport.lines import KEPT_BYTES, BoundedLines, LongLine, beginning_of
 
 __all__ = ["Event", "EventReader"]
 
@@ -101,6 +101,10 @@ class EventReader:
         return chunk
 
     def _read_field(self, line: bytes) -> None:
+        if line.startswith(b"data:"):  # it may be large: it is copied once
+            value = line[6:] if line[5:6] == b" " else line[5:]
+            self._add_data(value, value, len(value))
+            return
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         match name:
@@ -119,7 +123,7 @@ class EventReader:
         if self._size - 1 <= self._limit_bytes and len(self._data) < _MAX_LINES:
             self._data.append(value)
         elif not self._head:
-            self._head = b"\n".join([*self._data, value])[:KEPT_BYTES]
+            self._head = beginning_of([*self._data, value], b"\n")
             self._data = []
 
     def _whole_data(self) -> bytes | LongLine:

@@ -3,10 +3,10 @@
 Owns the splitting, and what is kept of a line that is too long. It does no I/O and knows no protocol.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["KEPT_BYTES", "BoundedLines", "LongLine"]
+__all__ = ["KEPT_BYTES", "BoundedLines", "LongLine", "beginning_of"]
 
 KEPT_BYTES = 1024
 """Of a line that is too long, this much of either end is kept: one of them contains the request id."""
@@ -57,11 +57,11 @@ class BoundedLines:
 
     def _keep(self, part: bytes) -> None:
         self.size_bytes += len(part)
-        self._tail = (self._tail + part)[-KEPT_BYTES:]
+        self._tail = (self._tail + part[-KEPT_BYTES:])[-KEPT_BYTES:]
         if self.size_bytes <= self._limit_bytes:
             self._parts.append(part)
         elif not self.head:
-            self.head = (b"".join(self._parts) + part)[:KEPT_BYTES]
+            self.head = beginning_of([*self._parts, part])
             self._parts = []
 
     def finish(self) -> Iterator[bytes | LongLine]:
@@ -71,3 +71,13 @@ class BoundedLines:
         elif self.size_bytes:
             yield b"".join(self._parts)
         self._begin()
+
+
+def beginning_of(parts: Iterable[bytes], between: bytes = b"") -> bytes:
+    """What is kept of the beginning of a text in parts, which together are too large to be copied for that."""
+    head = b""
+    for part in parts:
+        head += part[:KEPT_BYTES] + between
+        if len(head) >= KEPT_BYTES:
+            break
+    return head.removesuffix(between)[:KEPT_BYTES]
