@@ -204,5 +204,5 @@ def _apart(refusals: OutageLog) -> Generator[None]:
 
 def _never_started(what: str) -> CallError:
     return CallError(
-        ErrorCode.NOT_STARTED, f"No worker took {what} until long after its deadline. The tool did not run."
+        ErrorCode.NOT_STARTED, f"No worker had taken {what} ten minutes after its deadline. The tool did not run."
     )
