@@ -125,8 +125,8 @@ class ToolExecutor(BaseExecutor):
         servers: Ids of the MCP servers that this agent may call; None for all that are configured.
         tool_filter: For some servers, the tools to offer and to accept; an empty list means all. A selection for the
             model, not security.
-        timeout_s: Seconds from submitting a call until it is answered. If Redis accepts connections but does not answer,
-            it is answered up to 1 s later.
+        timeout_s: Seconds from submitting a call until it is answered. If Redis accepts connections but does not
+            answer, it is answered up to 1 s later.
         agent_id: Who calls: for the audit, and because idempotency keys count only among calls of the same agent.
         run_id: In which run, for the audit.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
