@@ -1,4 +1,4 @@
-"""The body of a call delivers an ending, whatever happens around it: a pool thread waits for that."""
+"""The body of a call reports an ending, whatever happens around it: a pool thread waits for that."""
 
 import asyncio
 from contextlib import nullcontext
@@ -44,7 +44,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("is_stopped_first", [True, False])
-def test_an_ending_is_delivered_when_the_loop_stops(is_stopped_first: bool) -> None:
+def test_an_ending_is_reported_when_the_loop_stops(is_stopped_first: bool) -> None:
     """Redis does not answer, and the loop ends its tasks."""
     endings: list[Any] = []
 

@@ -92,13 +92,13 @@ class TaskExecution:
         """
         future: Future[Ending] = Future()
 
-        def deliver(ending: Ending | BaseException) -> None:
+        def report_ending(ending: Ending | BaseException) -> None:
             if isinstance(ending, BaseException):
                 future.set_exception(ending)
             else:
                 future.set_result(ending)
 
-        execution = self._runner.build(call, deliver)
+        execution = self._runner.build(call, report_ending)
         loop = self.context.loop
         loop.call_soon(execution.start)
         self._watch(lambda error: loop.call_soon(lambda: execution.end(error)))
