@@ -23,7 +23,7 @@ from tarsy_tasks.worker.calls.chain import Interceptors, run_through
 from tarsy_tasks.worker.calls.content import mask_result
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import build_failure, facts_of
-from tarsy_tasks.worker.calls.guard import truthful
+from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
@@ -162,7 +162,7 @@ class CallExecution:
     def _failure(self, error: CallError) -> Answer:
         call = self._call
         masker = call.connection.masker
-        error = truthful(error, call.record, may_have_run=call.may_have_run)
+        error = never_deny_run(error, call.record, may_have_run=call.may_have_run)
         return Answer(build_failure(self._context, error, call.info, call.record, masker, call.repairs))
 
     def _stop(self) -> None:

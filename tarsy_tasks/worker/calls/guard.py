@@ -19,7 +19,7 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["BeginMarker", "Redelivery", "truthful"]
+__all__ = ["BeginMarker", "Redelivery", "never_deny_run"]
 
 _POLL_S = 1.0
 
@@ -155,7 +155,7 @@ class BeginMarker:
             await asyncio.sleep(_POLL_S)
 
 
-def truthful(error: CallError, record: CallRecord, *, may_have_run: bool) -> CallError:
+def never_deny_run(error: CallError, record: CallRecord, *, may_have_run: bool) -> CallError:
     """The error to answer with: never one that says that the tool did not run, if an earlier delivery was sent."""
     if may_have_run and error.outcome in (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.CANCELLED):
         return _lost(record)
