@@ -21,7 +21,7 @@ from tarsy_tasks.broker.leases import hold_lease, release_lease
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.worker.process.bulkhead import QueueOrderStrategy
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
-from tarsy_tasks.worker.process.plain_calls import PlainDoor
+from tarsy_tasks.worker.process.plain_calls import PlainCallFactory
 
 __all__ = ["FetchStep"]
 
@@ -47,9 +47,9 @@ class FetchStep(bootsteps.StartStopStep):
         if reason := _why_kombu_fetches(parent):
             logger.warning("kombu fetches the messages, which costs more CPU, because %s", reason)
             return
-        door = PlainDoor(parent)
-        self._say_why_none_is_plain(door.reason)
-        handover = _Handover(parent, pool.fetcher, door)
+        factory = PlainCallFactory(parent)
+        self._say_why_none_is_plain(factory.reason)
+        handover = _Handover(parent, pool.fetcher, factory)
         channel.fetcher = handover
         try:
             pool.loop.submit(pool.fetcher.start(handover, within_s=_START_S)).result()
@@ -89,12 +89,12 @@ class _Handover:
     """From the fetcher to the calls and to Celery's consumer; a `Fetcher` for the channel, a `MessageSink` for the
     fetcher."""
 
-    def __init__(self, consumer: Any, fetcher: QueueFetcher, door: PlainDoor) -> None:
+    def __init__(self, consumer: Any, fetcher: QueueFetcher, factory: PlainCallFactory) -> None:
         self._consumer = consumer
         self._pool = consumer.pool
         self._channel: Channel = consumer.task_consumer.channel
         self._fetcher = fetcher
-        self._door = door
+        self._factory = factory
         self._line: deque[FetchedMessage] = deque()
         self._is_called = False
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -128,7 +128,7 @@ class _Handover:
 
     def receive(self, message: FetchedMessage) -> None:
         hold_lease(message.delivery)
-        call = self._door.open(message)
+        call = self._factory.build(message)
         if call is not None:
             self._pool.run_plain(call)
             return
