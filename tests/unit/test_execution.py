@@ -123,7 +123,7 @@ def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:
     context.instance, context.lease_s = "w", 20.0
     call.record.has_begun = False
     call.record.title, call.record.server, call.record.tool = "`desk.look`", "desk", "look"
-    call.record.picked_up_at, call.record.attempts = None, 0
+    call.record.picked_up_at, call.record.attempts, call.record.is_served = None, 0, True
     call.delivery.count, call.delivery.state = 1, CallState.NONE
     call.info, call.repairs, call.attempts = CallInfo(timeout_s=0.7), (), 0
     timeouts = SimpleNamespace(call_timeout_s=lambda tool: 60.0)
