@@ -1,7 +1,7 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
-Owns blocking, and what it shares with `async_executor`, which is the same with `await`. `dispatcher` sends calls and
-knows how they end, on the background loop.
+Its methods block until there is an answer; `async_executor` has the same ones with `await`, on the base classes that
+are here. Calls are sent, and their end is found out, by `dispatcher` on the background loop.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -58,14 +58,14 @@ class FetchStep(bootsteps.StartStopStep):
             if classify_error(error) is ErrorKind.PASSING:
                 raise RedisConnectionError(f"messages cannot be fetched yet: {error}") from error
             text = "kombu fetches the messages, which costs more CPU, because Redis refuses another way: %s (%s)"
-            logger.warning(text, error, "docs/security.md: the rules of `worker`")
+            logger.warning(text, error, "`tarsy-tasks acl` prints the rules of `worker`")
             return
         self._handover = handover
 
     def _say_why_none_is_plain(self, reason: str) -> None:
         # Once, though there is another connection after each outage.
         if reason and reason != self._reason:
-            logger.warning("each call takes a thread and Celery's tracer, because %s (docs/operations.md)", reason)
+            logger.warning("each call takes a thread and Celery's tracer, because %s", reason)
         self._reason = reason
 
     def stop(self, parent: Any) -> None:
