@@ -59,7 +59,7 @@ class TaskExecution:
             Confined: It does not.
         """
         if self._has_run or delivery is None or delivery is not self._delivery:
-            raise Confined("where agents are bound, a task runs for a message of its own only")
+            raise Confined("where agents are bound, a task runs only for a message of its own")
         self._has_run = True
 
     @contextmanager

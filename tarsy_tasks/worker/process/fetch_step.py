@@ -57,7 +57,9 @@ class FetchStep(bootsteps.StartStopStep):
             channel.fetcher = None
             if classify_error(error) is ErrorKind.PASSING:
                 raise RedisConnectionError(f"messages cannot be fetched yet: {error}") from error
-            text = "kombu fetches the messages, which costs more CPU, because Redis refuses another way: %s (%s)"
+            text = (
+                "kombu fetches the messages, which costs more CPU, because Redis refuses the package's own way: %s (%s)"
+            )
             logger.warning(text, error, "`tarsy-tasks acl` prints the rules of `worker`")
             return
         self._handover = handover

@@ -76,7 +76,7 @@ class LeaseKeeper:
         self._renewing = _refusals("leases or the heartbeat cannot be renewed")
         self._sweeping = _refusals("lost messages cannot be searched for")
         self._repairing = _refusals(f"{keys.AGENT_AUDIT} cannot be repaired")
-        self._suspending = _refusals("that servers are suspended cannot be told to other workers")
+        self._suspending = _refusals("suspensions of servers cannot be shared with other workers")
         self._releasing = _refusals("delayed messages cannot be moved into their queues")
         self._is_departing = False
         self._stopping = threading.Event()
