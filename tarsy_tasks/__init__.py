@@ -1,23 +1,25 @@
 """MCP tool calls as Celery tasks.
 
-One call, from the agent to the MCP server and back, is these files in this order; what they use is indented:
+The way of one call, from the agent to the MCP server and back: a selection of its files, in order. What they use is
+indented, and where a plain call and a call with a thread part, there are two lines:
 
     agent/executor.py                     `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py`: await)
     agent/dispatcher.py                   name → server, call → message in the queue `mcp.<server>`
-        agent/connection.py                   sends it, with an entry in the in-flight table (`broker/deliveries.py`)
+        agent/connection.py                   sends it, with an entry in the in-flight table (`broker/steps.py`)
     worker/process/fetcher.py             takes the message from its queue, with a lease (`broker/fetch.py`)
-    worker/process/plain_calls.py         which messages need no thread; their answers are stored from the loop
-        worker/calls/tasks.py                 `tarsy.call_tool`, for the others: Celery's tracer in a pool thread
+    worker/process/plain_calls.py         plain: no thread; reads the message, and stores the answer from the loop
+    worker/calls/tasks.py                 with a thread: `tarsy.call_tool`, in Celery's tracer
         worker/calls/task_execution.py        how that thread waits for the loop (`process/pool.py` has both)
-        worker/calls/intake.py                message → call
+    worker/calls/intake.py                message → call
     worker/calls/execution.py             the body of a call: a coroutine on the loop, from message to ending
-        worker/calls/interceptors.py          what every call passes, in order: deadline, redelivery, queue …
-        worker/calls/tool_call.py             finds the tool, reads the arguments; `invocation` sends through it
-    worker/calls/invocation.py            session, begin marker, send; again where that is safe
+        worker/calls/interceptors.py          what every call passes, in three stages: message, call, attempt
+        worker/calls/tool_call.py             between the first two: finds the tool, reads the arguments
+    worker/calls/invocation.py            session, third stage with the begin marker, send; again where that is safe
         worker/sessions/connection.py         the server's session, replaced when it is lost (`worker/transport/` below)
         worker/calls/content.py               MCP result → text, structured value, attachments; masked
-    broker/deliveries.py                  stores the answer, with acknowledgement and audit entry, and publishes it
-    agent/reply_listener.py               the answer reaches the agent that waits
+    broker/async_deliveries.py            plain: stores the answer, with acknowledgement and audit entry
+    broker/deliveries.py                  with a thread: the same, for the result backend of Celery
+    agent/reply_listener.py               the answer, which is published with that, reaches the agent that waits
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
 `settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`.

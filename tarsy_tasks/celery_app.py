@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
     "result_expires": 3600,
     # A call stays in the in-flight table until it is answered.
     "task_acks_late": True,
-    # Threads cost little and block on the session loop; -c is how many calls one process runs at once.
+    # Calls run on the session loop, some with a thread that waits for them; -c is how many one process runs at once.
     "worker_pool": "tarsy_tasks.worker.process.pool:TaskPool",
     "worker_concurrency": 256,
     "worker_consumer": "tarsy_tasks.worker.process.consumer:Consumer",

@@ -5,7 +5,6 @@ lets it go on to the next one and in the end to the MCP server; it may refuse th
 what was answered:
 
     class WorkingHours:
-        name = "working_hours"
         stage = "call"
 
         async def __call__(self, call: Call, proceed: Proceed) -> Ending:
@@ -120,13 +119,13 @@ class Interceptor(Protocol):
     It runs on the event loop that all calls of the worker share, so it must not block for more than a few milliseconds:
     await, or use `call.run_blocking`. A worker logs the name of one that blocks.
 
-    It is called with each call at once, many at a time. It may raise `CallRefused` or another
+    It is called concurrently for many calls. It may raise `CallRefused` or another
     `tarsy_tasks.errors.CallError`; anything else that it raises ends the call with `INTERCEPTOR_FAILED`, and the text
     names it. A second `proceed()` sends the call again; where the call was sent and is not harmless to repeat, that
     raises instead.
 
     Attributes:
-        name: For the configuration, logs and error texts: `[a-z0-9_-]+`.
+        name: For the configuration, logs and error texts: that of its entry point, `[a-z0-9_-]+`. A worker sets it.
         stage: When it is asked.
     """
 

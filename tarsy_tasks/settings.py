@@ -2,6 +2,8 @@
 
 Owns their names and defaults, each written once. Nothing is read at import: load the `Settings` where their values are
 needed. A variable that is a `SecretStr` can also come from a file: `TARSY_REDIS_URL_FILE` names the file with the URL.
+Two kinds are not settings: `TARSY_ACL_…` are the passwords for `cli.acl`, and a worker marks its child processes with
+`TARSY_CHILD_OF` (`worker.transport.watchdog`).
 """
 
 import base64

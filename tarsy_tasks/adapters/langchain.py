@@ -91,7 +91,7 @@ class MCPClient:
         if isinstance(servers, dict):
             raise ValueError(
                 "servers are connections, as for MultiServerMCPClient: here the workers hold them. Put them into "
-                f"mcp.json (docs/configuration.md), and pass their names: {names!r:.200}"
+                f"mcp.json, and pass their names: {names!r:.200}"
             )
         self._servers = names
         self._executor = ToolExecutor(servers, **options)

@@ -1,6 +1,6 @@
 """`AsyncToolExecutor`: what an asyncio agent holds.
 
-Owns awaiting, from any event loop; `executor` is the same without `await`.
+Its methods can be awaited in any event loop; `executor` has the same ones without `await`.
 """
 
 import asyncio

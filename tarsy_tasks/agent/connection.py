@@ -57,7 +57,7 @@ class AgentConnection:
     def publish_soon(
         self, app: "Celery", receiver: Receiver, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
     ) -> bool:
-        """`publish` without waiting, at the end of this turn of the loop, once, together with all others of the turn.
+        """`publish` without waiting, once, together with all others of this iteration of the event loop, at its end.
 
         Args:
             receiver: Gets the reply, or one of `connection_errors`, maybe at once; then `publish` may try again.

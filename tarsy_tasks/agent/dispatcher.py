@@ -234,7 +234,7 @@ class CallDispatcher:
             self.record(call, results.cancelled(call.call, goes_on=False))
 
     async def cancel(self, call: SubmittedCall) -> None:
-        """Cancel a call that was sent: in its queue, or in the MCP server if it runs. Its answer says which."""
+        """Cancel a call that was sent: in its queue, or on the MCP server if it runs. Its answer says which."""
         if call.has_ended:
             return
         try:

@@ -1,7 +1,7 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
-Owns blocking, and what it shares with `async_executor`, which is the same with `await`. `dispatcher` sends calls and
-knows how they end, on the background loop.
+Its methods block until there is an answer; `async_executor` has the same ones with `await`, on the base classes that
+are here. Calls are sent, and their end is found out, by `dispatcher` on the background loop.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["BaseExecutor", "BasePendingCall", "PendingCall", "ToolExecutor"]
 
 _LATE_S = 2.0
-"""How long after its deadline a call is answered at the latest. In a forked child nobody answers the calls of its
-parent."""
+"""How long after its deadline a handle gives up waiting. The background loop answers a call within 1 s of its deadline,
+even if Redis does not answer; but in a forked child nobody answers the calls of its parent."""
 
 
 class BasePendingCall:
@@ -125,7 +125,8 @@ class ToolExecutor(BaseExecutor):
         servers: Ids of the MCP servers that this agent may call; None for all that are configured.
         tool_filter: For some servers, the tools to offer and to accept; an empty list means all. A selection for the
             model, not security.
-        timeout_s: Seconds from submitting a call until it is answered, whatever happens.
+        timeout_s: Seconds from submitting a call until it is answered. If Redis accepts connections but does not
+            answer, it is answered up to 1 s later.
         agent_id: Who calls: for the audit, and because idempotency keys count only among calls of the same agent.
         run_id: In which run, for the audit.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.

@@ -110,7 +110,7 @@ class ReplyListener:
             self._callers -= 1
 
     def expect(self, task_id: str, hear: Hear) -> None:
-        """Have the answer to a task told to `hear`, once. Call it before publishing."""
+        """Have `hear` called with the answer to a task, once. To be called before the task is published."""
         self._pending.setdefault(task_id, []).append(hear)
         is_foreign = not task_id.startswith(self._id_prefix)
         if self._poll_timer is None or is_foreign > self._has_foreign:
@@ -118,7 +118,7 @@ class ReplyListener:
             self._schedule_poll()
 
     def forget(self, task_id: str, hear: Hear) -> bool:
-        """Expect it no longer. Whether it was still expected."""
+        """Stop expecting the answer. Returns whether it was still expected."""
         hearers = self._pending.pop(task_id, [])
         left = [each for each in hearers if each is not hear]
         if left:

@@ -22,7 +22,7 @@ Arguments = Mapping[str, Any] | str | None
 
 @dataclass(slots=True, eq=False)
 class SubmittedCall:
-    """A call on its way. What is not known before it is sent has a default.
+    """A call from when the agent asks for it to its answer. What becomes known later has a default.
 
     Attributes:
         arguments: As JSON text, or as the model wrote them.
@@ -34,13 +34,13 @@ class SubmittedCall:
         claim: Of the call's idempotency key, if it has one.
         sent_at: In seconds since the epoch by the clock of Redis.
         is_enqueued: Redis has confirmed it.
-        has_ended: `answered` has.
-        is_recorded: The audit has its entry.
-        sent: Ends when it is enqueued, or cannot be; None if nobody waits for that.
-        answered: Ends with its answer, or with why it could not be enqueued.
-        context: That in which it was asked for.
-        hear: Takes the answer that is stored for it; None before it is expected.
-        sending: The task that sends it, if that takes longer.
+        has_ended: It has its answer, or an error; what comes later is ignored.
+        is_recorded: An entry of the audit was written for it.
+        sent: Done when it is enqueued, or with the error why it could not be; None if nobody waits for that.
+        answered: Done with its answer, or with the error why it could not be enqueued.
+        context: The context variables of the agent's code that asked for it.
+        hear: Called with the stored answer; None before one is expected.
+        sending: The task that sends it, if it could not be sent at once.
         timer: Ends it at its deadline.
     """
 
@@ -70,13 +70,13 @@ class SubmittedCall:
             self.sent.set_result(None)
 
     def end(self, answer: ToolResult) -> None:
-        """It has its answer; the first end counts."""
+        """End it with its answer, unless it has ended before."""
         if self._finish():
             self.confirm()
             self.answered.set_result(answer)
 
     def fail(self, error: BaseException) -> None:
-        """It could not be enqueued."""
+        """End it with an error, because it could not be enqueued, unless it has ended before."""
         if self._finish():
             self.answered.set_exception(error)
             if self.sent is not None and not self.sent.done():
@@ -89,7 +89,7 @@ class SubmittedCall:
         return not has_ended
 
     def stop_timer(self) -> None:
-        """Its deadline does not end it any more."""
+        """Stop the timer, so that its deadline no longer ends it."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -108,7 +108,7 @@ def build_call(call: ToolCall | str, arguments: Arguments = None) -> ToolCall:
     if not isinstance(call, ToolCall):
         return ToolCall(name=call, arguments=arguments)  # pyright: ignore[reportArgumentType] - pydantic copies mappings
     if arguments is not None:
-        raise ValueError("arguments were given twice: a ToolCall has its own")
+        raise ValueError("arguments were given twice: put them into the ToolCall, or pass a name and arguments")
     return call
 
 
@@ -121,7 +121,7 @@ def build_calls(calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolC
         elif isinstance(each, (tuple, list)) and len(each) == 2:  # pyright: ignore[reportUnnecessaryIsInstance]
             built.append(build_call(*each))
         else:
-            raise ValueError(f"each call is a ToolCall or a pair (name, arguments), not {type(each).__name__}")
+            raise ValueError(f"each call must be a ToolCall or a pair (name, arguments), not {type(each).__name__}")
     return built
 
 
@@ -132,4 +132,4 @@ def encode_arguments(call: ToolCall) -> str | None:
     try:
         return _encode(call.arguments)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"the arguments of {call.name} contain something that is not JSON: {error}") from error
+        raise ValueError(f"the arguments of {call.name} contain a value that JSON does not have: {error}") from error

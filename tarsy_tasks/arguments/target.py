@@ -132,7 +132,7 @@ class Target:
         raise rejection(
             self._schema,
             (Reading.VALUE.value, "no_object"),
-            f"The arguments are {kind}, and it is unclear which property it is for: write a JSON object.",
+            f"The arguments are {kind}, and it is unclear which property they are for: write a JSON object.",
         )
 
     def text(
@@ -167,7 +167,7 @@ class Target:
             text, repairs = inner, (*repairs, "quoted")
         parsed = self._filled(text, reading, repairs)
         if parsed is None:
-            reason = "The arguments are plain text, and it is unclear which property it is for."
+            reason = "The arguments are plain text, and it is unclear which property they are for."
             raise rejection(self._schema, (reading.value, *repairs, "no_object"), reason)
         return parsed
 

@@ -92,7 +92,7 @@ class AgentAuditRepair:
             self._left_out += left_out
         if self._is_begun and not is_going_on:
             logger.warning(
-                "%s was repaired: somebody wrote ids of the future; %d entries got others, and %d without a text were "
+                "%s was repaired: it had entries with ids in the future; %d got new ids, and %d without a text were "
                 "left out",
                 keys.AGENT_AUDIT,
                 self._moved,

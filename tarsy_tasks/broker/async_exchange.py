@@ -1,4 +1,4 @@
-"""Redis commands from an event loop: those of one turn of the loop go out in one write.
+"""Redis commands from an event loop: those of one iteration of the loop go out in one write.
 
 Owns one connection, opened by redis-py (address, TLS, login, database), its replies, the messages that it subscribes
 to, and opening it again when it was lost. Only for commands that may be sent twice: an exchange on a
@@ -74,7 +74,7 @@ class AsyncRedisExchange:
         find_pool: Gives the redis-py pool whose settings the connection takes. Called in a thread, for it may block or
             raise while Redis is unavailable; the pool itself is not used.
         subscription: The connection speaks RESP3 and hears this, too.
-        is_eager: What is sent while no reply is awaited goes out at once. That saves a turn of the loop where mostly
+        is_eager: What is sent while no reply is awaited goes out at once. That saves an iteration where mostly
             nothing else is sent in the same turn.
     """
 

@@ -48,7 +48,7 @@ def require_queue(queue: str) -> None:
     """Check the queue of a message that is to be published. Raises `Confined`."""
     delivery = _delivery.get()
     if delivery is not None and queue != delivery.queue:
-        raise Confined(f"a message from {delivery.queue} may have nothing sent into another queue")
+        raise Confined(f"a message from {delivery.queue} must not cause messages in another queue")
 
 
 def require_fanout(exchange: str, headers: object) -> None:
@@ -58,4 +58,4 @@ def require_fanout(exchange: str, headers: object) -> None:
         return
     is_task = isinstance(headers, dict) and "task" in headers
     if is_task or exchange.endswith(_REMOTE_CONTROL):
-        raise Confined(f"a message from {delivery.queue} may have no command sent to workers")
+        raise Confined(f"a message from {delivery.queue} must not cause commands to workers")

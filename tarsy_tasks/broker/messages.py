@@ -145,7 +145,7 @@ def read_message(text: bytes | str) -> dict[str, Any]:
     if not isinstance(properties.get("delivery_tag"), str):
         raise DamagedMessage("it has no delivery tag")
     if not isinstance(properties.get("delivery_info"), dict | None):
-        raise DamagedMessage("how it is delivered is not an object")
+        raise DamagedMessage("its `delivery_info` is not an object")
     return parts
 
 
@@ -167,24 +167,24 @@ def decode_body(message: dict[str, Any], compressions: Collection[str] = ()) -> 
     """
     encoding, kind = message["properties"].get("body_encoding"), message["headers"].get("compression")
     if encoding not in _ENCODINGS:
-        raise DamagedMessage("its body is encoded in another way than base64")
+        raise DamagedMessage("the encoding of its body is not base64")
     if kind and kind not in compressions:
         raise DamagedMessage("it is compressed, which task_compression does not allow")
     try:
         body = base64.b64decode(message["body"]) if encoding else message["body"].encode()
     except ValueError:
-        raise DamagedMessage("its body is not base64, or has half a character") from None
+        raise DamagedMessage("its body is not base64, or has half of a character") from None
     return _uncompress(body, kind) if kind else body
 
 
 def _uncompress(body: bytes, kind: str) -> bytes:
     if kind not in _DECOMPRESSORS:
-        raise DamagedMessage(f"it is compressed in another way than {', '.join(_DECOMPRESSORS)}")
+        raise DamagedMessage(f"its compression is none of {', '.join(_DECOMPRESSORS)}")
     decoder = _DECOMPRESSORS[kind]()
     try:
         found: bytes = decoder.decompress(body, LARGEST_BYTES)
     except (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, MemoryError) as error:
-        raise DamagedMessage(f"it cannot be uncompressed ({type(error).__name__})") from None
+        raise DamagedMessage(f"it cannot be decompressed ({type(error).__name__})") from None
     if not decoder.eof:
         raise DamagedMessage(f"it is cut off, or larger than {LARGEST_BYTES} bytes")
     return found

@@ -117,7 +117,9 @@ class ResultBackend(RedisBackend):
         if self._is_the_broker:
             self.ensure(self._deliveries.store_unless_known, (task_id, key, value, self.expires))
         else:
-            logger.warning("not stored for %s: whether it is another agent's is known to the broker only", task_id)
+            logger.warning(
+                "no result was stored for %s: only the broker knows whether it is another agent's call", task_id
+            )
 
     def _restore_group(self, group_id: Any) -> Any:
         """Nothing, for a message of a bound agent: agents can write the state of groups, and it names any task."""
@@ -132,7 +134,8 @@ class ResultBackend(RedisBackend):
         except ResponseError as error:
             if current_confinement() is None or classify_error(error) is not ErrorKind.WRONG:
                 raise
-            logger.error("the chord of %s cannot go on, for its state in Redis is damaged: %s", request.id, error)  # noqa: TRY400
+            text = "the chord of %s cannot continue, because its state in Redis is damaged: %s"
+            logger.error(text, request.id, error)  # noqa: TRY400
 
     def _call_task_errbacks(self, request: Any, exc: BaseException, traceback: Any) -> None:
         """For a message of a bound agent all are sent. Stock runs some of them here, without a message of their own."""

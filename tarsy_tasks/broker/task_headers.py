@@ -78,5 +78,5 @@ def check_headers(headers: dict[str, Any], body: Any) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"`{'.'.join(map(str, first['loc'][:1]))}`: {first['msg']}"
     if found.timelimit is not None and len(found.timelimit) != 2:
-        return "`timelimit`: there are two limits"
+        return "`timelimit`: it must have two values, the hard and the soft limit"
     return ""

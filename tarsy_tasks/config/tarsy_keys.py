@@ -70,7 +70,7 @@ _OF_ONE_SERVER = frozenset(
 )
 _OF_THE_DEPLOYMENT = re.compile(r"health_.*|log_level|startup|startup_mode|strict(?:_startup)?|metrics.*|.*_interval")
 _UNIT = re.compile(r"_(?:(?P<ms>ms|millis|milliseconds)|s|sec|secs|seconds)\Z")
-_ELSEWHERE = "see TARSY_STARTUP and docs/operations.md"
+_ELSEWHERE = "see the variable TARSY_STARTUP"
 
 
 def read_settings(value: JsonValue, where: KeyPath) -> Iterator[Found]:

@@ -109,7 +109,7 @@ class _OtherHost(BaseHandler):
     def prepare(self) -> None:
         self.set_status(421)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish("Flower does not serve this host name. Add it to TARSY_DASHBOARD_HOSTS (docs/dashboard.md).\n")
+        self.finish("Flower does not serve this host name. Add it to TARSY_DASHBOARD_HOSTS.\n")
 
 
 class _Policies(OutputTransform):

@@ -88,7 +88,7 @@ class CancelAction(_Action):
         except (RedisError, OSError) as error:
             raise HTTPError(503, "Redis cannot be read, so the worker of this call is unknown") from error
         if running is None:
-            raise HTTPError(404, "This call does not run, or not any more")
+            raise HTTPError(404, "This call is not running")
         logger.info("cancel of call %s requested", running.task_id)
         revoke = self.capp.control.revoke
         answers = await self.ask(call_id, [running.worker], revoke, running.task_id, terminate=True)

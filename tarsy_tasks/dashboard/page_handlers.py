@@ -169,4 +169,4 @@ class NotFoundData(Data):
 
     @authenticated
     def get(self) -> None:
-        raise HTTPError(404, "There is nothing at this address; docs/dashboard.md lists the addresses.")
+        raise HTTPError(404, "There is nothing at this address.")

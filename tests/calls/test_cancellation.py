@@ -1,4 +1,4 @@
-"""A running call is cancelled by a key that its worker looks for: in the MCP server, whichever way it came."""
+"""A running call is cancelled by a key that its worker looks for: on the MCP server, whichever way it came."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ def has_begun(directory: Path, name: str) -> None:
 
 
 def was_cancelled(directory: Path, name: str) -> None:
-    wait_until((directory / f"{name}.cancelled").exists, f"{name} was cancelled in the MCP server")
+    wait_until((directory / f"{name}.cancelled").exists, f"{name} was cancelled on the MCP server")
 
 
 def count_looks(queues: Any) -> int:

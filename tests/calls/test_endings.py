@@ -42,7 +42,7 @@ def ended_as(redis_url: str, task_id: str, code: ErrorCode) -> None:
 
 
 def was_cancelled(directory: Path, name: str) -> None:
-    wait_until(lambda: (directory / f"{name}.cancelled").exists(), f"{name} was cancelled in the MCP server")
+    wait_until(lambda: (directory / f"{name}.cancelled").exists(), f"{name} was cancelled on the MCP server")
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_a_call_that_has_ended_cannot_be_cancelled(flower: Flower, open_page: Op
     token = page.locator("input[name=_xsrf]").get_attribute("value") or ""
     path = f"{flower.url}/mcp/api/calls/{FIRST_CALL}/cancel"
     refused = page.request.post(path, headers={"X-XSRFToken": token})
-    assert (refused.status, refused.text()) == (404, "This call does not run, or not any more")
+    assert (refused.status, refused.text()) == (404, "This call is not running")
     assert page.request.post(path).status == 403, "and not at all without the token of the page"
 
 

@@ -126,7 +126,7 @@ def test_what_is_no_call_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ValueError, match="given twice"):
         tools.execute(ToolCall(name="desk.echo"), {"a": 1})
     for wrong in ("desk.echo", [("desk.echo",)], [{"name": "desk.echo"}]):
-        with pytest.raises(ValueError, match="each call is a ToolCall or a pair"):
+        with pytest.raises(ValueError, match="each call must be a ToolCall or a pair"):
             tools.execute_many(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not JSON"):
         tools.execute_many([("desk.echo", {"a": 1}), ("desk.echo", {"a": {1}})])

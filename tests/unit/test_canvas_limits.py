@@ -81,5 +81,5 @@ def test_signatures_lie_in_one_another_to_a_limit() -> None:
     assert rebuild_body([[], {}, {"callbacks": [nested]}], "mcp.desk")[2]["callbacks"] == [nested]
     for _ in range(400):
         nested = signature("desk", link=[nested])
-    with pytest.raises(CanvasRefused, match="lie in one another"):
+    with pytest.raises(CanvasRefused, match="are nested more than"):
         rebuild_body([[], {}, {"callbacks": [nested]}], "mcp.desk")

@@ -1,4 +1,4 @@
-"""The body of a call delivers an ending, whatever happens around it: a pool thread waits for that."""
+"""The body of a call reports an ending, whatever happens around it: a pool thread waits for that."""
 
 import asyncio
 from contextlib import nullcontext
@@ -44,7 +44,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("is_stopped_first", [True, False])
-def test_an_ending_is_delivered_when_the_loop_stops(is_stopped_first: bool) -> None:
+def test_an_ending_is_reported_when_the_loop_stops(is_stopped_first: bool) -> None:
     """Redis does not answer, and the loop ends its tasks."""
     endings: list[Any] = []
 
@@ -123,8 +123,7 @@ def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:
     context.instance, context.lease_s = "w", 20.0
     call.record.has_begun = False
     call.record.title, call.record.server, call.record.tool = "`desk.look`", "desk", "look"
-    call.record.picked_up_at, call.record.attempts = None, 0
-    call.record.is_served = True
+    call.record.picked_up_at, call.record.attempts, call.record.is_served = None, 0, True
     call.delivery.count, call.delivery.state = 1, CallState.NONE
     call.info, call.repairs, call.attempts = CallInfo(timeout_s=0.7), (), 0
     timeouts = SimpleNamespace(call_timeout_s=lambda tool: 60.0)

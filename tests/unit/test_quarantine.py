@@ -24,14 +24,14 @@ async def _begun(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
 
 async def _has_to_wait(quarantine: Quarantine, *, alone: bool) -> None:
     with pytest.raises(TimeoutError):
-        await quarantine.enter(object(), 0.01, alone=alone)
+        await quarantine.admit_lost(object(), 0.01, alone=alone)
 
 
 def test_calls_lost_once_run_side_by_side() -> None:
     async def run() -> None:
         quarantine = Quarantine()
-        await quarantine.enter("one", LONG_S, alone=False)
-        await quarantine.enter("two", LONG_S, alone=False)
+        await quarantine.admit_lost("one", LONG_S, alone=False)
+        await quarantine.admit_lost("two", LONG_S, alone=False)
 
     asyncio.run(run())
 
@@ -39,11 +39,11 @@ def test_calls_lost_once_run_side_by_side() -> None:
 def test_an_isolated_call_excludes_others_until_it_leaves() -> None:
     async def run() -> None:
         quarantine = Quarantine()
-        await quarantine.enter("one", LONG_S, alone=True)
+        await quarantine.admit_lost("one", LONG_S, alone=True)
         await _has_to_wait(quarantine, alone=False)
         await _has_to_wait(quarantine, alone=True)
-        waiting = asyncio.create_task(quarantine.enter("two", LONG_S, alone=True))
-        await quarantine.leave("one")
+        waiting = asyncio.create_task(quarantine.admit_lost("two", LONG_S, alone=True))
+        await quarantine.remove("one")
         await waiting
         await _has_to_wait(quarantine, alone=False)
 
@@ -53,10 +53,10 @@ def test_an_isolated_call_excludes_others_until_it_leaves() -> None:
 def test_an_isolated_call_waits_for_calls_that_were_lost_once() -> None:
     async def run() -> None:
         quarantine = Quarantine()
-        await quarantine.enter("one", LONG_S, alone=False)
+        await quarantine.admit_lost("one", LONG_S, alone=False)
         await _has_to_wait(quarantine, alone=True)
-        await quarantine.leave("one")
-        await quarantine.enter("two", LONG_S, alone=True)
+        await quarantine.remove("one")
+        await quarantine.admit_lost("two", LONG_S, alone=True)
 
     asyncio.run(run())
 
@@ -64,12 +64,12 @@ def test_an_isolated_call_waits_for_calls_that_were_lost_once() -> None:
 def test_leaving_without_having_entered_ends_no_isolation() -> None:
     async def run() -> None:
         quarantine = Quarantine()
-        await quarantine.enter("one", LONG_S, alone=True)
-        await quarantine.leave("two")
+        await quarantine.admit_lost("one", LONG_S, alone=True)
+        await quarantine.remove("two")
         await _has_to_wait(quarantine, alone=False)
-        await quarantine.leave("one")
-        await quarantine.leave("one")
-        await quarantine.enter("two", LONG_S, alone=True)
+        await quarantine.remove("one")
+        await quarantine.remove("one")
+        await quarantine.admit_lost("two", LONG_S, alone=True)
 
     asyncio.run(run())
 
@@ -77,12 +77,12 @@ def test_leaving_without_having_entered_ends_no_isolation() -> None:
 def test_all_other_calls_wait_for_an_isolated_call() -> None:
     async def run() -> None:
         quarantine = Quarantine()
-        assert await quarantine.enter("one", LONG_S, alone=True)
-        assert not quarantine.join("other")
-        waiting = [await _begun(quarantine.wait(each, LONG_S)) for each in ("two", "three")]
-        await quarantine.leave("one")
+        assert await quarantine.admit_lost("one", LONG_S, alone=True)
+        assert not quarantine.admit_new("other")
+        waiting = [await _begun(quarantine.admit_after_isolated(each, LONG_S)) for each in ("two", "three")]
+        await quarantine.remove("one")
         assert [await each for each in waiting] == [None, None]
-        assert quarantine.join("other")
+        assert quarantine.admit_new("other")
 
     asyncio.run(run())
 
@@ -90,10 +90,10 @@ def test_all_other_calls_wait_for_an_isolated_call() -> None:
 def test_an_isolated_call_waits_for_running_calls() -> None:
     async def run() -> None:
         quarantine = Quarantine()
-        assert quarantine.join("other")
-        entering = await _begun(quarantine.enter("one", LONG_S, alone=True))
-        assert not quarantine.part("other")
-        await quarantine.leave("other")
+        assert quarantine.admit_new("other")
+        entering = await _begun(quarantine.admit_lost("one", LONG_S, alone=True))
+        assert not quarantine.remove_new("other")
+        await quarantine.remove("other")
         assert await entering
 
     asyncio.run(run())
@@ -102,9 +102,9 @@ def test_an_isolated_call_waits_for_running_calls() -> None:
 def test_a_call_beside_long_running_calls_is_not_isolated() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
-        assert quarantine.join("other")
-        assert not await quarantine.enter("one", LONG_S, alone=True)
-        assert quarantine.join("other")
+        assert quarantine.admit_new("other")
+        assert not await quarantine.admit_lost("one", LONG_S, alone=True)
+        assert quarantine.admit_new("other")
 
     asyncio.run(run())
 
@@ -112,9 +112,9 @@ def test_a_call_beside_long_running_calls_is_not_isolated() -> None:
 def test_isolation_ends_when_others_have_waited_too_long() -> None:
     async def run() -> None:
         quarantine = Quarantine(hold_s=0.01)
-        assert await quarantine.enter("one", LONG_S, alone=True)
-        assert await quarantine.wait("other", LONG_S) == "one"
-        assert quarantine.join("other")
+        assert await quarantine.admit_lost("one", LONG_S, alone=True)
+        assert await quarantine.admit_after_isolated("other", LONG_S) == "one"
+        assert quarantine.admit_new("other")
 
     asyncio.run(run())
 
@@ -122,10 +122,10 @@ def test_isolation_ends_when_others_have_waited_too_long() -> None:
 def test_waiting_calls_run_before_the_next_isolated_call() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
-        assert await quarantine.enter("one", LONG_S, alone=True)
-        waiting = await _begun(quarantine.wait("other", LONG_S))
-        second = await _begun(quarantine.enter("two", LONG_S, alone=True))
-        await quarantine.leave("one")
+        assert await quarantine.admit_lost("one", LONG_S, alone=True)
+        waiting = await _begun(quarantine.admit_after_isolated("other", LONG_S))
+        second = await _begun(quarantine.admit_lost("two", LONG_S, alone=True))
+        await quarantine.remove("one")
         assert await waiting is None
         assert not await second
 
@@ -135,10 +135,10 @@ def test_waiting_calls_run_before_the_next_isolated_call() -> None:
 def test_a_call_without_time_to_wait_is_not_admitted() -> None:
     async def run() -> None:
         quarantine = Quarantine()
-        assert await quarantine.enter("one", LONG_S, alone=True)
+        assert await quarantine.admit_lost("one", LONG_S, alone=True)
         with pytest.raises(TimeoutError):
-            await quarantine.wait("other", 0.01)
-        await quarantine.leave("one")
-        assert await quarantine.enter("two", LONG_S, alone=True)
+            await quarantine.admit_after_isolated("other", 0.01)
+        await quarantine.remove("one")
+        assert await quarantine.admit_lost("two", LONG_S, alone=True)
 
     asyncio.run(run())

@@ -25,7 +25,7 @@ _NO_LIMIT_S = 24 * 3600.0
 
 
 class Deadline:
-    """A call is not started after its deadline, and ends at it."""
+    """A call is not started after its deadline, and ends at it, at most 0.5 s later (`end_after`)."""
 
     name = "deadline"
     stage: Stage = "message"
@@ -42,7 +42,7 @@ class Deadline:
         if left_s <= 0:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
-                f"The call waited in its queue until {-left_s:.3g} s after its deadline, so it was not started. "
+                f"The call was still in its queue {-left_s:.3g} s after its deadline, so it was not started. "
                 "The tool did not run. The workers may be overloaded: call it again later, or allow more time.",
             )
         call.deadline = time.monotonic() + left_s
@@ -86,7 +86,7 @@ def require_queue(found: str, queue: str) -> None:
     raise CallError(
         ErrorCode.WRONG_QUEUE,
         f"The message belongs in the queue `{queue}` but was in `{found}`. The tool did not run. "
-        "The program that sent it has to be fixed (docs/protocol.md).",
+        "The program that sent it has to be fixed.",
     )
 
 

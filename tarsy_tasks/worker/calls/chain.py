@@ -1,7 +1,7 @@
 """How a call passes through interceptors.
 
-Owns the passing, loading the interceptors of the users by their entry points, and what keeps those from doing harm: one
-that fails ends its call and is named, one that blocks the event loop is named. Which interceptors there are, and in
+Runs a call through a list of interceptors, and loads those of the users by their entry points. A user's interceptor
+that fails ends its call and is named; one that blocks the event loop is named. Which interceptors there are, and in
 which order, is in `interceptors`; their interface is `tarsy_tasks.interceptors`.
 """
 

@@ -23,14 +23,14 @@ from tarsy_tasks.worker.calls.chain import Interceptors, run_through
 from tarsy_tasks.worker.calls.content import mask_result
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import build_failure, facts_of
-from tarsy_tasks.worker.calls.guard import truthful
+from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
-Deliver = Callable[[Ending | BaseException], Awaitable[None] | None]
+ReportEnding = Callable[[Ending | BaseException], Awaitable[None] | None]
 """Takes an ending. What it returns, if anything, is awaited in the task of the call: another one would cost more."""
 
 
@@ -51,16 +51,16 @@ class CallRunner:
         self.interceptors = interceptors
         self.operation = operation
 
-    def build(self, call: RunningCall, deliver: Deliver) -> "CallExecution":
+    def build(self, call: RunningCall, report_ending: ReportEnding) -> "CallExecution":
         """One call, not started yet."""
-        return CallExecution(self.context, self.interceptors, self.operation, call, deliver)
+        return CallExecution(self.context, self.interceptors, self.operation, call, report_ending)
 
 
 class CallExecution:
     """One call, from its message to its ending.
 
     Args:
-        deliver: Called once, on the loop, with the ending, or with an exception that is not a call's.
+        report_ending: Called once, on the loop, with the ending, or with an exception that is not a call's.
 
     All methods run on the session loop.
     """
@@ -71,13 +71,13 @@ class CallExecution:
         interceptors: Interceptors,
         operation: Operation,
         call: RunningCall,
-        deliver: Deliver,
+        report_ending: ReportEnding,
     ) -> None:
         self._context = context
         self._interceptors = interceptors
         self._operation = operation
         self._call = call
-        self._deliver_to = deliver
+        self._report_to = report_ending
         self._task: asyncio.Task[None] | None = None
         self._requeuing: asyncio.Task[None] | None = None
         self._storing: asyncio.Future[None] | None = None
@@ -102,11 +102,11 @@ class CallExecution:
         if isinstance(error, WorkerStopping):
             self._stop()
         elif isinstance(error, SoftTimeLimitExceeded):
-            self._deliver(self._failure(self._time_limit(error)))
+            self._report_ending(self._failure(self._time_limit(error)))
         elif isinstance(error, CallError):
-            self._deliver(self._failure(error))
+            self._report_ending(self._failure(error))
         else:
-            self._deliver(error)
+            self._report_ending(error)
         if self._task is not None:
             self._task.cancel()
 
@@ -125,18 +125,18 @@ class CallExecution:
                 ending = await self._masked(ending.result)
             if not self._is_over:
                 self._is_over = True
-                if (storing := self._deliver_to(ending)) is not None:
+                if (storing := self._report_to(ending)) is not None:
                     await storing
         except CallError as error:
-            self._deliver(self._failure(error))
+            self._report_ending(self._failure(error))
         except asyncio.CancelledError:
-            # By `end`, which has delivered; or because the loop stops, and nothing can be awaited any more.
+            # By `end`, which has reported an ending; or because the loop stops, and nothing can be awaited any more.
             if not (call.record.has_begun and call.may_have_run):
-                self._deliver(Requeued("the worker stops"))
+                self._report_ending(Requeued("the worker stops"))
             self.end(WorkerStopping())
             raise
         except Exception as error:
-            self._deliver(error)
+            self._report_ending(error)
 
     async def _prepared(self) -> Ending:
         await self._operation.prepare(self._call)
@@ -145,11 +145,11 @@ class CallExecution:
     def _invoke(self) -> Awaitable[Ending]:
         return Invocation(self._call, self._operation, self._interceptors.attempt).run()
 
-    def _deliver(self, ending: Ending | BaseException) -> None:
+    def _report_ending(self, ending: Ending | BaseException) -> None:
         if self._is_over:
             return
         self._is_over = True
-        if (storing := self._deliver_to(ending)) is not None:
+        if (storing := self._report_to(ending)) is not None:
             self._storing = asyncio.ensure_future(storing)
 
     async def _masked(self, made: ToolResult) -> Answer:
@@ -162,7 +162,7 @@ class CallExecution:
     def _failure(self, error: CallError) -> Answer:
         call = self._call
         masker = call.connection.masker
-        error = truthful(error, call.record, may_have_run=call.may_have_run)
+        error = never_deny_run(error, call.record, may_have_run=call.may_have_run)
         return Answer(build_failure(self._context, error, call.info, call.record, masker, call.repairs))
 
     def _stop(self) -> None:
@@ -171,7 +171,7 @@ class CallExecution:
             self._is_over = True
             self._requeuing = asyncio.get_running_loop().create_task(self._requeue())
         elif call.may_replay:
-            self._deliver(Requeued("the worker stops"))
+            self._report_ending(Requeued("the worker stops"))
         else:
             name = f"{call.server}.{call.tool}"
             error = CallError(
@@ -179,14 +179,14 @@ class CallExecution:
                 f"The worker was stopped while `{name}` ran, and the MCP server was asked to cancel it. It may have "
                 "run. Check its effects before you call it again.",
             )
-            self._deliver(self._failure(error))
+            self._report_ending(self._failure(error))
 
     async def _requeue(self) -> None:
         """Give back a call that was not sent. Its begin marker may be on its way to Redis."""
         try:
             await self._unbegin()
         finally:  # even when the loop stops before Redis answers: a thread waits for this
-            self._deliver_to(Requeued("the worker stops"))
+            self._report_to(Requeued("the worker stops"))
 
     async def _unbegin(self) -> None:
         call = self._call

@@ -19,14 +19,14 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["BeginMarker", "Redelivery", "truthful"]
+__all__ = ["BeginMarker", "Redelivery", "never_deny_run"]
 
 _POLL_S = 1.0
 
 
 class Redelivery:
-    """A call that was answered or withdrawn elsewhere is dropped; `Quarantine` decides when one runs whose workers were
-    lost, and beside which others.
+    """Drops a call that was answered or withdrawn elsewhere. When a call runs whose workers were lost, and which others
+    run beside it, is decided by `Quarantine`.
     """
 
     name = "redelivery"
@@ -45,18 +45,18 @@ class Redelivery:
         if delivery.count > 1:
             async with self._after_loss(call, delivery):
                 return await proceed()
-        is_in = self._quarantine.join(call)
+        is_in = self._quarantine.admit_new(call)
         try:
             if not is_in:
                 await self._wait_for_isolated(call)
             return await proceed()
         finally:
-            if not (is_in and self._quarantine.part(call)):
-                await self._quarantine.leave(call)
+            if not (is_in and self._quarantine.remove_new(call)):
+                await self._quarantine.remove(call)
 
     async def _wait_for_isolated(self, call: RunningCall) -> None:
         try:
-            isolated = await self._quarantine.wait(call, _seconds_left(call))
+            isolated = await self._quarantine.admit_after_isolated(call, _seconds_left(call))
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
@@ -74,7 +74,7 @@ class Redelivery:
         """
         is_alone = False
         try:
-            is_alone = await self._enter(call, alone=delivery.count >= MAX_DELIVERIES)
+            is_alone = await self._admit_lost(call, alone=delivery.count >= MAX_DELIVERIES)
             if is_alone:
                 with suppress(RedisError, OSError):
                     await self._in_flight.mark_isolated(delivery.tag)
@@ -84,11 +84,11 @@ class Redelivery:
                 # Its answer is not stored yet, and the next isolated call may be the one that kills.
                 with suppress(RedisError, OSError):
                     await self._in_flight.clear_isolated(delivery.tag)
-            await self._quarantine.leave(call)
+            await self._quarantine.remove(call)
 
-    async def _enter(self, call: RunningCall, *, alone: bool) -> bool:
+    async def _admit_lost(self, call: RunningCall, *, alone: bool) -> bool:
         try:
-            return await self._quarantine.enter(call, _seconds_left(call), alone=alone)
+            return await self._quarantine.admit_lost(call, _seconds_left(call), alone=alone)
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
@@ -155,7 +155,7 @@ class BeginMarker:
             await asyncio.sleep(_POLL_S)
 
 
-def truthful(error: CallError, record: CallRecord, *, may_have_run: bool) -> CallError:
+def never_deny_run(error: CallError, record: CallRecord, *, may_have_run: bool) -> CallError:
     """The error to answer with: never one that says that the tool did not run, if an earlier delivery was sent."""
     if may_have_run and error.outcome in (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.CANCELLED):
         return _lost(record)

@@ -8,7 +8,7 @@ from tarsy_tasks.interceptors import Answer
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import build_failure
-from tarsy_tasks.worker.calls.guard import truthful
+from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
@@ -32,7 +32,7 @@ def open_call(
         info = parse_message(arguments)
         connection = require_connection(context, server)
     except CallError as error:
-        failure = truthful(error, record, may_have_run=may_have_run)
+        failure = never_deny_run(error, record, may_have_run=may_have_run)
         return Answer(build_failure(context, failure, info, record, context.masker))
     record.is_served = True
     record.is_listed = tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)

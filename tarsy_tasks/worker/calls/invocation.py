@@ -30,8 +30,8 @@ from tarsy_tasks.worker.sessions.session import Session
 __all__ = ["Invocation", "end_after", "may_replay", "unsent_error"]
 
 _STEPS_NOTED = 40
-_SDK_MARGIN_S = 0.5
-"""The SDK's own timeout starts only after the request is written, and a server that hangs may never read it."""
+_MARGIN_S = 0.5
+"""The request's own timeout should end the call first: its error says more, and cancels the call on the MCP server."""
 
 
 def may_replay(tool: ToolDefinition, server: ServerConfig) -> bool:
@@ -48,7 +48,7 @@ def may_replay(tool: ToolDefinition, server: ServerConfig) -> bool:
 
 def end_after(call: RunningCall, timeout_s: float) -> asyncio.TimerHandle:
     """Have a call end soon after its time is over, whatever it waits for then; unless the timer is cancelled."""
-    return asyncio.get_running_loop().call_later(timeout_s + _SDK_MARGIN_S, partial(_end, call, timeout_s))
+    return asyncio.get_running_loop().call_later(timeout_s + _MARGIN_S, partial(_end, call, timeout_s))
 
 
 def _end(call: RunningCall, timeout_s: float) -> None:

@@ -24,7 +24,7 @@ class Quarantine:
         hold_s: How long others wait for an isolated call.
         drain_s: How long an isolated call waits for others that are running.
 
-    `enter`, `wait` and `leave` are for the session loop; the rest is for any thread.
+    `admit_lost`, `admit_after_isolated` and `remove` are for the session loop; the rest is for any thread.
     """
 
     def __init__(self, hold_s: float = _HOLD_S, drain_s: float = _DRAIN_S) -> None:
@@ -37,15 +37,15 @@ class Quarantine:
         self._lost_before: set[object] = set()
         self._alone: object | None = None
 
-    def join(self, who: object) -> bool:
-        """Admit a call that was not lost before. False if it has to `wait` for that."""
+    def admit_new(self, call: object) -> bool:
+        """Admit a call that was not lost before. False if a call is isolated: `admit_after_isolated` waits for that."""
         with self._lock:
             if self._isolated is not None:
                 return False
-            self._others.add(who)
+            self._others.add(call)
             return True
 
-    async def wait(self, who: object, timeout_s: float) -> object | None:
+    async def admit_after_isolated(self, call: object, timeout_s: float) -> object | None:
         """Admit such a call as soon as no call is isolated.
 
         Returns:
@@ -67,18 +67,18 @@ class Quarantine:
             with self._lock:
                 if self._isolated is isolated:
                     self._isolated = None
-                self._others.add(who)
+                self._others.add(call)
             return isolated if isolated in self._lost_before else None
 
-    def part(self, who: object) -> bool:
-        """Such a call has ended. False if another call waits for that, and `leave` has to be called."""
+    def remove_new(self, call: object) -> bool:
+        """Such a call has ended. False if another call waits for that, and `remove` has to be called."""
         with self._lock:
             if self._isolated is not None:
                 return False
-            self._others.discard(who)
+            self._others.discard(call)
             return True
 
-    async def enter(self, who: object, timeout_s: float, *, alone: bool) -> bool:
+    async def admit_lost(self, call: object, timeout_s: float, *, alone: bool) -> bool:
         """Admit a call whose worker was lost. Calls that waited for the previous isolated one come first.
 
         Returns:
@@ -91,35 +91,35 @@ class Quarantine:
             await self._changed.wait_for(
                 lambda: self._alone is None and not (alone and (self._lost_before or self._waiting))
             )
-            self._lost_before.add(who)
-            self._alone = who if alone else None
-            return alone and await self._isolate(who)
+            self._lost_before.add(call)
+            self._alone = call if alone else None
+            return alone and await self._isolate(call)
 
-    async def leave(self, who: object) -> None:
+    async def remove(self, call: object) -> None:
         """A call has ended; nothing if it was never admitted, which a call that was cancelled cannot know."""
         async with self._changed:
-            self._lost_before.discard(who)
-            if self._alone is who:
+            self._lost_before.discard(call)
+            if self._alone is call:
                 self._alone = None
             with self._lock:
-                self._others.discard(who)
-            self._release(who)
+                self._others.discard(call)
+            self._release(call)
             self._changed.notify_all()
 
-    async def _isolate(self, who: object) -> bool:
+    async def _isolate(self, call: object) -> bool:
         """Wait until all others have left, and keep new ones out."""
         with self._lock:
-            self._isolated = who
+            self._isolated = call
         try:
             async with asyncio.timeout(self._drain_s):
                 await self._changed.wait_for(lambda: not self._others)
         except TimeoutError:
-            self._release(who)
+            self._release(call)
             self._changed.notify_all()
             return False
-        return self._isolated is who
+        return self._isolated is call
 
-    def _release(self, who: object) -> None:
+    def _release(self, call: object) -> None:
         with self._lock:
-            if self._isolated is who:
+            if self._isolated is call:
                 self._isolated = None

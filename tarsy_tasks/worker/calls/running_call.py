@@ -93,5 +93,5 @@ def _invalid_message(what: str) -> CallError:
     return CallError(
         ErrorCode.INVALID_MESSAGE,
         f"The message of this call is not valid: {what}. The tool did not run. "
-        "The program that sent it has to be fixed (docs/protocol.md).",
+        "The program that sent it has to be fixed.",
     )

@@ -59,7 +59,7 @@ class TaskExecution:
             Confined: It does not.
         """
         if self._has_run or delivery is None or delivery is not self._delivery:
-            raise Confined("where agents are bound, a task runs for a message of its own only")
+            raise Confined("where agents are bound, a task runs only for a message of its own")
         self._has_run = True
 
     @contextmanager
@@ -92,13 +92,13 @@ class TaskExecution:
         """
         future: Future[Ending] = Future()
 
-        def deliver(ending: Ending | BaseException) -> None:
+        def report_ending(ending: Ending | BaseException) -> None:
             if isinstance(ending, BaseException):
                 future.set_exception(ending)
             else:
                 future.set_result(ending)
 
-        execution = self._runner.build(call, deliver)
+        execution = self._runner.build(call, report_ending)
         loop = self.context.loop
         loop.call_soon(execution.start)
         self._watch(lambda error: loop.call_soon(lambda: execution.end(error)))

@@ -1,6 +1,6 @@
-"""An agent cancels its running call: it sets a key, and the worker that runs the call looks.
+"""Polls for calls that are cancelled while they run: an agent sets a key, and the call's worker looks for it.
 
-Owns the looking. Celery's remote control would do, but its users can also stop all workers and read the calls of
+Celery's remote control would do, but its users can also stop all workers and read the calls of
 others, so it is for operators; and whatever is published to all workers costs all of them. A look is one command, for
 all calls that run longer than half a second; other calls cost nothing.
 """

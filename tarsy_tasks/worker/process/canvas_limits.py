@@ -20,7 +20,7 @@ from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS
 __all__ = ["CanvasRefused", "forget_own_tasks_of_celery", "keep_headers", "rebuild_body"]
 
 _DEEPEST = 50
-"""How many signatures may lie in one another: Celery copies each with several calls of its own per level."""
+"""How deep signatures may be nested: Celery copies each with several calls of its own per level."""
 _FOLLOWING = {"callbacks": True, "errbacks": True, "chain": True, "chord": False}
 """What follows a message, by Celery's name; whether it is a list."""
 _LINKS = ("link", "link_error", "chain", "chord")
@@ -33,7 +33,7 @@ _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
 """The other options that tool calls in a canvas have, besides their queue."""
 _SIGNATURE = frozenset({"task", "args", "kwargs", "options", "subtask_type", "immutable", "chord_size"})
 _COMPOSITES = {"group": ("tasks",), "chain": ("tasks",), "chord": ("header", "body")}
-"""What lies in a signature that consists of others."""
+"""The signatures that a signature consists of."""
 _HEADERS = frozenset(
     {
         *("lang", "task", "id", "origin", "shadow", "argsrepr", "kwargsrepr", "root_id", "parent_id", "group"),
@@ -64,7 +64,7 @@ def rebuild_body(body: Any, queue: str) -> tuple[Any, Any, dict[str, Any]]:
         raise CanvasRefused("its body does not consist of arguments and what follows") from None
     found = _mapping(embed or {}, "what follows it")
     if unknown := [name for name, value in found.items() if name not in _FOLLOWING and value is not None]:
-        raise CanvasRefused(f"something else than {', '.join(_FOLLOWING)} follows it: {_shown(unknown[0])}")
+        raise CanvasRefused(f"it is followed by something other than {', '.join(_FOLLOWING)}: {_shown(unknown[0])}")
     rebuilder = _Rebuilder(queue)
     rebuilt = {
         name: rebuilder.following(found.get(name), name, 0, is_list=is_list) for name, is_list in _FOLLOWING.items()
@@ -102,7 +102,7 @@ class _Rebuilder:
 
     def _signature(self, found: Any, place: str, depth: int) -> dict[str, Any]:
         if depth >= _DEEPEST:
-            raise CanvasRefused(f"more than {_DEEPEST} signatures lie in one another")
+            raise CanvasRefused(f"signatures are nested more than {_DEEPEST} levels deep")
         parts = _mapping(found, place)
         if unknown := parts.keys() - _SIGNATURE:
             raise CanvasRefused(f"{place}: a signature has no {_shown(min(unknown, key=str))}")

@@ -91,7 +91,7 @@ def _approve(redis: Any, server: str, digest: str) -> Reply:
     if listed is None:
         raise _Refused(f"the tools of MCP server `{server}` have not been listed yet")
     if listed.digest != digest:
-        raise _Refused(f"MCP server `{server}` lists other tools than those that were shown; look again")
+        raise _Refused(f"MCP server `{server}` no longer lists the tools that were shown; look at them again")
     return {what: sorted(tools) for what, tools in approve_tools(redis, listed)}
 
 

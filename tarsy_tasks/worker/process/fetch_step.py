@@ -21,7 +21,7 @@ from tarsy_tasks.broker.leases import hold_lease, release_lease
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.worker.process.bulkhead import QueueOrderStrategy
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
-from tarsy_tasks.worker.process.plain_calls import PlainDoor
+from tarsy_tasks.worker.process.plain_calls import PlainCallFactory
 
 __all__ = ["FetchStep"]
 
@@ -47,9 +47,9 @@ class FetchStep(bootsteps.StartStopStep):
         if reason := _why_kombu_fetches(parent):
             logger.warning("kombu fetches the messages, which costs more CPU, because %s", reason)
             return
-        door = PlainDoor(parent)
-        self._say_why_none_is_plain(door.reason)
-        handover = _Handover(parent, pool.fetcher, door)
+        factory = PlainCallFactory(parent)
+        self._say_why_none_is_plain(factory.reason)
+        handover = _Handover(parent, pool.fetcher, factory)
         channel.fetcher = handover
         try:
             pool.loop.submit(pool.fetcher.start(handover, within_s=_START_S)).result()
@@ -57,15 +57,17 @@ class FetchStep(bootsteps.StartStopStep):
             channel.fetcher = None
             if classify_error(error) is ErrorKind.PASSING:
                 raise RedisConnectionError(f"messages cannot be fetched yet: {error}") from error
-            text = "kombu fetches the messages, which costs more CPU, because Redis refuses another way: %s (%s)"
-            logger.warning(text, error, "docs/security.md: the rules of `worker`")
+            text = (
+                "kombu fetches the messages, which costs more CPU, because Redis refuses the package's own way: %s (%s)"
+            )
+            logger.warning(text, error, "`tarsy-tasks acl` prints the rules of `worker`")
             return
         self._handover = handover
 
     def _say_why_none_is_plain(self, reason: str) -> None:
         # Once, though there is another connection after each outage.
         if reason and reason != self._reason:
-            logger.warning("each call takes a thread and Celery's tracer, because %s (docs/operations.md)", reason)
+            logger.warning("each call takes a thread and Celery's tracer, because %s", reason)
         self._reason = reason
 
     def stop(self, parent: Any) -> None:
@@ -89,12 +91,12 @@ class _Handover:
     """From the fetcher to the calls and to Celery's consumer; a `Fetcher` for the channel, a `MessageSink` for the
     fetcher."""
 
-    def __init__(self, consumer: Any, fetcher: QueueFetcher, door: PlainDoor) -> None:
+    def __init__(self, consumer: Any, fetcher: QueueFetcher, factory: PlainCallFactory) -> None:
         self._consumer = consumer
         self._pool = consumer.pool
         self._channel: Channel = consumer.task_consumer.channel
         self._fetcher = fetcher
-        self._door = door
+        self._factory = factory
         self._line: deque[FetchedMessage] = deque()
         self._is_called = False
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -128,7 +130,7 @@ class _Handover:
 
     def receive(self, message: FetchedMessage) -> None:
         hold_lease(message.delivery)
-        call = self._door.open(message)
+        call = self._factory.build(message)
         if call is not None:
             self._pool.run_plain(call)
             return

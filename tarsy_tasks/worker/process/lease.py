@@ -76,7 +76,7 @@ class LeaseKeeper:
         self._renewing = _refusals("leases or the heartbeat cannot be renewed")
         self._sweeping = _refusals("lost messages cannot be searched for")
         self._repairing = _refusals(f"{keys.AGENT_AUDIT} cannot be repaired")
-        self._suspending = _refusals("that servers are suspended cannot be told to other workers")
+        self._suspending = _refusals("suspensions of servers cannot be shared with other workers")
         self._releasing = _refusals("delayed messages cannot be moved into their queues")
         self._is_departing = False
         self._stopping = threading.Event()
@@ -204,5 +204,5 @@ def _apart(refusals: OutageLog) -> Generator[None]:
 
 def _never_started(what: str) -> CallError:
     return CallError(
-        ErrorCode.NOT_STARTED, f"No worker took {what} until long after its deadline. The tool did not run."
+        ErrorCode.NOT_STARTED, f"No worker had taken {what} ten minutes after its deadline. The tool did not run."
     )

@@ -37,7 +37,7 @@ from tarsy_tasks.worker.process.request import CallRequest, show_call
 from tarsy_tasks.worker.process.task_signals import find_receivers
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["PlainCall", "PlainDoor", "why_none_is_plain", "why_not_plain"]
+__all__ = ["PlainCall", "PlainCallFactory", "why_none_is_plain", "why_not_plain"]
 
 logger = logging.getLogger(__name__)
 _traced = logging.getLogger("celery.app.trace")
@@ -109,8 +109,8 @@ def _limits_of(task: Any) -> tuple[Any, Any]:
     return task.time_limit, task.soft_time_limit
 
 
-class PlainDoor:
-    """Where messages become plain calls, while Celery's consumer keeps its connection.
+class PlainCallFactory:
+    """Makes plain calls of messages, while Celery's consumer keeps its connection.
 
     Args:
         consumer: That of Celery, which has its channel.
@@ -121,12 +121,12 @@ class PlainDoor:
         self._pool = consumer.pool
         task = consumer.app.tasks[CALL_TOOL]
         self.reason = why_none_is_plain(task, consumer)
-        """Why it opens none; empty if it opens some."""
+        """Why it builds none; empty if it builds some."""
         self._request_class: Any = create_request_cls(
             CallRequest, task, consumer.pool, consumer.hostname, consumer.event_dispatcher, app=consumer.app
         )
 
-    def open(self, message: FetchedMessage) -> "PlainCall | None":
+    def build(self, message: FetchedMessage) -> "PlainCall | None":
         """The call that a message asks for, or None if it is not plain. Called on the loop."""
         if self.reason or len(message.text) > _LARGEST_BYTES or message.payload is None:
             return None
@@ -142,7 +142,7 @@ class PlainDoor:
         except DamagedMessage:
             return None
         except Exception:  # on to Celery, which answers it
-            logger.exception("a message could not be opened as a plain call")
+            logger.exception("a message could not be run as a plain call")
             return None
 
     def _build_request(self, fetched: FetchedMessage) -> CallRequest:

@@ -175,7 +175,7 @@ class TaskPool(ThreadsTaskPool):
         cancelling.add_done_callback(_log_failure)
 
     def on_terminate(self) -> None:
-        """Cold shutdown: what runs is cancelled in the MCP server; what may be done again goes back to its queue, the
+        """Cold shutdown: what runs is cancelled on the MCP server; what may be done again goes back to its queue, the
         rest is answered.
         """
         self._shutdown.done()

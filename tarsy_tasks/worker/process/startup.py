@@ -87,7 +87,7 @@ def _bind_agents(app: Any) -> None:
     if app.conf.broker_transport != kombu_transport.ALIAS:
         _refuse(
             f"agents are bound, because {binding.reason}, but with broker_transport = {app.conf.broker_transport!r} "
-            "nothing is known of where a message came from. Omit broker_transport, or set TARSY_CANVAS=any."
+            "a worker cannot know where a message came from. Omit broker_transport, or set TARSY_CANVAS=any."
         )
     canvas_limits.forget_own_tasks_of_celery(app)
 

@@ -1,7 +1,8 @@
 """The event loop that all MCP sessions of a worker process run on, in a thread of its own.
 
-Pool threads hand it coroutines and wait for them. It is plain asyncio rather than anyio's `BlockingPortal`: the portal
-makes the calling thread wait until the loop has started the task, two more thread switches per call.
+Calls run on it, too: pool threads hand it coroutines and wait for them; plain calls need no thread. It is plain asyncio
+rather than anyio's `BlockingPortal`: the portal makes the calling thread wait until the loop has started the task, two
+more thread switches per call.
 """
 
 import asyncio

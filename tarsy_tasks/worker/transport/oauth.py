@@ -209,7 +209,9 @@ def _build_request(client: httpx2.AsyncClient, url: str, auth: OAuthClientCreden
 async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
     """The token endpoint that an authorization server names."""
     if not _is_safe(issuer):
-        what = "is not encrypted: who changes its answer gets the client's secret; use https, or set `token_url`"
+        what = (
+            "is not encrypted: anyone who can change its answer gets the client's secret; use https, or set `token_url`"
+        )
         raise _error(issuer, what)
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, ""):
         request = client.build_request("GET", url, headers={"Accept": "application/json"})

@@ -29,7 +29,7 @@ def check_program(command: StdioCommand) -> None:
         return
     path = cwd / program
     if not path.exists():
-        hint = "; its arguments belong into `args`" if " " in program else ""
+        hint = "; its arguments belong in `args`" if " " in program else ""
         raise ConfigError(f"`{program}` does not exist on the worker's machine{hint}")
     if path.is_dir() or not os.access(path, os.X_OK):
         raise ConfigError(f"`{program}` cannot be executed by the worker's user")

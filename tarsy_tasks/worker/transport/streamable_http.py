@@ -331,7 +331,7 @@ def _describe_redirect(here: httpx2.URL, there: httpx2.URL) -> str:
     if here.scheme == "https" and there.scheme == "http":
         return (
             f"a redirect to {where} was not followed: it leads from HTTPS to HTTP. The server probably does not trust "
-            "the headers of the proxy before it; the path may also need a slash at its end, or none"
+            "the headers of the proxy in front of it; the path may also need a slash at its end, or none"
         )
     return f"a redirect to {where} was not followed; if that is the server, configure that address"
 
