@@ -19,6 +19,8 @@ from redis.retry import Retry
 
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard.metrics import FleetCollector
+from tarsy_tasks.telemetry.metrics import NO_TOOL
+from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tests.dashboard.records import FleetServer, write_fleet
 from tests.processes import free_port
 
@@ -49,6 +51,9 @@ def exposed(client: Any) -> str:
     """Flower's /metrics, as far as it is ours."""
     servers = [FleetServer("desk", tools=2, refusing=0.5), FleetServer("k8s", tools=2, failing=0.5)]
     write_fleet(client, servers)
+    metrics = CallMetrics()
+    metrics.add("desk", NO_TOOL, {"recreations": 1, "suspensions": 1, "unaudited": 1})
+    metrics.flush(client, "worker@alpha#1", {})
     registry = CollectorRegistry()
     registry.register(FleetCollector(build_app(), client, client))
     return generate_latest(registry).decode()
