@@ -95,8 +95,8 @@ AUDIT_ENTRY = (
     '{"name":"sent","at":3.0},{"name":"recovered","at":4.0},{"name":"answered","at":5.0}]}'
 )
 HEALTH = (
-    '{"v":1,"server":"desk","healthy":false,"error":"It does not answer.","is_busy":false,"is_restarting":false,'
-    '"latency_s":0.5,"queue_wait_s":null,"tool_count":3,"checked_at":1795348584.5,"since":1795348500.0,'
+    '{"v":1,"server":"desk","healthy":false,"error":"It does not answer.","error_code":null,"target":null,'
+    '"is_busy":false,"is_restarting":false,"latency_s":0.5,"queue_wait_s":null,"tool_count":3,"checked_at":1795348584.5,"since":1795348500.0,'
     '"recent_calls":4,"failed_calls":1,"worker":"w0@host","transport":"stdio","protocol":"2026-07-28","era":"2026",'
     '"server_info":"desk 1.0","sessions_opened":2,"is_held":false,"max_concurrency":8}'
 )
@@ -335,7 +335,7 @@ def test_metrics_are_kept_in_this_shape(client: Any) -> None:
         metrics.flush(client, f"w{worker}@host", {})
     total = client.hgetall("tarsy:metrics:desk")
     error = json.loads(total.pop(b"last_error order"))
-    assert {**error, "at": 0} == {"at": 0, "code": "CALL_TIMEOUT", "text": "late", "tool": ""}
+    assert {**error, "at": 0} == {"at": 0, "code": "CALL_TIMEOUT", "text": "late", "tool": "", "task_id": ""}
     numbers = {
         b"calls:timeout order": b"2",
         b"took:0.025 order": b"2",
