@@ -338,7 +338,9 @@ def test_metrics_are_kept_in_this_shape(client: Any) -> None:
     assert {**error, "at": 0} == {"at": 0, "code": "CALL_TIMEOUT", "text": "late", "tool": "", "task_id": ""}
     numbers = {
         b"calls:timeout order": b"2",
+        b"code:CALL_TIMEOUT order": b"2",
         b"took:0.025 order": b"2",
+        b"took:longest order": b"20000",
         b"took:us order": b"40000",
         b"retries order": b"2",
         b"waited:0.5 order": b"2",
