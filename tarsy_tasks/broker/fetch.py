@@ -5,9 +5,10 @@ has either left a message in its queue or holds a lease on it that lapses. A mes
 in the in-flight table there, too. The worker's `fetcher` decides when it runs, and `deliveries` explains the states.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
@@ -17,11 +18,27 @@ from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
 
-__all__ = ["FetchedMessage", "fetch", "read_fetched"]
+__all__ = ["FetchedMessage", "Fetcher", "fetch", "read_fetched"]
 
 _BATCH_BYTES = 1024 * 1024
 """After so many bytes no further message is popped: a worker reads them all at once."""
 _SHOWN = 100
+
+
+class Fetcher(Protocol):
+    """What takes the messages of a channel in place of kombu."""
+
+    def consume(self, queue: str, lists: Sequence[str]) -> None:
+        """Fetch from a queue; `lists` are its keys, by priority."""
+        ...
+
+    def cancel(self, queue: str) -> None:
+        """Fetch no longer from a queue."""
+        ...
+
+    def wake(self) -> None:
+        """Another message may be taken."""
+        ...
 
 
 # Pops up to `room` messages, from each queue up to its limit, one from each queue in turn. The first `checks` names are

@@ -7,10 +7,10 @@ state of each message; the worker's `lease` renews leases and sweeps.
 
 import logging
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from queue import Empty
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from tarsy_tasks.broker.confinement import require_fanout, require_queue
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.fetch import FetchedMessage
+from tarsy_tasks.broker.fetch import FetchedMessage, Fetcher
 from tarsy_tasks.broker.kombu_message import Message
 from tarsy_tasks.broker.leases import hold_lease, leased, release_lease
 from tarsy_tasks.broker.messages import DamagedMessage, read_broadcast, read_message
@@ -34,7 +34,6 @@ __all__ = [
     "CONNECTION_LOST",
     "KEEPALIVE",
     "Channel",
-    "Fetcher",
     "QoS",
     "Transport",
     "broker_pool",
@@ -59,22 +58,6 @@ _kombu_channel: Any = kombu_redis.Channel
 _refusals = RefusalLog(logger)
 _NARROW_POLL_S = 0.1
 """How long a poll that leaves out a queue lasts, for kombu cannot end it."""
-
-
-class Fetcher(Protocol):
-    """What takes the messages of a channel in place of kombu."""
-
-    def consume(self, queue: str, lists: Sequence[str]) -> None:
-        """Fetch from a queue; `lists` are its keys, by priority."""
-        ...
-
-    def cancel(self, queue: str) -> None:
-        """Fetch no longer from a queue."""
-        ...
-
-    def wake(self) -> None:
-        """Another message may be taken."""
-        ...
 
 
 def broker_pool(app: Any) -> Any:

@@ -78,7 +78,7 @@ class ServerAction(_Action):
 
 
 class CancelAction(_Action):
-    """Has the worker that runs a call cancel it; the MCP server is told, and the caller is answered `cancelled`."""
+    """Has the worker that runs a call cancel it; the MCP server is notified, and the caller is answered `cancelled`."""
 
     @authenticated
     async def post(self, call_id: str) -> None:

@@ -97,7 +97,7 @@ async def connection_to(entry: dict[str, Any]) -> AsyncGenerator[ServerConnectio
 
 
 async def until(found: Callable[[], object]) -> None:
-    """Whoever waits bounds it."""
+    """Those that wait bound it."""
     async for _ in turns():
         if found():
             return

@@ -1,7 +1,7 @@
 """Calls of a server that this worker has suspended: they wait in Redis for workers that have not.
 
 Owns when no calls are taken from the queue of a suspended server, and how the workers of that server know of each
-other's suspensions. If all of them have suspended it, each takes its calls and answers them: an agent is told why, and
+other's suspensions. If all of them have suspended it, each takes its calls and answers them: an agent reads why, and
 does not wait in vain.
 """
 

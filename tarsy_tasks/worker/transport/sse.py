@@ -43,7 +43,7 @@ _REPLY_WITHIN_S = 1.0
 _REPLY_BYTES = 64 * 1024
 """The response to a POST has no content; it is read only so that its connection can be used again."""
 _DISCARD_PAUSE_S = 0.001
-"""After each piece of an event that is too large: whoever waits for it does not wait for the whole budget."""
+"""After each piece of an event that is too large: a call that waits for it does not wait for the whole budget."""
 _FORGOTTEN = (404, 410)
 _UNAUTHORIZED = 401
 _HEADERS = {"content-type": "application/json"}
