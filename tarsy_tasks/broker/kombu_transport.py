@@ -7,7 +7,7 @@ state of each message; the worker's `lease` renews leases and sweeps.
 
 import logging
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any, ClassVar
