@@ -147,5 +147,5 @@ def test_tools_of_one_server_and_500_tools() -> None:
 
 
 def test_connections_belong_into_the_configuration() -> None:
-    with pytest.raises(ValueError, match=r"Put them into mcp.json .* \['math'\]"):
+    with pytest.raises(ValueError, match=r"Put them into mcp.json, .* \['math'\]"):
         MCPClient({"math": {"command": "python"}})

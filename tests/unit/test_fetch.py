@@ -201,7 +201,7 @@ def test_what_would_be_too_large_is_not_uncompressed() -> None:
     bomb = compressed(zlib.compress(b" " * (LARGEST_BYTES + 1), 1), "application/x-gzip")
     with pytest.raises(DamagedMessage, match="larger than"):
         decode_body(bomb, COMPRESSIONS)
-    with pytest.raises(DamagedMessage, match="another way"):
+    with pytest.raises(DamagedMessage, match="none of"):
         decode_body(compressed(b"", "application/zstd"), ["application/zstd"])
 
 
