@@ -1,7 +1,9 @@
 """One worker for all tests of adapters, with a server of each kind; and a provider for those that make requests."""
 
+import asyncio
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,18 @@ def worker(start_worker: StartWorker) -> None:
             "many": {"command": sys.executable, "args": [UNUSUAL, "500"]},
         }
     )
+
+
+@pytest.fixture(autouse=True)
+def _event_loop() -> Iterator[None]:
+    """What runs an agent synchronously takes the event loop of the thread, or makes one, and leaves it open."""
+    own = asyncio.new_event_loop()
+    asyncio.set_event_loop(own)
+    yield
+    own.close()
+    with suppress(RuntimeError):  # there is none
+        asyncio.get_event_loop_policy().get_event_loop().close()
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture
