@@ -126,7 +126,8 @@ def test_names_are_masked_before_they_are_cut(client: redis.Redis, redis_url: st
 
 
 def test_a_name_with_line_breaks_shows_no_other_field(client: redis.Redis, redis_url: str) -> None:
-    add_dead_letter(client, "a", f"{QUEUE}\n\n{json.dumps(message(args=['desk', 'order\ndamage: none', '', CALL]))}")
+    forged = message(args=["desk", "order\ndamage: none", "", CALL])
+    add_dead_letter(client, "a", f"{QUEUE}\n\n{json.dumps(forged)}")
     done = run_command("dead-letters", "show", "a", environment={**os.environ, "TARSY_REDIS_URL": redis_url})
     assert "tool: desk.order\\ndamage: none" in done.stdout.splitlines()
 
