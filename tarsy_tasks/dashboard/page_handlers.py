@@ -98,7 +98,7 @@ class Page(BaseHandler):
         return (error.get_message() if isinstance(error, HTTPError) else None) or self._reason
 
     def reverse_url(self, name: str, *args: Any) -> str:
-        """As Tornado's, which leaves slashes in what it inserts: a button of the call `../x` would do something else."""
+        """As Tornado's, which keeps slashes of what it inserts: a button of the call `../x` would do something else."""
         places = (str(each).replace("/", _SLASH) for each in args)
         return super().reverse_url(name, *places).replace(quote(_SLASH), "%2F")
 

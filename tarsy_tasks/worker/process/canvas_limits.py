@@ -42,8 +42,8 @@ _HEADERS = frozenset(
         *("stamped_headers", "stamps", "garbage_at"),
     }
 )
-"""The headers that Celery itself writes, but for the name that the log and Flower would show instead of the task's: each
-one makes series of Flower's metrics."""
+"""The headers that Celery itself writes, but for `shadow`, a name that the log and Flower would show instead of the
+task's: each one makes series of Flower's metrics."""
 
 
 class CanvasRefused(InvalidTaskError):
