@@ -16,6 +16,7 @@ from tarsy_tasks.broker.messages import DamagedMessage, read_message
 from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
+from tarsy_tasks.broker.task_headers import LONGEST_NAME
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
 
 __all__ = ["FetchedMessage", "Fetcher", "fetch", "read_fetched"]
@@ -50,6 +51,7 @@ class Fetcher(Protocol):
         largest_bytes=LARGEST_BYTES,
         batch_bytes=_BATCH_BYTES,
         at_once=4,
+        longest_name=LONGEST_NAME,
         prefix=PREFIX,
         call=CALL_TOOL,
         marker_prefix=keys.call_marker(""),
@@ -69,7 +71,7 @@ class Fetcher(Protocol):
         local function text_in(part, name)
             local holder = is_json and type(found) == 'table' and found[part]
             local text = type(holder) == 'table' and holder[name]
-            return type(text) == 'string' and text or ''
+            return type(text) == 'string' and #text <= longest_name and text or ''
         end
         local task, id = text_in('headers', 'task'), text_in('headers', 'id')
         if id ~= '' and string.sub(task, 1, #prefix) == prefix then return id, task == call end

@@ -27,6 +27,7 @@ from tarsy_tasks.broker.kombu_message import Message
 from tarsy_tasks.broker.leases import hold_lease, leased, release_lease
 from tarsy_tasks.broker.messages import DamagedMessage, read_broadcast, read_message
 from tarsy_tasks.broker.refusal_log import RefusalLog
+from tarsy_tasks.broker.task_headers import LONGEST_NAME, is_usable_name
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
 
 __all__ = [
@@ -76,7 +77,7 @@ def _call_id(headers: Any) -> str | None:
         task, task_id = headers["task"], headers["id"]
     except (KeyError, TypeError):
         return None
-    return task_id if isinstance(task_id, str) and str(task).startswith(PREFIX) else None
+    return task_id if is_usable_name(task_id) and str(task).startswith(PREFIX) else None
 
 
 def _requeue(deliveries: Deliveries, delivery: Delivery) -> None:
@@ -113,7 +114,7 @@ class QoS(kombu_redis.QoS):
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = self.channel.fetched
         if delivery is None:
-            tag = _call_id(message.headers) or str(delivery_tag)
+            tag = _call_id(message.headers) or str(delivery_tag).encode(errors="replace").decode()[:LONGEST_NAME]
             is_isolated = message.headers.get("task") != CALL_TOOL  # of a call, the worker's `guard` decides when
             queue = self.channel.connection.delivers_from
             try:
@@ -129,8 +130,9 @@ class QoS(kombu_redis.QoS):
 
     def hold(self, message: Any, delivery: Delivery) -> None:
         """Take over a message that is leased."""
-        if not isinstance(message.headers.get("id", delivery.tag), str):
-            # Celery takes anything for the id of a task, and fails when it stores the result.
+        if not is_usable_name(message.headers.get("id", delivery.tag)):
+            # Celery takes anything for the id of a task, and fails when it stores the result. With half of a character
+            # in it, commands fail that are about this call and others.
             message.headers["id"] = delivery.tag
         # One process may take a call twice: kombu's tag is that of the delivery, the in-flight table has the call's.
         message.delivery_tag = delivery.name

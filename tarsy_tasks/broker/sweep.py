@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import ENTRIES, KEYS, MARKER_TTL_S
+from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
 __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
 
@@ -48,7 +49,7 @@ class Swept:
         sweep_limit=200,
         search_limit=1000,  # of messages at the head of a queue: those behind them are younger
         most_queues=1000,
-        longest_name=1000,
+        longest_name=LONGEST_NAME,
         reported_s=60,
         marker_ttl_s=MARKER_TTL_S,
         dead_letter_ttl_s=DEAD_LETTER_TTL_S,
@@ -75,6 +76,7 @@ class Swept:
         if is_to_blame or not message then  -- a damaged entry must not stop the sweep
             redis.call('ZREM', waiting_prefix .. queue, tag)
             redis.call('HDEL', unacked, tag)
+            if #tag > longest_name then tag = redis.sha1hex(tag) end  -- people are to read it
             redis.call('SET', dead_letter_prefix .. tag, message and queue .. rest or entry, 'EX', dead_letter_ttl_s)
             redis.call('ZADD', dead_letters, now, tag)
             redis.call('EXPIRE', dead_letters, dead_letter_ttl_s)
@@ -86,7 +88,7 @@ class Swept:
             redis.pcall('HDEL', marker_prefix .. tag, 'taken')  -- nobody has it: its agent records a withdrawal
             -- It may wait for long, and that it had begun must stay known.
             redis.call('EXPIRE', marker_prefix .. tag, dead_letter_ttl_s)
-            restored[#restored + 1] = tag
+            restored[#restored + 1] = string.sub(tag, 1, longest_name)
         end
     end
     for _, lease in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do

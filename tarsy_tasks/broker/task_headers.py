@@ -5,21 +5,38 @@ fails in the thread of the pool, where nobody acknowledges the message, so that 
 good.
 """
 
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-__all__ = ["check_headers"]
+__all__ = ["LONGEST_NAME", "check_headers", "is_usable_name"]
+
+LONGEST_NAME = 1000
+"""Of an id or a name of a message: it is part of keys in Redis, of log lines and of Flower's pages."""
+
+
+def is_usable_name(found: Any) -> bool:
+    """Whether it is a text that may be the id of a task: JSON also has halves of characters, which nothing can be sent
+    with."""
+    return isinstance(found, str) and len(found) <= LONGEST_NAME and found == found.encode(errors="replace").decode()
+
+
+def _check_name(text: str) -> str:
+    if not is_usable_name(text):
+        raise ValueError(f"it has half of a character, or more than {LONGEST_NAME} characters")
+    return text
+
 
 _Number = int | float
-_Text = str | None
+_Name = Annotated[str, AfterValidator(_check_name)]
+_Text = _Name | None
 
 
 class _Headers(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    task: str
-    id: str
+    task: _Name
+    id: _Name
     shadow: _Text = None
     root_id: _Text = None
     parent_id: _Text = None
@@ -29,7 +46,7 @@ class _Headers(BaseModel):
     retries: int | None = None
     timelimit: list[_Number | None] | None = None
     ignore_result: bool | None = None
-    stamped_headers: list[str] | None = None
+    stamped_headers: list[_Name] | None = None
     stamps: dict[str, Any] | None = None
 
 

@@ -13,6 +13,7 @@ from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, json_option, local_time, notes, print_json, print_table
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.telemetry.printable import make_visible
 
 if TYPE_CHECKING:
     from tarsy_tasks.worker.maskers import Masker
@@ -64,7 +65,7 @@ def show(message_id: str, *, with_arguments: bool, as_json: bool) -> None:
         return
     for name, value in shown.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        console.print(f"{name}: {text}")
+        console.print(f"{name}: {make_visible(text)}")  # a line break could pretend to be another field
 
 
 @dead_letters.command()

@@ -38,6 +38,8 @@ _POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+_SLASH = "\0"
+"""In place of a slash, which Tornado does not escape."""
 _PLAIN = (401, 500)
 """Errors that Flower answers: it asks for a password, and shows where it failed."""
 
@@ -94,6 +96,11 @@ class Page(BaseHandler):
     def _message(self, arguments: dict[str, Any]) -> str:
         error = arguments.get("exc_info", (None, None))[1]
         return (error.get_message() if isinstance(error, HTTPError) else None) or self._reason
+
+    def reverse_url(self, name: str, *args: Any) -> str:
+        """As Tornado's, which keeps slashes of what it inserts: a button of the call `../x` would do something else."""
+        places = (str(each).replace("/", _SLASH) for each in args)
+        return super().reverse_url(name, *places).replace(quote(_SLASH), "%2F")
 
     def _asset(self, name: str) -> str:
         return f"{self.reverse_url('mcp-static', name)}?v={asset_version(name)}"

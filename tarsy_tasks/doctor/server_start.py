@@ -14,6 +14,7 @@ from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter
@@ -38,7 +39,9 @@ def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) ->
         starts = [loop.submit(_start_in_turn(connection, limiter)) for connection in connections.values()]
         for start in starts:
             finding = start.result()
-            yield Finding(finding.check, finding.severity, masker.mask(finding.text), finding.remedy)
+            # Servers say parts of it: a line break could pretend to be another finding.
+            text = make_visible(masker.mask(finding.text))
+            yield Finding(finding.check, finding.severity, text, finding.remedy)
     finally:
         wait_for([loop.submit(connection.close()) for connection in connections.values()], _CLOSE_S)
         loop.stop()

@@ -13,6 +13,7 @@ from tarsy_tasks.broker import keys
 from tests.calls.odd_messages import BOMB, Generator, build_message
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
+from tests.security.attacker import DESK
 
 QUEUE, COMMANDS, EVENTS = "mcp.desk", "/0.celery.pidbox", "/0.celeryev/worker.heartbeat"
 SEED = 17
@@ -50,6 +51,8 @@ def lives(worker: Worker, tools: ToolExecutor, queues: Any) -> None:
     assert worker.process.poll() is None
     assert worker.log.count(" ready.") == 1
     assert "Connection to broker lost" not in worker.log
+    assert "failed outside its body" not in worker.log  # it would be delivered again, and runs isolated then
+    assert max(map(len, worker.log.splitlines())) < 20_000
 
 
 def peak_mb(worker: Worker) -> int:
@@ -74,6 +77,9 @@ def with_properties(**properties: Any) -> dict[str, Any]:
 
 
 DECIMAL = {"__type__": "decimal", "__value__": "zz"}
+HALF = "\ud83d"
+"""Of a character: JSON has it, and nothing can be sent with it."""
+FOLLOWS = {**DESK, "options": {"queue": QUEUE, "task_id": HALF}}
 ATTACKS: dict[str, Callable[[], dict[str, Any]]] = {
     "a body without end": lambda: build_message(b"[" * 100_000),
     "a deep body": lambda: build_message(deep(900)),
@@ -124,6 +130,14 @@ ATTACKS: dict[str, Callable[[], dict[str, Any]]] = {
     "what follows is a number": lambda: build_message([["desk", "echo", {}], {}, 7]),
     "a chain that is an object": lambda: build_message([["desk", "echo", {"text": "x"}], {}, {"chain": {"a": 1}}]),
     "named arguments are a list": lambda: build_message([[], [1], {}]),
+    "an id with half of a character": lambda: build_message(id=f"{HALF}1"),
+    "a tag with half of a character": lambda: with_properties(delivery_tag=HALF),
+    "a parent with half of a character": lambda: build_message(parent_id=HALF, root_id=HALF, group=HALF),
+    "a callback with half of a character": lambda: build_message(
+        [["desk", "echo", {"text": "x"}], {}, {"callbacks": [FOLLOWS]}]
+    ),
+    "a long id": lambda: build_message(id="x" * 1_000_000),
+    "a long name": lambda: build_message(shadow="x" * 1_000_000),
     "stamps that are none": lambda: build_message(stamped_headers=["a"], stamps=None),
 }
 

@@ -152,18 +152,29 @@ def test_the_configuration_is_wrong(diagnose: Any) -> None:
     assert found.of("redis", "ok"), "everything else is checked nevertheless"
 
 
+LIES = """
+import json, sys
+for line in sys.stdin:
+    error = {"code": -1, "message": "no\\nok      all is well"}
+    print(json.dumps({"jsonrpc": "2.0", "id": json.loads(line).get("id"), "error": error}), flush=True)
+"""
+"""An MCP server that answers every request with an error of two lines."""
+
+
 def test_servers_do_not_start(diagnose: Any) -> None:
     dies = {"command": sys.executable, "args": ["-c", f"import sys; sys.exit('password={SECRET}')"]}
     found = diagnose(
         {
             "absent": {"command": "/no/such/command"},
             "dies": dies,
+            "lies": {"command": sys.executable, "args": ["-c", LIES]},
             "unset": {"command": "x", "env": {"A": "${TARSY_TEST_NEVER_SET}"}},
             "away": {"url": f"http://127.0.0.1:{free_port()}/mcp", "timeouts": {"recreate_s": 1}},
         }
     )
     assert found.code == 1
-    assert found.errors == {"start of absent", "start of dies", "start of unset", "start of away"}
+    assert found.errors == {f"start of {each}" for each in ("absent", "dies", "lies", "unset", "away")}
+    assert r"no\nok      all is well" in found.of("start of lies", "error"), "it is one line"
     assert "/no/such/command" in found.of("start of absent", "error")
     assert "exited with code 1. Its last output" in found.of("start of dies", "error")
     assert SECRET not in found.output

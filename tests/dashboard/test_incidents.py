@@ -87,6 +87,17 @@ def test_a_server_shows_codes_cause_command_and_remedy(flower: Flower, open_page
     assert set(page.locator(".mcp-calls .mcp-code").all_inner_texts()) == {"CALL_TIMEOUT"}
 
 
+def test_the_id_of_a_call_leads_nowhere_else(redis_url: str, flower: Flower, open_page: OpenPage) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        write_running(client, [("../../servers/k8s/refresh", "desk", "wait")])
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    link = page.locator("a[href*='refresh']").get_attribute("href") or ""
+    assert link == "/mcp/calls/..%2F..%2Fservers%2Fk8s%2Frefresh"
+    page.goto(flower.url + link)
+    action = page.locator("button[data-action$=cancel]").get_attribute("data-action")
+    assert action == "/mcp/api/calls/..%2F..%2Fservers%2Fk8s%2Frefresh/cancel"
+
+
 def test_the_bar_of_a_minute_links_to_its_calls(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp/servers/desk")
     address = page.locator("svg.mcp-chart a").nth(5).get_attribute("href") or ""

@@ -165,6 +165,7 @@ def test_filters_let_through_what_matches(client: redis.Redis, wanted: dict[str,
         {"entry": "[" * 60_000},
         {"entry": '{"v": 1, "at": 1, "error": "' + "x" * 70_000 + '"}'},
         {"entry": b"\xff\xfe"},
+        {"entry": r'{"v": 1, "at": 1, "server": "desk", "outcome": "ok", "arguments": "half of a character: \ud83d"}'},
         {"other": "field"},
     ],
 )

@@ -68,6 +68,10 @@ def test_every_attack_is_refused_or_loses_its_headers(attack: dict[str, Any]) ->
         assert keep_headers({"id": "x", "traceparent": "y", **attack["headers"]}) == {"id": "x", "traceparent": "y"}
 
 
+def test_a_call_has_no_other_name_than_its_task_s() -> None:
+    assert keep_headers({"id": "x", "shadow": "another name"}) == {"id": "x"}
+
+
 @pytest.mark.parametrize("body", [None, 7, [], [[], {}], [[], {}, "x"], [[], {}, [DESK]], [[], {}, {"chain": 7}]])
 def test_a_body_that_cannot_be_read_is_refused(body: Any) -> None:
     with pytest.raises(CanvasRefused):

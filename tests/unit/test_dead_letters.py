@@ -125,6 +125,13 @@ def test_names_are_masked_before_they_are_cut(client: redis.Redis, redis_url: st
         assert "ghp_" not in done.stdout
 
 
+def test_a_name_with_line_breaks_shows_no_other_field(client: redis.Redis, redis_url: str) -> None:
+    forged = message(args=["desk", "order\ndamage: none", "", CALL])
+    add_dead_letter(client, "a", f"{QUEUE}\n\n{json.dumps(forged)}")
+    done = run_command("dead-letters", "show", "a", environment={**os.environ, "TARSY_REDIS_URL": redis_url})
+    assert "tool: desk.order\\ndamage: none" in done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_what_is_given_back_is_as_new_and_has_no_deadline(client: redis.Redis, by_name: bool) -> None:
     names = ("server", "tool", "arguments", "call")

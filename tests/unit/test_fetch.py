@@ -119,6 +119,7 @@ def test_priorities_count_within_a_queue(table: Deliveries, client: Any) -> None
         (json.dumps({"headers": {"id": 7}, "properties": {"delivery_tag": 7}}), None),
         ("[" * 5000, None),
         ("no message", None),
+        (message("x" * 1001), "tag"),
     ],
 )
 def test_whatever_is_in_a_queue_has_a_tag(table: Deliveries, client: Any, text: str, tag: str | None) -> None:

@@ -15,6 +15,7 @@ from celery.app.task import Context
 from celery.exceptions import InvalidTaskError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.task_headers import is_usable_name
 from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS
 
 __all__ = ["CanvasRefused", "forget_own_tasks_of_celery", "keep_headers", "rebuild_body"]
@@ -36,12 +37,13 @@ _COMPOSITES = {"group": ("tasks",), "chain": ("tasks",), "chord": ("header", "bo
 """The signatures that a signature consists of."""
 _HEADERS = frozenset(
     {
-        *("lang", "task", "id", "origin", "shadow", "argsrepr", "kwargsrepr", "root_id", "parent_id", "group"),
+        *("lang", "task", "id", "origin", "argsrepr", "kwargsrepr", "root_id", "parent_id", "group"),
         *("group_index", "eta", "expires", "timelimit", "retries", "replaced_task_nesting", "ignore_result", "meth"),
         *("stamped_headers", "stamps", "garbage_at"),
     }
 )
-"""The headers that Celery itself writes."""
+"""The headers that Celery itself writes, but for `shadow`, a name that the log and Flower would show instead of the
+task's: each one makes series of Flower's metrics."""
 
 
 class CanvasRefused(InvalidTaskError):
@@ -144,7 +146,7 @@ class _Rebuilder:
                 options[name] = self.following(value, f"{place}.{name}", depth + 1, is_list=name != "chord")
             elif name == "queue" and value == self._queue:
                 options[name] = self._queue
-            elif name in _OPTIONS and isinstance(value, _OPTIONS[name]):
+            elif name in _OPTIONS and isinstance(value, _OPTIONS[name]) and _is_usable(value):
                 options[name] = value
             else:
                 raise CanvasRefused(f"{place}: the option {_shown(name)} must not be set, or not to this")
@@ -168,6 +170,10 @@ def _mapping(found: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise CanvasRefused(f"{place}: cannot be read")
     return cast("Mapping[str, Any]", found)
+
+
+def _is_usable(value: Any) -> bool:
+    return not isinstance(value, str) or is_usable_name(value)
 
 
 def _shown(name: Any) -> str:

@@ -91,6 +91,17 @@ def test_a_damaged_entry_is_a_dead_letter_and_blocks_no_other(
     assert client.get(keys.dead_letter_key("damaged")) == b"no line breaks"
 
 
+def test_a_dead_letter_has_a_name_that_people_can_read(table: Deliveries, client: redis.Redis) -> None:
+    tag = "x" * 100_000
+    client.hset(keys.UNACKED, tag, "no line breaks")
+    client.zadd(keys.waiting_key(QUEUE), {tag: 1.0})
+    wait_until(lambda: table.sweep(LEASE_S, LEASE_S / 2, [QUEUE]).dead_letters, "it is a dead letter", 5)
+    [name] = client.zrange(keys.DEAD_LETTERS, 0, -1)
+    assert len(name) == 40
+    assert client.get(keys.dead_letter_key(name.decode())) == b"no line breaks"
+    assert not client.hlen(keys.UNACKED)
+
+
 def test_a_call_is_not_blamed_for_what_another_call_did(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
     for count in range(1, MAX_DELIVERIES + 2):
