@@ -194,9 +194,12 @@ def _build_empty_error(path: Path) -> ConfigError:
 
 
 def _build_error(path: Path, text: str, problems: list[Problem]) -> ConfigError:
+    # A wrong default is wrong in each server.
     found = sorted(
-        (offset, f"{place}: {problem}")
-        for (offset, place), problem in zip(_places(path, text, problems), problems, strict=True)
+        {
+            (offset, f"{place}: {problem}")
+            for (offset, place), problem in zip(_places(path, text, problems), problems, strict=True)
+        }
     )
     return ConfigError("\n".join(line for _, line in found))
 

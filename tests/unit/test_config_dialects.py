@@ -112,6 +112,12 @@ def test_settings_are_defaults_of_the_servers(load_text):
     assert load_text(json.dumps(data)).servers["a"].timeouts == Timeouts(call_s=40)
 
 
+def test_a_wrong_default_is_reported_once(config_problems):
+    servers = [{"name": name, "command": "x"} for name in "ab"]
+    text = json.dumps({"mcp": {"settings": {"masking": True}, "servers": servers}})
+    assert len(config_problems(text)) == 1
+
+
 def test_json_may_have_comments_and_trailing_commas(load_text):
     config = load_text(
         """
