@@ -21,7 +21,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         f"{_EXTENSIONS}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
     ),
     "codex": (".codex/config.toml", "{codex}/config.toml"),
-    "continue": (".continue/config.yaml", "~/.continue/config.yaml"),
+    "continue": (".continue/config.yaml", "~/.continue/config.yaml", "~/.continue/config.json"),
     "copilot-cli": (".mcp.json", "~/.copilot/mcp-config.json"),
     "cursor": (".cursor/mcp.json", "~/.cursor/mcp.json"),
     "gemini": (".gemini/settings.json", "~/.gemini/settings.json"),

@@ -28,15 +28,16 @@ from tarsy_tasks.config.key_rules import (
     variable_of,
 )
 from tarsy_tasks.config.own_keys import OWN_KEYS, transport
-from tarsy_tasks.config.placeholders import BRACES, DOLLAR_NAMES, DOUBLE_BRACES, SECRETS, Placeholder
+from tarsy_tasks.config.placeholders import BRACES, DOLLAR_NAMES, DOUBLE_BRACES, Placeholder
 from tarsy_tasks.config.problems import KeyPath
 from tarsy_tasks.config.tarsy_keys import data_masking
 
-__all__ = ["COMMON", "DIALECTS", "WITHOUT_SERVER", "Dialect"]
+__all__ = ["COMMON", "DIALECTS", "WITHOUT_SERVER", "Dialect", "opencode_timeout"]
 
 _NO_KEYS: Mapping[str, Rule] = MappingProxyType({})
 _OFFERS_ALL = "workers offer every tool of the server; select tools with `tool_filter` of the executors"
 _ENV_FILE = "set its variables where the workers run"
+_SANDBOX = "set our own `sandbox`"
 
 _call = duration("timeouts", "call_s")
 _connect = duration("timeouts", "connect_s")
@@ -112,11 +113,27 @@ _request_options = inside(
     is_open=True,
 )
 
+
+def _continue_transport(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """As everywhere, and with its options of requests in it."""
+    if isinstance(value, dict) and "requestOptions" in value:
+        yield from _request_options(value["requestOptions"], (*where, "requestOptions"))
+        value = {key: each for key, each in value.items() if key != "requestOptions"}
+    yield from transport(value, where)
+
+
+def _vs_code_sandbox(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """Its own rules for folders and domains; or our form, in a file that is ours."""
+    is_its_own = isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in ("filesystem", "network"))
+    yield Unused(where, _SANDBOX) if is_its_own else Taken(("sandbox",), value, where)
+
+
 _VS_CODE_KEYS: dict[str, Rule] = {
     "env": texts("env"),
     "envFile": never(_ENV_FILE),
     "oauth": _sign_in,
-    "sandboxEnabled": never("set `sandbox`"),
+    "sandboxEnabled": never(_SANDBOX),
+    "sandbox": _vs_code_sandbox,
 }
 _GOOSE_KEYS: dict[str, Rule] = {
     "cmd": at("command"),
@@ -128,9 +145,9 @@ _GOOSE_KEYS: dict[str, Rule] = {
 }
 
 
-def _opencode_timeout(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """One for all, or one for each of three kinds of requests."""
-    kinds = {"startup": _connect, "catalog": duration("timeouts", "list_s"), "execution": _call}
+def opencode_timeout(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """opencode's: one for all, or one for each kind of requests; `request` is the former name of `execution`."""
+    kinds = {"startup": _connect, "catalog": duration("timeouts", "list_s"), "execution": _call, "request": _call}
     return (inside(kinds) if isinstance(value, dict) else _call)(value, where)
 
 
@@ -253,7 +270,13 @@ DIALECTS: tuple[Dialect, ...] = (
         },
         ignored="serverName faviconUrl sourceFile",
         file_keys="name version schema models rules context prompts docs data metadata env requestOptions",
-        placeholders=SECRETS,
+    ),
+    Dialect(
+        "Continue",
+        roots=("experimental.modelContextProtocolServers",),
+        keys={"transport": _continue_transport, "timeout": duration("timeouts", "connect_s", unit_s=0.001)},
+        ignored="id faviconUrl",
+        file_keys=None,
     ),
     Dialect(
         "FastMCP",
@@ -297,7 +320,8 @@ DIALECTS: tuple[Dialect, ...] = (
             "scopes": _sign_in,
             "oauth_resource": _sign_in,
         },
-        ignored="tools supports_parallel_tool_calls default_tools_approval_mode experimental_environment trust",
+        ignored="tools supports_parallel_tool_calls default_tools_approval_mode experimental_environment "
+        "environment_id trust",
         file_keys=None,
     ),
     Dialect(
@@ -310,7 +334,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "opencode",
         roots=("mcp", "mcp.servers"),
-        keys={"environment": texts("env"), "timeout": _opencode_timeout, "oauth": _sign_in},
+        keys={"environment": texts("env"), "timeout": opencode_timeout, "oauth": _sign_in},
         ignored="codemode",
         file_keys=None,
         placeholders=BRACES,

@@ -140,7 +140,8 @@ class ServerEntry:
         if "url" not in self.values or "command" in self.values or not isinstance(env, dict) or not env:
             return
         where = self.locate(("env",))
-        known = {f"${{{name}}}": value for name, value in env.items() if isinstance(value, str)}
+        given = {f"${{{name}}}": value for name, value in env.items() if value != f"${{{name}}}"}
+        known = {reference: value for reference, value in given.items() if isinstance(value, str)}
 
         def fill_in(text: str, _: KeyPath) -> str:
             for reference, value in known.items():
@@ -151,7 +152,7 @@ class ServerEntry:
         for field in ("url", "headers", "auth"):
             if field in self.values:
                 self.values[field] = convert_texts(self.values[field], (), fill_in)
-        if before == self.values:
+        if given and before == self.values:
             self.unused.append(Unused(where, "a server over HTTP gets no environment"))
         del self.values["env"]
 

@@ -5,7 +5,9 @@ its caller passes the problems, and gets one error with file, line and column fo
 """
 
 import json
+import os
 import re
+import stat
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,9 +90,16 @@ def _is_toml(path: Path) -> bool:
     return path.suffix.lower() == ".toml"
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """Opening a pipe would block until another process writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path}: is not a regular file; save the configuration in one")
             raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file does not exist") from None
@@ -185,9 +194,12 @@ def _build_empty_error(path: Path) -> ConfigError:
 
 
 def _build_error(path: Path, text: str, problems: list[Problem]) -> ConfigError:
+    # A wrong default is wrong in each server.
     found = sorted(
-        (offset, f"{place}: {problem}")
-        for (offset, place), problem in zip(_places(path, text, problems), problems, strict=True)
+        {
+            (offset, f"{place}: {problem}")
+            for (offset, place), problem in zip(_places(path, text, problems), problems, strict=True)
+        }
     )
     return ConfigError("\n".join(line for _, line in found))
 

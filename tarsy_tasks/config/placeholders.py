@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["BRACES", "DOLLAR_NAMES", "DOUBLE_BRACES", "SECRETS", "Placeholder", "Surroundings", "replace_placeholders"]
+__all__ = ["BRACES", "DOLLAR_NAMES", "DOUBLE_BRACES", "Placeholder", "Surroundings", "replace_placeholders"]
 
 _FOLDERS = (".vscode", ".cursor", ".roo", ".kilocode", ".kiro", ".zed", ".gemini", ".codex", ".claude", ".continue")
 """Folders of a workspace in which its clients keep their files."""
@@ -69,19 +69,6 @@ def _folder(match: re.Match[str], surroundings: Surroundings) -> str:
     }[match["what"]]
 
 
-_EVERYWHERE = (
-    Placeholder(re.compile(r"(?<!\$)\$\{input:(?P<id>[^{}]+)\}"), _input),
-    Placeholder(
-        re.compile(
-            r"(?<!\$)\$\{(?P<what>workspaceFolder|workspaceRoot|cwd|workspaceFolderBasename|userHome|pathSeparator|/)"
-            r"(?::[^{}]*)?\}"
-        ),
-        _folder,
-    ),
-)
-"""Those of VS Code, which many clients share and which mean nothing else anywhere."""
-
-
 def _name(match: re.Match[str], _: Surroundings) -> str:
     return f"${{{match['name']}}}"
 
@@ -113,13 +100,21 @@ DOUBLE_BRACES = (
 )
 """`{{NAME}}`."""
 
-SECRETS = (
+_EVERYWHERE = (
+    Placeholder(re.compile(r"(?<!\$)\$\{input:(?P<id>[^{}]+)\}"), _input),
+    Placeholder(
+        re.compile(
+            r"(?<!\$)\$\{(?P<what>workspaceFolder|workspaceRoot|cwd|workspaceFolderBasename|userHome|pathSeparator|/)"
+            r"(?::[^{}]*)?\}"
+        ),
+        _folder,
+    ),
     Placeholder(
         re.compile(r"\$\{\{\s*(?:secrets|inputs)\.(?:[\w-]+/)*(?P<name>[\w.-]+)\s*\}\}"),
         _secret_name,
     ),
 )
-"""`${{ secrets.NAME }}`."""
+"""Those of VS Code, which many clients share, and Continue's `${{ secrets.NAME }}`: they mean nothing else anywhere."""
 
 
 def replace_placeholders(text: str, forms: tuple[Placeholder, ...], surroundings: Surroundings) -> str:

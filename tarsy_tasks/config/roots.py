@@ -4,14 +4,16 @@ Owns the search for mappings and lists of servers, and the keys around them. `di
 differently, `entries` reads a single server.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config.dialects import COMMON, DIALECTS, WITHOUT_SERVER, Dialect
+from tarsy_tasks.config.dialects import COMMON, DIALECTS, WITHOUT_SERVER, Dialect, opencode_timeout
 from tarsy_tasks.config.entries import ServerEntry, is_comment
 from tarsy_tasks.config.key_rules import Rule, Taken, Unused, never
 from tarsy_tasks.config.own_keys import OWN_KEYS
@@ -50,11 +52,13 @@ class FoundServers:
 
 
 class _Root(NamedTuple):
-    """A mapping or list of servers: its place as `Dialect.roots` has it, and where it is."""
+    """A mapping or list of servers: its place as `Dialect.roots` has it, where it is, and the mapping around it, if
+    that may have lists of servers that are switched off."""
 
     pattern: str
     at: KeyPath
     servers: JsonValue
+    around: Mapping[str, JsonValue] = MappingProxyType({})
 
 
 def find_servers(data: Mapping[str, JsonValue], path: Path) -> FoundServers:
@@ -69,7 +73,7 @@ def find_servers(data: Mapping[str, JsonValue], path: Path) -> FoundServers:
     named: dict[str, JsonValue] = {}
     for root in roots:
         entries = [*_entries_of(root, found)]
-        dialect, rules = _choose_dialect(root.pattern, [raw for _, _, raw in entries], data)
+        dialect, rules = _choose_dialect(root.pattern, [raw for _, _, raw in entries], data, path)
         if entries and dialect.name and dialect.name not in found.dialects:
             found.dialects.append(dialect.name)
 
@@ -77,12 +81,15 @@ def find_servers(data: Mapping[str, JsonValue], path: Path) -> FoundServers:
             return replace_placeholders(text, dialect.placeholders, surroundings)
 
         for name, at, raw in entries:
+            is_off = _is_switched_off(name, root.around)
             if root.pattern == _PROJECTS:
                 if named.get(str(name)) == raw:
                     continue  # the same server in several projects
                 name = f"{name}-{Path(str(at[1])).name}" if name in named else name
             named[str(name)] = raw
             found.entries.append(ServerEntry(name, at, raw, rules, convert))
+            if is_off:
+                found.entries[-1].values["enabled"] = False
     _apply_settings(data, found)
     return found
 
@@ -103,18 +110,22 @@ def read_interceptors(data: Mapping[str, JsonValue]) -> Iterator[str | Problem]:
 
 
 _PROJECTS = "projects.*.mcpServers"
+_CONTINUE_JSON = "experimental.modelContextProtocolServers"
 
 
 def _find_roots(data: Mapping[str, JsonValue], found: FoundServers) -> Iterator[_Root]:
     """All roots of the file; then, if there is none, what could be one in another file."""
-    roots = [_Root(key, (key,), data[key]) for key in _PLAIN_ROOTS if data.get(key) is not None]
+    roots = [_Root(key, (key,), data[key], data) for key in _PLAIN_ROOTS if data.get(key) is not None]
     projects = data.get("projects")
     if isinstance(projects, dict):
         roots += [
-            _Root(_PROJECTS, ("projects", folder, "mcpServers"), project["mcpServers"])
+            _Root(_PROJECTS, ("projects", folder, "mcpServers"), project["mcpServers"], project)
             for folder, project in projects.items()
             if isinstance(project, dict) and project.get("mcpServers")
         ]
+    experimental = data.get("experimental")
+    if isinstance(experimental, dict) and isinstance(listed := experimental.get("modelContextProtocolServers"), list):
+        roots.append(_Root(_CONTINUE_JSON, ("experimental", "modelContextProtocolServers"), listed))
     if data.get("mcp") is not None:
         roots += _roots_under_mcp(data["mcp"], found, is_only=not roots)
     if not roots and not found.problems:
@@ -204,7 +215,10 @@ def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, K
         elif _is_left_out(root.pattern, raw):
             found.left_out.append(str(name or raw.get("name") or raw.get("uses")))
         elif name is None:
-            yield raw.get("name"), at, {key: each for key, each in raw.items() if key != "name"}
+            name = raw.get("name")
+            if name is None and root.pattern == _CONTINUE_JSON:
+                name = f"continue-mcp-server-{int(at[-1]) + 1}"  # as Continue itself names those without a name
+            yield name, at, {key: each for key, each in raw.items() if key != "name"}
         else:
             yield name, at, raw
 
@@ -220,19 +234,38 @@ def _is_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> bool:
     return bool(raw) and pattern in ("context_servers", "mcp") and raw.keys() <= {"enabled", "settings", "timeout"}
 
 
+def _is_switched_off(name: JsonValue, around: Mapping[str, JsonValue]) -> bool:
+    """Whether a list beside the servers, as Gemini CLI and Claude Code have them, leaves a server out."""
+    mcp = around.get("mcp")
+    inner = mcp if isinstance(mcp, dict) else {}
+    allowed = _listed(inner, "allowed") + _listed(around, "allowMCPServers")
+    excluded = _listed(inner, "excluded") + _listed(around, "excludeMCPServers") + _listed(around, "disabledMcpServers")
+    return name in excluded or (bool(allowed) and name not in allowed)
+
+
+def _listed(table: Mapping[str, JsonValue], key: str) -> list[JsonValue]:
+    listed = table.get(key)
+    return listed if isinstance(listed, list) else []
+
+
 def _choose_dialect(
-    pattern: str, entries: list[dict[str, JsonValue]], data: Mapping[str, JsonValue]
+    pattern: str, entries: list[dict[str, JsonValue]], data: Mapping[str, JsonValue], path: Path
 ) -> tuple[Dialect, dict[str, Rule]]:
-    """The dialect with the most keys that few others have; and the rules of all, for people copy entries from one
-    client to another."""
+    """The dialect with the most keys that few others have, or whose name the file bears; and the rules of all, for
+    people copy entries from one client to another."""
     candidates = [each for each in DIALECTS if pattern in each.roots]
-    everyday = _keys_of(COMMON)
+    everyday = _keys_of(COMMON) | OWN_KEYS.keys()
     keys = [_keys_of(each) - everyday for each in candidates]
     file_keys = [{*(each.file_keys or "").split()} for each in candidates]
     used = {key for entry in entries for key in entry}
+    folder = path.absolute().parent.name
+    named_by = f"{folder if folder.startswith('.') else ''} {path.name} {data.get('$schema')}"
+    words = re.findall(r"[a-z]+", named_by.lower())
 
     def rate(index: int) -> float:
-        return sum(
+        # The name counts where it decides how texts are read: that may be all that such a file has of its client.
+        is_named = candidates[index].placeholders and candidates[index].name.split()[0].lower() in words
+        return bool(is_named) + sum(
             1 / sum(key in others for others in every)
             for every, found in ((keys, used), (file_keys, data.keys()))
             for key in every[index] & found
@@ -255,17 +288,18 @@ def _keys_of(dialect: Dialect) -> set[str]:
 
 def _apply_settings(data: Mapping[str, JsonValue], found: FoundServers) -> None:
     mcp = data.get("mcp")
-    if not isinstance(mcp, dict) or "servers" not in mcp or mcp.get("settings") is None:
+    if not isinstance(mcp, dict) or "servers" not in mcp:
         return
     defaults: list[Taken] = []
-    for each in read_settings(mcp["settings"], ("mcp", "settings")):
-        match each:
-            case Taken():
-                defaults.append(each)
-            case Unused():
-                found.unused.append(each)
-            case Problem():
-                found.problems.append(each)
+    for key, read in (("settings", read_settings), ("timeout", opencode_timeout)):
+        for each in read(mcp[key], ("mcp", key)) if mcp.get(key) is not None else ():
+            match each:
+                case Taken():
+                    defaults.append(each)
+                case Unused():
+                    found.unused.append(each)
+                case Problem():
+                    found.problems.append(each)
     for entry in found.entries:
         if entry.at[:2] == ("mcp", "servers"):
             entry.take_defaults(defaults)

@@ -68,9 +68,9 @@ _COUNTS = {
 _OF_ONE_SERVER = frozenset(
     {"command", "args", "url", "url_file", "transport", "type", "cwd", "auth", "bearer_token", "bearer_token_file"}
 )
-_OF_THE_DEPLOYMENT = re.compile(r"health_.*|log_level|startup|startup_mode|strict(?:_startup)?|metrics.*|.*_interval")
+_STARTUP = re.compile(r"startup(?:_mode)?|strict(?:_startup)?")
+_OF_THE_DEPLOYMENT = re.compile(r"health_.*|log_level|metrics.*|.*_interval|summarization")
 _UNIT = re.compile(r"_(?:(?P<ms>ms|millis|milliseconds)|s|sec|secs|seconds)\Z")
-_ELSEWHERE = "see the variable TARSY_STARTUP"
 
 
 def read_settings(value: JsonValue, where: KeyPath) -> Iterator[Found]:
@@ -84,7 +84,7 @@ def read_settings(value: JsonValue, where: KeyPath) -> Iterator[Found]:
 
 
 def _read_setting(key: str, value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower().removeprefix("default_")
     unit = _UNIT.search(name)
     bare = name[: unit.start()] if unit else name
     if bare in _PLACES:
@@ -100,8 +100,10 @@ def _read_setting(key: str, value: JsonValue, where: KeyPath) -> Iterable[Found]
         return inside(rules)(value, where)
     if name in OWN_KEYS and name not in _OF_ONE_SERVER:
         return OWN_KEYS[name](value, where)
-    if name == "summarization" or _OF_THE_DEPLOYMENT.fullmatch(name):
-        return [Unused(where, "" if name == "summarization" else _ELSEWHERE)]
+    if _STARTUP.fullmatch(name):
+        return [Unused(where, "see the variable TARSY_STARTUP")]
+    if _OF_THE_DEPLOYMENT.fullmatch(name):
+        return [Unused(where)]
     return [unknown_key(where, [*(OWN_KEYS.keys() - _OF_ONE_SERVER), *_PLACES, *_COUNTS])]
 
 

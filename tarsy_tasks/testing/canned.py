@@ -3,6 +3,7 @@
 Owns the forms of answers. How they become a `ToolResult` is in `stub`, how an MCP server gives them in `server`.
 """
 
+import inspect
 import json
 from collections.abc import Mapping
 from enum import Enum
@@ -12,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from tarsy_tasks.models import ToolCall
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 
-__all__ = ["CODES", "UNANSWERED", "Answer", "InTurn", "RecordedCall", "Unanswered", "as_text", "pick"]
+__all__ = ["CODES", "UNANSWERED", "Answer", "InTurn", "RecordedCall", "Unanswered", "as_text", "is_function", "pick"]
 
 
 class Unanswered(Enum):
@@ -72,13 +73,23 @@ class RecordedCall(NamedTuple):
     call: ToolCall
 
 
+def is_function(answer: Answer) -> bool:
+    """Whether an answer is to be called; a class is none."""
+    return callable(answer) and not isinstance(answer, type)
+
+
 def pick(answer: Answer, arguments: dict[str, Any]) -> Any:
-    """The answer itself, of a function or a series."""
-    while isinstance(answer, InTurn) or (callable(answer) and not isinstance(answer, type)):
+    """The answer itself, of a function or a series. Raises `TypeError` for a coroutine function."""
+    while isinstance(answer, InTurn) or is_function(answer):
+        if inspect.iscoroutinefunction(answer):
+            raise TypeError("a stub answers at once: a function of the arguments cannot be a coroutine function")
         answer = answer.next() if isinstance(answer, InTurn) else answer(arguments)
     return answer
 
 
 def as_text(value: Any) -> str:
-    """What a model reads of an answer."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """What a model reads of an answer. Raises `TypeError` for what no answer can be."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except TypeError as error:
+        raise TypeError(f"an answer cannot be a {type(value).__name__} ({error}): give text or a JSON value") from None

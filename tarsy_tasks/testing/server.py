@@ -22,7 +22,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from tarsy_tasks.testing.canned import UNANSWERED, InTurn, as_text
+from tarsy_tasks.testing.canned import UNANSWERED, InTurn, as_text, is_function
 
 __all__ = ["ScriptedServer", "ServedCall"]
 
@@ -143,7 +143,7 @@ class ScriptedServer:
             return _error(f"there is no tool {params.name}")
         answer = scripted.answer
         try:
-            while isinstance(answer, InTurn) or inspect.isroutine(answer):
+            while isinstance(answer, InTurn) or is_function(answer):
                 answer = answer.next() if isinstance(answer, InTurn) else await _call(answer, arguments)
         except Exception as error:
             answer = error

@@ -184,6 +184,8 @@ class _StubDispatcher(CallDispatcher):
 def _describe(name: str, code: ErrorCode) -> str:
     if code.outcome in _NEVER_RAN:
         return f"`{name}` ended with {code}. The tool did not run."
+    if code.outcome is Outcome.TOOL_ERROR:
+        return f"`{name}` ended with {code}. The tool ran and reported an error."
     return f"`{name}` ended with {code}. The tool may have run. Check its effects before you call it again."
 
 

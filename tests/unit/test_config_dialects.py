@@ -61,6 +61,63 @@ def test_a_file_may_have_both_roots(load_text):
     assert list(config.servers) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        (".gemini/settings.json", "$TOKEN", "${TOKEN}"),
+        ("gemini-extension.json", "$TOKEN", "${TOKEN}"),
+        ("librechat.yaml", "{{TOKEN}}", "${TOKEN}"),
+        ("gemini/mcp.json", "$TOKEN", "$TOKEN"),
+        ("mcp.json", "${{ secrets.TOKEN }}", "${TOKEN}"),
+    ],
+)
+def test_a_client_is_also_known_by_the_name_of_its_file(load_text, tmp_path, name, text, read):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    data = {"mcpServers": {"a": {"command": "x", "env": {"A": text}}}}
+    assert load_text(json.dumps(data), name).servers["a"].env == {"A": read}
+
+
+def test_a_client_is_also_known_by_its_schema(load_text):
+    entry = {"type": "remote", "url": "https://h/mcp", "headers": {"Authorization": "Bearer {env:TOKEN}"}}
+    data = {"$schema": "https://opencode.ai/config.json", "mcp": {"servers": {"a": entry}}}
+    assert load_text(json.dumps(data)).servers["a"].headers == {"Authorization": "Bearer ${TOKEN}"}
+
+
+@pytest.mark.parametrize(
+    ("beside", "enabled"),
+    [
+        ({"mcp": {"allowed": ["a"]}}, ["a"]),
+        ({"mcp": {"allowed": [], "excluded": ["a"]}}, ["b"]),
+        ({"mcp": {"allowed": ["a", "b"], "excluded": ["b"]}}, ["a"]),
+        ({"allowMCPServers": ["b"]}, ["b"]),
+        ({"excludeMCPServers": ["b"], "theme": "x"}, ["a"]),
+        ({"mcp": {"allowed": "a"}}, ["a", "b"]),
+    ],
+)
+def test_lists_beside_the_servers_switch_servers_off(load_text, beside, enabled):
+    servers = {"a": {"command": "x"}, "b": {"command": "x"}}
+    assert list(load_text(json.dumps({"mcpServers": servers, **beside})).enabled_servers) == enabled
+
+
+def test_a_project_switches_off_only_its_own_servers(load_text):
+    projects = {
+        "/p": {"mcpServers": {"a": {"command": "x"}}, "disabledMcpServers": ["b"]},
+        "/q": {"mcpServers": {"a": {"command": "y"}, "b": {"command": "x"}}, "disabledMcpServers": ["a"]},
+    }
+    assert list(load_text(json.dumps({"projects": projects})).enabled_servers) == ["a", "b"]
+
+
+def test_settings_are_defaults_of_the_servers(load_text):
+    data = {"mcp": {"settings": {"default_timeout": "40s"}, "servers": [{"name": "a", "command": "x"}]}}
+    assert load_text(json.dumps(data)).servers["a"].timeouts == Timeouts(call_s=40)
+
+
+def test_a_wrong_default_is_reported_once(config_problems):
+    servers = [{"name": name, "command": "x"} for name in "ab"]
+    text = json.dumps({"mcp": {"settings": {"masking": True}, "servers": servers}})
+    assert len(config_problems(text)) == 1
+
+
 def test_json_may_have_comments_and_trailing_commas(load_text):
     config = load_text(
         """

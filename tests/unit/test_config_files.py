@@ -119,6 +119,12 @@ def test_a_pathological_file_is_an_error_quickly(config_problems, text, name):
     assert config_problems(text, name)
 
 
+def test_a_pipe_is_an_error_at_once(tmp_path):
+    os.mkfifo(tmp_path / "mcp.json")
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        load_config(tmp_path / "mcp.json")
+
+
 def test_the_size_of_expanded_aliases_is_limited(config_problems, load_text):
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 20)

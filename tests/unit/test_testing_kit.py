@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from functools import partial
 
 import anyio
 import pytest
@@ -144,7 +145,25 @@ def test_a_stub_that_cannot_be_is_refused(answers, options):
         StubToolExecutor(answers, **options)
 
 
-def test_a_scripted_server_answers_as_it_is_told():
+async def answer_later(arguments):
+    return arguments
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [({1, 2}, "cannot be a set"), (b"x", "cannot be a bytes"), (dict, "cannot be a type"), (answer_later, "coroutine")],
+)
+def test_an_answer_that_cannot_be_given_is_named(run, answer, said):
+    with pytest.raises(TypeError, match=said):
+        run({"a.b": answer}, "a.b")
+
+
+def test_an_error_of_the_tool_says_that_the_tool_ran():
+    assert "The tool ran and" in run_sync({"a.b": Outcome.TOOL_ERROR}, "a.b").content
+
+
+def test_a_scripted_server_gives_the_scripted_answers():
     async def slow(arguments):
         await anyio.lowlevel.checkpoint()
         return arguments
@@ -156,11 +175,19 @@ def test_a_scripted_server_answers_as_it_is_told():
 
     with ScriptedServer() as server:
         server.answer("turns", InTurn("one", OSError("no"), "two"))
+        server.answer("partial", partial(lambda text, _: text, "any"))
         server.answer("slow", slow, input_schema={"type": "object", "properties": {"x": {"type": "integer"}}})
-        listed, results = asyncio.run(call(server.url, "turns", "turns", "turns", "turns", "slow"))
-        assert listed == ["turns", "slow"]
+        listed, results = asyncio.run(call(server.url, "turns", "turns", "turns", "turns", "partial", "slow"))
+        assert listed == ["turns", "partial", "slow"]
         assert [(result.content[0].text, result.is_error) for result in results] == [
-            *[("one", False), ("no", True), ("two", False), ("two", False), ('{"x": 1}', False)]
+            *[
+                ("one", False),
+                ("no", True),
+                ("two", False),
+                ("two", False),
+                ("any", False),
+                ('{"x": 1}', False),
+            ]
         ]
         assert results[-1].structured_content == {"x": 1}
         server.stop()
@@ -168,7 +195,7 @@ def test_a_scripted_server_answers_as_it_is_told():
             asyncio.run(call(server.url))
         server.start()
         assert asyncio.run(call(server.url, "turns"))[1][0].content[0].text == "two"
-    assert [each.tool for each in server.calls] == ["turns"] * 4 + ["slow", "turns"]
+    assert [each.tool for each in server.calls] == ["turns"] * 4 + ["partial", "slow", "turns"]
 
 
 def test_the_plugin_of_pytest_imports_nothing_heavy():
