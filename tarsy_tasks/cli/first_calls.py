@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, TarsyTasksError, ToolDefinition
+from tarsy_tasks.cli.output import counted
 from tarsy_tasks.health import statuses
 
 __all__ = ["FirstCall", "check_server", "find_harmless"]
@@ -59,7 +60,7 @@ async def _ask(server: str) -> FirstCall:
             # The text in the list is for models.
             text = await asyncio.to_thread(_reason, server) or tools.failed_servers[server]
             return FirstCall(server, works=False, text=_one_line(text))
-        listed = f"{len(tools)} tool{'' if len(tools) == 1 else 's'}"
+        listed = counted(len(tools), "tool")
         harmless = find_harmless(tools)
         if harmless is None:
             return FirstCall(server, works=True, text=listed, tools=tuple(tools))

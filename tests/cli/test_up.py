@@ -218,6 +218,7 @@ def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
         beat = next(child for child in up.children() if "beat" in read_command(child))
         beat.kill()
         assert up.process.wait(30) == 1
+        assert ": 1 server enabled;" in up.log
         assert "beat ended" in up.log
     finally:
         up.stop()
