@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tarsy_tasks.cli.output import json_option, notes, print_json
+from tarsy_tasks.cli.output import counted, json_option, notes, print_json
 from tarsy_tasks.config import (
     check_secrets,
     config_schema,
@@ -56,7 +56,8 @@ def check(path: Path | None, *, as_json: bool) -> None:
         )
         return
     click.echo(
-        f"{path}: {len(found.servers)} servers, {len(found.enabled_servers)} enabled: {', '.join(found.servers)}"
+        f"{path}: {counted(len(found.servers), 'server')}, {len(found.enabled_servers)} enabled: "
+        f"{', '.join(found.servers)}"
     )
     for name, shown in secrets.items():
         if shown:

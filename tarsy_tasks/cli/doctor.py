@@ -9,7 +9,7 @@ import click
 from redis.exceptions import RedisError
 
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE, USAGE
-from tarsy_tasks.cli.output import busy, console, json_option, notes, print_json
+from tarsy_tasks.cli.output import busy, console, counted, json_option, notes, print_json
 from tarsy_tasks.doctor.finding import Finding, Severity
 from tarsy_tasks.errors import ConfigError
 
@@ -41,7 +41,7 @@ def doctor(*, as_json: bool) -> None:
         print_json({"ok": code == OK, "findings": list(map(asdict, findings))})
     else:
         counts = {each: sum(finding.severity is each for finding in findings) for each in Severity}
-        notes.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
+        notes.print(", ".join(counted(counts[each], each) for each in (Severity.ERROR, Severity.WARNING)))
     raise click.exceptions.Exit(code)
 
 

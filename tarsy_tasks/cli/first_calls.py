@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, TarsyTasksError, ToolDefinition
+from tarsy_tasks.cli.output import counted
 from tarsy_tasks.health import statuses
 
 __all__ = ["FirstCall", "check_server", "find_harmless"]
 
 _ANSWER_S = 60.0
 _PAUSE_S = 2.0
-_TEXT_CHARS = 300
+_HEAD_CHARS, _TAIL_CHARS = 200, 400
+"""Of a longer text: what failed is said first, and why comes last, as the last line of a traceback and the advice."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,14 @@ class FirstCall:
         works: Whether it listed its tools, and answered the call if there was one.
         text: For operators, one line.
         tools: Its tools.
-        called: The tool that was called, if any.
+        answered: The tool that answered the call, if there was one.
     """
 
     server: str
     works: bool
     text: str
     tools: tuple[ToolDefinition, ...] = ()
-    called: str = ""
+    answered: str = ""
 
 
 async def check_server(server: str) -> AsyncIterator[FirstCall]:
@@ -58,18 +60,17 @@ async def _ask(server: str) -> FirstCall:
             # The text in the list is for models.
             text = await asyncio.to_thread(_reason, server) or tools.failed_servers[server]
             return FirstCall(server, works=False, text=_one_line(text))
-        listed = f"{len(tools)} tool{'' if len(tools) == 1 else 's'}"
+        listed = counted(len(tools), "tool")
         harmless = find_harmless(tools)
         if harmless is None:
             return FirstCall(server, works=True, text=listed, tools=tuple(tools))
         result = await executor.execute(harmless.name, {})
     if result.outcome is Outcome.OK:
         text = f"{listed}; {harmless.name} answered in {result.duration_s * 1000:.0f} ms"
-    else:
-        text = f"{listed}; {harmless.name}: {_one_line(result.content)}"
+        return FirstCall(server, True, text, tuple(tools), harmless.name)
     # A tool that reports an error was reached: what it lacks, such as a login, concerns this tool.
-    works = result.outcome in (Outcome.OK, Outcome.TOOL_ERROR)
-    return FirstCall(server, works, text, tuple(tools), harmless.name)
+    works = result.outcome is Outcome.TOOL_ERROR
+    return FirstCall(server, works, f"{listed}; {harmless.name}: {_one_line(result.content)}", tuple(tools))
 
 
 def _reason(server: str) -> str:
@@ -87,4 +88,6 @@ def find_harmless(tools: Iterable[ToolDefinition]) -> ToolDefinition | None:
 
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _TEXT_CHARS else f"{line[: _TEXT_CHARS - 1]}…"
+    if len(line) <= _HEAD_CHARS + _TAIL_CHARS:
+        return line
+    return f"{line[:_HEAD_CHARS]} … {line[-_TAIL_CHARS:]}"

@@ -19,8 +19,8 @@ from tarsy_tasks.cli.tables import TableLayout
 from tarsy_tasks.telemetry.printable import HIDDEN, make_visible
 
 __all__ = [
-    "build_table", "busy", "clock_time", "console", "dump_json", "json_option", "local_time", "notes", "print_json",
-    "print_line", "print_table",
+    "build_table", "busy", "clock_time", "console", "counted", "dump_json", "json_option", "local_time", "notes",
+    "print_json", "print_line", "print_table",
 ]  # fmt: skip
 
 _LAYOUT = "\n\t"
@@ -53,6 +53,11 @@ def busy(what: str) -> Generator[None]:
         if timer.ident is not None:
             timer.join()
         status.stop()
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 server, 2 servers."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from tarsy_tasks.broker.redis_url import hide_password
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.known_names import remember_names
-from tarsy_tasks.cli.output import busy, console, notes
+from tarsy_tasks.cli.output import busy, console, counted, notes
 from tarsy_tasks.cli.run_files import REDIS_URL_FILE, RunningStack, open_stack_dir, stack_dir, write_stack
 from tarsy_tasks.cli.stack import Service, Stack, free_port
 from tarsy_tasks.cli.stack_logs import StackLogs
@@ -81,7 +81,7 @@ def up(
                 write_stack(files, RunningStack(str(directory), str(path), url, os.getpid()))
                 remember_names(servers, {})
                 private = "" if configured_url else "a private Valkey, "
-                notes.print(f"{path}: {len(servers)} servers enabled; Redis: {private}{hide_password(url)}")
+                notes.print(f"{path}: {counted(len(servers), 'server')} enabled; Redis: {private}{hide_password(url)}")
                 summary = Summary(tuple(servers), directory, path, files, logs.path("worker"), link)
                 ended = asyncio.run(_watch(stack, summary, is_quiet=not verbose))
             except KeyboardInterrupt:

@@ -73,10 +73,10 @@ class Summary:
             notes.print(f"\ndashboard: {self.link}")
         notes.print(f"log: {self.log}")
         notes.print("next, in another terminal in this directory:")
-        called = next((found.called for found in self._found.values() if found.works and found.called), "")
+        answered = next(filter(None, (self._found[server].answered for server in self.servers)), "")
         notes.print(f"  {own} tools list")
-        if called:
-            notes.print(f"  {own} call {called}")
+        if answered:
+            notes.print(f"  {own} call {answered}")
         if any(not found.works for found in self._found.values()):
             notes.print(f"  {own} doctor")
         notes.print("for an agent on this machine:")

@@ -21,13 +21,18 @@ from tests.cli.terminal import Terminal
 from tests.processes import DEMO_SERVER, ServiceProcess, free_port, read_command, wait_until
 
 CLOCK = """
+import sys
+
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 server = MCPServer("clock", version="1.0")
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def now() -> str:
+    if "stopped" in sys.argv:
+        raise ToolError("no hand moves")
     return "noon"
 
 @server.tool()
@@ -46,9 +51,10 @@ class Stack(ServiceProcess):
         self.port = free_port()
         (directory / "clock.py").write_text(CLOCK)
         servers = {
+            "alarm": {"command": sys.executable, "args": [str(directory / "clock.py"), "stopped"]},
             "clock": {"command": sys.executable, "args": [str(directory / "clock.py")]},
             "desk": DEMO_SERVER,
-            "broken": {"command": str(directory / "nothing-here")},
+            "broken": {"command": sys.executable, "args": ["-c", f"raise SystemExit('{'words ' * 90} nothing-here')"]},
         }
         (directory / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
         self.environment = clean_environment(
@@ -77,6 +83,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def test_each_server_has_a_line_that_says_whether_it_works(stack: Stack) -> None:
     assert re.search(r"^clock   works  2 tools; clock\.now answered in \d+ ms$", stack.log, re.MULTILINE)
+    assert re.search(r"^alarm   works  2 tools; alarm\.now: .*no hand moves", stack.log, re.MULTILINE)
     assert re.search(r"^desk    works  5 tools$", stack.log, re.MULTILINE)
     assert re.search(r"^broken  fails  .*nothing-here", stack.log, re.MULTILINE)
     assert len(stack.log.splitlines()) < 20, "what the processes log is not in it"
@@ -197,8 +204,8 @@ def test_a_followed_audit_is_a_table(stack: Stack) -> None:
     header = next(line for line in follow.lines if line.startswith("time"))
     rows = [line for line in follow.lines if re.match(r"\d\d:\d\d:\d\d  ", line)]
     at = header.index("outcome")
-    assert {row[at:].split()[0] for row in rows} == {"ok"}, rows
-    assert len(rows) >= 2
+    assert {row[at:].split()[0] for row in rows} == {"ok", "tool_error"}, rows
+    assert len(rows) >= 3
 
 
 def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
@@ -211,6 +218,7 @@ def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
         beat = next(child for child in up.children() if "beat" in read_command(child))
         beat.kill()
         assert up.process.wait(30) == 1
+        assert ": 1 server enabled;" in up.log
         assert "beat ended" in up.log
     finally:
         up.stop()
