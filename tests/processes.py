@@ -27,7 +27,7 @@ T = TypeVar("T")
 DEMO_SERVER = warm_command("-m", "tarsy_tasks.demo.server")
 
 
-def wait_until(found: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+def wait_until(found: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:
     """The first true value of `found`; fails the test, naming `what`, when there is none in time."""
     deadline = time.monotonic() + timeout_s
     while True:
