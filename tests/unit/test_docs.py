@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import tarsy_tasks
-
-ROOT = Path(tarsy_tasks.__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])
 _NOT_TEXT = re.compile(r"^```.*?^```$|`[^`\n]+`|<!--.*?-->", re.MULTILINE | re.DOTALL)

@@ -18,7 +18,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.settings import Settings, load_settings
 
 PACKAGE = Path(tarsy_tasks.__file__).parent
-ROOT = PACKAGE.parent
+ROOT = Path(__file__).parents[2]
 
 
 def imported_by(statement: str) -> set[str]:

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-import tarsy_tasks
-
-ROOT = Path(tarsy_tasks.__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 RECORDED: dict[str, Any] = json.loads((BENCHMARKS / "recorded.json").read_text())
 COUNTS: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "data" / "call_counts.json").read_text())
