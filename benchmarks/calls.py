@@ -30,7 +30,7 @@ from tests.processes import DEMO_SERVER
 CROWD = Load(256, 256)
 LOADS = (Load(1, 16), Load(8, 32), Load(64, 64), CROWD, Load(8, 24, in_turns=True))
 SMOKE_LOADS = (Load(1, 4), Load(8, 8))
-GATE_LOADS = (Load(1, 64), Load(64, 192))
+GATE_LOADS = (Load(8, 192), Load(64, 192))
 GATE_ROUNDS = 7
 GATE_LIMIT = 1.3
 RECORDED = ROOT / "benchmarks" / "recorded.json"

@@ -42,7 +42,7 @@ def wait_with_asyncio(app: Celery, url: str, count: int) -> float:
     from tarsy_tasks.agent.connection import connection_of
 
     replies = connection_of(app).replies
-    run_in_background(replies.connect(time.monotonic() + 10)).result()
+    run_in_background(replies.connect(time.monotonic() + 10, "Nothing was measured.")).result()
     futures: dict[str, Future[str]] = {replies.new_id(): Future() for _ in range(count)}
 
     async def expect() -> None:
