@@ -115,7 +115,7 @@ class MCPClient:
         listed = await self._async_executor.list_tools()
         known = dict.fromkeys([*self._servers, *(tool.server for tool in listed), *listed.failed_servers])
         if server_name is not None and server_name not in known:
-            raise ValueError(f"there is no server {server_name}; there are {', '.join(known)}")
+            raise ValueError(f"unknown server {server_name}; known: {', '.join(known)}")
         self._offer = build_offer(listed, ANY)
         tools = (tool for tool in self._offer.tools.values() if server_name in (None, tool.definition.server))
         return [self._build_tool(tool) for tool in tools]

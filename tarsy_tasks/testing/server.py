@@ -140,7 +140,7 @@ class ScriptedServer:
         self.calls.append(ServedCall(params.name, arguments))
         scripted = self._tools.get(params.name)
         if scripted is None:
-            return _error(f"there is no tool {params.name}")
+            return _error(f"unknown tool {params.name}")
         answer = scripted.answer
         try:
             while isinstance(answer, InTurn) or is_function(answer):

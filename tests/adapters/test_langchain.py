@@ -141,7 +141,7 @@ def test_tools_of_one_server_and_500_tools() -> None:
     client = MCPClient(["desk", "many"], timeout_s=20)
     assert len(tools_of(client)) == 505
     assert {name.partition("__")[0] for name in tools_of(client, server_name="desk")} == {"desk"}
-    with pytest.raises(ValueError, match="no server nowhere; there are desk, many"):
+    with pytest.raises(ValueError, match="unknown server nowhere; known: desk, many"):
         tools_of(client, server_name="nowhere")
     assert client.failed_servers == {}
 

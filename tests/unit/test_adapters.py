@@ -204,7 +204,7 @@ def test_a_tool_that_is_gone_is_not_suggested_again() -> None:
 def test_without_tools_nothing_is_offered() -> None:
     offer = build_offer(ToolList([], {"bank": "it is down"}, {}), OPENAI)
     assert offer.tools == {}
-    assert offer.reject("x" * 1000) == f"There is no tool {'x' * 80!r}. Nothing was sent. There are none."
+    assert offer.reject("x" * 1000) == f"The tool {'x' * 80!r} does not exist. Nothing was sent. No tools are offered."
 
 
 def test_a_missing_framework_is_one_sentence_with_the_command() -> None:
