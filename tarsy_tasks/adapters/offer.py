@@ -86,7 +86,8 @@ class Offer:
         near = difflib.get_close_matches(name[:_NAME_CHARS_SHOWN], self.tools, n=_NAMES_SHOWN, cutoff=0.3)
         names = near or list(self.tools)[:_NAMES_SHOWN]
         more = f" and {len(self.tools) - len(names)} more" if len(self.tools) > len(names) else ""
-        known = f"Tools{', closest first' if near else ''}: {', '.join(names)}{more}." if names else "No tools are offered."
+        known = f"Tools{', closest first' if near else ''}: {', '.join(names)}{more}."
+        known = known if names else "No tools are offered."
         return f"The tool {name[:_NAME_CHARS_SHOWN]!r} does not exist. Nothing was sent. {known}"
 
 
