@@ -83,12 +83,12 @@ class Offer:
 
     def reject(self, name: str) -> str:
         """The text for a model that called a tool that was not offered."""
-        near = difflib.get_close_matches(name[:_NAME_CHARS_SHOWN], self.tools, n=_NAMES_SHOWN, cutoff=0.3)
+        shown = name[:_NAME_CHARS_SHOWN]
+        near = difflib.get_close_matches(shown, self.tools, n=_NAMES_SHOWN, cutoff=0.3)
         names = near or list(self.tools)[:_NAMES_SHOWN]
         more = f" and {len(self.tools) - len(names)} more" if len(self.tools) > len(names) else ""
         known = f"Tools{', closest first' if near else ''}: {', '.join(names)}{more}."
-        known = known if names else "No tools are offered."
-        return f"The tool {name[:_NAME_CHARS_SHOWN]!r} does not exist. Nothing was sent. {known}"
+        return f"The tool {shown!r} does not exist. Nothing was sent. {known if names else 'No tools are offered.'}"
 
 
 def build_offer(listed: ToolList, provider: Provider) -> Offer:

@@ -48,7 +48,9 @@ class SuspendedQueues:
                     self._bulkhead.hold_back(server)
                 else:
                     self._bulkhead.release(server)
-            elif server in self._announced:
+            else:
+                # Also what has never been shared: a suspension may end before Redis could be reached.
                 self._bulkhead.release(server)
-                fleet.resume(exchange, self._instance, server)
-                self._announced.discard(server)
+                if server in self._announced:
+                    fleet.resume(exchange, self._instance, server)
+                    self._announced.discard(server)

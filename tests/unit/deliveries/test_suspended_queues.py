@@ -77,3 +77,12 @@ def test_what_redis_refuses_leaves_no_call_waiting(client: redis.Redis) -> None:
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         first.suspended.tend(first.exchange)
     assert "mcp.desk" in first.bulkhead.select(QUEUES)
+
+
+def test_a_suspension_that_ends_before_redis_has_it_ends(client: redis.Redis) -> None:
+    """An operator ends it at once, or Redis is away for as long as it lasts."""
+    first, second = SomeWorker(client, "w1"), SomeWorker(client, "w2")
+    assert second.takes_calls
+    first.suspend()
+    first.desk.suspension.left_s = 0.0
+    assert first.takes_calls
