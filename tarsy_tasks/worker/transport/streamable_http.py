@@ -265,7 +265,8 @@ class _Exchanges(MessageDispatcher):
                 raise MCPError(CONNECTION_CLOSED, "SSE stream ended and reconnection attempts were exhausted")
             await asyncio.sleep(place.pause_s)
             response = await self._open_stream(place)
-        raise connection_closed()
+        if asked is not None:
+            raise connection_closed()
 
     async def _listen(self) -> None:
         """Receive what the server sends unasked, if it has a stream for that."""
