@@ -11,6 +11,8 @@ from celery import Celery
 from kombu.exceptions import LimitExceeded, OperationalError
 from redis import ConnectionError as RedisConnectionError
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tarsy_tasks import ErrorCode, Outcome, OutcomeError, ToolCall, ToolExecutor, ToolResult, health, tool_signature
 from tarsy_tasks.agent.redis_errors import may_have_been_sent
@@ -156,7 +158,7 @@ def test_an_outcome_error_reaches_another_process(redis_url: str) -> None:
 
 def refused_connection() -> Exception:
     try:
-        Redis(port=free_port()).ping()
+        Redis(port=free_port(), retry=Retry(NoBackoff(), 0)).ping()
     except RedisConnectionError as error:
         return error
     raise AssertionError
