@@ -1,4 +1,5 @@
-"""Counts what this process does: functions called, values dumped and loaded, files opened, sleeps, writes to Redis.
+"""Counts what this process does: functions called, values dumped and loaded, files opened, sleeps, writes to Redis, and
+objects that only the garbage collector could free.
 
 A worker imports it by its `celeryconfig.py`, an agent at its beginning: before their threads start. From then on it
 answers with its counts on a Unix socket, whose path is in an environment variable. None of them depends on how fast the
@@ -28,6 +29,7 @@ _NAMES = {"JSONEncoder.encode": "dumps", "JSONDecoder.raw_decode": "loads", "_En
 _SLEEP = asyncio.sleep.__code__
 
 _calls: Counter[tuple[int, CodeType]] = Counter()
+_garbage: Counter[str] = Counter()
 _others: Counter[tuple[int, str]] = Counter()
 
 
@@ -56,7 +58,13 @@ def _audit(event: str, _: tuple[Any, ...]) -> None:
         _others[threading.get_ident(), "files_opened"] += 1
 
 
+def _note_collected(phase: str, found: dict[str, int]) -> None:
+    if phase == "stop":
+        _garbage["garbage"] += found["collected"]
+
+
 def _find_counts() -> dict[str, Any]:
+    gc.collect(1)  # what is older is not of this call
     found: Counter[str] = Counter()
     by_thread: Counter[int] = Counter()
     for (_, name), number in _others.copy().items():
@@ -67,7 +75,7 @@ def _find_counts() -> dict[str, Any]:
             found[name] += number
         elif "pydantic_settings" in code.co_filename:
             found["settings_read"] += number
-    return {**found, "by_thread": by_thread, "collectable": len(gc.get_objects())}
+    return {**found, **_garbage, "by_thread": by_thread, "collectable": len(gc.get_objects())}
 
 
 def _answer(listener: socket.socket) -> None:
@@ -83,6 +91,7 @@ def _start(path: str) -> None:
     listener.listen()
     # This thread starts before the others are counted.
     threading.Thread(target=_answer, args=[listener], daemon=True).start()
+    gc.callbacks.append(_note_collected)
     sys.addaudithook(_audit)
     threading.setprofile(_profile)
     sys.setprofile(_profile)

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import build_masker
+from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.server_output import ServerOutput
@@ -38,6 +39,11 @@ Way = Callable[[Server, list[bytes]], AbstractAsyncContextManager[Dispatcher[Any
 
 RESULT = {"content": [{"type": "text", "text": "ä"}], "resultType": "complete"}
 TIMEOUT_S = 0.05
+FIRST_ROUND: dict[str, Any] = {
+    **dict.fromkeys(("progress_callback", "input_responses", "request_state", "meta")),
+    **dict.fromkeys(("allow_input_required", "allow_claimed"), True),
+}
+"""What the SDK's client adds to a call."""
 
 
 class Scripted(MessageDispatcher):
@@ -199,11 +205,40 @@ SERVERS: dict[str, Callable[[], Server]] = {
     "asks-for-what-there-is-not": lambda: asking({"id": 5, "method": "x/y"}),
 }
 
+TEXT = {"type": "text", "text": "ä"}
+RESULTS: dict[str, Message] = {
+    "of no known type": {"content": [TEXT], "resultType": "weird"},
+    "of a type that is no text": {"content": [TEXT], "resultType": 7},
+    "with keys of the other era": {"content": [TEXT], "requestState": 7, "inputRequests": 8},
+    "that says too much": {"content": [TEXT], "resultType": "input_required", "requestState": "s"},
+    "without a type": {"content": [TEXT], "isError": True, "_meta": {"x/y": 1}},
+    "with unknown keys": {"content": [TEXT | {"is": 1}], "more": 1, "structuredContent": {"a": [None]}},
+    "with a structured list": {"content": [], "structuredContent": [1]},
+    "with a bad part": {"content": [{"type": "video"}]},
+    "with bad metadata": {"content": [], "_meta": 7},
+    "with a claim that is no truth value": {"content": [], "isError": "perhaps"},
+    "with a model's keys": {"content": [], "is_error": True, "structured_content": {}},
+    "with a link": {"content": [{"type": "resource_link", "uri": "x:y", "name": "z"}]},
+    "without content": {},
+}
+
 
 async def call_twice(session: ClientSession, story: Story) -> None:
     await session.list_tools()
     for _ in range(2):
         await story.end(session.call_tool("t", {"text": "ä\u2028", "n": 10**30, "nan": nan}, 10.0))
+
+
+async def call_as_clients_do(session: Any, story: Story) -> None:
+    await session.list_tools()
+    given = {"a": None, "text": "ä\u2028", "n": 10**30, "nan": nan, "in": {"b": [None, 1.5]}}
+    for arguments in (given, {}, None):
+        await story.end(session.call_tool("t", arguments, 10.0, **FIRST_ROUND))
+
+
+async def call_shortened(session: ClientSession, story: Story) -> None:
+    shorten_tool_calls(session)
+    await call_as_clients_do(session, story)
 
 
 async def call_twice_and_hear_news(session: ClientSession, story: Story) -> None:
@@ -231,6 +266,17 @@ def test_a_call_ends_as_with_the_sdk(name: str, era: str) -> None:
     expected = asyncio.run(tell(sdks, era, SERVERS[name](), act))
     assert len(expected.endings) == 2
     assert asyncio.run(tell(ours, era, SERVERS[name](), act)).told() == expected.told()
+
+
+@pytest.mark.parametrize("era", ["handshake", "2026"])
+@pytest.mark.parametrize("name", [name for name in (*SERVERS, *RESULTS) if name != NEWS])
+def test_a_shortened_call_is_that_of_the_sdk(name: str, era: str) -> None:
+    def serve() -> Server:
+        return SERVERS[name]() if name in SERVERS else answering({"id": "ID", "result": RESULTS[name]})
+
+    expected = asyncio.run(tell(ours, era, serve(), call_as_clients_do))
+    assert len(expected.endings) == 3
+    assert asyncio.run(tell(ours, era, serve(), call_shortened)).told() == expected.told()
 
 
 @pytest.mark.parametrize("era", ["handshake", "2026"])

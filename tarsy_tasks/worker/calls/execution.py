@@ -26,7 +26,7 @@ from tarsy_tasks.worker.calls.failures import build_failure, facts_of
 from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.calls.operation import Operation
-from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.calls.running_call import RunningCall, ignore_end
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
@@ -124,7 +124,7 @@ class CallExecution:
             if isinstance(ending, Answer) and ending.result is not call.built:
                 ending = await self._masked(ending.result)
             if not self._is_over:
-                self._is_over = True
+                self._close()
                 if (storing := self._report_to(ending)) is not None:
                     await storing
         except CallError as error:
@@ -148,9 +148,13 @@ class CallExecution:
     def _report_ending(self, ending: Ending | BaseException) -> None:
         if self._is_over:
             return
-        self._is_over = True
+        self._close()
         if (storing := self._report_to(ending)) is not None:
             self._storing = asyncio.ensure_future(storing)
+
+    def _close(self) -> None:
+        self._is_over = True
+        self._call.end = ignore_end  # or all of the call would wait for the garbage collector
 
     async def _masked(self, made: ToolResult) -> Answer:
         """The answer that an interceptor of a user made. It may be large, so it is masked in a thread."""
@@ -168,7 +172,7 @@ class CallExecution:
     def _stop(self) -> None:
         call = self._call
         if not (call.record.has_begun and call.may_have_run):
-            self._is_over = True
+            self._close()
             self._requeuing = asyncio.get_running_loop().create_task(self._requeue())
         elif call.may_replay:
             self._report_ending(Requeued("the worker stops"))

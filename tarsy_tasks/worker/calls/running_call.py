@@ -18,7 +18,11 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
-__all__ = ["RunningCall", "parse_message", "require_connection"]
+__all__ = ["RunningCall", "ignore_end", "parse_message", "require_connection"]
+
+
+def ignore_end(_: Exception) -> None:
+    """The `end` of a call that does not run."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -44,7 +48,7 @@ class RunningCall(Call):
     repairs: tuple[str, ...] = ()
     may_replay: bool = False
     owner: str = ""
-    end: Callable[[Exception], None] = lambda _: None
+    end: Callable[[Exception], None] = ignore_end
     is_closed: bool = False
     notes: tuple[str, ...] = ()
     built: ToolResult | None = None

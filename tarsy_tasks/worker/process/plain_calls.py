@@ -335,6 +335,7 @@ class PlainCall:
         self.done.set_result(None)
 
     def _leave(self, *, successful: bool = False) -> None:
+        self._execution = None  # it refers to this object: both would wait for the garbage collector
         state.task_ready(self, successful=successful)
         self._pool.leave_plain(self)
 

@@ -27,6 +27,7 @@ from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
+from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["Mode", "Session"]
@@ -134,6 +135,7 @@ class Session:
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept
+                    shorten_tool_calls(client.session)
                     self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
