@@ -253,7 +253,7 @@ class TaskPool(ThreadsTaskPool):
         # Celery's tracer takes the name of the task, its id and what the request says.
         request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
         delivery: Delivery | None = request.get("delivery")
-        queue = delivery.queue if delivery is not None else ""
+        queue, size_bytes = (delivery.queue, delivery.size_bytes) if delivery is not None else ("", 0)
         execution = TaskExecution(next(self._pids), self.runner, delivery)
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
@@ -279,12 +279,12 @@ class TaskPool(ThreadsTaskPool):
                     # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
                     release_lease(delivery)
                 del self._executions[execution.pid]
-                self._bulkhead.leave(queue)
+                self._bulkhead.leave(queue, size_bytes)
 
         self._executions[execution.pid] = execution
         if delivery is not None:
             delivery.runs = True
-        self._bulkhead.enter(queue)
+        self._bulkhead.enter(queue, size_bytes)
         execution.done = self.executor.submit(run)
         return execution
 
