@@ -100,6 +100,7 @@ class Delivery:
         count: The delivery count; deliveries that ended with a requeue do not count.
         state: The state of the call when it was taken.
         owner: Who began it, if it has begun.
+        size_bytes: Of the message, if it was fetched in the package's own way.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
@@ -114,6 +115,7 @@ class Delivery:
     count: int = 1
     state: CallState = CallState.NONE
     owner: str = ""
+    size_bytes: int = 0
     begins_as: str = ""
     runs: bool = False
     answered: bool = False

@@ -95,10 +95,11 @@ class Fetcher(Protocol):
         local messages = redis.pcall('RPOP', name, most)
         if not messages or messages.err then return false end  -- empty, or not a queue
         for n, message in ipairs(messages) do
-            local is_leased, found = pcall(lease, name, home, message)
+            local is_leased, found
+            if bytes < batch_bytes then is_leased, found = pcall(lease, name, home, message) end
             if not is_leased then  -- nothing may be lost because a command is refused
                 for back = #messages, n, -1 do redis.call('RPUSH', name, messages[back]) end
-                trouble = type(found) == 'table' and found or redis.error_reply(tostring(found))
+                if found then trouble = type(found) == 'table' and found or redis.error_reply(tostring(found)) end
                 return false
             end
             fetched[#fetched + 1] = found
@@ -170,4 +171,4 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
     except ValueError:
         raise DamagedMessage(f"its call is in an unknown state: {as_text(state)[:_SHOWN]!r}") from None
     queue = keys.without_priority(as_text(name))
-    return FetchedMessage(text, Delivery(as_text(tag), queue, count, known, as_text(owner)))
+    return FetchedMessage(text, Delivery(as_text(tag), queue, count, known, as_text(owner), len(text)))

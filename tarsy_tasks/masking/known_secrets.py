@@ -25,6 +25,8 @@ _MAX_ESCAPED = 5
 _LONG_LINE = re.compile(r"(?!-----)\S{16,}")
 _STANDS_ALONE = 12
 """A shorter one counts only without a letter or digit next to it."""
+_LEAST_BEGINNING = 8
+"""Characters; or a third of the secret, if that is more: many begin with a word, such as `postgres://`."""
 
 
 class KnownSecrets:
@@ -64,6 +66,18 @@ class KnownSecrets:
             while start >= 0:
                 yield Edit(start, start + len(form))
                 start = text.find(form, start + len(form))
+
+    def find_beginning(self, text: str) -> int:
+        """Where the text ends with the beginning of one, whose rest may follow elsewhere; its length if it does not."""
+        found = len(text)
+        for value in self._values.copy():
+            least = max(_LEAST_BEGINNING, len(value) // 3)
+            start = text.find(value[:least], max(0, len(text) - len(value)))
+            while 0 <= start < found:
+                if value.startswith(text[start:]):
+                    found = start
+                start = text.find(value[:least], start + 1)
+        return found
 
 
 def _long_lines(value: str) -> Iterator[str]:

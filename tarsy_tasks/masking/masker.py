@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 from tarsy_tasks.masking.announced_lines import ANNOUNCEMENTS, find_announced_lines
@@ -208,6 +208,23 @@ class Masker:
     def find_known(self, text: str) -> list[Edit]:
         """The places of known secrets, from left to right."""
         return sorted(self.known.find(text, project(text)))
+
+    def mask_known_pieces(self, texts: Sequence[str]) -> list[str]:
+        """The texts, without the pieces of known secrets that go from one into the next; whole ones stay."""
+        masked = [*texts]
+        ends = [*accumulate(map(len, texts))]
+        for start, end, _ in reversed(self.find_known("".join(texts))):
+            first, last = bisect_right(ends, start), bisect_left(ends, end)
+            for index in range(first, last + 1) if first < last else ():
+                offset = ends[index] - len(texts[index])
+                begins, stops = max(start - offset, 0), end - offset
+                masked[index] = masked[index][:begins] + MASK + masked[index][stops:]
+        return masked
+
+    def mask_known_beginning(self, text: str) -> str:
+        """The text, without the beginning of a known secret at its end."""
+        start = self.known.find_beginning(text)
+        return text[:start] + MASK if start < len(text) else text
 
     def _is_secret_in(self, text: str) -> bool:
         projection = project(text)

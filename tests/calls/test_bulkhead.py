@@ -10,9 +10,11 @@ import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.executor import PendingCall
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.celery_app import agent_app
 from tarsy_tasks.telemetry.health_records import read_health
+from tarsy_tasks.worker.process.bulkhead import MOST_BYTES
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, submit_calls, witness
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
@@ -106,6 +108,25 @@ def test_a_server_runs_calls_up_to_its_limit_and_delays_no_other(narrow: Narrow)
     assert set(end(calls)) == {Outcome.OK}
     assert narrow.most_at_once("limit") == LIMIT
     assert echoes > 20
+
+
+def test_large_messages_of_a_server_run_one_after_the_other(redis_url: str) -> None:
+    tools = ToolExecutor(timeout_s=60)
+    arguments = {"seconds": 50, "padding": "x" * MOST_BYTES}
+    first, second = (tools.submit(ToolCall(id="1", name="desk.wait", arguments=arguments)) for _ in range(2))
+    with redis.Redis.from_url(redis_url) as client:
+
+        def has_begun(call: PendingCall) -> bool:
+            return client.hget(keys.call_marker(call.id), "mark") == b"begun"
+
+        wait_until(lambda: has_begun(first), "the first one has begun", 30)
+        small = tools.submit(ToolCall(id="1", name="desk.echo", arguments={"text": "here"}))
+        echo(tools, "single")
+        assert client.llen(keys.queue("desk")) == 2
+        cancel([first])
+        wait_until(lambda: has_begun(second), "the second one has begun", 30)
+    cancel([second])
+    assert small.result().outcome is Outcome.OK
 
 
 def test_a_freed_slot_is_used_at_once() -> None:

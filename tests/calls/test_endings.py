@@ -135,6 +135,19 @@ def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_p
     assert (tmp_path / "warm.finished").exists()
 
 
+@pytest.mark.parametrize("limited_worker", [{"settings": "worker_soft_shutdown_timeout = 30\n"}], indirect=True)
+def test_a_call_is_cancelled_during_a_soft_shutdown(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
+    pending = hold(ToolExecutor(timeout_s=60), tmp_path, "cancelled-early", seconds=50)
+    limited_worker.process.send_signal(signal.SIGQUIT)
+    limited_worker.wait_for_log("Initiating Soft Shutdown")
+    pending.cancel()
+    was_cancelled(tmp_path, "cancelled-early")
+    assert pending.result(timeout_s=10).outcome is Outcome.CANCELLED
+    ended_as(redis_url, pending.id, ErrorCode.CANCELLED)
+    limited_worker.process.kill()
+    limited_worker.process.wait()
+
+
 @pytest.mark.parametrize("limited_worker", [{"settings": "worker_soft_shutdown_timeout = 2\n"}], indirect=True)
 def test_a_soft_shutdown_ends_what_outlasts_its_grace(
     start_worker: StartWorker, limited_worker: Worker, tmp_path: Path, redis_url: str

@@ -87,8 +87,10 @@ def trace(target: str) -> str:
 def share(target: str) -> str:
     """What System V's calls share with all processes of the user, by the name of the call."""
     libc = ctypes.CDLL(None, use_errno=True)
-    arguments = {"shmget": (1, 4096), "msgget": (1,), "semget": (1, 1)}[target]
-    if getattr(libc, target)(*arguments, _IPC_CREAT | 0o600) < 0:
+    made = {"shmget": (1, 4096), "msgget": (1,), "semget": (1, 1)}
+    # Of others, by the small numbers that their ids are; with ways and names of which there is none.
+    arguments = (*made[target], _IPC_CREAT | 0o600) if target in made else (0, None, 0, 0, 0)
+    if getattr(libc, target)(*arguments) < 0:
         raise OSError(ctypes.get_errno(), target)
     return "shared"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.worker.process.bulkhead import Bulkhead
+from tarsy_tasks.worker.process.bulkhead import MOST_BYTES, Bulkhead
 
 QUEUES = ["mcp.a", "mcp.a.check", "mcp.b", "mcp.b.check", "others"]
 CHECKS = ["mcp.a.check", "mcp.b.check"]
@@ -47,6 +47,19 @@ def test_a_server_is_polled_until_it_runs_what_it_may() -> None:
     assert selected(found, "mcp.a") == [*CHECKS, "mcp.b", "others"]
     found.leave("mcp.a")
     assert "mcp.a" in selected(found)
+
+
+def test_large_messages_of_a_server_do_not_come_together() -> None:
+    found = bulkhead(8)
+    found.enter("mcp.a", MOST_BYTES - 1)
+    assert "mcp.a" in found.select(QUEUES)
+    found.enter("mcp.a", 1)
+    assert found.select(QUEUES) == [*CHECKS, "mcp.b", "others"]
+    woken = count()
+    found.watch(lambda: next(woken))
+    found.leave("mcp.a", 1)
+    assert next(woken) == 1
+    assert "mcp.a" in found.select(QUEUES)
 
 
 def test_the_last_slot_is_kept_for_checks() -> None:

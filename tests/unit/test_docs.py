@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tarsy_tasks.broker import keys
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -50,3 +52,11 @@ def test_readme_and_glossary_stay_short() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= 6000
     terms = re.findall(r"^\| (?!term |---)", (DOCS / "glossary.md").read_text(), flags=re.MULTILINE)
     assert 0 < len(terms) <= 40
+
+
+def test_the_page_of_messages_lists_every_key() -> None:
+    section = (DOCS / "protocol.md").read_text().partition("\n## Keys in Redis\n")[2]
+    cells = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    listed = {name.partition("<")[0] for cell in cells for name in re.findall(r"`(.+?)`", cell)}
+    spelled = set(re.findall(r'"(tarsy:[\w:-]+)', Path(keys.__file__).read_text()))
+    assert listed == spelled - {keys.REPLIES}  # a channel

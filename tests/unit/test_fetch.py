@@ -94,6 +94,16 @@ def test_every_queue_has_its_turn_and_its_limit(table: Deliveries, client: Any) 
     assert tags(take(table, CALLS, limits="9", room=5)) == ["a3", "a4", "a5", "a6", "a7"]
 
 
+def test_large_messages_come_one_by_one_in_their_order(table: Deliveries, client: Any) -> None:
+    push(client, CALLS, "a0")
+    client.lpush(CALLS, message("a1", argsrepr="x" * 1024 * 1024))
+    push(client, CALLS, "a2", "a3")
+    first = take(table, CALLS)
+    assert tags(first) == ["a0", "a1"]
+    assert first[1].delivery.size_bytes > 1024 * 1024
+    assert tags(take(table, CALLS)) == ["a2", "a3"]
+
+
 def test_the_last_room_is_for_checks(table: Deliveries, client: Any) -> None:
     push(client, CALLS, "a0", "a1", "a2")
     push(client, CHECKS, "c0", "c1")

@@ -118,6 +118,17 @@ def test_no_line_of_a_known_multiline_secret_is_left(caplog: pytest.LogCaptureFi
     assert "q7Xv" not in caplog.text
 
 
+@pytest.mark.parametrize("place", [12, 17, 25, 32])
+def test_a_known_secret_is_not_left_over_two_lines(caplog: pytest.LogCaptureFixture, place: int) -> None:
+    caplog.set_level(logging.INFO, "tarsy_tasks.server.db")
+    secret = "q7Xv2mT9cLr4Zk8BqLr4Zk8Bq7Xv2mT9cAb"
+    output = ServerOutput("db", build_known_masker(known=KnownSecrets([secret])))
+    for line in (f"sent: {secret[:place]}", f"{secret[place:]} and more", f"ends with {secret[:6]}"):
+        output.record_line(line.encode())
+    assert caplog.messages == [f"{WHO}sent: {MASK}", f"{WHO}{MASK} and more", f"{WHO}ends with {secret[:6]}"]
+    assert output.last_lines() == f"sent: {MASK}\n{MASK} and more\nends with {secret[:6]}"
+
+
 def test_lines_that_are_dear_to_mask_are_logged_less_often(
     output: ServerOutput, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,7 +27,7 @@ def mask_borders(texts: list[str], masker: Masker) -> list[str]:
     """The parts, without what is a secret only together with its neighbours: a server may cut where it likes."""
     if len(texts) < 2:
         return texts
-    texts = _mask_split_known(texts, masker)
+    texts = masker.mask_known_pieces(texts)
     reach = min(_MOST_REACH, max(_LEAST_REACH, _ALL_REACHES // len(texts)))
     masked, tail = [*texts], ""
     for index, text in enumerate(texts):
@@ -42,19 +42,6 @@ def mask_borders(texts: list[str], masker: Masker) -> list[str]:
                 length = len(head if MASK in after else beginning)
                 masked[index] = _without_beginning(text, length, is_all=length >= reach)
         tail = (tail + text[-reach:])[-reach:]
-    return masked
-
-
-def _mask_split_known(texts: list[str], masker: Masker) -> list[str]:
-    """The parts, without the pieces of known secrets, however long; whole ones stay."""
-    masked = [*texts]
-    ends = [*accumulate(map(len, texts))]
-    for start, end, _ in reversed(masker.find_known("".join(texts))):
-        first, last = bisect_right(ends, start), bisect_left(ends, end)
-        for index in range(first, last + 1) if first < last else ():
-            offset = ends[index] - len(texts[index])
-            begins, stops = max(start - offset, 0), end - offset
-            masked[index] = masked[index][:begins] + MASK + masked[index][stops:]
     return masked
 
 

@@ -3,7 +3,8 @@
 Counts the calls that run. Of a server at its `max_concurrency` no message is taken: its calls stay in the broker for
 other workers, and it cannot take the slots of the others. The last slot is kept for health checks. What is counted is
 what runs, or is on its way into the pool: a connection that breaks, a message that is delivered twice or a call that
-fails cannot make the counts wrong.
+fails cannot make the counts wrong. The bytes of large messages are counted, too: whoever may call one server could
+otherwise take the memory of all.
 """
 
 import sys
@@ -17,7 +18,11 @@ from kombu.utils.scheduling import round_robin_cycle
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import ServerConfig
 
-__all__ = ["Bulkhead", "QueueOrderStrategy"]
+__all__ = ["MOST_BYTES", "Bulkhead", "QueueOrderStrategy"]
+
+MOST_BYTES = 16 * 1024 * 1024
+"""While messages of a queue with so many bytes run here, no other one is taken from it. In a worker, each byte of a
+message takes six to twelve."""
 
 
 class Room(NamedTuple):
@@ -42,6 +47,7 @@ class Bulkhead:
         self._slots: int | None = None
         self._limits: dict[str, int] = {}
         self._running: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
         self._held_back: frozenset[str] = frozenset()
         self._wake: Callable[[], object] | None = None
         self._is_awaited = False
@@ -82,15 +88,19 @@ class Bulkhead:
         """Call this, if anything, from any thread, when a slot that `measure` missed becomes free."""
         self._wake = wake
 
-    def enter(self, queue: str) -> None:
-        """A task from a queue begins."""
+    def enter(self, queue: str, size_bytes: int = 0) -> None:
+        """A task from a queue begins; the size of its message, if that may be large."""
         with self._lock:
             self._running[queue] += 1
+            if size_bytes:
+                self._bytes[queue] += size_bytes
 
-    def leave(self, queue: str) -> None:
-        """A task from a queue has ended."""
+    def leave(self, queue: str, size_bytes: int = 0) -> None:
+        """A task from a queue has ended; the size as when it began."""
         with self._lock:
             self._running[queue] -= 1
+            if size_bytes:
+                self._bytes[queue] -= size_bytes
         wake = self._wake  # another thread may end the watch meanwhile
         if self._is_awaited and wake is not None:
             wake()
@@ -110,6 +120,7 @@ class Bulkhead:
         with self._lock:
             free = slots - running.total()
             limits = {queue: self._limits.get(queue, slots) - running[queue] for queue in queues}
+            limits.update((queue, 0) for queue, held in self._bytes.items() if held >= MOST_BYTES and queue in limits)
         if self._held_back:
             limits.update((queue, 0) for queue in self._held_back if queue in limits)
         self._is_awaited = free <= kept + 1 or min(limits.values(), default=1) <= 0

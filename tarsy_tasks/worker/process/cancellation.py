@@ -7,6 +7,7 @@ all calls that run longer than half a second; other calls cost nothing.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -23,11 +24,13 @@ from tarsy_tasks.broker.kombu_transport import CONNECTION_LOST
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.telemetry.outage_log import OutageLog
 
-__all__ = ["CancellationStep", "cancel_call", "look_for_cancelled"]
+__all__ = ["CancellationStep", "cancel_call", "cancel_in_thread", "look_for_cancelled"]
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
+_BLOCKED_S = 0.5
+"""Celery's main thread sleeps through a soft shutdown; what it has not done by then, another one does."""
 
 
 class CancellationStep(bootsteps.StartStopStep):
@@ -41,7 +44,9 @@ class CancellationStep(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         def cancel(task_id: str) -> None:
-            parent.hub.call_soon(partial(cancel_call, parent.app, parent.pool, task_id))
+            once = _once(partial(cancel_call, parent.app, parent.pool, task_id))
+            parent.hub.call_soon(once)
+            asyncio.get_running_loop().call_later(_BLOCKED_S, cancel_in_thread, once)
 
         self._looking = parent.pool.loop.submit(look_for_cancelled(parent.pool.context.in_flight, cancel))
 
@@ -77,8 +82,30 @@ async def look_for_cancelled(in_flight: AsyncDeliveries, cancel: Callable[[str],
         earlier = running
 
 
+def _once(cancel: Callable[[], None]) -> Callable[[], None]:
+    """The same for several threads, of which the first one does it."""
+    is_free = threading.Lock()
+
+    def run() -> None:
+        if is_free.acquire(blocking=False):
+            cancel()
+
+    return run
+
+
+def cancel_in_thread(cancel: Callable[[], None]) -> None:
+    """Cancel a call while the thread of Celery's consumer waits. Called on the session loop."""
+    cancelling = asyncio.get_running_loop().run_in_executor(None, cancel)
+    cancelling.add_done_callback(_log_failure)
+
+
+def _log_failure(cancelling: "asyncio.Future[None]") -> None:
+    if not cancelling.cancelled() and (error := cancelling.exception()) is not None:
+        logger.warning("a call was not cancelled while the worker stops: %s", error)
+
+
 def cancel_call(app: Any, pool: Any, task_id: str) -> None:
-    """Revoke a running call. Called in the thread of Celery's consumer, or when that has stopped.
+    """Revoke a running call. Called in the thread of Celery's consumer, or while that waits.
 
     Raises:
         RedisError: And whatever else says that the connection to Redis is lost.

@@ -119,7 +119,7 @@ class _Handover:
             try:
                 self._channel.deliver(message)
             finally:
-                self._pool.bulkhead.leave(message.delivery.queue)
+                self._pool.bulkhead.leave(message.delivery.queue, message.delivery.size_bytes)
 
     # On the session loop.
 
@@ -134,7 +134,7 @@ class _Handover:
         if call is not None:
             self._pool.run_plain(call)
             return
-        self._pool.bulkhead.enter(message.delivery.queue)
+        self._pool.bulkhead.enter(message.delivery.queue, message.delivery.size_bytes)
         self._line.append(message)
         if not self._is_called:
             self._is_called = True
@@ -150,7 +150,7 @@ class _Handover:
         await self._fetcher.stop()
         while self._line:
             message = self._line.popleft()
-            self._pool.bulkhead.leave(message.delivery.queue)
+            self._pool.bulkhead.leave(message.delivery.queue, message.delivery.size_bytes)
             self.give_back(message)
         if self._giving_back:
             await asyncio.wait(self._giving_back, timeout=_GIVE_BACK_S)

@@ -5,7 +5,6 @@ here each of them becomes a cancel of the coroutine that the task waits for, and
 server. The stock tracer stays.
 """
 
-import asyncio
 import contextvars
 import gc
 import itertools
@@ -39,7 +38,7 @@ from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
-from tarsy_tasks.worker.process.cancellation import cancel_call, look_for_cancelled
+from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_thread, look_for_cancelled
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.plain_calls import PlainCall
@@ -171,8 +170,7 @@ class TaskPool(ThreadsTaskPool):
 
     def _cancel(self, task_id: str) -> None:
         """Cancel a call while the worker stops, and its consumer's thread waits for the calls."""
-        cancelling = asyncio.get_running_loop().run_in_executor(None, cancel_call, self.app, self, task_id)
-        cancelling.add_done_callback(_log_failure)
+        cancel_in_thread(partial(cancel_call, self.app, self, task_id))
 
     def on_terminate(self) -> None:
         """Cold shutdown: what runs is cancelled on the MCP server; what may be done again goes back to its queue, the
@@ -253,7 +251,7 @@ class TaskPool(ThreadsTaskPool):
         # Celery's tracer takes the name of the task, its id and what the request says.
         request: dict[str, Any] = args[2] if args is not None and len(args) > 2 else {}
         delivery: Delivery | None = request.get("delivery")
-        queue = delivery.queue if delivery is not None else ""
+        queue, size_bytes = (delivery.queue, delivery.size_bytes) if delivery is not None else ("", 0)
         execution = TaskExecution(next(self._pids), self.runner, delivery)
         soft_s = soft_timeout or self.options.get("soft_timeout")
         hard_s = timeout or self.options.get("timeout")
@@ -279,12 +277,12 @@ class TaskPool(ThreadsTaskPool):
                     # It is acknowledged a moment later, unless Celery itself failed: then it has to come back.
                     release_lease(delivery)
                 del self._executions[execution.pid]
-                self._bulkhead.leave(queue)
+                self._bulkhead.leave(queue, size_bytes)
 
         self._executions[execution.pid] = execution
         if delivery is not None:
             delivery.runs = True
-        self._bulkhead.enter(queue)
+        self._bulkhead.enter(queue, size_bytes)
         execution.done = self.executor.submit(run)
         return execution
 
@@ -306,8 +304,3 @@ class TaskPool(ThreadsTaskPool):
         if hard_s:
             limits.append(self._loop.call_later(hard_s, lambda: execution.end(TimeLimitExceeded(hard_s))))
         return limits
-
-
-def _log_failure(cancelling: "asyncio.Future[None]") -> None:
-    if not cancelling.cancelled() and (error := cancelling.exception()) is not None:
-        logger.warning("a call was not cancelled while the worker stops: %s", error)

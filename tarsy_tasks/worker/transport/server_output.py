@@ -107,8 +107,12 @@ class ServerOutput:
             self._view_bytes -= len(self._view.popleft())
 
     def _mask_lines(self, lines: Iterable[bytes]) -> str:
-        """Lines masked together: whether one contains a secret may depend on the lines above it."""
-        return self._masker.mask("\n".join(map(self._text_of, lines)))
+        """Lines masked together: whether one contains a secret may depend on the lines above it, where it may even
+        begin. What ends like the beginning of a known secret is masked at once, for the next line may have the rest."""
+        texts = self._masker.mask_known_pieces([*map(self._text_of, lines)])
+        if texts:
+            texts[-1] = self._masker.mask_known_beginning(texts[-1])
+        return self._masker.mask("\n".join(texts))
 
     def _last_line(self) -> str:
         reaches_far = _REACHES_FAR.search(b"\n".join(self._view))
