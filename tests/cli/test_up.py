@@ -54,13 +54,15 @@ class Stack(ServiceProcess):
             "alarm": {"command": sys.executable, "args": [str(directory / "clock.py"), "stopped"]},
             "clock": {"command": sys.executable, "args": [str(directory / "clock.py")]},
             "desk": DEMO_SERVER,
+            "live": {"url": "ws://127.0.0.1:1/mcp"},
             "broken": {"command": sys.executable, "args": ["-c", f"raise SystemExit('{'words ' * 90} nothing-here')"]},
         }
         (directory / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
         self.environment = clean_environment(
             XDG_STATE_HOME=str(directory / "state"), TARSY_RUN_DIR=str(directory / "run")
         )
-        command = [TARSY_TASKS, "up", "--flower-port", str(self.port)]
+        # Its log is stdout alone.
+        command = ["sh", "-c", f"exec {TARSY_TASKS} up --flower-port {self.port} 2>errors.log"]
         super().__init__(command, directory / "up.log", self.environment, directory)
         self.wait_for_log("Ctrl-C stops everything")
 
@@ -87,6 +89,7 @@ def test_each_server_has_a_line_that_says_whether_it_works(stack: Stack) -> None
     assert re.search(r"^desk    works  5 tools$", stack.log, re.MULTILINE)
     assert re.search(r"^broken  fails  .*nothing-here", stack.log, re.MULTILINE)
     assert len(stack.log.splitlines()) < 20, "what the processes log is not in it"
+    assert (stack.directory / "errors.log").read_text().strip().endswith("which workers do not support: live")
 
 
 def test_the_log_of_the_worker_is_in_the_file_that_is_named(stack: Stack) -> None:
@@ -105,7 +108,9 @@ def test_what_is_printed_to_type_next_works(stack: Stack) -> None:
     tools, call, doctor = stack.log.split("in this directory:\n")[1].splitlines()[:3]
     assert "clock.now\t" in stack.type(tools).stdout
     assert stack.type(call).stdout.strip() == "noon"
-    assert "nothing-here" in stack.type(doctor).stdout
+    diagnosis = stack.type(doctor).stdout
+    assert "nothing-here" in diagnosis
+    assert "ok      redis persistence: the private Valkey of `tarsy-tasks up` keeps nothing" in diagnosis
 
 
 def test_an_agent_works_with_the_line_that_is_printed_for_it(stack: Stack) -> None:
