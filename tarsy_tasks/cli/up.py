@@ -38,8 +38,22 @@ _POLL_S = 0.2
     show_default=True,
     help="Port of Flower on 127.0.0.1; 0 to start without Flower.",
 )
-@click.option("-c", "--concurrency", default=256, show_default=True, help="Calls that the worker runs at once.")
-@click.option("-l", "--loglevel", default="INFO", show_default=True, help="Log level of all processes.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Calls that the worker runs at once.",
+)
+@click.option(
+    "-l",
+    "--loglevel",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="Log level of all processes.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print what the processes log, too.")
 def up(
     *,
@@ -83,6 +97,8 @@ def up(
                 )
                 remember_names(servers, {})
                 private = "" if configured_url else "a private Valkey, "
+                if not servers:
+                    notes.print(f"{path}: no server is enabled; add one to `mcpServers`, and start this again")
                 for line in describe_unused(path):
                     notes.print(line)
                 console.print(

@@ -147,7 +147,8 @@ def _parse_json(path: Path, text: str) -> tuple[str, JsonValue, list[Problem]]:
     try:
         return _load_json(text)
     except json.JSONDecodeError as error:
-        problem = Problem((), f"not valid JSON: {error.msg}", error.pos)
+        hint = "" if text.lstrip().startswith(("{", "/")) else "; a file in YAML is named .yaml, one in TOML .toml"
+        problem = Problem((), f"not valid JSON: {error.msg}{hint}", error.pos)
     except ValueError:
         problem = Problem((), "not valid JSON: a number has too many digits")
     except RecursionError:

@@ -3,6 +3,7 @@
 Owns reading one. Its values are literal: a `$` in them refers to nothing.
 """
 
+import os
 from io import StringIO
 
 from dotenv.parser import parse_stream
@@ -19,6 +20,7 @@ def read_variables_file(path: str) -> dict[str, str]:
         ValueError: It cannot be read, or a line is not valid. The text shows nothing of the content.
     """
     found: dict[str, str] = {}
+    path = os.path.abspath(path)  # noqa: PTH100  for the text of an error; it is a path, not a secret in its place
     for each in parse_stream(StringIO(read_secret_file(path))):
         if each.error:
             raise ValueError(f"{path}: line {each.original.line} is not valid; expected `NAME=value`")

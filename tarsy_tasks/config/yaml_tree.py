@@ -174,4 +174,6 @@ def _describe(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "unreadable"
     if problem.startswith("found undefined"):
         return f"{problem.partition(chr(39))[0].strip()}; put text that begins with `*` or `!` in quotes"
+    if problem.startswith("found character '\\t'"):
+        return "found a tab; indent with spaces"
     return problem

@@ -15,7 +15,9 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import psutil
 import pytest
 import redis
+from click.testing import CliRunner
 
+from tarsy_tasks.cli import main
 from tests.cli.commands import TARSY_TASKS, clean_environment, run_command
 from tests.cli.terminal import Terminal
 from tests.processes import DEMO_SERVER, ServiceProcess, free_port, read_command, wait_until
@@ -55,7 +57,10 @@ class Stack(ServiceProcess):
             "clock": {"command": sys.executable, "args": [str(directory / "clock.py")]},
             "desk": DEMO_SERVER,
             "live": {"url": "ws://127.0.0.1:1/mcp"},
-            "broken": {"command": sys.executable, "args": ["-c", f"raise SystemExit('{'words ' * 90} nothing-here')"]},
+            "broken": {
+                "command": sys.executable,
+                "args": ["-c", f"import os; raise SystemExit(f'{'words ' * 90}{{os.getpid():09}} nothing-here')"],
+            },
         }
         (directory / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
         self.environment = clean_environment(
@@ -77,6 +82,8 @@ class Stack(ServiceProcess):
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with Stack(tmp_path_factory.mktemp("up")) as stack:
         yield stack
+        said = [re.sub(r"\d+", "", line) for line in stack.log.splitlines() if line.startswith("broken")]
+        assert len(said) == len({*said}), "other numbers are nothing new"
         assert stack.stop(signal.SIGINT) == 0
     (files,) = (stack.directory / "state" / "tarsy-tasks").iterdir()
     assert {path.name for path in files.iterdir()} >= {"worker.log", "beat.log", "flower.log", "names.json"}
@@ -153,6 +160,19 @@ def test_a_taken_port_is_one_line(stack: Stack, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
     assert f"port {stack.port}" in done.stderr
     assert "--flower-port" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-c", "0"], "0 is not in the range x>=1"),
+        (["-l", "LOUD"], "'LOUD' is not one of"),
+        (["--flower-prot", "1"], "Did you mean '--flower-port'?"),
+    ],
+)
+def test_a_wrong_option_ends_it_before_anything_starts(words: list[str], text: str) -> None:
+    shown = CliRunner().invoke(main, ["up", *words])
+    assert (shown.exit_code, text in shown.stderr) == (2, True), shown.output
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_an_unusable_file_is_named_with_place_and_remedy(tmp_path: Path) -> None
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name, text in {
-        "none": "does not exist; mount the secret there, where the worker runs",
+        "none": "does not exist; create or mount it where the worker runs",
         "empty": "is empty; write the value into it",
         "huge": "is larger than 65536 bytes",
         "latin": "is not UTF-8",
@@ -198,7 +198,7 @@ def test_the_worker_s_own_secrets_may_come_from_files(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TARSY_REDIS_URL", "redis://other/0")
     assert load_settings().redis_url.get_secret_value() == "redis://other/0"
     monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK_FILE: .*none does not exist; mount the secret there"):
+    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK_FILE: .*none does not exist; create or mount it"):
         load_settings()
     monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "redis"))
     with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK: not valid") as caught:
