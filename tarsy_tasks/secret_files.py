@@ -30,7 +30,7 @@ def read_secret_file(path: str) -> str:
                 raise ValueError(f"{shown} is not a regular file; name a file that contains only the value")
             raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ValueError(f"{shown} does not exist; mount the secret there, where the worker runs") from None
+        raise ValueError(f"{shown} does not exist; create or mount it where the worker runs") from None
     except IsADirectoryError:
         raise ValueError(f"{shown} is a directory; name a file that contains only the value") from None
     except PermissionError:

@@ -22,6 +22,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.telemetry.outage_log import OutageLog
 
 __all__ = ["Hear", "Meta", "ReplyListener"]
 
@@ -34,6 +35,10 @@ _DAMAGED = "DAMAGED"
 _READY_STATES = frozenset({"SUCCESS", "FAILURE", "REVOKED", _DAMAGED})
 _POLL_S = 5.0
 _RECONNECT_S = 0.25
+_UNREACHABLE = (
+    "Redis cannot be reached. Calls wait for it until their deadlines; check TARSY_REDIS_URL and whether Redis is "
+    "running (`tarsy-tasks up` prints the line for its own)"
+)
 _FOREIGN_POLL_S = 0.25
 """Answers to calls of other processes (the same idempotency key) are not announced to this one."""
 
@@ -64,6 +69,7 @@ class ReplyListener:
         self._callers = 0
         self._connecting: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
+        self._outage = OutageLog(logger, _UNREACHABLE)
         self._poll_timer: asyncio.TimerHandle | None = None
         self._polling: asyncio.Task[None] | None = None
 
@@ -159,8 +165,10 @@ class ReplyListener:
                 self._failure = error
                 if is_refusal(error) or not (self._callers or self._pending):
                     raise
+                self._outage.failed(error)
                 await asyncio.sleep(_RECONNECT_S)
             else:
+                self._outage.succeeded()
                 return
 
     def _reconnect(self, error: Exception) -> None:

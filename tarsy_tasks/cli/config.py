@@ -55,10 +55,8 @@ def check(path: Path | None, *, as_json: bool) -> None:
             {"path": str(path), "servers": servers, "unresolved": unresolved, "warnings": warnings, "ignored": unused}
         )
         return
-    click.echo(
-        f"{path}: {counted(len(found.servers), 'server')}, {len(found.enabled_servers)} enabled: "
-        f"{', '.join(found.servers)}"
-    )
+    names = f": {', '.join(found.servers)}" if found.servers else ""
+    click.echo(f"{path}: {counted(len(found.servers), 'server')}, {len(found.enabled_servers)} enabled{names}")
     for name, shown in secrets.items():
         if shown:
             click.echo(f"{name}: {', '.join(f'{place} {value}' for place, value in shown.items())}")

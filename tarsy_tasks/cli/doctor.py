@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.cli import FAILED, OK, UNAVAILABLE, USAGE
 from tarsy_tasks.cli.output import busy, console, counted, json_option, notes, print_json
+from tarsy_tasks.cli.run_files import find_stack
 from tarsy_tasks.doctor.finding import Finding, Severity
 from tarsy_tasks.errors import ConfigError
 
@@ -75,6 +76,8 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
         yield USAGE, [Finding.error("environment", str(error), "correct the variable")]
         return
     url = settings.redis_url.get_secret_value()
+    stack = find_stack(Path.cwd())
+    is_temporary = stack is not None and stack.is_private and stack.redis_url == url
     config, found = check_configuration()
     yield (FAILED if config is not None else USAGE), found
     yield FAILED, check_settings_file(Path.cwd())
@@ -91,7 +94,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
         with redis:
             try:
                 # As lists: Redis may fail in the middle.
-                yield FAILED, list(check_broker(redis))
+                yield FAILED, list(check_broker(redis, is_temporary=is_temporary))
                 yield FAILED, list(check_deployment(redis, servers))
             except RedisError as error:
                 remedy = "check that Redis still runs, and its log"

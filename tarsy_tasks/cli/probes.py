@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.output import json_option, notes, print_json
+from tarsy_tasks.cli.run_files import explain_missing_stack
 from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.telemetry.probes import STALE_S, ProbeFiles, find_workers, run_dir
 
@@ -81,7 +82,8 @@ def _why_no_worker(name: str | None) -> str:
     others = ", ".join(files.worker for files in find_workers())
     if name is not None and others:
         return f"no worker {name} runs here; the workers that do: {others}"
-    return f"no worker runs here: no probe files in {run_dir()} belong to the Redis of TARSY_REDIS_URL"
+    text = f"no worker runs here: no probe files in {run_dir()} belong to the Redis of TARSY_REDIS_URL"
+    return f"{text}. {why}" if (why := explain_missing_stack()) else text
 
 
 def _why_not_ready(files: ProbeFiles) -> str | None:

@@ -45,12 +45,14 @@ class RunningStack:
         config: Its configuration file.
         redis_url: Of its Redis, with the password.
         pid: Of `tarsy-tasks up`.
+        is_private: Whether its Redis is one that `up` started, which keeps nothing.
     """
 
     directory: str
     config: str
     redis_url: str
     pid: int
+    is_private: bool
 
 
 def stack_dir(directory: Path) -> Path:

@@ -18,7 +18,7 @@ from tarsy_tasks.cli.run_files import REDIS_URL_FILE, RunningStack, open_stack_d
 from tarsy_tasks.cli.stack import Service, Stack, free_port
 from tarsy_tasks.cli.stack_logs import StackLogs
 from tarsy_tasks.cli.up_summary import Summary
-from tarsy_tasks.config import find_config_path, load_config
+from tarsy_tasks.config import describe_unused, find_config_path, load_config
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError
 from tarsy_tasks.settings import load_settings
 
@@ -38,8 +38,22 @@ _POLL_S = 0.2
     show_default=True,
     help="Port of Flower on 127.0.0.1; 0 to start without Flower.",
 )
-@click.option("-c", "--concurrency", default=256, show_default=True, help="Calls that the worker runs at once.")
-@click.option("-l", "--loglevel", default="INFO", show_default=True, help="Log level of all processes.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Calls that the worker runs at once.",
+)
+@click.option(
+    "-l",
+    "--loglevel",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="Log level of all processes.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print what the processes log, too.")
 def up(
     *,
@@ -52,8 +66,8 @@ def up(
 ) -> None:
     """Run worker, beat and Flower until Ctrl-C, and show which MCP servers work.
 
-    Other commands in the same directory use what runs here. Exit codes: 1 a process ended, 2 wrong usage or
-    configuration, 3 Redis cannot be reached.
+    Other commands in the same directory use what runs here. The summary is printed to stdout; progress, notes and the
+    logs of -v to stderr. Exit codes: 1 a process ended, 2 wrong usage or configuration, 3 Redis cannot be reached.
     """
     directory = Path.cwd()
     path = (config_path or find_config_path()).resolve()
@@ -78,10 +92,18 @@ def up(
                 stack.start_celery("worker", "worker", "-l", loglevel, "-c", str(concurrency), "-E")
                 stack.start_celery("beat", "beat", "-l", loglevel)
                 link = stack.start_flower(flower_port) if flower_port else ""
-                write_stack(files, RunningStack(str(directory), str(path), url, os.getpid()))
+                write_stack(
+                    files, RunningStack(str(directory), str(path), url, os.getpid(), is_private=not configured_url)
+                )
                 remember_names(servers, {})
                 private = "" if configured_url else "a private Valkey, "
-                notes.print(f"{path}: {counted(len(servers), 'server')} enabled; Redis: {private}{hide_password(url)}")
+                if not servers:
+                    notes.print(f"{path}: no server is enabled; add one to `mcpServers`, and start this again")
+                for line in describe_unused(path):
+                    notes.print(line)
+                console.print(
+                    f"{path}: {counted(len(servers), 'server')} enabled; Redis: {private}{hide_password(url)}"
+                )
                 summary = Summary(tuple(servers), directory, path, files, logs.path("worker"), link)
                 ended = asyncio.run(_watch(stack, summary, is_quiet=not verbose))
             except KeyboardInterrupt:
@@ -171,4 +193,4 @@ def _print_end(ended: Service, logs: StackLogs) -> None:
 
 def _print_line(name: str, line: str) -> None:
     with suppress(OSError):  # the reader may be gone; the process that printed this must not block
-        console.print(Text.assemble((f"{name:<7}", _COLOURS.get(name, "")), " ", line))
+        notes.print(Text.assemble((f"{name:<7}", _COLOURS.get(name, "")), " ", line))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from rich.text import Text
 
 from tarsy_tasks.cli.known_names import remember_names
-from tarsy_tasks.cli.output import notes
+from tarsy_tasks.cli.output import console
 from tarsy_tasks.cli.program import program
 from tarsy_tasks.cli.run_files import REDIS_URL_FILE
 from tarsy_tasks.cli.stack import listens
@@ -63,24 +63,24 @@ class Summary:
         width = max(map(len, self.servers))
         state = Text("works", "green") if found.works else Text("fails", "red")
         text = found.text if found.works else f"{found.text} It is tried again"
-        notes.print(Text.assemble(f"{found.server:<{width}}  ", state, f"  {make_visible(text)}"))
+        console.print(Text.assemble(f"{found.server:<{width}}  ", state, f"  {make_visible(text)}"))
 
     def show_next_steps(self) -> None:
         """Print the rest, once."""
         self._is_complete = True
         own = program(self.directory)
         if self.link:
-            notes.print(f"\ndashboard: {self.link}")
-        notes.print(f"log: {self.log}")
-        notes.print("next, in another terminal in this directory:")
+            console.print(f"\ndashboard: {self.link}")
+        console.print(f"log: {self.log}")
+        console.print("next, in another terminal in this directory:")
         answered = next(filter(None, (self._found[server].answered for server in self.servers)), "")
-        notes.print(f"  {own} tools list")
+        console.print(f"  {own} tools list")
         if answered:
-            notes.print(f"  {own} call {answered}")
+            console.print(f"  {own} call {answered}")
         if any(not found.works for found in self._found.values()):
-            notes.print(f"  {own} doctor")
-        notes.print("for an agent on this machine:")
-        notes.print(f"  export TARSY_REDIS_URL_FILE={shlex.quote(str(self.files / REDIS_URL_FILE))}")
+            console.print(f"  {own} doctor")
+        console.print("for an agent on this machine:")
+        console.print(f"  export TARSY_REDIS_URL_FILE={shlex.quote(str(self.files / REDIS_URL_FILE))}")
         if self.config not in [self.directory.resolve() / name for name in _DEFAULT_CONFIGS]:
-            notes.print(f"  export TARSY_MCP_CONFIG={shlex.quote(str(self.config))}")
-        notes.print("Ctrl-C stops everything.")
+            console.print(f"  export TARSY_MCP_CONFIG={shlex.quote(str(self.config))}")
+        console.print("Ctrl-C stops everything.")

@@ -36,13 +36,18 @@ __all__ = ["COMMON", "DIALECTS", "WITHOUT_SERVER", "Dialect", "opencode_timeout"
 
 _NO_KEYS: Mapping[str, Rule] = MappingProxyType({})
 _OFFERS_ALL = "workers offer every tool of the server; select tools with `tool_filter` of the executors"
-_ENV_FILE = "set its variables where the workers run"
 _SANDBOX = "set our own `sandbox`"
 
 _call = duration("timeouts", "call_s")
 _connect = duration("timeouts", "connect_s")
 _all_tools = never(_OFFERS_ALL)
 _sign_in = never(SIGN_IN)
+
+
+def _env_file(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    """A file of variables; a relative path is one of the workspace."""
+    is_relative = isinstance(value, str) and value and not value.startswith(("/", "~/", "$", "{"))
+    yield Taken(("variables_file",), f"${{workspaceFolder}}/{value}" if is_relative else value, where)
 
 
 class Dialect(NamedTuple):
@@ -130,7 +135,7 @@ def _vs_code_sandbox(value: JsonValue, where: KeyPath) -> Iterable[Found]:
 
 _VS_CODE_KEYS: dict[str, Rule] = {
     "env": texts("env"),
-    "envFile": never(_ENV_FILE),
+    "envFile": _env_file,
     "oauth": _sign_in,
     "sandboxEnabled": never(_SANDBOX),
     "sandbox": _vs_code_sandbox,
@@ -195,7 +200,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         "Cursor",
-        keys={"envFile": never(_ENV_FILE), "oauth": _sign_in},
+        keys={"envFile": _env_file, "oauth": _sign_in},
         ignored="enabledTools",
     ),
     Dialect(
@@ -266,7 +271,7 @@ DIALECTS: tuple[Dialect, ...] = (
             "requestOptions": _request_options,
             "connectionTimeout": _connect,
             "apiKey": _api_key,
-            "envFile": never(_ENV_FILE),
+            "envFile": _env_file,
         },
         ignored="serverName faviconUrl sourceFile",
         file_keys="name version schema models rules context prompts docs data metadata env requestOptions",

@@ -17,7 +17,8 @@ from tarsy_tasks.config.variables import FIELDS, convert_texts
 
 __all__ = ["ServerEntry"]
 
-_OF_STDIO = ("command", "args", "env", "cwd", "inherit_env", "sandbox")
+_OF_STDIO = ("command", "args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
+_NO_ENVIRONMENT = "a server over HTTP gets no environment"
 _OF_HTTP = ("url", "headers", "auth", "verify_ssl", "ca_file")
 
 
@@ -136,8 +137,13 @@ class ServerEntry:
 
     def _fold_environment(self) -> None:
         """Over HTTP there is no environment; some clients replace variables in headers by it."""
+        if "url" not in self.values or "command" in self.values:
+            return
+        if "variables_file" in self.values:
+            self.unused.append(Unused(self.locate(("variables_file",)), _NO_ENVIRONMENT))
+            del self.values["variables_file"]
         env = self.values.get("env")
-        if "url" not in self.values or "command" in self.values or not isinstance(env, dict) or not env:
+        if not isinstance(env, dict) or not env:
             return
         where = self.locate(("env",))
         given = {f"${{{name}}}": value for name, value in env.items() if value != f"${{{name}}}"}
@@ -153,7 +159,7 @@ class ServerEntry:
             if field in self.values:
                 self.values[field] = convert_texts(self.values[field], (), fill_in)
         if given and before == self.values:
-            self.unused.append(Unused(where, "a server over HTTP gets no environment"))
+            self.unused.append(Unused(where, _NO_ENVIRONMENT))
         del self.values["env"]
 
     def _leave_to_program(self) -> None:

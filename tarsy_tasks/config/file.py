@@ -18,13 +18,16 @@ from pydantic import JsonValue
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind
 from tarsy_tasks.errors import ConfigError
 
-if TYPE_CHECKING:  # each imports a parser that other files do not need
+if TYPE_CHECKING:  # each imports what a JSON file without problems does not need
+    from tarsy_tasks.config.json_tree import JsonTree
     from tarsy_tasks.config.toml_tree import TomlTree
     from tarsy_tasks.config.yaml_tree import YamlTree
 
 __all__ = ["ConfigFile", "read_config_file"]
 
 _MAX_BYTES = 1024 * 1024
+_MAX_JSON_BYTES = 64 * _MAX_BYTES
+"""Clients that keep their servers beside histories, as Claude Code in `~/.claude.json`, write many megabytes."""
 _YAML_SUFFIXES = (".yaml", ".yml")
 
 # Strings come first, so that a comment or comma inside one is left alone. An unclosed string or comment extends to the
@@ -96,11 +99,12 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def _read_text(path: Path) -> str:
+    limit = _MAX_BYTES if _is_yaml(path) or _is_toml(path) else _MAX_JSON_BYTES
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"{path}: is not a regular file; save the configuration in one")
-            raw = file.read(_MAX_BYTES + 1)
+            raw = file.read(limit + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file does not exist") from None
     except IsADirectoryError:
@@ -109,8 +113,9 @@ def _read_text(path: Path) -> str:
         raise ConfigError(f"{path}: this process has no permission to read it") from None
     except (OSError, ValueError) as error:  # ValueError: a path that no file system accepts
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > _MAX_BYTES:
-        raise ConfigError(f"{path}: is larger than {_MAX_BYTES} bytes, the limit for a configuration file")
+    if len(raw) > limit:
+        limits = f"{limit} bytes, the limit for a configuration file in this syntax"
+        raise ConfigError(f"{path}: is larger than {limits}; copy its servers to a file of their own")
     try:
         text = raw.decode().removeprefix("\ufeff")  # editors of Windows write a byte-order mark
     except UnicodeDecodeError as error:
@@ -133,9 +138,25 @@ def _parse_tree(path: Path, text: str) -> tuple[JsonValue, list[Problem]]:
 
 def _parse_json(path: Path, text: str) -> tuple[str, JsonValue, list[Problem]]:
     """Data and problems, after the text without comments and trailing commas."""
-    text = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
+    try:
+        return _load_json(text)
+    except (ValueError, RecursionError):
+        text = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
     if not text.strip():
         raise _build_empty_error(path)
+    try:
+        return _load_json(text)
+    except json.JSONDecodeError as error:
+        hint = "" if text.lstrip().startswith(("{", "/")) else "; a file in YAML is named .yaml, one in TOML .toml"
+        problem = Problem((), f"not valid JSON: {error.msg}{hint}", error.pos)
+    except ValueError:
+        problem = Problem((), "not valid JSON: a number has too many digits")
+    except RecursionError:
+        problem = Problem((), "nested too deeply", 0)
+    raise _build_error(path, text, [problem])
+
+
+def _load_json(text: str) -> tuple[str, JsonValue, list[Problem]]:
     duplicates = False
 
     def build_mapping(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
@@ -144,24 +165,14 @@ def _parse_json(path: Path, text: str) -> tuple[str, JsonValue, list[Problem]]:
         duplicates |= len(mapping) < len(pairs)
         return mapping
 
-    try:
-        data: JsonValue = json.loads(text, object_pairs_hook=build_mapping)
-    except json.JSONDecodeError as error:
-        problem = Problem((), f"not valid JSON: {error.msg}", error.pos)
-    except ValueError:
-        problem = Problem((), "not valid JSON: a number has too many digits")
-    except RecursionError:
-        problem = Problem((), "nested too deeply")
-    else:
-        return text, data, _find_duplicates(text) if duplicates else []
-    raise _build_error(path, text, [problem])
+    data: JsonValue = json.loads(text, object_pairs_hook=build_mapping)
+    return text, data, _find_duplicates(text) if duplicates else []
 
 
 def _find_duplicates(text: str) -> list[Problem]:
-    tree = _build_json_tree(text)
-    tree.read()
-    found = [problem for problem in tree.problems if problem.at]
-    return found or [Problem((), "a key is given twice in the same mapping")]
+    from tarsy_tasks.config.json_tree import JsonTree
+
+    return JsonTree(text).find_duplicates() or [Problem((), "a key is given twice in the same mapping")]
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -169,24 +180,19 @@ def _blank(match: re.Match[str]) -> str:
     return match[0] if match[1] is None else re.sub(r"[^\r\n]", " ", match[0])
 
 
-def _build_tree(path: Path, text: str) -> "YamlTree | TomlTree":
+def _build_tree(path: Path, text: str) -> "JsonTree | YamlTree | TomlTree":
     """The tree for finding lines, and for reading what is not JSON."""
     if _is_toml(path):
         from tarsy_tasks.config.toml_tree import TomlTree
 
         return TomlTree(text)
-    if not _is_yaml(path):
-        return _build_json_tree(text)
-    from tarsy_tasks.config.yaml_tree import YamlTree
+    if _is_yaml(path):
+        from tarsy_tasks.config.yaml_tree import YamlTree
 
-    return YamlTree(text)
+        return YamlTree(text)
+    from tarsy_tasks.config.json_tree import JsonTree
 
-
-def _build_json_tree(text: str) -> "YamlTree":
-    """YAML is stricter about white space than JSON, so all of it becomes spaces."""
-    from tarsy_tasks.config.yaml_tree import YamlTree
-
-    return YamlTree("".join(each if each == "\n" or each.isprintable() else " " for each in text))
+    return JsonTree(text)
 
 
 def _build_empty_error(path: Path) -> ConfigError:

@@ -78,9 +78,10 @@ def describe_unused(path: str | os.PathLike[str] | None = None) -> list[str]:
             owners = ", ".join(filter(None, servers[remedy]))
             shown.append(f"{', '.join(names)}{owners and ' of '}{owners}: {remedy}")
         lines.append(f"{loaded.file.path}{written}: ignored, without a meaning here: {'; '.join(filter(None, shown))}")
-    if found.left_out:
-        names = ", ".join(found.left_out)
-        lines.append(f"{loaded.file.path}{written}: parts of the client, left out: {names}")
+    lines += [
+        f"{loaded.file.path}{written}: left out, because {reason}: {', '.join(names)}"
+        for reason, names in found.left_out.items()
+    ]
     return lines
 
 

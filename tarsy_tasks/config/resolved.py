@@ -15,6 +15,7 @@ from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_secrets, is_secret_name, show_secret
 from tarsy_tasks.config.servers import ServerConfig
 from tarsy_tasks.config.variables import FIELDS, REFERENCE, RESOLVED, convert_texts
+from tarsy_tasks.config.variables_file import read_variables_file
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.secret_files import read_secret_file
 
@@ -117,6 +118,11 @@ def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> Resol
 
     unresolved = server.model_dump(by_alias=True)
     resolved = unresolved | {field: convert_texts(unresolved[field], (field,), resolve) for field in FIELDS}
+    if not problems and (path := resolved["variables_file"]):
+        try:
+            resolved["env"] = {**read_variables_file(path), **resolved["env"]}
+        except ValueError as error:
+            problems.append(Problem((*at, "variables_file"), str(error)))
     if not problems:
         try:
             return _build_resolved(type(server).model_validate(resolved, context=RESOLVED), values)

@@ -39,14 +39,14 @@ class FoundServers:
     Attributes:
         entries: The servers.
         problems: Problems with the mappings and lists around them.
-        left_out: Names of entries that are part of their client, and no server that others can use.
+        left_out: Names of entries that are no server for a worker, by the reason.
         unused: Keys around the servers without a meaning here.
         dialects: Names of the clients that write such a file.
     """
 
     entries: list[ServerEntry] = field(default_factory=list[ServerEntry])
     problems: list[Problem] = field(default_factory=list[Problem])
-    left_out: list[str] = field(default_factory=list[str])
+    left_out: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     unused: list[Unused] = field(default_factory=list[Unused])
     dialects: list[str] = field(default_factory=list[str])
 
@@ -212,8 +212,8 @@ def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, K
     for name, at, raw in items:
         if not isinstance(raw, dict):
             found.problems.append(Problem(at, f"found {describe_kind(raw)}, expected a mapping with {needed}"))
-        elif _is_left_out(root.pattern, raw):
-            found.left_out.append(str(name or raw.get("name") or raw.get("uses")))
+        elif reason := _why_left_out(root.pattern, raw):
+            found.left_out.setdefault(reason, []).append(str(name or raw.get("name") or raw.get("uses")))
         elif name is None:
             name = raw.get("name")
             if name is None and root.pattern == _CONTINUE_JSON:
@@ -223,15 +223,28 @@ def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, K
             yield name, at, raw
 
 
-def _is_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> bool:
+def _why_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> str:
+    """Why an entry is no server for a worker; empty if it is one."""
     inner = raw["config"] if isinstance(raw.get("config"), dict) else raw
     assert isinstance(inner, Mapping)
+    if _has_websocket(inner):
+        return "they use WebSocket, which workers do not support"
     if not _ADDRESSES.isdisjoint(inner):
-        return False
-    if "uses" in raw or any(inner.get(key) in values for key, values in WITHOUT_SERVER.items()):
-        return True
+        return ""
+    is_part = "uses" in raw or any(inner.get(key) in values for key, values in WITHOUT_SERVER.items())
     # An editor's extension brings the server, or another file of the client.
-    return bool(raw) and pattern in ("context_servers", "mcp") and raw.keys() <= {"enabled", "settings", "timeout"}
+    is_setting = pattern in ("context_servers", "mcp") and raw.keys() <= {"enabled", "settings", "timeout"}
+    return "they are parts of the client" if is_part or (raw and is_setting) else ""
+
+
+def _has_websocket(entry: Mapping[str, JsonValue]) -> bool:
+    transport = entry.get("transport")
+    inner = transport if isinstance(transport, dict) else {}
+    return any(
+        isinstance(url := table.get(key), str) and url.lower().startswith(("ws://", "wss://"))
+        for table in (entry, inner)
+        for key in (*_ADDRESSES, "tcp")
+    )
 
 
 def _is_switched_off(name: JsonValue, around: Mapping[str, JsonValue]) -> bool:

@@ -32,7 +32,7 @@ TRANSPORTS = {
 }
 """Spelling → transport; empty: it follows from the URL. Case, `-` and `_` do not count."""
 _FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling, name in TRANSPORTS.items()}
-_STDIO_KEYS = ("args", "env", "cwd", "inherit_env", "sandbox")
+_STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -124,6 +124,10 @@ class ServerConfig(Model):
     args: list[Text] = Field(default_factory=list, repr=False, description="stdio: the program's arguments.")
     env: Annotated[dict[EnvName, Text], AfterValidator(HiddenTexts)] = Field(
         default_factory=HiddenTexts, repr=False, description="stdio: environment variables of the program."
+    )
+    variables_file: Line | None = Field(
+        default=None,
+        description="stdio: a file of lines `NAME=value` with more environment variables; `env` precedes it.",
     )
     inherit_env: Literal["all", "minimal"] | list[Annotated[str, Field(min_length=1)]] = Field(
         default="all",

@@ -65,6 +65,8 @@ class TomlTree:
         if match and match["line"]:
             starts = [0, *(found.end() for found in re.finditer("\n", self._text))]
             offset = starts[int(match["line"]) - 1] + int(match["column"]) - 1
+        if what == "Invalid value":
+            what += "; put text in quotes"
         # A key that is quoted in the message is no value.
         self.problems.append(Problem((), f"not valid TOML: {what[:1].lower()}{what[1:]}", offset))
 

@@ -33,7 +33,7 @@ __all__ = [
 RESOLVED: Final[Mapping[str, str]] = {"variables": "resolved"}
 """Validation context of a `ServerConfig` with resolved values: a `${` in them is literal."""
 
-FIELDS = ("command", "args", "env", "cwd", "sandbox", "url", "headers", "auth", "ca_file")
+FIELDS = ("command", "args", "env", "variables_file", "cwd", "sandbox", "url", "headers", "auth", "ca_file")
 """The keys of a server in which references are resolved."""
 
 REFERENCE = re.compile(

@@ -1,9 +1,9 @@
-"""YAML text as data of JSON types, and the place of each key, also for JSON, which is nearly a subset of YAML.
+"""YAML text as data of JSON types, and the place of each key.
 
-Owns all use of the `yaml` module, which is slow to import: import this module only for a YAML file, or to locate an
-error. It does not know what a configuration looks like. Unlike in PyYAML's loaders, only `true`, `false`, `null` and
-numbers in JSON's form are not strings (no dates, no `yes`, no `12:30`), a duplicate key is a problem, and the size of
-expanded aliases is limited.
+Owns all use of the `yaml` module, which is slow to import: import this module only for a YAML file. It does not know
+what a configuration looks like. Unlike in PyYAML's loaders, only `true`, `false`, `null` and numbers in JSON's form
+are not strings (no dates, no `yes`, no `12:30`), a duplicate key is a problem, and the size of expanded aliases is
+limited.
 """
 
 import json
@@ -42,7 +42,7 @@ class _TooLargeError(Exception):
 
 
 class YamlTree:
-    """A parsed document, YAML or JSON. It never raises, but collects `problems`: why the text could not be parsed;
+    """A parsed document. It never raises, but collects `problems`: why the text could not be parsed;
     after `read` also problems of its data. Values are not shown."""
 
     def __init__(self, text: str) -> None:
@@ -174,4 +174,6 @@ def _describe(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "unreadable"
     if problem.startswith("found undefined"):
         return f"{problem.partition(chr(39))[0].strip()}; put text that begins with `*` or `!` in quotes"
+    if problem.startswith("found character '\\t'"):
+        return "found a tab; indent with spaces"
     return problem

@@ -21,6 +21,10 @@ _SLOW_S = 0.05
 _SKEW_S = 2.0
 _FULL = 0.8
 _OLDEST = (7, 0)
+_TEMPORARY = Finding.ok(
+    "redis persistence",
+    "the private Valkey of `tarsy-tasks up` keeps nothing when it ends; a deployment needs one with appendonly yes",
+)
 
 
 def check_url(url: str) -> Iterator[Finding]:
@@ -77,8 +81,12 @@ def connect(url: str) -> Any:
     return redis
 
 
-def check_broker(redis: Any) -> Iterator[Finding]:
-    """Check a Redis that answers."""
+def check_broker(redis: Any, *, is_temporary: bool = False) -> Iterator[Finding]:
+    """Check a Redis that answers.
+
+    Args:
+        is_temporary: Whether it is one that `tarsy-tasks up` started, which keeps nothing and is not meant to.
+    """
     try:
         info: dict[str, Any] = redis.info("everything")
     except ResponseError as error:
@@ -92,7 +100,7 @@ def check_broker(redis: Any) -> Iterator[Finding]:
     yield from _check_latency_and_clock(redis)
     if info:
         yield from _check_kind(info)
-        yield from _check_persistence(info)
+        yield from [_TEMPORARY] if is_temporary else _check_persistence(info)
         yield from _check_memory(info)
 
 

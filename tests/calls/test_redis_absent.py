@@ -91,10 +91,13 @@ def test_a_cancel_without_redis_does_not_say_that_nothing_ran() -> None:
     assert "did not run" not in str(caught.value)
 
 
-def test_a_list_without_redis_does_not_speak_of_a_call(absent: TarsyApp) -> None:
+def test_a_list_without_redis_does_not_speak_of_a_call(caplog: pytest.LogCaptureFixture) -> None:
+    nobody = _app(f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(BrokerUnavailable, match=r"No tools were listed\.") as caught:
-        ToolExecutor(["desk"], timeout_s=0.3, app=absent).list_tools()
+        ToolExecutor(["desk"], timeout_s=0.8, app=nobody).list_tools()
     assert "The call" not in str(caught.value)
+    # A first program whose Redis is not there says so at once, not after the 60 s that it waits by default.
+    assert "Redis cannot be reached. Calls wait for it until their deadlines; check TARSY_REDIS_URL" in caplog.text
 
 
 def test_each_try_of_an_agent_to_send_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

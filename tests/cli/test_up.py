@@ -15,7 +15,9 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import psutil
 import pytest
 import redis
+from click.testing import CliRunner
 
+from tarsy_tasks.cli import main
 from tests.cli.commands import TARSY_TASKS, clean_environment, run_command
 from tests.cli.terminal import Terminal
 from tests.processes import DEMO_SERVER, ServiceProcess, free_port, read_command, wait_until
@@ -54,13 +56,18 @@ class Stack(ServiceProcess):
             "alarm": {"command": sys.executable, "args": [str(directory / "clock.py"), "stopped"]},
             "clock": {"command": sys.executable, "args": [str(directory / "clock.py")]},
             "desk": DEMO_SERVER,
-            "broken": {"command": sys.executable, "args": ["-c", f"raise SystemExit('{'words ' * 90} nothing-here')"]},
+            "live": {"url": "ws://127.0.0.1:1/mcp"},
+            "broken": {
+                "command": sys.executable,
+                "args": ["-c", f"import os; raise SystemExit(f'{'words ' * 90}{{os.getpid():09}} nothing-here')"],
+            },
         }
         (directory / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
         self.environment = clean_environment(
             XDG_STATE_HOME=str(directory / "state"), TARSY_RUN_DIR=str(directory / "run")
         )
-        command = [TARSY_TASKS, "up", "--flower-port", str(self.port)]
+        # Its log is stdout alone.
+        command = ["sh", "-c", f"exec {TARSY_TASKS} up --flower-port {self.port} 2>errors.log"]
         super().__init__(command, directory / "up.log", self.environment, directory)
         self.wait_for_log("Ctrl-C stops everything")
 
@@ -75,6 +82,8 @@ class Stack(ServiceProcess):
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with Stack(tmp_path_factory.mktemp("up")) as stack:
         yield stack
+        said = [re.sub(r"\d+", "", line) for line in stack.log.splitlines() if line.startswith("broken")]
+        assert len(said) == len({*said}), "other numbers are nothing new"
         assert stack.stop(signal.SIGINT) == 0
     (files,) = (stack.directory / "state" / "tarsy-tasks").iterdir()
     assert {path.name for path in files.iterdir()} >= {"worker.log", "beat.log", "flower.log", "names.json"}
@@ -87,6 +96,7 @@ def test_each_server_has_a_line_that_says_whether_it_works(stack: Stack) -> None
     assert re.search(r"^desk    works  5 tools$", stack.log, re.MULTILINE)
     assert re.search(r"^broken  fails  .*nothing-here", stack.log, re.MULTILINE)
     assert len(stack.log.splitlines()) < 20, "what the processes log is not in it"
+    assert (stack.directory / "errors.log").read_text().strip().endswith("which workers do not support: live")
 
 
 def test_the_log_of_the_worker_is_in_the_file_that_is_named(stack: Stack) -> None:
@@ -105,7 +115,9 @@ def test_what_is_printed_to_type_next_works(stack: Stack) -> None:
     tools, call, doctor = stack.log.split("in this directory:\n")[1].splitlines()[:3]
     assert "clock.now\t" in stack.type(tools).stdout
     assert stack.type(call).stdout.strip() == "noon"
-    assert "nothing-here" in stack.type(doctor).stdout
+    diagnosis = stack.type(doctor).stdout
+    assert "nothing-here" in diagnosis
+    assert "ok      redis persistence: the private Valkey of `tarsy-tasks up` keeps nothing" in diagnosis
 
 
 def test_an_agent_works_with_the_line_that_is_printed_for_it(stack: Stack) -> None:
@@ -148,6 +160,19 @@ def test_a_taken_port_is_one_line(stack: Stack, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
     assert f"port {stack.port}" in done.stderr
     assert "--flower-port" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-c", "0"], "0 is not in the range x>=1"),
+        (["-l", "LOUD"], "'LOUD' is not one of"),
+        (["--flower-prot", "1"], "Did you mean '--flower-port'?"),
+    ],
+)
+def test_a_wrong_option_ends_it_before_anything_starts(words: list[str], text: str) -> None:
+    shown = CliRunner().invoke(main, ["up", *words])
+    assert (shown.exit_code, text in shown.stderr) == (2, True), shown.output
 
 
 @pytest.mark.parametrize(

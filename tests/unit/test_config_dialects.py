@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tarsy_tasks.config import Timeouts
+from tarsy_tasks.config import Timeouts, describe_unused, load_config
 from tarsy_tasks.config.file import read_config_file
 from tests.unit.config_strategies import JSON_VALUES, TEXTS
 
@@ -208,3 +208,19 @@ def test_entries_that_share_an_anchor_do_not_change_each_other(load_text):
         "mcp.yaml",
     )
     assert [server.timeouts.call_s for server in config.servers.values()] == [5, 6]
+
+
+def test_a_relative_file_of_variables_is_in_the_workspace(load_text, tmp_path):
+    entries = {"a": {"command": "x", "envFile": ".env"}, "b": {"url": "http://h/mcp", "envFile": ".env"}}
+    config = load_text(json.dumps({"servers": entries}))
+    assert [server.variables_file for server in config.servers.values()] == [f"{tmp_path}/.env", None]
+
+
+@pytest.mark.parametrize("entry", [{"url": "ws://h"}, {"transport": {"type": "ws", "url": "WSS://h/mcp"}}])
+def test_a_server_over_websocket_is_left_out_with_a_line(tmp_path, entry):
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"live": entry, "a": {"command": "x"}}}))
+    assert list(load_config(path).servers) == ["a"]
+    assert describe_unused(path) == [
+        f"{path}: left out, because they use WebSocket, which workers do not support: live"
+    ]

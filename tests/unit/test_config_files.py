@@ -1,12 +1,15 @@
 """Finding and reading the configuration file, also one that cannot be read."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tarsy_tasks.cli import main
 from tarsy_tasks.config import find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
 
@@ -48,13 +51,34 @@ def test_a_variable_that_names_no_file_is_an_error(tmp_path, monkeypatch):
         (b"", 'is empty, expected at least {"mcpServers": {}}'),
         (b'{\n"mcpServers": {"\xe9": {}}}', "2: is not UTF-8; save it as UTF-8"),
         ('{"mcpServers": {}}'.encode("utf-16"), "1: is not UTF-8; save it as UTF-8"),
-        (b" " * (1024 * 1024 + 1), "is larger than 1048576 bytes, the limit for a configuration file"),
     ],
 )
 @pytest.mark.parametrize("name", ["mcp.json", "mcp.yaml"])
 def test_a_file_without_usable_text_is_an_error(config_problems, content, text, name):
     [line] = config_problems(content, name)
     assert line.removeprefix(name).lstrip(": ") == text
+
+
+@pytest.mark.parametrize(("name", "limit"), [("mcp.json", 64 * 1024 * 1024), ("mcp.yaml", 1024 * 1024)])
+def test_a_file_without_end_is_refused(tmp_path, name, limit):
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(limit + 1)
+    with pytest.raises(ConfigError, match=f"is larger than {limit} bytes, .*; copy its servers to a file of their own"):
+        load_config(tmp_path / name)
+
+
+@pytest.mark.timeout(60)  # with a tree of all of it, it takes minutes
+def test_servers_beside_megabytes_of_history_are_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    history = [{"display": f'"{number}" // {"text, ]" * 200}', "pasted": {}} for number in range(4000)]
+    server = {"command": "x", "args": ["--token", "k9XmQ27fLp04TzRw"]}
+    kept = {"numStartups": 7, "projects": {"/p": {"history": history, "mcpServers": {"a": server}}}}
+    (tmp_path / ".claude.json").write_text(json.dumps(kept, indent=2))
+    assert (tmp_path / ".claude.json").stat().st_size > 5_000_000
+    done = CliRunner().invoke(main, ["config", "import", "--from", "claude-code", "-o", "mcp.json", "--secrets", "env"])
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["a"]["args"] == ["--token", "${A_TOKEN}"]
 
 
 @pytest.mark.parametrize("name", ["mcp.json", "mcp.yaml"])

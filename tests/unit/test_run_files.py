@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def running(directory: Path) -> RunningStack:
-    return RunningStack(str(directory), str(directory / "mcp.json"), URL, 1)
+    return RunningStack(str(directory), str(directory / "mcp.json"), URL, 1, is_private=True)
 
 
 def test_a_stack_is_found_in_its_directory_while_it_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_an_unusable_file_is_named_with_place_and_remedy(tmp_path: Path) -> None
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name, text in {
-        "none": "does not exist; mount the secret there, where the worker runs",
+        "none": "does not exist; create or mount it where the worker runs",
         "empty": "is empty; write the value into it",
         "huge": "is larger than 65536 bytes",
         "latin": "is not UTF-8",
@@ -198,9 +198,35 @@ def test_the_worker_s_own_secrets_may_come_from_files(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TARSY_REDIS_URL", "redis://other/0")
     assert load_settings().redis_url.get_secret_value() == "redis://other/0"
     monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK_FILE: .*none does not exist; mount the secret there"):
+    with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK_FILE: .*none does not exist; create or mount it"):
         load_settings()
     monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "redis"))
     with pytest.raises(ConfigError, match=r"^TARSY_ALERT_WEBHOOK: not valid") as caught:
         load_settings()
+    assert SECRET not in str(caught.value)
+
+
+def test_variables_of_a_file_are_added_to_the_environment(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(f"# of the team\nexport LEVEL=debug\nTOKEN='{SECRET}'\nRAW=${{HOME}}\nBOTH=file\n")
+    server = resolve(
+        {"command": "x", "variables_file": "${DIR}/.env", "env": {"BOTH": "entry"}}, {"DIR": str(tmp_path)}, tmp_path
+    )
+    values = {name: value.get_secret_value() for name, value in server.env.items()}
+    assert values == {"LEVEL": "debug", "TOKEN": SECRET, "RAW": "${HOME}", "BOTH": "entry"}
+    assert server.secrets == {SECRET}, "a name decides; `debug` may occur in any text"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, r"\.env does not exist"),
+        (f"LEVEL=debug\n{SECRET} 'without end\n", r"\.env: line 2 is not valid; expected `NAME=value`"),
+        (f"A='{SECRET}\\0'\n".replace("\\0", "\0"), "contains a NUL character"),
+    ],
+)
+def test_a_wrong_file_of_variables_is_named(tmp_path: Path, content: str | None, text: str) -> None:
+    if content is not None:
+        (tmp_path / ".env").write_text(content)
+    with pytest.raises(ConfigError, match=text) as caught:
+        resolve({"command": "x", "variables_file": str(tmp_path / ".env")}, {}, tmp_path)
     assert SECRET not in str(caught.value)
