@@ -22,12 +22,15 @@ class AsyncDeliveries:
     def __init__(self, exchange: AsyncRedisExchange) -> None:
         self.exchange = exchange
 
-    async def begin(self, delivery: Delivery, owner: str, *, after: str = "", is_audited: bool = False) -> str:
+    async def begin(
+        self, delivery: Delivery, owner: str, at: float, *, after: str = "", is_audited: bool = False
+    ) -> str:
         """Write that a call begins, just before it is sent. Afterwards `delivery.state` is `CallState.NONE` if it may
         be sent, and otherwise says why not. `delivery.owner` is whose begin marker is there.
 
         Args:
             owner: Who begins it; each delivery has another.
+            at: When, in seconds since the epoch by the clock of Redis.
             after: It may run although this owner began it before.
             is_audited: It may only begin if the audit takes an entry.
 
@@ -36,7 +39,12 @@ class AsyncDeliveries:
         """
         delivery.begins_as = owner
         state, other, *trouble = await steps.begin.run_async(
-            self.exchange, tag=delivery.tag, owner=owner, earlier_owner=after or owner, is_audited=is_audited
+            self.exchange,
+            tag=delivery.tag,
+            owner=owner,
+            begun_at=f"{at:.3f}",
+            earlier_owner=after or owner,
+            is_audited=is_audited,
         )
         if trouble:
             return as_text(trouble[0])

@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys, steps
+from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import Script
@@ -101,6 +102,7 @@ class Delivery:
         state: The state of the call when it was taken.
         owner: Who began it, if it has begun.
         size_bytes: Of the message, if it was fetched in the package's own way.
+        begun_before: All who had begun it when it was taken, in order.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
@@ -123,6 +125,7 @@ class Delivery:
     wait_s: float = 0.0
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
+    begun_before: tuple[Begun, ...] = ()
 
     @property
     def lease(self) -> str:
@@ -165,10 +168,11 @@ class Deliveries:
         so later."""
         delivery = Delivery(tag, keys.without_priority(queue))
         take = partial(steps.take.run, self.exchange, tag=tag, home=delivery.queue, is_isolated=is_isolated)
-        count, state, owner = take(new_entry="")
+        count, state, owner, begun = take(new_entry="")
         if not count:
-            count, state, owner = take(new_entry=f"{queue}\n\n{message()}")
+            count, state, owner, begun = take(new_entry=f"{queue}\n\n{message()}")
         delivery.count, delivery.state, delivery.owner = count, CallState(as_text(state)), as_text(owner)
+        delivery.begun_before = read_begun(begun)
         return delivery
 
     def mark_isolated(self, tag: str) -> None:
@@ -223,9 +227,12 @@ class Deliveries:
         _, line_break, rest = found.partition(b"\n")
         return queue.encode() + line_break + rest if line_break else found
 
-    def dead_letter_of(self, tag: str) -> bytes:
-        """A dead letter as it is stored, empty if there is none."""
-        return self.exchange.execute(("GET", keys.dead_letter_key(tag)))[0] or b""
+    def dead_letter_of(self, tag: str) -> tuple[bytes, tuple[Begun, ...]]:
+        """A dead letter as it is stored, empty if there is none; and all who had begun it."""
+        text, begun = self.exchange.execute(
+            ("GET", keys.dead_letter_key(tag)), ("HGET", keys.call_marker(tag), "begun")
+        )
+        return text or b"", read_begun(begun or b"")
 
     def requeue(self, delivery: Delivery) -> None:
         """Put a message back at the head of its queue, or delay it by its `wait_s`; this delivery does not count."""

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.begun import read_begun
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
 from tarsy_tasks.broker.messages import DamagedMessage, read_message
 from tarsy_tasks.broker.received_json import LARGEST_BYTES
@@ -44,7 +45,8 @@ class Fetcher(Protocol):
 
 # Pops up to `room` messages, from each queue up to its limit, one from each queue in turn. The first `checks` names are
 # queues of checks; the others leave `kept` of the room. Of a queue's lists the first that is not empty counts: they
-# come in the order of their priorities. Returns for each message its list, tag, delivery count, state, owner and text.
+# come in the order of their priorities. Returns for each message its list, tag, delivery count, state, owner and text,
+# and the lines of all who began it if there are any.
 @script(
     constants(
         marker_ttl_s=MARKER_TTL_S,
@@ -82,7 +84,8 @@ class Fetcher(Protocol):
         local tag, is_call = read_tag(message)
         local found = take(tag, home, waiting_prefix .. home, marker_prefix .. tag, withdrawn_prefix .. tag,
             name .. '\n\n' .. message, not is_call)
-        return {name, tag, found[1], found[2], found[3], #message > largest_bytes and '' or message}
+        local text = #message > largest_bytes and '' or message
+        return {name, tag, found[1], found[2], found[3], text, found[4] ~= '' and found[4] or nil}
     end
     local homes, left, fetched, bytes, trouble = {}, {}, {}, 0, nil
     local nth = 0
@@ -165,10 +168,13 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
     Raises:
         DamagedMessage: What Redis knows of its call cannot be read.
     """
-    name, tag, count, state, owner, text = reply
+    name, tag, count, state, owner, text, *begun = reply
     try:
         known = CallState(as_text(state))
     except ValueError:
         raise DamagedMessage(f"its call is in an unknown state: {as_text(state)[:_SHOWN]!r}") from None
     queue = keys.without_priority(as_text(name))
-    return FetchedMessage(text, Delivery(as_text(tag), queue, count, known, as_text(owner), len(text)))
+    delivery = Delivery(as_text(tag), queue, count, known, as_text(owner), len(text))
+    if begun:
+        delivery.begun_before = read_begun(begun[0])
+    return FetchedMessage(text, delivery)

@@ -4,8 +4,9 @@ Owns the scripts. Each may be sent twice, for a reply may be lost. `deliveries` 
 when each step is taken.
 
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
-tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `taken`, `deliveries`, `lost_pops`,
-`suspect` (it is isolated) and `told` (its dead letter is in the audit and in the log).
+tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `begun` (who began it and when, a line
+each), `taken`, `deliveries`, `lost_pops`, `suspect` (it is isolated) and `told` (its dead letter is in the audit and in
+the log).
 """
 
 from functools import partial
@@ -17,6 +18,9 @@ MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may look for it before."""
 ENDED_TTL_S = 600
 """How long a marker outlives the answer of its call, unless a copy of the message went back to its queue meanwhile."""
+
+_LONGEST_BEGUN = 4000
+"""Characters of `begun`, so that no name of a worker makes a marker grow for ever."""
 
 ENTRIES = r"""
     local function split_entry(entry) return string.match(entry, '^([^\n]*)\n([^\n]*)\n(.*)$') end
@@ -31,19 +35,19 @@ ENTRIES = r"""
 
 TAKE = r"""
     local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
-        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries')
+        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun')
         if marked.err and string.find(marked.err, 'WRONGTYPE') then
             -- Nobody knows whether it has begun: it is not run, and its queue goes on.
             redis.call('DEL', call_marker)
             redis.call('HSET', call_marker, 'mark', 'overwritten')
             marked = {'overwritten', false, false}
         elseif marked.err then return error(marked) end
-        local state, owner, earlier = unpack(marked)
+        local state, owner, earlier, begun = unpack(marked)
         local is_withdrawn = not state and redis.call('EXISTS', withdrawal) == 1
         local has_entry = redis.call('HEXISTS', unacked, tag) == 1
         local is_lost = state == 'overwritten' and new_entry ~= ''  -- it becomes a dead letter by its entry
         if not has_entry and (is_lost or not (state or is_withdrawn)) then
-            if new_entry == '' then return {0, '', ''} end
+            if new_entry == '' then return {0, '', '', ''} end
             redis.call('HSET', unacked, tag, new_entry)
             has_entry = true
         end
@@ -56,7 +60,7 @@ TAKE = r"""
         elseif earlier then redis.call('HDEL', call_marker, 'suspect') end
         redis.call('HSET', call_marker, unpack(fields))
         redis.call('EXPIRE', call_marker, marker_ttl_s)
-        return {count, is_withdrawn and 'withdrawn' or state or '', owner or ''}
+        return {count, is_withdrawn and 'withdrawn' or state or '', owner or '', begun or ''}
     end
     """
 """A Lua function that leases a message, and writes its entry if it has none: what `take` returns."""
@@ -105,20 +109,20 @@ _LEASE = r"local lease = home .. '\n' .. tag"
 def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -> int: ...
 
 
-# Returns the delivery count, the state and the owner. The count is 0 if the message has no entry, because its producer
-# wrote none, and `new_entry` is empty.
+# Returns the delivery count, the state, the owner, and the lines of all who began it. The count is 0 if the message has
+# no entry, because its producer wrote none, and `new_entry` is empty.
 @_step(
     NOW,
     TAKE,
     "return take(tag, home, waiting, marker, withdrawn, new_entry, is_isolated)",
 )
-def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes]: ...
+def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes, bytes]: ...
 
 
 # Returns state and owner, both empty if the call may be sent; then the error of the audit, if it has one.
 @_step(
     f"""
-    local state, current = unpack(redis.call('HMGET', marker, 'mark', 'owner'))
+    local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
     if state == 'answered' then return {{state, ''}} end
     if not state and redis.call('EXISTS', withdrawn) == 1 then return {{'withdrawn', ''}} end
     if state == 'begun' and current ~= owner and current ~= earlier_owner then return {{state, current}} end
@@ -128,19 +132,23 @@ def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int
         redis.call('XDEL', audit, probe)
         redis.call('EXPIRE', audit, {keys.AUDIT_TTL_S})
     end
-    redis.call('HSET', marker, 'mark', 'begun', 'owner', owner)
+    if not state or current ~= owner then
+        begun = string.sub((begun or '') .. owner .. ' ' .. begun_at .. '\\n', -{_LONGEST_BEGUN})
+    end
+    redis.call('HSET', marker, 'mark', 'begun', 'owner', owner, 'begun', begun or '')
     redis.call('EXPIRE', marker, marker_ttl_s)
     return {{'', ''}}
     """,
 )
-def begin(*, tag: str, owner: str, earlier_owner: str, is_audited: bool) -> list[bytes]: ...
+def begin(*, tag: str, owner: str, begun_at: str, earlier_owner: str, is_audited: bool) -> list[bytes]: ...
 
 
 @_step(
-    """
-    local state, current = unpack(redis.call('HMGET', marker, 'mark', 'owner'))
+    r"""
+    local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
     if state ~= 'begun' or current ~= owner then return end
     redis.call('HDEL', marker, 'mark', 'owner')
+    redis.call('HSET', marker, 'begun', (string.gsub(begun or '', '[^\n]*\n$', '')))
     if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     """,
 )

@@ -98,7 +98,9 @@ class ServerPage(Page):
                 details = await self.reader.server(server)
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("server", state, name=name, server=server, details=details or self.reader.known_details(server))
+        details = details or self.reader.known_details(server)
+        opened = frozenset(self.get_query_arguments("open", strip=False))
+        self.show("server", state, name=name, server=server, details=details, opened=opened)
 
 
 class ServerData(Data):

@@ -163,15 +163,16 @@ def duration_bars(distribution: Distribution) -> str:
         return ""
     parts: list[str] = []
     for position, number in enumerate(counts):
+        if not number:
+            continue  # a page may have 500 of these
         # A few slow calls must be visible next to thousands of fast ones.
-        height = _HEIGHT * (0.08 + 0.92 * math.sqrt(number / highest)) if number else 0
+        height = _HEIGHT * (0.08 + 0.92 * math.sqrt(number / highest))
         bound = BUCKETS_S[position]
         is_last = math.isinf(bound)
         what = f"longer than {duration(BUCKETS_S[position - 1])}" if is_last else f"up to {duration(bound)}"
         parts.append(
-            f'<g><rect class="hover" x="{position}" width="1" height="{_HEIGHT}"/>'
-            f'<rect class="bar" x="{position + 0.1:g}" y="{_HEIGHT - height:.4g}" width=".8" height="{height:.4g}"/>'
-            f"<title>{what}: {count(number)} calls</title></g>"
+            f'<rect class="bar" x="{position + 0.1:g}" y="{_HEIGHT - height:.4g}" width=".8" height="{height:.4g}">'
+            f"<title>{what}: {count(number)} calls</title></rect>"
         )
     used = [bound for bound, number in zip(BUCKETS_S, counts, strict=True) if number]
     return _svg("mcp-histogram", len(counts), _HEIGHT, f"Durations, the longest up to {duration(used[-1])}", parts)
@@ -183,7 +184,8 @@ def waterfall_bar(bar: Bar, whole_s: float) -> str:
     width = max(scale * bar.lasts_s, 4.0)
     x = min(scale * bar.begins_s, 1000 - width)
     label = f"{bar.label} after {duration(bar.begins_s)}, for {duration(bar.lasts_s)}"
-    return _svg("mcp-bar", 1000, 1, label, [_segment(bar.step, f"{x:.5g}", f"{width:.5g}", bar.meaning)])
+    kind = "lost" if bar.is_lost else bar.step
+    return _svg("mcp-bar", 1000, 1, label, [_segment(kind, f"{x:.5g}", f"{width:.5g}", bar.meaning)])
 
 
 def _quantile_lines(quantiles: Sequence[tuple[float | None, float | None]], highest: float) -> list[str]:

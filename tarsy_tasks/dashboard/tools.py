@@ -8,6 +8,7 @@ older than the masking.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, cast
 
 from tarsy_tasks.catalogue import ListedServer, diff_lines
@@ -32,27 +33,57 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ToolView:
-    """One tool.
+    """One tool. What costs time, masking above all, is built when it is first asked for: a page shows only some.
 
     Attributes:
         change: How it differs from the approved tool; `unlisted` if it has only metrics.
-        schema: The JSON Schema of its arguments, indented.
-        hints: The annotations of the server, in words.
-        diff: How a changed tool differs from the approved one, masked: lines that begin with `+`, `-` or a space.
+        definition: As it is listed, or as it was approved if it was removed; None of one with only metrics.
+        approved: The approved definition of a changed tool; None if that cannot be read.
     """
 
     name: str
     change: Change
-    description: str
-    parameters: list[Parameter]
-    schema: str
-    hints: list[str]
+    definition: ToolDefinition | None
+    approved: ToolDefinition | None
     metrics: ToolMetrics
-    diff: tuple[str, ...] = ()
+    masker: Masker
 
     @property
     def call_count(self) -> int:
         return sum(self.metrics.calls.values())
+
+    @cached_property
+    def description(self) -> str:
+        return _shorten(self.masker.mask(self.definition.description)) if self.definition else ""
+
+    @property
+    def hints(self) -> list[str]:
+        """The annotations of the server, in words."""
+        annotations = self.definition.annotations if self.definition else {}
+        return [word for hint, word in _HINTS.items() if annotations.get(hint) is True]
+
+    @cached_property
+    def _schema(self) -> Any:
+        return self.masker.mask_json(self.definition.input_schema) if self.definition else {}
+
+    @property
+    def schema(self) -> str:
+        """The JSON Schema of its arguments, indented; empty if it has no definition."""
+        return _shorten(json.dumps(self._schema, indent=2, ensure_ascii=False)) if self.definition else ""
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        schema = self._schema
+        return _parameters(cast("dict[str, Any]", schema)) if isinstance(schema, dict) else []
+
+    @cached_property
+    def diff(self) -> tuple[str, ...]:
+        """How a changed tool differs from the approved one, masked: lines that begin with `+`, `-` or a space."""
+        if self.change != "changed" or self.definition is None:
+            return ()
+        if self.approved is None:
+            return ("  the approved definition cannot be read",)
+        return tuple(_shorten(self.masker.mask("\n".join(diff_lines(self.approved, self.definition)))).split("\n"))
 
 
 def build_tools(
@@ -62,54 +93,25 @@ def build_tools(
     by_tool = {each.tool: each for each in metrics if each.tool != NO_TOOL}
     definitions: dict[str, ToolDefinition] = {}
     changes: dict[str, Change] = {}
+    approved: dict[str, ToolDefinition | None] = {}
     if listed is not None:
         definitions = {**listed.diff.removed, **{tool.tool: tool for tool in listed.listing.tools}}
         changes |= dict.fromkeys(listed.diff.removed, "removed")
         changes |= dict.fromkeys(listed.diff.added, "added")
         changes |= dict.fromkeys(listed.diff.changed, "changed")
+        approved = {name: before for name, (before, _) in listed.diff.changed.items()}
     changes |= dict.fromkeys(by_tool.keys() - definitions.keys(), "unlisted")
-    changed = listed.diff.changed if listed is not None else {}
     return [
-        _build(
-            name,
-            definitions.get(name),
-            changes.get(name, ""),
-            by_tool.get(name, ToolMetrics(server, name)),
-            masker,
-            _diff(*changed[name], masker) if name in changed else (),
+        ToolView(
+            name=name,
+            change=changes.get(name, ""),
+            definition=definitions.get(name),
+            approved=approved.get(name),
+            metrics=by_tool.get(name) or ToolMetrics(server, name),
+            masker=masker,
         )
         for name in sorted({*definitions, *by_tool})
     ]
-
-
-def _diff(before: ToolDefinition | None, now: ToolDefinition, masker: Masker) -> tuple[str, ...]:
-    if before is None:
-        return ("  the approved definition cannot be read",)
-    return tuple(_shorten(masker.mask("\n".join(diff_lines(before, now)))).split("\n"))
-
-
-def _build(
-    name: str,
-    definition: ToolDefinition | None,
-    change: Change,
-    metrics: ToolMetrics,
-    masker: Masker,
-    diff: tuple[str, ...],
-) -> ToolView:
-    if definition is None:
-        return ToolView(name, change, "", [], "", [], metrics)
-    masked = masker.mask_json(definition.input_schema)
-    schema = masked if isinstance(masked, dict) else {}
-    return ToolView(
-        name=name,
-        change=change,
-        description=_shorten(masker.mask(definition.description)),
-        parameters=_parameters(schema),
-        schema=_shorten(json.dumps(masked, indent=2, ensure_ascii=False)),
-        hints=[word for hint, word in _HINTS.items() if definition.annotations.get(hint) is True],
-        metrics=metrics,
-        diff=diff,
-    )
 
 
 def _parameters(schema: Mapping[str, Any]) -> list[Parameter]:

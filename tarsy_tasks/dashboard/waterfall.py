@@ -26,6 +26,8 @@ MEANINGS = {
     StepName.ANSWERED: "the answer was stored",
 }
 """By step: what happened from it to the next one."""
+LOST = "sent by a worker that was lost or stopped before the answer; then the call waited for another worker"
+"""What happened after an earlier worker had sent the call."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Bar:
     Attributes:
         attempt: Which time it was sent, of a bar `sent`; else 0.
         worker: Where; empty in the queue.
+        is_lost: This worker was lost or stopped, and the call was delivered again.
         begins_s: After the first step.
         lasts_s: 0 for the last step.
     """
@@ -44,6 +47,7 @@ class Bar:
     worker: str
     begins_s: float
     lasts_s: float
+    is_lost: bool = False
 
     @property
     def label(self) -> str:
@@ -51,7 +55,7 @@ class Bar:
 
     @property
     def meaning(self) -> str:
-        return MEANINGS[self.step]
+        return LOST if self.is_lost else MEANINGS[self.step]
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,10 @@ def build_waterfall(steps: Sequence[Step], worker: str) -> Waterfall:
             Bar(
                 step=step.name,
                 attempt=attempt if step.name is StepName.SENT else 0,
-                worker="" if step.name is StepName.QUEUED else worker,
+                worker="" if step.name is StepName.QUEUED else step.worker or worker,
                 begins_s=step.at - steps[0].at,
                 lasts_s=following.at - step.at,
+                is_lost=step.worker is not None,
             )
         )
     return Waterfall(tuple(bars), steps[-1].at - steps[0].at if steps else 0.0)

@@ -56,7 +56,7 @@ class StepName(StrEnum):
     PICKED_UP = "picked_up"
     """Started by a thread of a worker's pool."""
     SENT = "sent"
-    """Sent to the MCP server; once for each attempt."""
+    """Sent to the MCP server; once for each attempt, but of an earlier worker only its first is known."""
     RECOVERED = "recovered"
     """A new session has replaced the one that was lost."""
     ANSWERED = "answered"
@@ -68,12 +68,14 @@ class Step(BaseModel):
 
     Attributes:
         at: Seconds since the epoch, by the clock of Redis.
+        worker: Node name of an earlier worker, which sent the call and was lost or stopped; None of any other step.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: StepName
     at: float = Field(ge=0, le=LATEST_S, allow_inf_nan=False)
+    worker: str | None = None
 
 
 class AuditEntry(BaseModel):

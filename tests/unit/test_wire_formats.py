@@ -203,12 +203,13 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
     async def begin() -> None:
         exchange = AsyncRedisExchange(lambda: client.connection_pool)
         await AsyncDeliveries(exchange).clear_isolated(ID)
-        await AsyncDeliveries(exchange).begin(delivery, "w0@host 1")
+        await AsyncDeliveries(exchange).begin(delivery, "w0@host 1", 1.0)
         assert await AsyncDeliveries(exchange).withdraw("other", "mcp.desk", 60) == (CallState.NONE, False)
         exchange.close()
 
     asyncio.run(begin())
     begun = {b"taken": b"1", b"deliveries": b"1", b"mark": b"begun", b"owner": b"w0@host 1"}
+    begun[b"begun"] = b"w0@host 1 1.000\n"
     assert client.hgetall(f"tarsy:call:{ID}") == begun
     deliveries.answer(delivery, f"celery-task-meta-{ID}", RESULT, 3600)
     assert client.hgetall(f"tarsy:call:{ID}") == {**begun, b"mark": b"answered"}

@@ -13,11 +13,18 @@
   var etag = null;
   var timer = null;
   var busy = false;
+  var again = false;
+  /* Elements whose content is requested when they are open. */
+  var LOADING = "details[data-loads][open]";
+  var MOST_LOADED = 50;
 
   function liveAddress() {
     var address = new URL(window.location.href);
     address.hash = "";
     address.searchParams.set("live", "");
+    Array.from(live.querySelectorAll(LOADING)).slice(0, MOST_LOADED).forEach(function (each) {
+      address.searchParams.append("open", each.id);
+    });
     return address;
   }
 
@@ -40,6 +47,9 @@
   /* Update the page to its new version, element by element. What the reader did stays: open details, texts in fields,
      the focus. */
   function merge(old, now) {
+    if (now.hasAttribute("data-later")) {
+      return;
+    }
     Array.from(now.attributes).forEach(function (attribute) {
       if (old.getAttribute(attribute.name) !== attribute.value) {
         old.setAttribute(attribute.name, attribute.value);
@@ -129,7 +139,20 @@
         ? "Flower does not answer" : error.message));
     }).then(function () {
       busy = false;
+      if (again) {
+        again = false;
+        return refresh();
+      }
     });
+  }
+
+  /* What was opened is requested at once, or as soon as the current request has ended. */
+  function load() {
+    if (busy) {
+      again = true;
+    } else {
+      refresh().then(schedule);
+    }
   }
 
   /* A notice alone means an outage: the rest of the page stays as it was. */
@@ -313,6 +336,12 @@
       copy(copying);
     }
   });
+  /* This event does not bubble. */
+  live.addEventListener("toggle", function (event) {
+    if (event.target.matches(LOADING)) {
+      load();
+    }
+  }, true);
   switchOfTimes.addEventListener("click", switchTimes);
   window.addEventListener("hashchange", openTarget);
   document.addEventListener("visibilitychange", function () {

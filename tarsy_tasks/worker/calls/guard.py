@@ -132,7 +132,8 @@ class BeginMarker:
         owner_ends_at = time.monotonic() + call.connection.server.timeouts.call_timeout_s(call.tool) + lease_s
         while True:
             try:
-                trouble = await in_flight.begin(delivery, owner, after=gone, is_audited=audit.is_stream_required)
+                at = audit.time_of(time.monotonic())
+                trouble = await in_flight.begin(delivery, owner, at, after=gone, is_audited=audit.is_stream_required)
                 if trouble:
                     audit.note_refusal(trouble)
                     raise _unaudited(call)

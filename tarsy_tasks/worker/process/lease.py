@@ -165,8 +165,8 @@ class LeaseKeeper:
         def failure(what: str) -> CallError:
             return build_task_failure(tag, states.FAILURE, {"exc_type": PoisonMessage.__name__}, what)
 
-        text = deliveries.dead_letter_of(tag)
-        if not deliveries.record_dead_letter(tag, self._audit.write_of(tag, text, failure)):
+        text, begun_before = deliveries.dead_letter_of(tag)
+        if not deliveries.record_dead_letter(tag, self._audit.write_of(tag, text, failure, begun_before)):
             return  # by another worker, or by this one before it was started again
         try:
             read_entry(text)

@@ -64,7 +64,7 @@ class CallRequest(Request):
         # What the transport knows of this delivery, for the call and the result backend.
         if delivery is not None and self._type == CALL_TOOL and delivery.record is None:
             delivery.record = audit.open_record(
-                self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue
+                self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue, delivery.begun_before
             )
         self._request_dict["delivery"] = delivery
 

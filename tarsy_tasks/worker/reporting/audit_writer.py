@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.begun import Begun
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.deliveries import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_entry
@@ -19,7 +20,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.settings import Settings
-from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName, build_canonical, build_digest
+from tarsy_tasks.telemetry.audit import LATEST_S, AuditEntry, Step, StepName, build_canonical, build_digest
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.shown_arguments import build_shown
@@ -90,17 +91,22 @@ class Audit:
         """The stream takes no entries, so a call does not begin."""
         self._stream_outage.failed(trouble)
 
-    def open_record(self, task_id: str, message: CallMessage, queue: str = "") -> CallRecord:
+    def open_record(
+        self, task_id: str, message: CallMessage, queue: str = "", begun_before: Sequence[Begun] = ()
+    ) -> CallRecord:
         """The record of a call that a message brought."""
-        return CallRecord(self, task_id, message, keys.server_of_queue(queue) or "")
+        return CallRecord(self, task_id, message, keys.server_of_queue(queue) or "", begun_before)
 
-    def write_of(self, tag: str, entry: bytes, failure: Callable[[str], CallError]) -> AuditWrite | None:
+    def write_of(
+        self, tag: str, entry: bytes, failure: Callable[[str], CallError], begun_before: Sequence[Begun] = ()
+    ) -> AuditWrite | None:
         """The audit entry of a call that no worker will run any more; None if it is not a call.
 
         Args:
             tag: Its id.
             entry: Its entry in the in-flight table, or what is kept of it as a dead letter.
             failure: How it ended, given its name in words.
+            begun_before: Who had begun it.
         """
         queue, message = entry.partition(b"\n")[0].decode(errors="replace"), CallMessage((), {})
         try:
@@ -111,7 +117,7 @@ class Audit:
             if found.task != CALL_TOOL:
                 return None
             message = found.call
-        record = self.open_record(tag, message, queue)
+        record = self.open_record(tag, message, queue, begun_before)
         record.failure = failure(record.title)
         return record.write()
 
@@ -207,6 +213,10 @@ class Audit:
     def _steps(self, record: CallRecord, now: float) -> Iterator[Step]:
         if (sent_at := record.time("sent_at")) is not None:
             yield Step(name=StepName.QUEUED, at=sent_at)
+        for begun in record.begun_before:
+            if 0 <= begun.at <= LATEST_S:
+                worker = self.mask_name(begun.worker, record.server)[:_NAME_CHARS]
+                yield Step(name=StepName.SENT, at=begun.at, worker=worker)
         if record.picked_up_at is not None:
             yield Step(name=StepName.PICKED_UP, at=self.time_of(record.picked_up_at))
         for name, at in record.steps:

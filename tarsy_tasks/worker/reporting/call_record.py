@@ -5,10 +5,12 @@ revoked, withdrawn or refused. `audit_writer` and the other observers decide wha
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from celery import states
 
+from tarsy_tasks.broker.begun import Begun
 from tarsy_tasks.broker.deliveries import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_failures import build_task_failure
@@ -42,6 +44,7 @@ class CallRecord:
     Args:
         message: What the message says of the call; any producer may have written it.
         server: Id of the server, if the message does not say it.
+        begun_before: Who had begun it before this worker took it.
 
     Attributes:
         picked_up_at: When the worker began to work on it, monotonic time; None before.
@@ -56,10 +59,18 @@ class CallRecord:
         ended: How a call ended that ran before its task: the task only stores that.
     """
 
-    def __init__(self, recorder: Recorder, task_id: str, message: CallMessage, server: str = "") -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        task_id: str,
+        message: CallMessage,
+        server: str = "",
+        begun_before: Sequence[Begun] = (),
+    ) -> None:
         self.task_id = task_id
         self.info = message.info
         self.server = message.server or server
+        self.begun_before = begun_before
         self.picked_up_at: float | None = None
         self.tool = message.tool
         self.is_served = False

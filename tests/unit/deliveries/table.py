@@ -54,8 +54,8 @@ def on_a_loop(client: redis.Redis, act: Callable[[AsyncDeliveries], Awaitable[T]
     return asyncio.run(acted())
 
 
-def begin(client: redis.Redis, delivery: Delivery, owner: str, *, after: str = "") -> CallState:
-    on_a_loop(client, lambda table: table.begin(delivery, owner, after=after))
+def begin(client: redis.Redis, delivery: Delivery, owner: str, at: float = 1.0, *, after: str = "") -> CallState:
+    on_a_loop(client, lambda table: table.begin(delivery, owner, at, after=after))
     return delivery.state
 
 

@@ -136,10 +136,10 @@ def test_a_call_does_not_begin_whose_entry_would_not_be_taken(table: Deliveries,
     pop(client)
     delivery = table.take(QUEUE, "a", lambda: "")
     client.set(keys.AUDIT, "no stream")
-    assert "WRONGTYPE" in on_a_loop(client, lambda table: table.begin(delivery, "me 1", is_audited=True))
+    assert "WRONGTYPE" in on_a_loop(client, lambda table: table.begin(delivery, "me 1", 1.0, is_audited=True))
     assert state_of(client, "a") is CallState.NONE
     client.delete(keys.AUDIT)
-    assert on_a_loop(client, lambda table: table.begin(delivery, "me 1", is_audited=True)) == ""
+    assert on_a_loop(client, lambda table: table.begin(delivery, "me 1", 1.0, is_audited=True)) == ""
     assert state_of(client, "a") is CallState.BEGUN
     assert client.xlen(keys.AUDIT) == 0
     assert client.ttl(keys.AUDIT) > 0

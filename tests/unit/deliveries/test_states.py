@@ -8,6 +8,7 @@ from redis.exceptions import OutOfMemoryError
 
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
+from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.steps import ENDED_TTL_S
@@ -113,6 +114,29 @@ def test_what_another_began_is_begun_again_only_on_purpose(table: Deliveries, cl
     assert begin(client, delivery, "other 3") is CallState.NONE
 
 
+def test_who_began_a_call_is_known_to_who_takes_it_next(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    owners = ("one@host#1a 1", "two@host#2b 2", "one@host#3c 3")
+    for number, owner in enumerate(owners):
+        pop(client)
+        delivery = table.take(QUEUE, "a", lambda: "")
+        assert delivery.begun_before == tuple(
+            Begun(each.partition("#")[0], 1000.5 + place) for place, each in enumerate(owners[:number])
+        )
+        for _ in range(2):  # the second time because the reply was lost
+            assert begin(client, delivery, owner, 1000.5 + number, after=delivery.owner) is CallState.NONE
+        table.requeue(delivery)
+    unbegin(client, "a", owners[2])  # it was not sent after all
+    pop(client)
+    assert [each.worker for each in table.take(QUEUE, "a", lambda: "").begun_before] == ["one@host", "two@host"]
+
+
+def test_who_began_a_call_is_bounded_and_survives_damage() -> None:
+    lines = "".join(f"w{number}@host#1 {number}:x\nw{number}@host#1 1 {number}\n" for number in range(30))
+    found = read_begun(f"@host#1 1\n\n{lines}".encode() + b"\xff\n")
+    assert found == tuple(Begun(f"w{number}@host", number) for number in range(20, 30))
+
+
 def test_only_the_owner_that_runs_a_call_answers_it(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
@@ -134,7 +158,7 @@ def test_a_call_that_ends_while_it_begins_is_answered(table: Deliveries, client:
 
     async def end_while_it_begins(loop_table: AsyncDeliveries) -> None:
         await loop_table.unbegin("a", "me 1")  # connected
-        beginning = asyncio.create_task(loop_table.begin(delivery, "me 1"))
+        beginning = asyncio.create_task(loop_table.begin(delivery, "me 1", 1.0))
         for _ in range(2):  # it asks, and the question goes out
             await asyncio.sleep(0)
         beginning.cancel()
