@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """One stable word for each cause; `docs/error-codes.md` explains them."""
+    """One stable word for the cause of a failed call. Its `outcome` is the `Outcome` that it belongs to."""
 
     outcome: Outcome
 

@@ -47,12 +47,7 @@ class Dialect(ABC, Generic[Tool, Message]):
 
 
 class _BaseToolbox(list[Tool], Generic[Tool, Message]):
-    """What both toolboxes are: a list of tools for the request.
-
-    Attributes:
-        left_out: By `server.tool`, why a tool cannot be offered to this provider.
-        failed_servers: Why tools of a server are missing, by server.
-    """
+    """What both toolboxes are: a list of tools for the request."""
 
     def __init__(self, listed: ToolList, dialect: Dialect[Tool, Message]) -> None:
         self._offer: Offer = build_offer(listed, dialect.provider)
@@ -77,7 +72,12 @@ class _BaseToolbox(list[Tool], Generic[Tool, Message]):
 
 
 class Toolbox(_BaseToolbox[Tool, Message]):
-    """Tools for the request of one provider, and `run` for the calls. See `_BaseToolbox` for its attributes."""
+    """A list of tools for the request of one provider, and `run` for the calls.
+
+    Attributes:
+        left_out: By `server.tool`, why a tool cannot be offered to this provider.
+        failed_servers: Why tools of a server are missing, by server.
+    """
 
     def __init__(self, executor: ToolExecutor, dialect: Dialect[Tool, Message]) -> None:
         super().__init__(executor.list_tools(), dialect)

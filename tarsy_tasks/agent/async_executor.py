@@ -21,7 +21,12 @@ T = TypeVar("T")
 
 
 class AsyncPendingCall(BasePendingCall):
-    """A call that was submitted. See `BasePendingCall` for its attributes."""
+    """`PendingCall` with `await`.
+
+    Attributes:
+        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
+        call: The call itself.
+    """
 
     async def result(self, timeout_s: float | None = None) -> ToolResult:
         """As `PendingCall.result`."""

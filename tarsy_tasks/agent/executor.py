@@ -29,12 +29,7 @@ even if Redis does not answer; but in a forked child nobody answers the calls of
 
 
 class BasePendingCall:
-    """A call that was submitted.
-
-    Attributes:
-        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
-        call: The call itself.
-    """
+    """What both handles are made of."""
 
     def __init__(self, dispatcher: CallDispatcher, submitted: SubmittedCall) -> None:
         self.id = submitted.id
@@ -60,7 +55,12 @@ class BasePendingCall:
 
 
 class PendingCall(BasePendingCall):
-    """A call that was submitted. See `BasePendingCall` for its attributes."""
+    """A call that was submitted.
+
+    Attributes:
+        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
+        call: The call itself.
+    """
 
     def result(self, timeout_s: float | None = None) -> ToolResult:
         """Wait for the answer.
