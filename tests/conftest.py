@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,28 @@ settings.load_profile("tarsy")
 
 StartWorker = Callable[..., Worker]
 
+_LAST_LONG_MODULE = 0.8
+"""When it begins, as a share of all modules."""
 _OWNED_BY_KOMBU = "_kombu."
 """Keys that kombu keeps without an expiry, one a queue."""
 _HOLDS_ARGUMENTS = (keys.queue(""), keys.UNACKED, keys.dead_letter_key(""))
 """Where arguments lie as the model wrote them, until the call is answered or the message dropped."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The modules of each folder are spread over the run, so that those that wait for processes run beside those that
+    compute. The many short ones of the largest folder fill the gaps at its end."""
+    folders: dict[Path, dict[Path, list[pytest.Item]]] = {}
+    for item in items:
+        folders.setdefault(item.path.parent, {}).setdefault(item.path, []).append(item)
+    largest = max(map(len, folders.values()), default=0)
+    places = [
+        (number / len(modules) * (1 if len(modules) == largest else _LAST_LONG_MODULE), tests)
+        for modules in folders.values()
+        for number, tests in enumerate(modules.values())
+    ]
+    items[:] = [test for _, tests in sorted(places, key=itemgetter(0)) for test in tests]
+
 
 know("of a misbehaving server", misbehaving_stdio.SECRET)
 know("of a server that says HTML", hostile_words.SECRET)

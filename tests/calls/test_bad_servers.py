@@ -186,7 +186,7 @@ def entry(port: int, transport: Transport, server: str) -> dict[str, Any]:
     """The configuration of a bad server, by its moment and kind."""
     moment, _, kind = server.partition("-")
     # All are started at once, on a machine that may be busy: only those that never answer are given up soon.
-    connect_s = 3 if moment == "connect" and kind in NEVER_ANSWER else 15
+    connect_s = 3 if moment == "connect" and kind in NEVER_ANSWER else 30
     if (transport, kind) == ("stdio", "hangs"):
         connect_s = 8  # it has to start, and say what it waits for, within that
     common: dict[str, Any] = {"timeouts": BAD_TIMEOUTS | {"connect_s": connect_s, "list_s": connect_s}}
@@ -228,7 +228,7 @@ class BadServers:
     @pytest.fixture(scope="class")
     @classmethod
     def tools(cls, worker: Worker) -> Iterator[ToolExecutor]:
-        with ToolExecutor(timeout_s=20) as tools:
+        with ToolExecutor(timeout_s=40) as tools:
             tools.execute(ToolCall(id="n", name="neighbour.echo", arguments={"text": "connect"}))
             if cls.transport == "stdio":
                 tools.list_tools()  # they are started a few at a time, and the last has to wait for that
