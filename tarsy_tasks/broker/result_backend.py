@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -200,7 +201,7 @@ class ResultBackend(RedisBackend):
         """The key and the value of the stored answer to a call that nothing follows, as `_encode_meta` writes it."""
         value = (
             f'{{"status": "SUCCESS", "result": {result.model_dump_json()}, "traceback": null, "children": [], '
-            f'"date_done": "{self.app.now().isoformat()}", "task_id": {dumps(task_id)}}}'
+            f'"date_done": "{datetime.now(self.app.timezone).isoformat()}", "task_id": {dumps(task_id)}}}'
         )
         return keys.result_key(task_id), value
 
