@@ -15,6 +15,8 @@ from contextvars import Context
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
 
+from tarsy_tasks.event_loop import EventLoop
+
 __all__ = ["call_in_background", "run_in_background", "start_in_background", "wait_for"]
 
 T = TypeVar("T")
@@ -72,7 +74,7 @@ class _Background:
     def find_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = EventLoop()
                 threading.Thread(target=self._loop.run_forever, name="tarsy-agent", daemon=True).start()
             return self._loop
 

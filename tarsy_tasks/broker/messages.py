@@ -6,6 +6,7 @@ read within its bounds: whether a call may be made, the worker's task decides.
 
 import base64
 import bz2
+import json
 import lzma
 import zlib
 from collections.abc import Callable, Collection
@@ -26,6 +27,7 @@ __all__ = [
     "read_broadcast",
     "read_entry",
     "read_message",
+    "read_plain_arguments",
 ]
 
 _MEMORY_BYTES = 128 * 1024 * 1024
@@ -36,6 +38,8 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "application/x-lzma": partial(lzma.LZMADecompressor, memlimit=_MEMORY_BYTES),
 }
 """By kombu's name of the compression; others have no decoder that can be limited."""
+_ARGUMENTS = 4
+_FOLLOWING = frozenset({"callbacks", "errbacks", "chain", "chord"})
 _LARGEST_BROADCAST_BYTES = 1024 * 1024
 """A command to revoke 20,000 calls."""
 _ENCODINGS = (None, "base64")
@@ -175,6 +179,17 @@ def decode_body(message: dict[str, Any], compressions: Collection[str] = ()) -> 
     except ValueError:
         raise DamagedMessage("its body is not base64, or has half of a character") from None
     return _uncompress(body, kind) if kind else body
+
+
+def read_plain_arguments(body: str | bytes) -> tuple[Any, ...] | None:
+    """The arguments in the body of a message, if it has all of them by position, and nothing follows it."""
+    try:
+        arguments, named, embed = json.loads(body)
+        if named or any(embed.values()) or not _FOLLOWING.issuperset(embed) or len(arguments) != _ARGUMENTS:
+            return None
+        return tuple(arguments)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _uncompress(body: bytes, kind: str) -> bytes:

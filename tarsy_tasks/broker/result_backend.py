@@ -5,9 +5,11 @@ Owns what the project changes in the result backend; every application of the pa
 """
 
 import itertools
+import json
 import logging
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -15,7 +17,6 @@ from celery import states
 from celery.backends import redis as celery_redis
 from celery.backends.redis import RedisBackend
 from celery.canvas import group
-from kombu.utils.json import dumps
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from tenacity import (
@@ -200,7 +201,7 @@ class ResultBackend(RedisBackend):
         """The key and the value of the stored answer to a call that nothing follows, as `_encode_meta` writes it."""
         value = (
             f'{{"status": "SUCCESS", "result": {result.model_dump_json()}, "traceback": null, "children": [], '
-            f'"date_done": "{self.app.now().isoformat()}", "task_id": {dumps(task_id)}}}'
+            f'"date_done": "{datetime.now(self.app.timezone).isoformat()}", "task_id": {json.dumps(task_id)}}}'
         )
         return keys.result_key(task_id), value
 

@@ -46,6 +46,7 @@ LATEST_S = 253_402_300_799
 _LONGEST_BYTES = 64 * 1024
 _FIRST_CHUNK, _LARGEST_CHUNK = 50, 1000
 _REPAIR_S = 1.0
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 
 class StepName(StrEnum):
@@ -303,7 +304,7 @@ def build_canonical(arguments: Any) -> str:
     if arguments is None:
         arguments = {}
     try:
-        return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return _encode(arguments)
     except (ValueError, TypeError, RecursionError):
         return f"[{type(arguments).__name__} that is not JSON]"
 

@@ -33,7 +33,7 @@ FLOORS = (
     {"tool_names", "arguments"},
     {"errors"},
     {"outcomes"},
-    {"masking", "own_files", "secret_files"},
+    {"masking", "own_files", "secret_files", "event_loop"},
 )
 """From top to bottom. What shares a floor does not import each other."""
 

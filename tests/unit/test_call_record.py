@@ -37,7 +37,10 @@ def record_of(*args: Any, **kwargs: Any) -> CallRecord:
 
 
 def entry_of(record: CallRecord, *ending: Any) -> AuditEntry:
-    return AuditEntry.model_validate_json(record.write(*ending).text)
+    text = record.write(*ending).text
+    entry = AuditEntry.model_validate_json(text)
+    assert json.loads(text) == json.loads(entry.encode()), "as the model writes it"
+    return entry
 
 
 @given(args=st.lists(ANYTHING) | ANYTHING, kwargs=st.dictionaries(st.text(), ANYTHING) | ANYTHING)

@@ -11,9 +11,10 @@ from celery import signals
 from celery.worker import state
 
 from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.messages import read_plain_arguments
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.worker.process.plain_calls import read_arguments, why_none_is_plain, why_not_plain
+from tarsy_tasks.worker.process.plain_calls import why_none_is_plain, why_not_plain
 from tarsy_tasks.worker.process.task_signals import find_receivers
 
 ARGUMENTS = ["desk", "echo", "{}", {"v": 1}]
@@ -96,9 +97,9 @@ def test_a_revoked_call_is_not_plain() -> None:
     ],
 )
 def test_a_body_that_needs_celerys_tracer(body: Any) -> None:
-    assert read_arguments(json.dumps([ARGUMENTS, {}, NOTHING_FOLLOWS])) == tuple(ARGUMENTS)
-    assert read_arguments(json.dumps(body)) is None
-    assert read_arguments("[" * 100_000) is None
+    assert read_plain_arguments(json.dumps([ARGUMENTS, {}, NOTHING_FOLLOWS])) == tuple(ARGUMENTS)
+    assert read_plain_arguments(json.dumps(body)) is None
+    assert read_plain_arguments("[" * 100_000) is None
 
 
 @pytest.mark.parametrize(

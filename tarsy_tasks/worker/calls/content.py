@@ -47,6 +47,7 @@ _NOTE_CHARS = 1000
 _DESCRIPTION_CHARS = 16 * 1024
 """Of the name, the title and the description of a link, each."""
 _TYPE_OF = attrgetter("type")
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _WITHHELD = "[left out: this content contains a secret]"
 _NO_STRUCTURED = (
     f"\n[left out: a structured value of more than {STRUCTURED_LIMIT} characters, or {DEPTH_LIMIT} levels; "
@@ -74,7 +75,7 @@ def build_result(
     if structured is None and result.structured_content is not None:
         content += _NO_STRUCTURED
     elif not content and structured is not None:
-        content = json.dumps(structured, ensure_ascii=False)
+        content = _encode(structured)
     failed = bool(result.is_error)
     return ToolResult(
         content=content or ("The tool failed without saying why." if failed else ""),
@@ -161,7 +162,7 @@ def _bounded(found: Any) -> JsonValue:
     if _is_too_deep(found):
         return None
     value = _json_safe(found)
-    return None if len(json.dumps(value, ensure_ascii=False)) > STRUCTURED_LIMIT else value
+    return None if len(_encode(value)) > STRUCTURED_LIMIT else value
 
 
 def _mask_structured(value: JsonValue, masker: Masker) -> JsonValue:

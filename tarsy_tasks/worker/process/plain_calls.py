@@ -6,7 +6,6 @@ in any other way than with an answer that Redis takes at once.
 """
 
 import asyncio
-import json
 import logging
 import threading
 import time
@@ -26,7 +25,7 @@ from vine import promise
 from tarsy_tasks.broker.deliveries import CallState, Delivery
 from tarsy_tasks.broker.fetch import FetchedMessage
 from tarsy_tasks.broker.leases import release_lease
-from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, decode_body
+from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, decode_body, read_plain_arguments
 from tarsy_tasks.broker.result_backend import ResultBackend
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.interceptors import Answer, Ending
@@ -42,8 +41,6 @@ __all__ = ["PlainCall", "PlainCallFactory", "why_none_is_plain", "why_not_plain"
 logger = logging.getLogger(__name__)
 _traced = logging.getLogger("celery.app.trace")
 
-_ARGUMENTS = 4
-_FOLLOWING = frozenset({"callbacks", "errbacks", "chain", "chord"})
 _NO_TIME_LIMIT = (None, [None, None])
 _NOT_PLAIN = (
     *("compression", "eta", "expires", "group", "parent_id", "shadow", "ignore_result", "stamped_headers", "retries"),
@@ -51,6 +48,8 @@ _NOT_PLAIN = (
 _LARGEST_BYTES = 256 * 1024
 """Of a message that is read on the loop, which nothing may block for long."""
 _acknowledging = threading.Lock()
+_STORED: Future[None] = Future()
+_STORED.set_result(None)
 
 
 def why_none_is_plain(task: Any, consumer: Any) -> str:
@@ -94,17 +93,6 @@ def why_not_plain(message: Any) -> str:
     return ""
 
 
-def read_arguments(body: str | bytes) -> tuple[Any, ...] | None:
-    """The arguments in the body of a message, if it has all of them by position, and nothing follows it."""
-    try:
-        arguments, named, embed = json.loads(body)
-        if named or any(embed.values()) or not _FOLLOWING.issuperset(embed) or len(arguments) != _ARGUMENTS:
-            return None
-        return tuple(arguments)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-
-
 def _limits_of(task: Any) -> tuple[Any, Any]:
     return task.time_limit, task.soft_time_limit
 
@@ -136,7 +124,7 @@ class PlainCallFactory:
             return None
         try:
             body = decode_body(message.payload)
-            if (arguments := read_arguments(body)) is None:
+            if (arguments := read_plain_arguments(body)) is None:
                 return None
             return PlainCall(self._pool, message, arguments, self._consumer.event_dispatcher, self._build_request)
         except DamagedMessage:
@@ -201,7 +189,7 @@ class PlainCall:
         self.name = CALL_TOOL
         self.pid = 0
         self.time_start: float | None = None
-        self.done: Future[None] = Future()
+        self._done: Future[None] | None = None
         delivery = self._delivery
         record = context.audit.open_record(self.id, CallMessage(arguments, {}), delivery.queue)
         self._record: CallRecord = record
@@ -304,11 +292,12 @@ class PlainCall:
     def _report(self, result: ToolResult) -> None:
         assert self._record.picked_up_at is not None
         runtime = time.monotonic() - self._record.picked_up_at
+        shown = repr(result)
         if _traced.isEnabledFor(logging.INFO):
-            said = {"id": self.id, "name": CALL_TOOL, "return_value": repr(result), "runtime": runtime}
+            said = {"id": self.id, "name": CALL_TOOL, "return_value": shown, "runtime": runtime}
             # Not by `info`, which looks for its caller: that costs more than the rest.
             _traced.handle(_traced.makeRecord(_traced.name, logging.INFO, __file__, 0, LOG_SUCCESS, (said,), None))
-        self._send_event("task-succeeded", result=repr(result), runtime=runtime)
+        self._send_event("task-succeeded", result=shown, runtime=runtime)
 
     def _hand_over(self, ending: Ending | BaseException) -> None:
         """Have it stored, requeued, dropped or failed by a task that does nothing else, in a pool thread."""
@@ -332,7 +321,10 @@ class PlainCall:
             execution.done.add_done_callback(self._stored)
 
     def _stored(self, _: Any = None) -> None:
-        self.done.set_result(None)
+        with _acknowledging:
+            done, self._done = self._done, _STORED
+        if done is not None:
+            done.set_result(None)
 
     def _leave(self, *, successful: bool = False) -> None:
         self._execution = None  # it refers to this object: both would wait for the garbage collector
@@ -340,6 +332,13 @@ class PlainCall:
         self._pool.leave_plain(self)
 
     # From any thread.
+
+    @property
+    def done(self) -> "Future[None]":
+        """Done when the call has left this worker. Made for who waits for it: usually nobody does."""
+        with _acknowledging:
+            self._done = self._done or Future()
+            return self._done
 
     def end(self, error: Exception) -> None:
         """End the call; `error` says why, as for `CallExecution.end`."""
@@ -386,8 +385,9 @@ class PlainCall:
             release_lease(self._delivery)
 
     def _send_event(self, kind: str, **fields: Any) -> None:
-        if self.eventer is not None and self.eventer.enabled:
-            self.eventer.send(kind, uuid=self.id, **fields)
+        eventer = self.eventer
+        if eventer is not None and eventer.enabled and (not eventer.groups or "task" in eventer.groups):
+            eventer.send(kind, uuid=self.id, **fields)
 
     def __getattr__(self, name: str) -> Any:
         """What else commands ask a request of Celery for."""

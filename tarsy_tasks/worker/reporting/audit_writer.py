@@ -5,10 +5,12 @@ per outage and counted, and with `TARSY_AUDIT_REQUIRED` no call begins. The stre
 its call (`broker.deliveries`), so that neither is there without the other; the file gets its line afterwards.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.begun import Begun
@@ -20,7 +22,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.settings import Settings
-from tarsy_tasks.telemetry.audit import LATEST_S, AuditEntry, Step, StepName, build_canonical, build_digest
+from tarsy_tasks.telemetry.audit import LATEST_S, AuditEntry, StepName, build_canonical, build_digest
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.shown_arguments import build_shown
@@ -39,6 +41,7 @@ _NAME_CHARS = 200
 _ERROR_CHARS = 500
 _MASKED_CHARS = 16 * 1024
 """Cut only after masking: half a secret would not be recognized."""
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class Audit:
@@ -126,7 +129,7 @@ class Audit:
         text = ""
         if self._limit or self._file is not None:
             try:
-                text = self._build(record, result, size_bytes, time.monotonic()).encode()
+                text = self._build(record, result, size_bytes, time.monotonic())
             except Exception:
                 logger.exception("the audit entry of the task %r is incomplete", record.task_id)
                 task_id = self.mask_name(record.task_id, server=record.server)[:_NAME_CHARS]
@@ -175,12 +178,14 @@ class Audit:
         self._file_outage.succeeded()
         return True
 
-    def _build(self, record: CallRecord, result: ToolResult, size_bytes: int | None, now: float) -> AuditEntry:
+    def _build(self, record: CallRecord, result: ToolResult, size_bytes: int | None, now: float) -> str:
+        """As `AuditEntry.encode` writes it. The model itself would cost a call more than all of the rest."""
         server = record.server
         mask = partial(self.mask, server=server)
         canonical = build_canonical(record.arguments)
         is_ok = result.outcome is Outcome.OK
         duration_s = now - record.picked_up_at if record.picked_up_at is not None else 0.0
+        at = self.time_of(now)
 
         def mask_name(text: str) -> str:
             return self.mask_name(text, server)[:_NAME_CHARS]
@@ -189,36 +194,38 @@ class Audit:
             found = record.info.get(key)
             return mask_name(found) if isinstance(found, str) else None
 
-        return AuditEntry(
-            at=self.time_of(now),
-            call_id=name("call_id") or "",
-            task_id=mask_name(record.task_id),
-            agent_id=name("agent_id"),
-            run_id=name("run_id"),
-            server=mask_name(server),
-            tool=mask_name(record.tool),
-            arguments=build_shown(canonical, mask),
-            arguments_digest=build_digest(canonical),
-            repairs=result.repairs,
-            outcome=result.outcome,
-            error_code=result.error_code,
-            error=None if is_ok else mask(result.content[:_MASKED_CHARS])[:_ERROR_CHARS],
-            attempts=record.attempts,
-            duration_s=result.duration_s or round(duration_s, 6),
-            worker=self._worker,
-            bytes=size_bytes,
-            steps=tuple(self._steps(record, now)),
-        )
+        fields = {
+            "v": 1,
+            "at": at,
+            "call_id": name("call_id") or "",
+            "task_id": mask_name(record.task_id),
+            "agent_id": name("agent_id"),
+            "run_id": name("run_id"),
+            "server": mask_name(server),
+            "tool": mask_name(record.tool),
+            "arguments": build_shown(canonical, mask),
+            "arguments_digest": build_digest(canonical),
+            "repairs": result.repairs,
+            "outcome": result.outcome,
+            "error_code": result.error_code,
+            "error": None if is_ok else mask(result.content[:_MASKED_CHARS])[:_ERROR_CHARS],
+            "attempts": record.attempts,
+            "duration_s": result.duration_s or round(duration_s, 6),
+            "worker": self._worker,
+            "bytes": size_bytes,
+            "steps": list(self._steps(record, at)),
+        }
+        return _encode({name: value for name, value in fields.items() if value is not None})
 
-    def _steps(self, record: CallRecord, now: float) -> Iterator[Step]:
+    def _steps(self, record: CallRecord, ended_at: float) -> Iterator[dict[str, Any]]:
         if (sent_at := record.time("sent_at")) is not None:
-            yield Step(name=StepName.QUEUED, at=sent_at)
+            yield {"name": StepName.QUEUED, "at": sent_at}
         for begun in record.begun_before:
             if 0 <= begun.at <= LATEST_S:
                 worker = self.mask_name(begun.worker, record.server)[:_NAME_CHARS]
-                yield Step(name=StepName.SENT, at=begun.at, worker=worker)
+                yield {"name": StepName.SENT, "at": begun.at, "worker": worker}
         if record.picked_up_at is not None:
-            yield Step(name=StepName.PICKED_UP, at=self.time_of(record.picked_up_at))
+            yield {"name": StepName.PICKED_UP, "at": self.time_of(record.picked_up_at)}
         for name, at in record.steps:
-            yield Step(name=name, at=self.time_of(at))
-        yield Step(name=StepName.ANSWERED, at=self.time_of(now))
+            yield {"name": name, "at": self.time_of(at)}
+        yield {"name": StepName.ANSWERED, "at": ended_at}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from tarsy_tasks.event_loop import EventLoop
 from tarsy_tasks.worker.sessions.loop_watch import LoopWatch
 
 __all__ = ["SessionLoop"]
@@ -26,7 +27,7 @@ class SessionLoop:
     """An asyncio loop that runs from `start` to `stop`."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = EventLoop()
         self._thread = threading.Thread(target=self._run, name="mcp-sessions", daemon=True)
         self._watch = LoopWatch(self._loop)
 
@@ -46,7 +47,10 @@ class SessionLoop:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back on the loop thread, from any thread."""
-        self._loop.call_soon_threadsafe(callback)
+        if threading.get_ident() == self._thread.ident:
+            self._loop.call_soon(callback)
+        else:
+            self._loop.call_soon_threadsafe(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Future[None]:
         """Call back on the loop thread after a delay; cancel the future to prevent it."""
