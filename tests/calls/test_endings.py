@@ -136,13 +136,18 @@ def test_a_warm_shutdown_lets_running_calls_finish(limited_worker: Worker, tmp_p
 
 
 @pytest.mark.parametrize("limited_worker", [{"settings": "worker_soft_shutdown_timeout = 30\n"}], indirect=True)
-def test_a_call_is_cancelled_during_a_soft_shutdown(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
-    pending = hold(ToolExecutor(timeout_s=60), tmp_path, "cancelled-early", seconds=50)
+def test_a_soft_shutdown_cancels_calls_and_takes_none(limited_worker: Worker, tmp_path: Path, redis_url: str) -> None:
+    tools = ToolExecutor(timeout_s=60)
+    pending = hold(tools, tmp_path, "cancelled-early", seconds=50)
     limited_worker.process.send_signal(signal.SIGQUIT)
     limited_worker.wait_for_log("Initiating Soft Shutdown")
+    late = tools.submit(ToolCall(id="l", name="recorder.hold", arguments={"name": "late", "seconds": 0}))
     pending.cancel()
     was_cancelled(tmp_path, "cancelled-early")
     assert pending.result(timeout_s=10).outcome is Outcome.CANCELLED
+    late.cancel()
+    assert late.result().outcome is Outcome.CANCELLED
+    assert not (tmp_path / "late.begun").exists()
     ended_as(redis_url, pending.id, ErrorCode.CANCELLED)
     limited_worker.process.kill()
     limited_worker.process.wait()

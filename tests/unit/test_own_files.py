@@ -20,7 +20,7 @@ def victim(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["symbolic", "dangling", "hard", "pipe", "directory"])
+@pytest.fixture(params=["symbolic", "dangling", "hard", "pipe", "directory", "foreign"])
 def trap(request: pytest.FixtureRequest, tmp_path: Path, victim: Path) -> Path:
     path = tmp_path / "trap"
     match request.param:
@@ -32,6 +32,10 @@ def trap(request: pytest.FixtureRequest, tmp_path: Path, victim: Path) -> Path:
             path.hardlink_to(victim)
         case "pipe":
             os.mkfifo(path)
+        case "foreign":
+            path.touch(mode=0o400)
+            if os.getuid() == 0:  # who may write all files
+                os.chown(path, 1, 1)
         case _:
             path.mkdir()
     return path

@@ -159,6 +159,10 @@ class TaskPool(ThreadsTaskPool):
             child_watch=sessions.child_watch,
         )
 
+    def take_no_more(self) -> None:
+        """Fetch no more messages. Safe in a signal handler."""
+        self._loop.submit(self.fetcher.stop())
+
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
         self._shutdown.done()

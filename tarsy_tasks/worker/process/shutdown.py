@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from celery.apps.worker import Worker
 from celery.worker import state
 
-__all__ = ["ShutdownWatch"]
+__all__ = ["ShutdownWatch", "SoftlyStoppingWorker"]
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,16 @@ _LOOK_S = 0.5
 _SLACK_S = 5.0
 _END_S = 3.0
 _EXIT_CODE = 1
+
+
+class SoftlyStoppingWorker(Worker):
+    """Celery's, which takes no more messages during a soft shutdown. Stock sleeps in the thread that would take them;
+    here the session loop does that."""
+
+    def wait_for_soft_shutdown(self) -> None:
+        if self.pool is not None:
+            self.pool.take_no_more()
+        super().wait_for_soft_shutdown()
 
 
 class ShutdownWatch:
