@@ -5,6 +5,7 @@ and how a text refers to a variable. `roots` finds the servers, `entries` applie
 conversions. The rows follow the documentation and the public schemas of the clients.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,10 +33,13 @@ from tarsy_tasks.config.placeholders import BRACES, DOLLAR_NAMES, DOUBLE_BRACES,
 from tarsy_tasks.config.problems import KeyPath
 from tarsy_tasks.config.tarsy_keys import data_masking
 
-__all__ = ["COMMON", "DIALECTS", "WITHOUT_SERVER", "Dialect", "opencode_timeout"]
+__all__ = [
+    "COMMON", "DIALECTS", "FOREIGN_SCHEMES", "WITHOUT_SERVER", "Dialect", "opencode_timeout", "split_witsy_arguments",
+]  # fmt: skip
 
 _NO_KEYS: Mapping[str, Rule] = MappingProxyType({})
 _OFFERS_ALL = "workers offer every tool of the server; select tools with `tool_filter` of the executors"
+_PROXY = "set HTTPS_PROXY where the workers run"
 _SANDBOX = "set our own `sandbox`"
 
 _call = duration("timeouts", "call_s")
@@ -75,6 +79,11 @@ WITHOUT_SERVER = {
     "source": ("extension", "registry"),
 }
 """Entries that are part of their client, and no MCP server that others can use."""
+
+_WEBSOCKET = "they use WebSocket, which workers do not support"
+_LOCAL_SOCKET = "they use a socket of this machine, which workers do not support"
+FOREIGN_SCHEMES = {"ws": _WEBSOCKET, "wss": _WEBSOCKET, "unix": _LOCAL_SOCKET, "pipe": _LOCAL_SOCKET}
+"""Schemes of addresses that clients understand and workers do not, and why such a server is left out."""
 
 
 def _api_key(value: JsonValue, where: KeyPath) -> Iterable[Found]:
@@ -156,6 +165,22 @@ def opencode_timeout(value: JsonValue, where: KeyPath) -> Iterable[Found]:
     return (inside(kinds) if isinstance(value, dict) else _call)(value, where)
 
 
+def split_witsy_arguments(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """An entry of a list; Witsy keeps the arguments of a program in `url`."""
+    line = entry.get("url")
+    if "registryId" not in entry or entry.get("type") != "stdio" or not isinstance(line, str):
+        return entry
+    try:
+        args: list[JsonValue] = [*shlex.split(line)]
+    except ValueError:  # a quote without end
+        args = [*line.split()]
+    return {**{key: each for key, each in entry.items() if key != "url"}, "args": args}
+
+
+def _state(value: JsonValue, where: KeyPath) -> Iterable[Found]:
+    yield Taken(("enabled",), value == "enabled" if isinstance(value, str) else value, where)
+
+
 COMMON = Dialect(
     "",
     roots=("mcpServers", "mcp.servers", "servers", "."),
@@ -206,7 +231,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "Windsurf",
         keys={"serverUrl": at("url"), "disabledTools": _all_tools},
-        ignored="registry authProviderType",
+        ignored="registry authProviderType $typeName",
     ),
     Dialect(
         "Cline",  # and Roo Code, Kilo Code, Kiro, which began as copies of it
@@ -256,7 +281,7 @@ DIALECTS: tuple[Dialect, ...] = (
             "requiresOAuth": _sign_in,
             "oauth_headers": _sign_in,
             "obo": _sign_in,
-            "proxy": never("set HTTPS_PROXY where the workers run"),
+            "proxy": never(_PROXY),
             "customUserVars": never("its variables are read where the workers run"),
         },
         ignored="iconPath chatMenu startup stderr consumeOnly dbId author",
@@ -283,6 +308,27 @@ DIALECTS: tuple[Dialect, ...] = (
         ignored="id faviconUrl",
         file_keys=None,
     ),
+    Dialect(
+        "Amazon Q",  # and the agents of Kiro
+        keys={"oauthScopes": _sign_in},
+        ignored="autoApprove",
+        file_keys="name description prompt toolAliases allowedTools resources toolsSettings useLegacyMcpJson "
+        "includeMcpJson model tools hooks keyboardShortcut welcomeMessage",
+    ),
+    Dialect(
+        "5ire",
+        roots=("mcpServers", "servers"),
+        keys={"isActive": at("enabled"), "proxy": never(_PROXY)},
+        ignored="key capabilities approvalPolicy homepage",
+    ),
+    Dialect(
+        "Witsy",
+        roots=("mcpServers", "mcp.servers"),
+        keys={"state": _state},
+        ignored="uuid registryId label",
+        file_keys="llm engines plugins",
+    ),
+    Dialect("Trae", ignored="fromGalleryId"),
     Dialect(
         "FastMCP",
         keys={

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,7 @@ from pydantic import JsonValue
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind
 from tarsy_tasks.errors import ConfigError
 
-if TYPE_CHECKING:  # each imports what a JSON file without problems does not need
-    from tarsy_tasks.config.json_tree import JsonTree
+if TYPE_CHECKING:  # each imports a parser that other files do not need
     from tarsy_tasks.config.toml_tree import TomlTree
     from tarsy_tasks.config.yaml_tree import YamlTree
 
@@ -180,19 +180,23 @@ def _blank(match: re.Match[str]) -> str:
     return match[0] if match[1] is None else re.sub(r"[^\r\n]", " ", match[0])
 
 
-def _build_tree(path: Path, text: str) -> "JsonTree | YamlTree | TomlTree":
-    """The tree for finding lines, and for reading what is not JSON."""
+def _build_tree(path: Path, text: str) -> "YamlTree | TomlTree":
     if _is_toml(path):
         from tarsy_tasks.config.toml_tree import TomlTree
 
         return TomlTree(text)
-    if _is_yaml(path):
-        from tarsy_tasks.config.yaml_tree import YamlTree
+    from tarsy_tasks.config.yaml_tree import YamlTree
 
-        return YamlTree(text)
+    return YamlTree(text)
+
+
+def _find_offset(path: Path, text: str) -> Callable[[KeyPath], int | None]:
+    """Where keys are in a text."""
+    if _is_yaml(path) or _is_toml(path):
+        return _build_tree(path, text).find
     from tarsy_tasks.config.json_tree import JsonTree
 
-    return JsonTree(text)
+    return JsonTree(text).find
 
 
 def _build_empty_error(path: Path) -> ConfigError:
@@ -214,8 +218,8 @@ def _places(path: Path, text: str, problems: list[Problem]) -> list[tuple[int, s
     """The offset of each problem, and its file, line and column."""
     offsets = [problem.offset for problem in problems]
     if None in offsets:
-        tree = _build_tree(path, text)
-        offsets = [tree.find(problem.at) if problem.offset is None else problem.offset for problem in problems]
+        find = _find_offset(path, text)
+        offsets = [find(problem.at) if problem.offset is None else problem.offset for problem in problems]
     line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
     found: list[tuple[int, str]] = []
     for offset in offsets:

@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config.dialects import COMMON, DIALECTS, WITHOUT_SERVER, Dialect, opencode_timeout
+from tarsy_tasks.config.dialects import (
+    COMMON,
+    DIALECTS,
+    FOREIGN_SCHEMES,
+    WITHOUT_SERVER,
+    Dialect,
+    opencode_timeout,
+    split_witsy_arguments,
+)
 from tarsy_tasks.config.entries import ServerEntry, is_comment
 from tarsy_tasks.config.key_rules import Rule, Taken, Unused, never
 from tarsy_tasks.config.own_keys import OWN_KEYS
@@ -27,7 +35,9 @@ _OWN_KEYS = ("$schema", "interceptors", "mcp", "mcpServers")
 _PLAIN_ROOTS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp.servers", "amp.mcpServers")
 """Keys at the top level; a dot is part of the key, as editors write their settings."""
 _MCP_KEYS = ("inputs", "servers", "settings")
-_FOREIGN_MCP_KEYS = frozenset({"allowed", "excluded", "serverCommand", "timeout", "enabled", "discovery"})
+_FOREIGN_MCP_KEYS = frozenset(
+    {"allowed", "excluded", "serverCommand", "timeout", "enabled", "discovery", "disabledMcpServers", "smitheryApiKey"}
+)
 """Keys beside the servers under `mcp` that clients have, and no names of servers."""
 _ADDRESSES = frozenset({"command", "cmd", "url", "uri", "httpUrl", "serverUrl"})
 
@@ -215,7 +225,9 @@ def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, K
         elif reason := _why_left_out(root.pattern, raw):
             found.left_out.setdefault(reason, []).append(str(name or raw.get("name") or raw.get("uses")))
         elif name is None:
-            name = raw.get("name")
+            raw = split_witsy_arguments(raw)
+            # 5ire has a key, Witsy a label that may be missing.
+            name = next((raw[key] for key in ("name", "key", "label", "uuid") if raw.get(key) is not None), None)
             if name is None and root.pattern == _CONTINUE_JSON:
                 name = f"continue-mcp-server-{int(at[-1]) + 1}"  # as Continue itself names those without a name
             yield name, at, {key: each for key, each in raw.items() if key != "name"}
@@ -227,21 +239,21 @@ def _why_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> str:
     """Why an entry is no server for a worker; empty if it is one."""
     inner = raw["config"] if isinstance(raw.get("config"), dict) else raw
     assert isinstance(inner, Mapping)
-    if _has_websocket(inner):
-        return "they use WebSocket, which workers do not support"
+    if reason := next((why for scheme, why in FOREIGN_SCHEMES.items() if _has_scheme(inner, scheme)), ""):
+        return reason
     if not _ADDRESSES.isdisjoint(inner):
         return ""
     is_part = "uses" in raw or any(inner.get(key) in values for key, values in WITHOUT_SERVER.items())
     # An editor's extension brings the server, or another file of the client.
-    is_setting = pattern in ("context_servers", "mcp") and raw.keys() <= {"enabled", "settings", "timeout"}
+    is_setting = pattern in ("context_servers", "mcp") and raw.keys() <= {"enabled", "settings", "timeout", "remote"}
     return "they are parts of the client" if is_part or (raw and is_setting) else ""
 
 
-def _has_websocket(entry: Mapping[str, JsonValue]) -> bool:
+def _has_scheme(entry: Mapping[str, JsonValue], scheme: str) -> bool:
     transport = entry.get("transport")
     inner = transport if isinstance(transport, dict) else {}
     return any(
-        isinstance(url := table.get(key), str) and url.lower().startswith(("ws://", "wss://"))
+        isinstance(url := table.get(key), str) and url.lower().startswith(f"{scheme}://")
         for table in (entry, inner)
         for key in (*_ADDRESSES, "tcp")
     )

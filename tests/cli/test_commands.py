@@ -1,6 +1,7 @@
 """The command line as real processes: exit codes, plain and JSON output."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import clean_environment, run_command
+from tests.cli.terminal import Terminal
 from tests.conftest import StartWorker
-from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port
+from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +158,13 @@ def test_the_demo_runs_and_every_call_ends_as_expected(tmp_path: Path) -> None:
         own.wait_for_log("Ctrl-C")
         assert f"{next(iter(config))}  works  5 tools" in own.log
         assert json.loads(subprocess.run(call, cwd=tmp_path / "my-tools", **as_typed).stdout)["total"] == 9.0
+
+
+def test_what_takes_more_than_a_second_shows_a_spinner(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "end")
+    code = "import sys\nfrom tarsy_tasks.cli.output import busy\nwith busy('counting'): open(sys.argv[1]).read()"
+    terminal = Terminal(sys.executable, "-c", code, str(tmp_path / "end"), environment=os.environ)
+    wait_until(lambda: "counting" in terminal.text, "it is said what takes long")
+    (tmp_path / "end").write_text("")
+    assert terminal.wait() == 0
+    assert terminal.text.endswith("\x1b[2K"), "nothing is left of it"

@@ -114,9 +114,10 @@ def test_manifests_run_commands_that_exist() -> None:
                 check_command(words)
         for variable in container["env"]:
             known = variable["name"].removeprefix("TARSY_").removesuffix("_FILE").lower()
-            assert known in Settings.model_fields or known in ("home", *(f"acl_{part}" for part in (*PARTS, "agent"))), (
-                f"{name}: {variable['name']}"
-            )
+            assert known in Settings.model_fields or known in (
+                "home",
+                *(f"acl_{part}" for part in (*PARTS, "agent")),
+            ), f"{name}: {variable['name']}"
     assert {"worker", "beat", "--port=5555"} <= seen
 
 
