@@ -11,7 +11,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.models import ToolListing
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.telemetry.audit import AuditEntry
+from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S
 from tarsy_tasks.telemetry.running_calls import RunningCallReport, dump_running
 from tarsy_tasks.telemetry.server_log import LogLine, write_server_log
@@ -19,7 +19,7 @@ from tarsy_tasks.worker.reporting.alerts import Alert
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.dashboard.records import WORKERS
 
-__all__ = ["change_tools", "write_alerts", "write_dead_letter", "write_lines", "write_running"]
+__all__ = ["change_tools", "write_alerts", "write_dead_letter", "write_lines", "write_redelivered", "write_running"]
 
 _TTL_S = 3600
 
@@ -49,6 +49,22 @@ def write_dead_letter(redis: Any, task_id: str, entry: AuditEntry | None) -> Non
         update = {"at": now, "task_id": task_id, "error_code": ErrorCode.SET_ASIDE, "outcome": Outcome.UNKNOWN}
         redis.xadd(keys.AUDIT, {keys.AUDIT_FIELD: entry.model_copy(update=update).encode()})
         redis.expire(keys.AUDIT, _TTL_S)
+
+
+def write_redelivered(redis: Any, task_id: str, entry: AuditEntry) -> None:
+    """A call that two workers sent before they were lost, and a third one answered."""
+    now = redis.time()[0]
+    steps = (
+        Step(name=StepName.QUEUED, at=now - 50),
+        Step(name=StepName.SENT, at=now - 49, worker="worker@<b>lost</b>"),
+        Step(name=StepName.SENT, at=now - 28, worker=WORKERS[0]),
+        Step(name=StepName.PICKED_UP, at=now - 2),
+        Step(name=StepName.SENT, at=now - 1.5),
+        Step(name=StepName.ANSWERED, at=now),
+    )
+    update = {"at": now, "task_id": task_id, "steps": steps, "worker": WORKERS[1], "attempts": 1}
+    redis.xadd(keys.AUDIT, {keys.AUDIT_FIELD: entry.model_copy(update=update).encode()})
+    redis.expire(keys.AUDIT, _TTL_S)
 
 
 def write_running(redis: Any, calls: Sequence[tuple[str, str, str]], worker: str = WORKERS[0]) -> None:
