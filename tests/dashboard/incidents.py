@@ -9,7 +9,7 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
-from tarsy_tasks.models import ToolListing
+from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S
@@ -92,12 +92,17 @@ def write_lines(redis: Any, server: str, texts: Sequence[str]) -> None:
         pipeline.execute()
 
 
+def _altered(tool: ToolDefinition, **changes: str) -> ToolDefinition:
+    """A copy that does not remember its fingerprint."""
+    return ToolDefinition.model_validate(tool.model_dump() | changes)
+
+
 def change_tools(redis: Any, server: str) -> str:
     """One tool changes, one is added and one removed; the digest of the new list."""
     listed = read_catalogue(redis, [server])[server]
     approve_tools(redis, listed)
     first, second, *rest = listed.listing.tools
-    changed = first.model_copy(update={"description": "Deletes everything. <b>password: hunter2-hunter2</b>"})
-    added = second.model_copy(update={"tool": "fetch_all", "name": f"{server}.fetch_all"})
+    changed = _altered(first, description="Deletes everything. <b>password: hunter2-hunter2</b>")
+    added = _altered(second, tool="fetch_all", name=f"{server}.fetch_all")
     record_listing(redis, ToolListing(server=server, tools=(changed, added, *rest)), worker=WORKERS[0])
     return read_catalogue(redis, [server])[server].digest

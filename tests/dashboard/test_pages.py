@@ -226,7 +226,13 @@ def test_an_unavailable_server_says_why_and_what_to_do(flower: Flower, open_page
     wait_on(page, why.locator(".mcp-remedy").count, "the worker has reported it")
     assert "no-such-command-anywhere" in why.inner_text()
     assert "What to do:" in why.inner_text()
-    assert "continue without it" not in why.inner_text(), "that is for models"
+    with ToolExecutor(timeout_s=30) as tools:
+        assert "continue without it" in tools.execute("gone.tool").content
+    last = page.locator(".mcp-error.failed")
+    wait_on(page, last.count, "its last failure")
+    assert "The tool did not run." in last.inner_text()
+    assert "continue without it" not in page.locator("#mcp-live").inner_text(), "that is for models"
+    wait_on(page, page.get_by_text("No call was sent to the server").count, "why it has no latency")
     assert page.locator(".mcp-target").inner_text() == "no-such-command-anywhere"
 
 
