@@ -92,7 +92,7 @@ def write_lines(redis: Any, server: str, texts: Sequence[str]) -> None:
         pipeline.execute()
 
 
-def _altered(tool: ToolDefinition, **changes: str) -> ToolDefinition:
+def _altered(tool: ToolDefinition, changes: dict[str, str]) -> ToolDefinition:
     """A copy that does not remember its fingerprint."""
     return ToolDefinition.model_validate(tool.model_dump() | changes)
 
@@ -102,7 +102,7 @@ def change_tools(redis: Any, server: str) -> str:
     listed = read_catalogue(redis, [server])[server]
     approve_tools(redis, listed)
     first, second, *rest = listed.listing.tools
-    changed = _altered(first, description="Deletes everything. <b>password: hunter2-hunter2</b>")
-    added = _altered(second, tool="fetch_all", name=f"{server}.fetch_all")
+    changed = _altered(first, {"description": "Deletes everything. <b>password: hunter2-hunter2</b>"})
+    added = _altered(second, {"tool": "fetch_all", "name": f"{server}.fetch_all"})
     record_listing(redis, ToolListing(server=server, tools=(changed, added, *rest)), worker=WORKERS[0])
     return read_catalogue(redis, [server])[server].digest
