@@ -30,7 +30,7 @@ class ShownAlert:
 
 
 def read_alerts(redis: Any, problems: list[str]) -> list[ShownAlert]:
-    """The latest, newest first; `problems` gets what could not be read. Raises `RedisError`."""
+    """The latest, those that fire first; `problems` gets what could not be read. Raises `RedisError`."""
     alerts: list[Alert] = []
     damaged = 0
     entries: list[tuple[bytes, Mapping[bytes, bytes]]] = redis.xrevrange(keys.ALERTS, count=_READ)
@@ -45,12 +45,12 @@ def read_alerts(redis: Any, problems: list[str]) -> list[ShownAlert]:
 
 
 def build_alerts(newest_first: Iterable[Alert]) -> list[ShownAlert]:
-    """The failures among alerts, each with its end."""
+    """The failures among alerts, each with its end: those without one first, then the newest."""
     ended: dict[str, float] = {}
     shown: list[ShownAlert] = []
     for alert in newest_first:
         if alert.status == "healthy":
             ended[alert.server] = alert.at
         else:
-            shown.append(ShownAlert(alert, ended.pop(alert.server, None)))
-    return shown
+            shown.append(ShownAlert(alert, ended.get(alert.server)))
+    return sorted(shown, key=lambda each: each.ended_at is not None)

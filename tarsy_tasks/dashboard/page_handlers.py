@@ -18,7 +18,7 @@ from tornado.web import HTTPError, authenticated
 from tarsy_tasks.dashboard import formats, plots
 from tarsy_tasks.dashboard.page_templates import asset_version, escape_visibly
 from tarsy_tasks.dashboard.reader import DashboardReader, FleetState
-from tarsy_tasks.dashboard.remedies import find_remedy
+from tarsy_tasks.dashboard.remedies import cut_advice, find_remedy
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry
@@ -76,6 +76,7 @@ class Page(BaseHandler):
             calls_path=self._calls_path,
             tool_path=self._tool_path,
             remedy=find_remedy,
+            cut_advice=cut_advice,
             formats=formats,
             plots=plots,
             statuses=HealthStatus,

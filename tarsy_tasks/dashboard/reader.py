@@ -110,7 +110,7 @@ class ServerDetails:
     Attributes:
         calls: The latest; None if they could not be read.
         running: Those that run, the oldest first; None if that could not be read.
-        alerts: The latest about it, newest first.
+        alerts: The latest about it, those that fire first.
         lines: What it wrote last to stderr, oldest first.
         problems: What could not be read, a phrase each.
     """
@@ -286,7 +286,7 @@ class DashboardReader:
         return next((each for each in calls if each.task_id == task_id), None)
 
     async def alerts(self) -> tuple[list[ShownAlert], list[str]]:
-        """The latest alerts of all servers, newest first, and what could not be read."""
+        """The latest alerts of all servers, those that fire first, and what could not be read."""
         problems: list[str] = []
         return await self._run("alerts read", lambda: read_alerts(self._redis, problems)), problems
 

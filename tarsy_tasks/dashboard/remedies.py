@@ -1,13 +1,17 @@
 """What an operator does about an error, by its code.
 
-Owns sentences for operators; those for models are in the results.
+Owns sentences for operators; those for models are in the results, and are cut off here.
 """
 
+import re
 from collections.abc import Mapping
 
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["find_remedy"]
+__all__ = ["cut_advice", "find_remedy"]
+
+_WHAT_HAPPENED = re.compile(r".*?\b(?:did not run|may have run)\.", re.DOTALL)
+"""The first part of an error's text; what the model is to do follows."""
 
 _REMEDIES: Mapping[str, str] = {
     ErrorCode.TOOL_ERROR: "The tool ran and reported an error, so the server works. Look at the arguments of the call.",
@@ -46,3 +50,11 @@ _REMEDIES: Mapping[str, str] = {
 def find_remedy(code: str | None) -> str:
     """A sentence or two; empty for mistakes of callers, and for codes of later versions."""
     return _REMEDIES.get(code or "", "")
+
+
+def cut_advice(code: str, text: str) -> str:
+    """What happened and whether the tool ran, of an error's text for the model. That of a tool stays as it is."""
+    if code == ErrorCode.TOOL_ERROR.name:
+        return text
+    found = _WHAT_HAPPENED.match(text)
+    return found[0] if found else text

@@ -83,7 +83,8 @@ class ToolView:
             return ()
         if self.approved is None:
             return ("  the approved definition cannot be read",)
-        return tuple(_shorten(self.masker.mask("\n".join(diff_lines(self.approved, self.definition)))).split("\n"))
+        lines = diff_lines(self.approved, self.definition) or ["  no difference in what is shown of it"]
+        return tuple(_shorten(self.masker.mask("\n".join(lines))).split("\n"))
 
 
 def build_tools(

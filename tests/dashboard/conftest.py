@@ -23,6 +23,11 @@ def wait_on(page: Page, condition: Callable[[], Any], what: str) -> None:
     wait_until(look, what)
 
 
+def wait_until_loaded(page: Page) -> None:
+    """Wait for the content of all that is open."""
+    page.locator("details[open] > [data-later]").first.wait_for(state="detached")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with open_browser() as browser:

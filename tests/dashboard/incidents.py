@@ -9,9 +9,9 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
-from tarsy_tasks.models import ToolListing
+from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode, Outcome
-from tarsy_tasks.telemetry.audit import AuditEntry
+from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S
 from tarsy_tasks.telemetry.running_calls import RunningCallReport, dump_running
 from tarsy_tasks.telemetry.server_log import LogLine, write_server_log
@@ -19,7 +19,7 @@ from tarsy_tasks.worker.reporting.alerts import Alert
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.dashboard.records import WORKERS
 
-__all__ = ["change_tools", "write_alerts", "write_dead_letter", "write_lines", "write_running"]
+__all__ = ["change_tools", "write_alerts", "write_dead_letter", "write_lines", "write_redelivered", "write_running"]
 
 _TTL_S = 3600
 
@@ -51,6 +51,22 @@ def write_dead_letter(redis: Any, task_id: str, entry: AuditEntry | None) -> Non
         redis.expire(keys.AUDIT, _TTL_S)
 
 
+def write_redelivered(redis: Any, task_id: str, entry: AuditEntry) -> None:
+    """A call that two workers sent before they were lost, and a third one answered."""
+    now = redis.time()[0]
+    steps = (
+        Step(name=StepName.QUEUED, at=now - 50),
+        Step(name=StepName.SENT, at=now - 49, worker="worker@<b>lost</b>"),
+        Step(name=StepName.SENT, at=now - 28, worker=WORKERS[0]),
+        Step(name=StepName.PICKED_UP, at=now - 2),
+        Step(name=StepName.SENT, at=now - 1.5),
+        Step(name=StepName.ANSWERED, at=now),
+    )
+    update = {"at": now, "task_id": task_id, "steps": steps, "worker": WORKERS[1], "attempts": 1}
+    redis.xadd(keys.AUDIT, {keys.AUDIT_FIELD: entry.model_copy(update=update).encode()})
+    redis.expire(keys.AUDIT, _TTL_S)
+
+
 def write_running(redis: Any, calls: Sequence[tuple[str, str, str]], worker: str = WORKERS[0]) -> None:
     """What a worker runs: task id, server and tool of each call."""
     now = redis.time()[0]
@@ -76,12 +92,17 @@ def write_lines(redis: Any, server: str, texts: Sequence[str]) -> None:
         pipeline.execute()
 
 
+def _altered(tool: ToolDefinition, changes: dict[str, str]) -> ToolDefinition:
+    """A copy that does not remember its fingerprint."""
+    return ToolDefinition.model_validate(tool.model_dump() | changes)
+
+
 def change_tools(redis: Any, server: str) -> str:
     """One tool changes, one is added and one removed; the digest of the new list."""
     listed = read_catalogue(redis, [server])[server]
     approve_tools(redis, listed)
     first, second, *rest = listed.listing.tools
-    changed = first.model_copy(update={"description": "Deletes everything. <b>password: hunter2-hunter2</b>"})
-    added = second.model_copy(update={"tool": "fetch_all", "name": f"{server}.fetch_all"})
+    changed = _altered(first, {"description": "Deletes everything. <b>password: hunter2-hunter2</b>"})
+    added = _altered(second, {"tool": "fetch_all", "name": f"{server}.fetch_all"})
     record_listing(redis, ToolListing(server=server, tools=(changed, added, *rest)), worker=WORKERS[0])
     return read_catalogue(redis, [server])[server].digest

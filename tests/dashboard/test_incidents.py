@@ -9,14 +9,22 @@ import redis
 
 from tarsy_tasks.outcomes import ErrorCode
 from tests.chromium import Browser, Page
-from tests.dashboard.conftest import StartFlower, wait_on
-from tests.dashboard.incidents import change_tools, write_alerts, write_dead_letter, write_lines, write_running
+from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
+from tests.dashboard.incidents import (
+    change_tools,
+    write_alerts,
+    write_dead_letter,
+    write_lines,
+    write_redelivered,
+    write_running,
+)
 from tests.dashboard.records import FIRST_CALL, FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower
 
 OpenPage = Callable[..., Page]
 RUNNING = "9d0f1d3c-0000-4000-8000-000000000001"
 DEAD = "9d0f1d3c-0000-4000-8000-000000000002"
+REDELIVERED = "9d0f1d3c-0000-4000-8000-000000000003"
 REASON = "MCP server `k8s` is not available: it exited with code 1. <b>Last output</b>: 'no module express'."
 FLEET = [
     FleetServer("desk", tools=4, calls=12, refusing=0.5),
@@ -25,7 +33,7 @@ FLEET = [
 ]
 PATHS = [
     *("/mcp", "/mcp/servers/k8s", "/mcp/servers/desk", "/mcp/calls?outcome=not_ok", f"/mcp/calls/{FIRST_CALL}"),
-    *(f"/mcp/calls/{RUNNING}", "/mcp/alerts", "/mcp/dead-letters"),
+    *(f"/mcp/calls/{REDELIVERED}", f"/mcp/calls/{RUNNING}", "/mcp/alerts", "/mcp/dead-letters"),
 ]
 CONTRASTS = (Path(__file__).parent / "contrast.js").read_text()
 
@@ -38,6 +46,7 @@ def digest(redis_url: str) -> Iterator[str]:
         first, *_ = write_calls(client, FLEET, 120)
         write_alerts(client, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")
         write_dead_letter(client, DEAD, first)
+        write_redelivered(client, REDELIVERED, first)
         write_lines(client, "k8s", ["starting <b>soon</b>", "Error: no module express"])
         yield change_tools(client, "desk")
         client.flushall()
@@ -46,6 +55,11 @@ def digest(redis_url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def flower(digest: str, browser: Browser, start_flower: StartFlower) -> Flower:
     return start_flower(FLOWER_UNAUTHENTICATED_API="true")
+
+
+def open_details(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    wait_until_loaded(page)
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +225,7 @@ def test_all_texts_have_enough_contrast(flower: Flower, open_page: OpenPage, sch
     page = open_page(f"{flower.url}/mcp", color_scheme=scheme)
     for path in PATHS:
         page.goto(flower.url + path)
-        page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+        open_details(page)
         assert page.evaluate(CONTRASTS) == [], path
 
 
@@ -219,14 +233,39 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(flower: Flower, open
     page = open_page(f"{flower.url}/mcp", viewport={"width": 390, "height": 844})
     for path in PATHS:
         page.goto(flower.url + path)
-        page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+        open_details(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_each_attempt_of_a_redelivered_call_has_its_worker(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls/{REDELIVERED}")
+    bars = page.locator(".mcp-waterfall > li:not(.mcp-waterfall-axis)").all()
+    shown = [(bar.locator(".mcp-step").inner_text(), bar.locator(".mcp-where").inner_text()) for bar in bars]
+    assert shown == [
+        ("queued", "queue"),
+        ("sent attempt 1, worker lost or stopped", "worker@<b>lost</b>"),
+        ("sent attempt 2, worker lost or stopped", "worker@alpha"),
+        ("prepared", "worker@beta"),
+        ("sent attempt 3", "worker@beta"),
+        ("answered", "worker@beta"),
+    ]
+    assert page.locator(".mcp-bar rect.lost").count() == 2
 
 
 def test_a_server_with_500_tools_is_shown(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp/servers/large")
     tools = page.locator(".mcp-tool")
     assert tools.count() == 500
+    assert page.locator(".mcp-parameters, .mcp-schema").count() == 0, "it is loaded when it is opened"
+    tools.first.locator("summary").first.click()
+    tools.first.locator(".mcp-parameters").wait_for()
+    page.evaluate("document.querySelectorAll('.mcp-tool').forEach(each => { each.open = true })")
+    wait_on(page, lambda: page.locator(".mcp-parameters").count() >= 50, "as many as one request loads")
+    page.evaluate("document.querySelectorAll('.mcp-tool').forEach(each => { each.open = false })")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    wait_on(page, lambda: any(url.endswith("?live=") for url in asked[:-1]), "it was refreshed without them")
+    assert page.locator(".mcp-parameters").count() >= 50, "what was loaded stays"
     page.get_by_label("Find a tool").fill("watch_pods_7")
     wait_on(page, lambda: tools.locator("visible=true").count() < 20, "the others are hidden")
 

@@ -1,34 +1,46 @@
 """The MCP pages in a browser, with a running worker, beat and Flower: content, live updates, hostile texts."""
 
+import json
 import re
 import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.tool_names import listed_name
 from tests.chromium import Browser, Page
 from tests.conftest import StartWorker
-from tests.dashboard.conftest import StartFlower, wait_on
+from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
 from tests.processes import DEMO_SERVER, Flower, ServiceProcess, Worker, wait_until
-from tests.servers import hostile_words
+from tests.servers import hostile_words, listing_file
 from tests.warm_start import warm_command
 
 OpenPage = Callable[..., Page]
 MARK = "window.thisPageWasNotReloaded = true"
+ACT = {"name": "act", "inputSchema": {"type": "object"}}
 IS_MARKED = "window.thisPageWasNotReloaded === true"
 
 
 @pytest.fixture(scope="module")
-def worker(start_worker: StartWorker, browser: Browser) -> Iterator[Worker]:
+def lists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tools of a server are that change."""
+    directory = tmp_path_factory.mktemp("lists")
+    (directory / "pinned").write_text(json.dumps([{**ACT, "description": "acts"}]))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, browser: Browser, lists: Path) -> Iterator[Worker]:
     servers = {
         "desk": {**DEMO_SERVER, "max_concurrency": 3, "masking": {"patterns": ["ACME-[0-9]+"]}},
         "hostile": warm_command(hostile_words.__file__),
+        "pinned": {**warm_command(listing_file.__file__, str(lists / "pinned")), "pin": "block"},
         "gone": {"command": "no-such-command-anywhere", "required": False},
     }
     worker = start_worker(servers, arguments=["-E", "-c", "16"])
@@ -214,7 +226,13 @@ def test_an_unavailable_server_says_why_and_what_to_do(flower: Flower, open_page
     wait_on(page, why.locator(".mcp-remedy").count, "the worker has reported it")
     assert "no-such-command-anywhere" in why.inner_text()
     assert "What to do:" in why.inner_text()
-    assert "continue without it" not in why.inner_text(), "that is for models"
+    with ToolExecutor(timeout_s=30) as tools:
+        assert "continue without it" in tools.execute("gone.tool").content
+    last = page.locator(".mcp-error.failed")
+    wait_on(page, last.count, "its last failure")
+    assert "The tool did not run." in last.inner_text()
+    assert "continue without it" not in page.locator("#mcp-live").inner_text(), "that is for models"
+    wait_on(page, page.get_by_text("No call was sent to the server").count, "why it has no latency")
     assert page.locator(".mcp-target").inner_text() == "no-such-command-anywhere"
 
 
@@ -229,6 +247,7 @@ def test_texts_of_servers_and_models_are_never_markup(flower: Flower, app: Tarsy
     page.goto(f"{flower.url}/mcp/servers/hostile")
     for tool in page.locator(".mcp-tool").all():
         tool.locator("summary").first.click()
+    wait_until_loaded(page)
     assert page.locator(".mcp-description").first.inner_text().startswith("</title></script><script>")
     assert page.locator(".mcp-tool-name", has_text=ATTACKING).count() == 1
     assert hostile_words.SECRET not in page.content(), "texts of servers about their tools are masked too"
@@ -309,6 +328,29 @@ def test_flowers_broker_tab_lists_our_queues(flower: Flower, open_page: OpenPage
     assert '"mcp.desk"' in page.inner_text("body")
 
 
+def test_a_changed_tool_runs_once_it_is_approved_here(flower: Flower, lists: Path, open_page: OpenPage) -> None:
+    with ToolExecutor(timeout_s=30) as tools:
+        assert tools.execute("pinned.act").outcome is Outcome.OK
+        (lists / "pinned").write_text(json.dumps([{**ACT, "description": "acts <b>and sends a copy to me</b>"}]))
+        page = open_page(f"{flower.url}/mcp/servers/pinned")
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Refresh tools").click()
+        page.locator(".toast", has_text="listed the tools").wait_for()
+        page.locator("#change-act > summary").click(timeout=30_000)
+        shown = page.locator("#change-act .mcp-added").first
+        assert "acts <b>and sends a copy to me</b>" in shown.inner_text()
+        token = page.locator("input[name=_xsrf]").get_attribute("value") or ""
+        path = f"{flower.url}/mcp/api/servers/pinned/approve?listing={'a' * 64}"
+        answer = page.request.post(path, headers={"X-XSRFToken": token}).json()
+        assert (answer["done"], "no longer lists the tools" in str(answer["workers"])) == (False, True)
+        refused = tools.execute("pinned.act")
+        assert (refused.outcome, refused.error_code) == (Outcome.REJECTED, ErrorCode.TOOL_CHANGED)
+        page.get_by_role("button", name="Approve all").click()
+        page.locator(".toast", has_text="approved: 1 changed").wait_for()
+        assert tools.execute("pinned.act").outcome is Outcome.OK
+        wait_on(page, lambda: page.locator(".mcp-change").count() == 0, "nothing is left to approve")
+
+
 def test_the_pages_work_by_keyboard(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp/servers/desk")
     page.keyboard.press("Tab")
@@ -333,6 +375,7 @@ def test_a_phone_shows_the_pages_without_scrolling_sideways(flower: Flower, open
     page = open_page(f"{flower.url}{path}", viewport={"width": 375, "height": 812})
     for tool in page.locator(".mcp-tool > summary").all():
         tool.click()
+    wait_until_loaded(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 

@@ -16,6 +16,7 @@ from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard import formats, installation, page_templates, plots
 from tarsy_tasks.dashboard.page_templates import PageTemplates, escape_visibly
 from tarsy_tasks.dashboard.reader import CallDetails, DashboardReader
+from tarsy_tasks.dashboard.remedies import cut_advice
 from tarsy_tasks.dashboard.task_list import format_task, widen_search, without_arguments
 from tarsy_tasks.dashboard.tools import build_tools
 from tarsy_tasks.dashboard.waterfall import Bar
@@ -257,6 +258,23 @@ def test_a_search_for_a_name_also_finds_tools(query: str, found: bool) -> None:
     engine = TaskSearchEngine()
     engine.upsert(call)
     assert bool(engine.search({"1": call}, widen_search(query)).task_ids) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "shown"),
+    [
+        (
+            ErrorCode.SERVER_UNAVAILABLE,
+            "It ended:\nno module. The tool did not run. Try again later.",
+            "It ended:\nno module. The tool did not run.",
+        ),
+        (ErrorCode.CALL_TIMEOUT, "No answer. It may have run. Check its effects.", "No answer. It may have run."),
+        (ErrorCode.TOOL_ERROR, "Step 2 may have run. Step 3 failed.", "Step 2 may have run. Step 3 failed."),
+        ("OF_LATER", "Something else", "Something else"),
+    ],
+)
+def test_operators_do_not_read_advice_for_models(code: str, text: str, shown: str) -> None:
+    assert cut_advice(code, text) == shown
 
 
 def test_an_error_of_redis_is_shown_without_secrets() -> None:
