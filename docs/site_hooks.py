@@ -33,8 +33,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
     """Turns links that leave the folder into links that the site has."""
     at_home = {name: source for source, name in _FROM_ELSEWHERE.items() if name != "README.md"}
     page_uri = page.file.src_uri
-    if page.is_homepage:
-        page.meta["hide"] = ["navigation"]  # it would have a single entry
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]  # that of a page without a section has one entry
     folder = dirname(at_home.get(page_uri, f"docs/{page_uri}"))
 
     def replace(found: re.Match[str]) -> str:
