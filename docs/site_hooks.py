@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).parents[1]
 _FROM_ELSEWHERE = {"CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks.md", "README.md": "README.md"}
-"""Files of the repository that the site has, and under which name. The README of the repository is the home page's twin."""
+"""Files of the repository that the site has, and under which name. In place of the README it has its home page."""
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?://|#)([^)\s#]+)(#[^)\s]*)?\)")
 _FIGURES = re.compile(r"<!-- table of benchmarks: (.+) -->")
 _CODE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
@@ -29,12 +29,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
     """Turns links that leave the folder into links that the site has."""
     at_home = {name: source for source, name in _FROM_ELSEWHERE.items() if name != "README.md"}
     page_uri = page.file.src_uri
-    if page.is_homepage:
-        page.meta["hide"] = ["navigation"]  # it would have a single entry
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]  # that of a page without a section has one entry
     folder = dirname(at_home.get(page_uri, f"docs/{page_uri}"))
 
     def replace(found: re.Match[str]) -> str:

@@ -1,7 +1,8 @@
-"""The pages about frameworks: every block of Python runs, as it stands, against real workers."""
+"""The pages about frameworks, and those that use the same stack: every block of Python runs, as it stands, against real
+workers.
+"""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 
 from tests.adapters import test_anthropic, test_gemini, test_langchain, test_openai
 from tests.adapters.provider import Body, Provider
+from tests.docs.blocks import DOCS, read_blocks
 
-PAGES = Path(__file__).parents[2] / "docs" / "frameworks"
-_BLOCK = re.compile(r"(?P<note><!-- not run: .+ -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [DOCS / "README.md", *sorted((DOCS / "frameworks").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 QUOTE = '{"item": "lamp", "count": 3}'
 
 
@@ -44,10 +45,15 @@ SCRIPTS: dict[str, Callable[[], list[Body]]] = {
         test_anthropic.message({"type": "text", "text": "That is all."}),
     ],
     "celery": list,
+    "from-an-in-process-client": list,
+    "from-celery-tasks": list,
+    "from-langchain-mcp-adapters": list,
+    "function-calling": list,
     "gemini": lambda: [
         test_gemini.content(test_gemini.function_call("desk__quote", item="lamp", count=3)),
         test_gemini.content({"text": "That is all."}),
     ],
+    "kubernetes": list,
     "langchain": list,
     "llamaindex": list,
     "openai": lambda: [*chat(), *responses("desk__label", '{"item": "lamp"}'), *chat()],
@@ -59,10 +65,26 @@ SCRIPTS: dict[str, Callable[[], list[Body]]] = {
 
 PRINTED = {
     "celery": ["ok {", "hello"],
+    "from-an-in-process-client": ['"total": 13.5'],
+    "from-celery-tasks": ["[4.5, 4.5]", "4.5"],
+    "from-langchain-mcp-adapters": ["'desk__quote'"],
+    "function-calling": ["That is all.", "{}"],
+    "kubernetes": [],
+    "langchain": ["Done."],
     "llamaindex": [],
     "openai": ["That is all."] * 3 + ["[{'role': 'tool', 'tool_call_id': 'call_1'"],
     "README": [],
 }
+
+
+def complete(messages: list[Body], functions: list[Body]) -> Body:
+    """Stands for the client of a provider on the page about function calling: asks for one call, then ends."""
+    [quote] = [each for each in functions if each["name"] == "desk__quote"]
+    assert quote["parameters"]["properties"].keys() == {"item", "count"}
+    if len(messages) == 2:
+        return {"role": "assistant", "content": "", "calls": [{"id": "c1", "name": "desk__quote", "arguments": QUOTE}]}
+    assert (messages[-1]["call_id"], json.loads(messages[-1]["content"])["total"]) == ("c1", 13.5)
+    return {"role": "assistant", "content": "That is all.", "calls": []}
 
 
 @pytest.fixture
@@ -77,18 +99,18 @@ def keys(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("keys")
-@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page: Path, provider: Provider, capsys: pytest.CaptureFixture[str]) -> None:
     provider.script = SCRIPTS[page.stem]()
-    names: dict[str, Any] = {"model": test_langchain.asking(("desk__quote", {"item": "lamp", "count": 3}))}
-    text = page.read_text()
-    for block in _BLOCK.finditer(text):
-        line = text.count("\n", 0, block.start("code"))
-        code = compile("\n" * line + block["code"], str(page), "exec")
-        if block["note"] is None:
-            exec(code, names)
+    names: dict[str, Any] = {
+        "model": test_langchain.asking(("desk__quote", {"item": "lamp", "count": 3})),
+        "complete": complete,
+    }
+    for block in read_blocks(page):
+        if block.language == "python" and block.is_run:
+            exec(compile(block.on_its_lines, str(page), "exec"), names)
     printed = capsys.readouterr().out
-    for expected in PRINTED.get(page.stem, ["Done." if page.stem == "langchain" else "That is all."]):
+    for expected in PRINTED.get(page.stem, ["That is all."]):
         assert expected in printed
         printed = printed.partition(expected)[2]
     if provider.requests:

@@ -39,8 +39,9 @@ class Block:
     def is_run(self) -> bool:
         return not self.note.startswith("not run: ")
 
-    def compile(self, page: Path) -> str:
-        """Its code on the lines of the page."""
+    @property
+    def on_its_lines(self) -> str:
+        """Its code, on the lines of the page."""
         return "\n" * (self.line - 1) + self.code
 
 
