@@ -31,7 +31,8 @@ class Swept:
             before it could report them.
         garbage: Tags and queues of messages that still wait at their garbage time, 10 minutes after their deadline:
             their agents have not withdrawn them, and are gone.
-        is_crowded: Many names were listed as queues that have no messages; the next sweep removes more of them.
+        is_crowded: Many names were listed as queues that have no messages, or as messages that do not exist; the next
+            sweep removes more of them.
     """
 
     restored: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ class Swept:
         sweep_limit=200,
         search_limit=1000,  # of messages at the head of a queue: those behind them are younger
         most_queues=1000,
+        most_unknown=5000,  # of all queues together: each costs Redis 3 us
         longest_name=LONGEST_NAME,
         reported_s=60,
         marker_ttl_s=MARKER_TTL_S,
@@ -103,15 +105,17 @@ class Swept:
     end
     local function look(tag, home, place)
         local entry = redis.call('HGET', unacked, tag)
-        local queue, garbage_at, message, length
-        if entry then queue, garbage_at, message = split_entry(entry) end
+        if not entry then
+            redis.call('ZREM', place, tag)
+            return false
+        end
+        local queue, garbage_at, message = split_entry(entry)
+        local length
         if queue then
             queue = named_queue(queue, home)
             length = redis.pcall('LLEN', queue)
         end
-        if not entry then
-            redis.call('ZREM', place, tag)
-        elseif not queue then
+        if not queue then
             put_back(tag, entry, home, true)
         elseif garbage_at ~= '' and now > (tonumber(garbage_at) or 0) then
             garbage[#garbage + 1] = tag
@@ -125,13 +129,20 @@ class Swept:
             redis.call('EXPIRE', marker_prefix .. tag, marker_ttl_s)
             put_back(tag, entry, home, type(pops) == 'table' or pops >= max_deliveries * 5)
         end
+        return true
     end
+    local spare = most_unknown
     local function search(home)
         local place = waiting_prefix .. home
         if redis.call('EXISTS', place) == 0 then return false end
-        for _, tag in ipairs(redis.call('ZRANGEBYSCORE', place, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do
-            look(tag, home, place)
-        end
+        repeat  -- agents list messages, too: those that do not exist must not hide the others
+            local found = redis.call('ZRANGEBYSCORE', place, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)
+            local known = 0
+            for _, tag in ipairs(found) do
+                if look(tag, home, place) then known = known + 1 end
+            end
+            spare = spare - (#found - known)
+        until known > 0 or #found < sweep_limit or spare <= 0
         return true
     end
     for _, home in ipairs(served) do search(home) end
@@ -143,7 +154,7 @@ class Swept:
     end
     if #empty > 0 then redis.call('ZREM', queues, unpack(empty)) end
     redis.call('EXPIRE', queues, marker_ttl_s)
-    local is_crowded = #empty > 0 and redis.call('ZCARD', queues) > most_queues
+    local is_crowded = spare <= 0 or (#empty > 0 and redis.call('ZCARD', queues) > most_queues)
     local aside = redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf')
     return {restored, aside, garbage, homes, is_crowded and 1 or 0}
     """,

@@ -238,3 +238,17 @@ def test_names_that_are_no_queues_hide_no_message(table: Deliveries, client: red
         sweeps += 1
     assert sweeps < 10
     assert client.zcard(keys.QUEUES) < 1000
+
+
+def test_names_that_are_no_messages_hide_no_message(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "lost", MESSAGE)
+    pop(client)
+    client.zadd(keys.waiting_key(QUEUE), {"lost": 1.0, **{f"forged-{number}": 0.0 for number in range(12_000)}})
+    sweeps: list[Swept] = []
+
+    def lost_is_back() -> bool:
+        sweeps.append(table.sweep(LEASE_S, LEASE_S / 2))
+        return sweeps[-1].restored == ("lost",)
+
+    wait_until(lost_is_back, "it is put back", 20)
+    assert sum(each.is_crowded for each in sweeps) == 2
