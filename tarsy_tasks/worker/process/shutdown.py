@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from celery.apps.worker import Worker
 from celery.worker import state
@@ -29,9 +30,11 @@ class SoftlyStoppingWorker(Worker):
     here the session loop does that."""
 
     def wait_for_soft_shutdown(self) -> None:
-        if self.pool is not None:
-            self.pool.take_no_more()
-        super().wait_for_soft_shutdown()
+        worker: Any = self
+        if worker.pool is not None:
+            worker.pool.take_no_more()
+        stock: Any = super()
+        stock.wait_for_soft_shutdown()
 
 
 class ShutdownWatch:
