@@ -51,6 +51,7 @@ HEALTH_WORKERS = "tarsy:health-workers"
 _QUEUE_PREFIX = "mcp."
 _CHECK_SUFFIX = ".check"
 _PRIORITY = "\x06\x16"
+_AGENT = ":a:"
 
 AUDIT_FIELD = "entry"
 AUDIT_TTL_S = 366 * 24 * 3600
@@ -64,6 +65,21 @@ def queue(server: str) -> str:
     return f"{_QUEUE_PREFIX}{server}"
 
 
+def agent_queue(server: str, agent: str) -> str:
+    """The queue of a bound agent's calls of a server. Neither name has a colon."""
+    return f"{_QUEUE_PREFIX}{server}{_AGENT}{agent}"
+
+
+def agent_of_queue(name: str) -> str:
+    """The bound agent that a queue belongs to; empty for one that others share."""
+    return name.partition(_AGENT)[2]
+
+
+def shared_queue(name: str) -> str:
+    """Of an agent's queue the one that all others use for calls of its server; any other queue as it is."""
+    return name.partition(_AGENT)[0]
+
+
 def check_queue(server: str) -> str:
     """The queue of a server's health checks."""
     return f"{_QUEUE_PREFIX}{server}{_CHECK_SUFFIX}"
@@ -71,14 +87,14 @@ def check_queue(server: str) -> str:
 
 def is_check_queue(name: str) -> bool:
     """Whether a queue is one of health checks."""
-    return name.startswith(_QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX)
+    return name.startswith(_QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX) and _AGENT not in name
 
 
 def server_of_queue(name: str) -> str | None:
     """The server that a queue belongs to, or None for a queue that is not ours."""
     if not name.startswith(_QUEUE_PREFIX):
         return None
-    return name.removeprefix(_QUEUE_PREFIX).removesuffix(_CHECK_SUFFIX)
+    return shared_queue(name).removeprefix(_QUEUE_PREFIX).removesuffix(_CHECK_SUFFIX)
 
 
 def without_priority(queue: str) -> str:
