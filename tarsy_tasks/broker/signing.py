@@ -7,7 +7,7 @@ deadline, agent; the headers, such as the id of the task, are not.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tarsy_tasks.broker.principals import is_agent_name
 from tarsy_tasks.errors import ConfigError
@@ -103,7 +103,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
                 raise SecurityError("it is not signed") from None
             if signed["content_type"] != _JSON:
                 raise SecurityError("the signed body is not JSON")
-            signer = store[signed["signer"]]
+            signer: Any = store[signed["signer"]]
             try:
                 signer.verify(signed["body"], signed["signature"], self._digest)
             except SecurityError:
@@ -114,7 +114,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
             found = read_json(signed["body"])
             if not isinstance(found, list):
                 return found
-            body = SignedBody(found)
+            body = SignedBody(cast("list[Any]", found))
             # Workers sign what follows a call, whoever sent that: their certificate says nothing about the sender.
             body.signer = "" if signer.get_id() == own.get_id() else subject_of(signer)
             return body
@@ -132,7 +132,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
             raise ConfigError(f"cannot read {path}, which is needed to sign messages: {error}") from None
 
     try:
-        own = Certificate(read(certificate))
+        own: Any = Certificate(read(certificate))
         if own.has_expired():
             raise ConfigError(f"the signing certificate {certificate} has expired")
         store = None if trusted is None else FSCertStore(str(trusted))
