@@ -11,7 +11,8 @@ from typing import Any, cast
 import kombu.compression as kombu_compression
 from celery import Celery
 
-from tarsy_tasks.broker import kombu_transport
+from tarsy_tasks.broker import keys, kombu_transport
+from tarsy_tasks.broker.principals import bound_agent_of
 from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.broker.signing import signing_settings
 from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS, server_of
@@ -21,7 +22,7 @@ from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.tool_names import resolve_server
 
-__all__ = ["TarsyApp", "agent_app", "broker_urls", "build_app", "mcp_config_of"]
+__all__ = ["TarsyApp", "agent_app", "bound_agent", "broker_urls", "build_app", "mcp_config_of"]
 
 
 DEFAULTS: dict[str, Any] = {
@@ -105,13 +106,16 @@ class TarsyApp(Celery):
         return load_config(find_config_path())
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        """As Celery's. A call that names no queue goes to the one of its server.
+        """As Celery's. A call that names no queue goes to the one of its server, or of its bound agent there.
 
         Raises:
             ToolNameError: The configuration of this machine has no such server, so nobody would take the call.
         """
         if name in (CALL_TOOL, LIST_TOOLS) and "queue" not in options:
-            self._check_server(server_of(args, kwargs))
+            server = server_of(args, kwargs)
+            self._check_server(server)
+            if server is not None and (agent := bound_agent(self)) is not None:
+                options["queue"] = keys.agent_queue(server, agent)
         return super().send_task(name, args, kwargs, *rest, **options)
 
     def _check_server(self, server: str | None) -> None:
@@ -178,6 +182,16 @@ def _agent_app(redis_url: str) -> TarsyApp:
     )
     app.is_agent = True
     return app
+
+
+def bound_agent(app: Celery) -> str | None:
+    """The bound agent that an application publishes as: the user in the URL of its broker (`bound_agent_of`). None with
+    another transport of kombu, which does not announce what is in an agent's queue.
+    """
+    if app.conf.broker_transport != kombu_transport.ALIAS:
+        return None
+    urls: str | list[str] | tuple[str, ...] = app.conf.broker_write_url
+    return bound_agent_of((urls if isinstance(urls, str) else urls[0]).split(";")[0])
 
 
 def broker_urls(app: Celery) -> list[str]:

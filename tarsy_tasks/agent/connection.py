@@ -44,6 +44,7 @@ class AgentConnection:
         from celery import signals
 
         from tarsy_tasks.broker.kombu_transport import broker_pool
+        from tarsy_tasks.celery_app import bound_agent
 
         found = weakref.ref(app)  # it lives as long as the application, and must not keep it
         self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool)
@@ -52,7 +53,12 @@ class AgentConnection:
         self.in_flight = AsyncDeliveries(self._broker)
         self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
         """Those that Celery sends with each message."""
+        self._agent = bound_agent(app)
         self._templates: dict[tuple[str, str], MessageTemplate | None] = {}
+
+    def queue_of(self, server: str) -> str:
+        """Where the calls of a server are published: an agent with a Redis user of its own has a queue of its own."""
+        return keys.call_queue(server, self._agent)
 
     def publish_soon(
         self, app: "Celery", receiver: Receiver, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
@@ -65,7 +71,7 @@ class AgentConnection:
         Returns:
             Whether it was done: kombu has to write some messages.
         """
-        queue = keys.queue(arguments[0])
+        queue = self.queue_of(arguments[0])
         template = self._template(app, task, queue)
         if template is None:
             return False
@@ -95,7 +101,7 @@ class AgentConnection:
         Raises:
             BrokerUnavailable: Redis could not be reached in time, or refuses this user.
         """
-        queue, garbage_at = keys.queue(arguments[0]), self._garbage_at(deadline)
+        queue, garbage_at = self.queue_of(arguments[0]), self._garbage_at(deadline)
         message = (task_id, arguments, _shown(arguments), garbage_at)
         template = self._template(app, task, queue)
 

@@ -50,16 +50,15 @@ def tool_signature(
     if servers is None:
         servers = [re.split(r"[.:]|__", name, maxsplit=1)[0]]
     server, tool = resolve_server(name, servers)
-    if app is None:
-        from tarsy_tasks.celery_app import agent_app
+    from tarsy_tasks.celery_app import agent_app, bound_agent
 
-        app = agent_app()
+    app = agent_app() if app is None else app
     info = CallInfo(call_id=call_id, name=name, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id)
     return app.signature(
         "tarsy.call_tool",
         args=(server, tool, arguments, info.model_dump(exclude_none=True)),
         immutable=True,
-        queue=keys.queue(server),
+        queue=keys.call_queue(server, bound_agent(app)),
         argsrepr=f"{server}.{tool}",
         kwargsrepr="{}",
     )

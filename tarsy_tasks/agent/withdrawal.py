@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 
 from tarsy_tasks.agent.connection import AgentConnection
-from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState
 
 __all__ = ["Withdrawal", "withdraw"]
@@ -49,7 +48,7 @@ async def withdraw(
     if is_shared and not await in_flight.is_forgotten(task_id):
         return Withdrawal(await in_flight.state_of(task_id), is_shared=True)
     cancel_ttl_s = max(_SHORTEST_CANCEL_S, math.ceil(deadline - time.monotonic()))
-    state, has_worker = await in_flight.withdraw(task_id, keys.queue(server), cancel_ttl_s)
+    state, has_worker = await in_flight.withdraw(task_id, connection.queue_of(server), cancel_ttl_s)
     if state is not CallState.NONE:
         return Withdrawal(state)
     is_served = await in_flight.is_served(server, connection.replies.clock.now())

@@ -7,22 +7,26 @@ if it came alone: so a script gives no right that its user does not have.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.principals import is_agent_name
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.interceptors import ANONYMOUS
 
-__all__ = ["ALL_SERVERS", "PARTS", "AgentUser", "build_users", "render_users"]
+__all__ = ["ALL_SERVERS", "PARTS", "AgentUser", "build_users", "password_variable", "render_users"]
 
 PARTS = ("worker", "beat", "flower", "operator", "admin")
 """The users other than agents and `default`. `operator` is for `tarsy-tasks` and `celery`, `admin` for Redis itself."""
 ALL_SERVERS = "*"
 
 _SHORTEST_PASSWORD = 16
-_USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_SHARED = "agent"
+"""The user whose calls are anonymous."""
+_USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 _Names = Iterable[str]
 
@@ -63,6 +67,8 @@ _WORKERS_OWN = (
     keys.queue("*"),
     keys.UNACKED,
     keys.waiting_key("*"),
+    keys.agents_key("*"),
+    keys.shares_key("*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,
@@ -87,7 +93,7 @@ _WORKER_COMMANDS = (
     *("get", "set", "mget", "del", "exists", "expire", "ttl", "type", "incr", "strlen", "getrange"),
     *("hget", "hset", "hsetnx", "hdel", "hexists", "hgetall", "hincrby", "hlen", "hmget"),
     *("lpush", "rpush", "rpop", "brpop", "lrem", "llen", "lpos", "lrange"),
-    *("sadd", "srem", "smembers", "sismember"),
+    *("sadd", "srem", "smembers", "sismember", "scard", "spop"),
     *("zadd", "zrem", "zcard", "zcount", "zscore", "zrange", "zrevrange", "zrangebyscore", "zremrangebyscore"),
     *("xadd", "watch", "unwatch", "publish", "subscribe", "psubscribe", "client|tracking", "client|caching"),
     *("script|load", "script|exists"),
@@ -99,9 +105,10 @@ class AgentUser:
     """A Redis user of agents.
 
     Attributes:
-        name: Of the user, and the `agent_id` whose idempotency keys it may use.
-        servers: The MCP servers that it may call. With `ALL_SERVERS`, any server and any `agent_id`; and it may
-            request health checks, for the names of their queues begin alike.
+        name: Of the user, and the `agent_id` whose idempotency keys it may use. Each user but `agent` has queues of its
+            own, `mcp.<server>:a:<name>`, and its name is the principal of its calls.
+        servers: The MCP servers that it may call. With `ALL_SERVERS`, any server and any `agent_id`; and `agent` may
+            then write into the queues of all agents and request health checks, for the names of all queues begin alike.
 
     Raises:
         ConfigError: The name is not valid, or is that of another part; or the id of a server is not valid.
@@ -114,10 +121,10 @@ class AgentUser:
         for server in self.servers:
             if server != ALL_SERVERS and not re.fullmatch(SERVER_ID_PATTERN, server):
                 raise ConfigError(f"{server!r} is not the id of an MCP server: use letters, digits, _ and -")
-        if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default"):
+        if not _USER_NAME.fullmatch(self.name) or self.name in (*PARTS, "default", ANONYMOUS):
             raise ConfigError(
-                f"{self.name!r} cannot be the name of a Redis user for agents: use letters, digits, _ and -, and not "
-                f"{', '.join(PARTS)} or default"
+                f"{self.name!r} cannot be the name of a Redis user for agents: use up to 64 letters, digits, _ and -, "
+                f"and not {', '.join(PARTS)}, default or {ANONYMOUS}"
             )
 
     @property
@@ -127,7 +134,13 @@ class AgentUser:
 
 
 def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str]:
-    """The rules of each user, by its name. kombu writes the number of the database into the names of its channels."""
+    """The rules of each user, by its name. kombu writes the number of the database into the names of its channels.
+
+    Raises:
+        ConfigError: Together, the agents would have no names that can be relied on.
+    """
+    agents = list(agents)
+    _check_names(agents)
     parts = {
         **{agent.name: _agent(agent) for agent in agents},
         "worker": _worker(database),
@@ -138,6 +151,25 @@ def build_users(agents: Iterable[AgentUser], database: int = 0) -> dict[str, str
     # Rules on keys hold in every database, so no user may select another one.
     rules = {name: " ".join((f"+select|{database}", *rules)) for name, rules in parts.items()}
     return {"default": "", **rules, "admin": "+@all ~* &*"}
+
+
+def _check_names(agents: Sequence[AgentUser]) -> None:
+    by_variable: dict[str, str] = {}
+    for name in sorted({agent.name for agent in agents}):
+        other = by_variable.setdefault(password_variable(name), name)
+        if other != name:
+            raise ConfigError(f"{other} and {name} would have the same password, {password_variable(name)}: rename one")
+    everywhere = any(agent.name == _SHARED and not agent.is_bound for agent in agents)
+    if others := [agent.name for agent in agents if everywhere and agent.name != _SHARED]:
+        raise ConfigError(
+            f"{_SHARED}={ALL_SERVERS} could write into the queues of {', '.join(others)} and so call in their names: "
+            f"name its servers ({_SHARED}=SERVER,SERVER), or leave it out"
+        )
+
+
+def password_variable(user: str) -> str:
+    """The environment variable with the password of a user."""
+    return f"TARSY_ACL_{user.upper().replace('-', '_')}"
 
 
 def render_users(users: Mapping[str, str], passwords: Mapping[str, str]) -> str:
@@ -182,7 +214,9 @@ _READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgeta
 
 
 def _agent(agent: AgentUser) -> list[str]:
-    queues = [keys.queue(server) for server in agent.servers]
+    own = agent.name if is_agent_name(agent.name) else None
+    queues = [keys.call_queue(server, own) for server in agent.servers]
+    sets = [keys.agents_key(server) for server in agent.servers] if own else []
     waiting = [keys.waiting_key(queue) for queue in queues]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
     return [
@@ -193,6 +227,8 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_writing(("zadd",), [keys.QUEUES]),
         _select_writing(("zadd", "zrem"), waiting),
         _select_writing(("zrem",), [keys.DELAYED]),
+        # To have workers look into its queues: to add any name, and to remove none.
+        *([_select_writing(("sadd",), sets)] if sets else []),
         _select(("lpush", "lrem", "llen"), queues),
         _select_reading(("hget", "hexists", "exists"), _CALL),
         _select_writing(("set",), _WITHDRAWALS),
@@ -239,6 +275,8 @@ def _flower(database: int) -> list[str]:
         _select_reading(("get", "mget", "hgetall", "hmget", "zrange", "zrangebyscore"), _NUMBERS),
         _select_reading(_READ_STREAMS, _STREAMS),
         _select_reading(("llen", "eval_ro"), [keys.queue("*")]),
+        _select_reading(("zrange",), [keys.shares_key("*")]),
+        _select_reading(("srandmember",), [keys.agents_key("*")]),
         _select_reading(("type",), [keys.metrics_key("*")]),
         # Which calls are dead letters, without their messages.
         _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
@@ -259,7 +297,11 @@ def _operator(database: int) -> list[str]:
     """All that workers and agents may do, and to read the audit and the state of Redis."""
     names = [*_WORKERS_OWN, f"{keys.IDEMPOTENCY}*", keys.check_sent_key("*"), keys.TRIAL]
     return [
-        _allow((*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan"), names, _channels(database)),
+        _allow(
+            (*_COMMON, *_RUN_SCRIPTS, *_WORKER_COMMANDS, "info", "scan", "eval_ro", "srandmember"),
+            names,
+            _channels(database),
+        ),
         _select_reading((*_READ_STREAMS, "type"), _STREAMS),
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]

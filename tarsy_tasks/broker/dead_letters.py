@@ -16,7 +16,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.messages import DamagedMessage, InFlightEntry, read_entry
 from tarsy_tasks.broker.script import NOW, Key, script
 from tarsy_tasks.broker.signing import sign
-from tarsy_tasks.broker.steps import KEYS
+from tarsy_tasks.broker.steps import ANNOUNCE, KEYS
 
 __all__ = ["DamagedMessage", "DeadLetter", "drop", "load", "load_arguments", "load_latest", "retry"]
 
@@ -30,6 +30,7 @@ _CALLER = ("call_id", "agent_id", "run_id")
 # The marker goes, and with it the delivery count and the begin marker; so does the result that its caller got.
 @script(
     NOW,
+    ANNOUNCE,
     r"""
     local found = redis.call('GET', dead_letter)
     if not found or redis.sha1hex(found) ~= digest or redis.call('HEXISTS', unacked, tag) == 1 then return 0 end
@@ -39,6 +40,7 @@ _CALLER = ("call_id", "agent_id", "run_id")
     redis.call('ZADD', waiting, now, tag)
     redis.call('ZADD', queues, 'NX', now, home)
     redis.call('LPUSH', queue, message)
+    announce(home)
     return 1
     """,
     known=KEYS,

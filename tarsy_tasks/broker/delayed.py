@@ -7,7 +7,7 @@ exactly one place: in its queue, leased, or here. The worker's `lease` decides h
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import NOW, constants, script
-from tarsy_tasks.broker.steps import ENTRIES, KEYS
+from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS
 
 __all__ = ["release_due"]
 
@@ -24,6 +24,7 @@ __all__ = ["release_due"]
     ),
     NOW,
     ENTRIES,
+    ANNOUNCE,
     r"""
     local bytes = 0
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, most)) do
@@ -36,6 +37,7 @@ __all__ = ["release_due"]
             local size = message and redis.pcall('LPUSH', named_queue(queue, home), message)
             local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
             redis.pcall('ZADD', queues, 'NX', now, home)
+            pcall(announce, home)
             is_moved = type(size) == 'number' or type(added) == 'number'
             bytes = bytes + #entry
         end

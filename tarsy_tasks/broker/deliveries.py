@@ -103,6 +103,7 @@ class Delivery:
         owner: Who began it, if it has begun.
         size_bytes: Of the message, if it was fetched in the package's own way.
         begun_before: All who had begun it when it was taken, in order.
+        signer: Who signed it, if its signature was verified.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
@@ -126,6 +127,7 @@ class Delivery:
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
     begun_before: tuple[Begun, ...] = ()
+    signer: str = ""
 
     @property
     def lease(self) -> str:

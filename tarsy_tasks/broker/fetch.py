@@ -1,6 +1,6 @@
 """Taking messages from their queues.
 
-Owns the one script that pops messages and leases them in the same step, so that a worker that is killed at any moment
+Owns the script that pops messages and leases them in the same step, so that a worker that is killed at any moment
 has either left a message in its queue or holds a lease on it that lapses. A message of another producer gets its entry
 in the in-flight table there, too. The worker's `fetcher` decides when it runs, and `deliveries` explains the states.
 """
@@ -15,12 +15,12 @@ from tarsy_tasks.broker.begun import read_begun
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
 from tarsy_tasks.broker.messages import DamagedMessage, read_message
 from tarsy_tasks.broker.received_json import LARGEST_BYTES
-from tarsy_tasks.broker.script import NOW, Key, constants, script
+from tarsy_tasks.broker.script import NOW, Key, Script, constants, script
 from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
 
-__all__ = ["FetchedMessage", "Fetcher", "fetch", "read_fetched"]
+__all__ = ["FetchedMessage", "Fetcher", "declare_fetch", "fetch", "read_fetched"]
 
 _BATCH_BYTES = 1024 * 1024
 """After so many bytes no further message is popped: a worker reads them all at once."""
@@ -43,26 +43,7 @@ class Fetcher(Protocol):
         ...
 
 
-# Pops up to `room` messages, from each queue up to its limit, one from each queue in turn. The first `checks` names are
-# queues of checks; the others leave `kept` of the room. Of a queue's lists the first that is not empty counts: they
-# come in the order of their priorities. Returns for each message its list, tag, delivery count, state, owner and text,
-# and the lines of all who began it if there are any.
-@script(
-    constants(
-        marker_ttl_s=MARKER_TTL_S,
-        largest_bytes=LARGEST_BYTES,
-        batch_bytes=_BATCH_BYTES,
-        at_once=4,
-        longest_name=LONGEST_NAME,
-        prefix=PREFIX,
-        call=CALL_TOOL,
-        marker_prefix=keys.call_marker(""),
-        waiting_prefix=keys.waiting_key(""),
-        withdrawn_prefix=keys.withdrawn_key(""),
-    ),
-    NOW,
-    TAKE,
-    r"""
+_LEASE = r"""
     -- The id of a task of ours, else the delivery tag; and whether it is a call.
     local function read_tag(message)
         if #message > largest_bytes then return redis.sha1hex(string.sub(message, 1, 1024) .. #message) end
@@ -87,14 +68,20 @@ class Fetcher(Protocol):
         local text = #message > largest_bytes and '' or message
         return {name, tag, found[1], found[2], found[3], text, found[4] ~= '' and found[4] or nil}
     end
+    """
+_OWN_HOMES = r"""
+    local function home_of(name) return string.match(name, '^(.-)\6\22') or name end
+    """
+_POP = r"""
     local homes, left, fetched, bytes, trouble = {}, {}, {}, 0, nil
     local nth = 0
     for limit in string.gmatch(limits, '%d+') do
         nth = nth + 1
-        homes[nth] = string.match(names[nth], '^(.-)\6\22') or names[nth]
+        homes[nth] = home_of(names[nth])
         left[homes[nth]] = tonumber(limit)
     end
-    local function fetch_from(name, home, most)
+    -- It counts for the limit of `counted`.
+    local function fetch_from(name, home, counted, most)
         local messages = redis.pcall('RPOP', name, most)
         if not messages or messages.err then return false end  -- empty, or not a queue
         for n, message in ipairs(messages) do
@@ -106,21 +93,29 @@ class Fetcher(Protocol):
                 return false
             end
             fetched[#fetched + 1] = found
-            bytes, room, left[home] = bytes + #message, room - 1, left[home] - 1
+            bytes, room, left[counted] = bytes + #message, room - 1, left[counted] - 1
         end
         return #messages == most
     end
+    """
+_SERVE_ONE = r"""
+    local function serve(n, most) return fetch_from(names[n], homes[n], homes[n], most) end
+    local function is_served_with_others() return false end
+    """
+_IN_TURN = r"""
     local active, share = {}, #names == 1 and at_once or 1
-    for n = 1, #names do active[n] = n end
+    for n = 1, #names do
+        if not is_served_with_others(n) then active[#active + 1] = n end
+    end
     while #active > 0 do
         local again, served = {}, {}
         for _, n in ipairs(active) do
-            local name, home = names[n], homes[n]
+            local home = homes[n]
             local most = math.min(share, left[home], n <= checks and room or room - kept)
             if served[home] then again[#again + 1] = n
             elseif most > 0 and bytes < batch_bytes and not trouble then
                 local before = room
-                if fetch_from(name, home, most) then again[#again + 1] = n end
+                if serve(n, most) then again[#again + 1] = n end
                 served[home] = room < before
             end
         end
@@ -128,10 +123,41 @@ class Fetcher(Protocol):
     end
     if trouble and #fetched == 0 then return trouble end
     return fetched
-    """,
-    known=KEYS,
-)
-def fetch(*names: Key, limits: str, checks: int, room: int, kept: int) -> list[list[Any]]: ...
+    """
+
+
+def declare_fetch(homes: str = _OWN_HOMES, serving: str = _SERVE_ONE) -> Script[Any, list[list[Any]]]:
+    """A script that pops up to `room` messages, from each queue up to its limit, one from each queue in turn.
+
+    The first `checks` names are queues of checks; the others leave `kept` of the room. Of a queue's lists the first
+    that is not empty counts: they come in the order of their priorities. It returns for each message its list, tag,
+    delivery count, state, owner and text, and the lines of all who began it if there are any.
+
+    Args:
+        homes: In Lua, `home_of(name)`: the queue whose limit counts for a name.
+        serving: In Lua, `serve(n, most)`: take up to `most` messages for a name and return whether there may be more;
+            and `is_served_with_others(n)`: whether those of another name are served for it.
+    """
+    values = constants(
+        marker_ttl_s=MARKER_TTL_S,
+        largest_bytes=LARGEST_BYTES,
+        batch_bytes=_BATCH_BYTES,
+        at_once=4,
+        longest_name=LONGEST_NAME,
+        prefix=PREFIX,
+        call=CALL_TOOL,
+        marker_prefix=keys.call_marker(""),
+        waiting_prefix=keys.waiting_key(""),
+        withdrawn_prefix=keys.withdrawn_key(""),
+    )
+
+    @script(values, NOW, TAKE, _LEASE, homes, _POP, serving, _IN_TURN, known=KEYS)
+    def fetch(*names: Key, limits: str, checks: int, room: int, kept: int) -> list[list[Any]]: ...
+
+    return fetch
+
+
+fetch = declare_fetch()
 
 
 @dataclass(eq=False)

@@ -48,9 +48,12 @@ TRIAL = "tarsy:doctor"
 HEALTH_WORKERS = "tarsy:health-workers"
 """The workers that report health, a sorted set by the time of their last report."""
 
-_QUEUE_PREFIX = "mcp."
+QUEUE_PREFIX = "mcp."
+"""How the queues of all servers begin."""
 _CHECK_SUFFIX = ".check"
 _PRIORITY = "\x06\x16"
+AGENT_MARK = ":a:"
+"""What follows the server in the queue of a bound agent."""
 
 AUDIT_FIELD = "entry"
 AUDIT_TTL_S = 366 * 24 * 3600
@@ -61,24 +64,44 @@ IDEMPOTENCY_TTL_S = 3500
 
 def queue(server: str) -> str:
     """The queue of a server's tool calls. Server ids have no dot, so no queue of calls ends like one of checks."""
-    return f"{_QUEUE_PREFIX}{server}"
+    return f"{QUEUE_PREFIX}{server}"
+
+
+def agent_queue(server: str, agent: str) -> str:
+    """The queue of a bound agent's calls of a server. Neither name has a colon."""
+    return f"{QUEUE_PREFIX}{server}{AGENT_MARK}{agent}"
+
+
+def call_queue(server: str, agent: str | None) -> str:
+    """The queue of a server's calls for an agent; None: it is not bound."""
+    return queue(server) if agent is None else agent_queue(server, agent)
+
+
+def agent_of_queue(name: str) -> str:
+    """The bound agent that a queue belongs to; empty for one that others share."""
+    return name.partition(AGENT_MARK)[2]
+
+
+def shared_queue(name: str) -> str:
+    """Of an agent's queue the one that all others use for calls of its server; any other queue as it is."""
+    return name.partition(AGENT_MARK)[0]
 
 
 def check_queue(server: str) -> str:
     """The queue of a server's health checks."""
-    return f"{_QUEUE_PREFIX}{server}{_CHECK_SUFFIX}"
+    return f"{QUEUE_PREFIX}{server}{_CHECK_SUFFIX}"
 
 
 def is_check_queue(name: str) -> bool:
     """Whether a queue is one of health checks."""
-    return name.startswith(_QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX)
+    return name.startswith(QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX) and AGENT_MARK not in name
 
 
 def server_of_queue(name: str) -> str | None:
     """The server that a queue belongs to, or None for a queue that is not ours."""
-    if not name.startswith(_QUEUE_PREFIX):
+    if not name.startswith(QUEUE_PREFIX):
         return None
-    return name.removeprefix(_QUEUE_PREFIX).removesuffix(_CHECK_SUFFIX)
+    return shared_queue(name).removeprefix(QUEUE_PREFIX).removesuffix(_CHECK_SUFFIX)
 
 
 def without_priority(queue: str) -> str:
@@ -145,6 +168,11 @@ def suspended_key(server: str) -> str:
     return f"{serving_key(server)}.suspended"
 
 
+agents_key = _prefixed("tarsy:agents:")
+"""Set of the bound agents whose queues of a server got messages since a worker last looked. Agents add to it."""
+shares_key = _prefixed("tarsy:shares:")
+"""Sorted set of the bound agents whose queues of a server have messages, by when it is their turn, and of `anonymous`.
+Workers write it."""
 worker_health_key = _prefixed("tarsy:worker-health:")
 """The health records of one worker, a hash of JSON strings by server, with a TTL."""
 check_sent_key = _prefixed("tarsy:check-sent:")

@@ -21,12 +21,14 @@ JSON = "application/json"
 class Message(virtual.Message):
     """A message that was read by `read_message`.
 
-    What is wrong with its body is in `errors`: Celery's consumer refuses it then, with an answer.
+    What is wrong with its body is in `errors`: Celery's consumer refuses it then, with an answer. Once it is decoded,
+    `signer` is who signed it.
     """
 
     def __init__(self, payload: dict[str, Any], channel: Any = None, **options: Any) -> None:
         body: bytes = b""
         self.errors: list[Any] = []
+        self.signer = ""
         try:
             body = decode_body(payload, channel.compressions)
         except DamagedMessage as damage:
@@ -42,7 +44,9 @@ class Message(virtual.Message):
             raise ContentDisallowed("its type of content is not accepted")
         if kind != JSON:
             stock: Any = super()
-            return stock._decode()
+            found = stock._decode()
+            self.signer = getattr(found, "signer", "")
+            return found
         try:
             return read_json(self.body)
         except ValueError as error:

@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.confinement import require_fanout, require_queue
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
@@ -27,6 +28,7 @@ from tarsy_tasks.broker.kombu_message import Message
 from tarsy_tasks.broker.leases import hold_lease, leased, release_lease
 from tarsy_tasks.broker.messages import DamagedMessage, read_broadcast, read_message
 from tarsy_tasks.broker.refusal_log import RefusalLog
+from tarsy_tasks.broker.shares import forget_agents
 from tarsy_tasks.broker.task_headers import LONGEST_NAME, is_usable_name
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
 
@@ -238,7 +240,12 @@ class Channel(kombu_redis.Channel):
         stock._put_fanout(exchange, message, routing_key, **kwargs)
 
     def _purge(self, queue: str) -> int:
-        return self.deliveries.purge(queue, self._lists(queue))
+        purged = self.deliveries.purge(queue, self._lists(queue))
+        server = keys.server_of_queue(queue)
+        if server is None or queue != keys.queue(server):
+            return purged
+        agents = forget_agents(self.deliveries.exchange, server)
+        return purged + sum(self.deliveries.purge(each, [each]) for each in agents)
 
     @property
     def active_queues(self) -> list[str]:
@@ -270,14 +277,17 @@ class Channel(kombu_redis.Channel):
     def deliver(self, message: FetchedMessage) -> None:
         """Hand a message that was fetched to its consumer; it goes back to its queue if there is none any more."""
         delivery = message.delivery
-        if delivery.queue not in self._active_queues:
+        queue = delivery.queue
+        if queue not in self._active_queues:
+            queue = keys.shared_queue(queue)
+        if queue not in self._active_queues:
             release_lease(delivery)
             _requeue(self.deliveries, delivery)
             return
         self.fetched, self.taking = delivery, delivery.name
         with self._isolating(delivery.queue):
             try:
-                self.connection._deliver(message.payload or read_message(message.text), delivery.queue)
+                self.connection._deliver(message.payload or read_message(message.text), queue)
             finally:
                 self.fetched = None
 

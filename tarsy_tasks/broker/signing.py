@@ -7,19 +7,26 @@ deadline, agent; the headers, such as the id of the task, are not.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from tarsy_tasks.broker.principals import is_agent_name
 from tarsy_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
     from tarsy_tasks.settings import Settings
 
-__all__ = ["SIGNED", "explain", "read_signed", "sign", "signing_settings"]
+__all__ = ["SIGNED", "SignedBody", "explain", "read_signed", "sign", "signing_settings"]
 
 SIGNED = "application/data"
 """Content type of a signed message."""
 _SERIALIZER = "auth"
 _JSON = "application/json"
+
+
+class SignedBody(list[Any]):
+    """The body of a task whose signature was verified; `signer` is the subject of the certificate."""
+
+    signer: str = ""
 
 
 def signing_settings(settings: "Settings") -> dict[str, Any]:
@@ -96,7 +103,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
                 raise SecurityError("it is not signed") from None
             if signed["content_type"] != _JSON:
                 raise SecurityError("the signed body is not JSON")
-            signer = store[signed["signer"]]
+            signer: Any = store[signed["signer"]]
             try:
                 signer.verify(signed["body"], signed["signature"], self._digest)
             except SecurityError:
@@ -104,7 +111,19 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
             except Exception:
                 # Celery 5.7 fails while it builds this error.
                 raise SecurityError(f"it was not made by {signer.get_id()}") from None
-            return read_json(signed["body"])
+            found = read_json(signed["body"])
+            if not isinstance(found, list):
+                return found
+            body = SignedBody(cast("list[Any]", found))
+            # Workers sign what follows a call, whoever sent that: their certificate says nothing about the sender.
+            body.signer = "" if signer.get_id() == own.get_id() else subject_of(signer)
+            return body
+
+    def subject_of(signer: Any) -> str:
+        """Its common name if it has nothing else; RFC 4514 otherwise."""
+        subject: str = signer._cert.subject.rfc4514_string()
+        name = subject.removeprefix("CN=")
+        return name if is_agent_name(name) else subject
 
     def read(path: Path) -> str:
         try:
@@ -113,7 +132,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
             raise ConfigError(f"cannot read {path}, which is needed to sign messages: {error}") from None
 
     try:
-        own = Certificate(read(certificate))
+        own: Any = Certificate(read(certificate))
         if own.has_expired():
             raise ConfigError(f"the signing certificate {certificate} has expired")
         store = None if trusted is None else FSCertStore(str(trusted))

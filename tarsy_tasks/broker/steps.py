@@ -65,6 +65,21 @@ TAKE = r"""
     """
 """A Lua function that leases a message, and writes its entry if it has none: what `take` returns."""
 
+ANNOUNCE = (
+    constants(queue_prefix=keys.QUEUE_PREFIX, agent_mark=keys.AGENT_MARK, agents_prefix=keys.agents_key(""))
+    + r"""
+    local function announce(home)
+        local at = string.find(home, agent_mark, 1, true)
+        if not at then return end
+        local server = string.sub(home, #queue_prefix + 1, at - 1)
+        local said = redis.pcall('SADD', agents_prefix .. server, string.sub(home, at + #agent_mark))
+        -- A key of another type is deleted by a worker; the sweep announces again what waits.
+        if type(said) == 'table' and not string.find(said.err, 'WRONGTYPE') then error(said) end
+    end
+    """
+)
+"""A Lua function that has workers look into a queue, if it is that of a bound agent."""
+
 _RECORD = f"""
     local function record(stream, text, limit)
         if text == '' then return '' end
@@ -98,7 +113,9 @@ _LEASE = r"local lease = home .. '\n' .. tag"
 
 @_step(
     NOW,
+    ANNOUNCE,
     r"""
+    announce(home)
     if redis.call('HSETNX', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message) == 0 then return 0 end
     redis.call('ZADD', waiting, now, tag)
     redis.call('ZADD', queues, 'NX', now, home)
@@ -254,6 +271,7 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     _LEASE,
     NOW,
     ENTRIES,
+    ANNOUNCE,
     """
     if redis.call('ZREM', leases, lease) == 0 then return 0 end
     local in_flight = redis.call('HGET', unacked, tag)
@@ -262,6 +280,7 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     if not message then return 0 end
     redis.call('RPUSH', queue, message)
     redis.call('ZADD', waiting, now, tag)
+    announce(home)
     redis.call('ZADD', queues, 'NX', now, queue)
     if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     redis.call('HINCRBY', marker, 'deliveries', -1)
@@ -323,17 +342,18 @@ def renew(*, renewed: Table) -> None: ...
 def withdraw(*, tag: str, home: str, cancel_ttl_s: int) -> tuple[bytes, int]: ...
 
 
-# The lists of a queue are one for each priority.
+# The lists of a queue are one for each priority. What is delayed goes for the bound agents of its server, too.
 @_step(
+    constants(agent_mark=keys.AGENT_MARK),
     """
     local size = 0
     for _, list in ipairs(lists) do size = size + redis.call('LLEN', list) end
     for _, tag in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do redis.call('HDEL', unacked, tag) end
     redis.call('DEL', waiting, unpack(lists))
-    local prefix = home .. '\\n'
     for _, place in ipairs(redis.pcall('ZRANGE', delayed, 0, -1)) do
-        if string.sub(place, 1, #prefix) == prefix then
-            redis.call('HDEL', unacked, string.sub(place, #prefix + 1))
+        local owner, tag = string.match(place, '^([^\\n]*)\\n(.*)$')
+        if owner == home or owner and string.sub(owner, 1, #home + #agent_mark) == home .. agent_mark then
+            redis.call('HDEL', unacked, tag)
             size = size + redis.call('ZREM', delayed, place)
         end
     end

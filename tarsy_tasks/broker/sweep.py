@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import NOW, Table, constants, script
-from tarsy_tasks.broker.steps import ENTRIES, KEYS, MARKER_TTL_S
+from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
 __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
@@ -61,6 +61,7 @@ class Swept:
     ),
     NOW,
     ENTRIES,
+    ANNOUNCE,
     r"""
     local last, quiet_until = unpack(redis.call('HMGET', sweeps, 'last', 'quiet_until'))
     redis.call('HSET', sweeps, 'last', now)
@@ -87,6 +88,7 @@ class Swept:
             redis.call('RPUSH', queue, message)
             redis.call('ZADD', waiting_prefix .. queue, now, tag)
             redis.call('ZADD', queues, 'NX', now, queue)
+            announce(queue)
             redis.pcall('HDEL', marker_prefix .. tag, 'taken')  -- nobody has it: its agent records a withdrawal
             -- It may wait for long, and that it had begun must stay known.
             redis.call('EXPIRE', marker_prefix .. tag, dead_letter_ttl_s)
@@ -123,6 +125,7 @@ class Swept:
         elseif type(length) == 'table' or length > search_limit
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', search_limit) then
             redis.call('ZADD', place, now, tag)  -- it waits: the next look is a lease later
+            announce(home)
         else
             -- Popped for a connection that broke; or it ended its worker before that could take it.
             local pops = redis.pcall('HINCRBY', marker_prefix .. tag, 'lost_pops', 1)

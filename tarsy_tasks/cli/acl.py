@@ -4,7 +4,7 @@ import os
 
 import click
 
-from tarsy_tasks.broker.acl import ALL_SERVERS, AgentUser, build_users, render_users
+from tarsy_tasks.broker.acl import ALL_SERVERS, AgentUser, build_users, password_variable, render_users
 from tarsy_tasks.cli.output import notes
 
 __all__ = ["acl"]
@@ -40,7 +40,7 @@ def _parse_agent(text: str) -> AgentUser:
 
 
 def _password_of(user: str) -> str | None:
-    name = f"TARSY_ACL_{user.upper().replace('-', '_')}"
+    name = password_variable(user)
     path = os.environ.get(f"{name}_FILE")
     if not path:
         return os.environ.get(name)

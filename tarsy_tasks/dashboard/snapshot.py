@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.key_types import execute_reading, is_wrong_type
+from tarsy_tasks.broker.shares import count_waiting
 from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.outcomes import Outcome
@@ -27,15 +28,6 @@ __all__ = ["LISTINGS", "ServerSnapshot", "Snapshot", "SnapshotReader"]
 
 LISTINGS = 20
 """The most lists of tools that are read for one snapshot, so that none takes long."""
-_COUNT_QUEUED = """
--- The lengths of the queues KEYS; 0 for a key that is not a list.
-local lengths = {}
-for i, key in ipairs(KEYS) do
-    local length = redis.pcall('LLEN', key)
-    lengths[i] = type(length) == 'number' and length or 0
-end
-return lengths
-"""
 _REMEMBERED_S = 24 * 3600
 """How long a server is shown that has no workers and is in no configuration."""
 
@@ -47,7 +39,7 @@ class ServerSnapshot:
     Attributes:
         minutes: The last hour, the current minute last.
         in_flight: Calls that are running, by worker.
-        queued: Calls that wait in the queue.
+        queued: Calls that wait in the queue of the server and in those of its agents.
         last_failure: The last call that was unavailable, unknown or timed out.
         last_tool_error: The last call that the server answered with an error.
         listed: Its tools and their changes; None if they were never listed or cannot be read.
@@ -215,7 +207,7 @@ class SnapshotReader:
         in_flight: InFlight = {}
         with _recording(problems, "what is in flight"):
             in_flight = read_in_flight(self._redis, problems)
-        queued: list[int] = self._broker.eval_ro(_COUNT_QUEUED, len(names), *map(keys.queue, names)) if names else []
+        queued = count_waiting(self._broker, list(map(keys.queue, names)))
         with self._redis.pipeline(transaction=False) as pipeline:
             pipeline.hgetall(keys.LAST_FAILURES)
             pipeline.hgetall(keys.TOOL_REVISIONS)

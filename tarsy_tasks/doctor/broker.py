@@ -96,6 +96,7 @@ def check_broker(redis: Any, *, is_temporary: bool = False) -> Iterator[Finding]
         yield Finding.note("redis", text, "check them on the Redis server, or allow this user +info")
     yield from _check_writes(redis)
     yield from _check_fetch(redis)
+    yield from _check_agents(redis)
     yield from _check_audit(redis)
     yield from _check_latency_and_clock(redis)
     if info:
@@ -127,6 +128,18 @@ def _check_fetch(redis: Any) -> Iterator[Finding]:
             "fetch",
             f"workers that are this user of Redis fetch messages through kombu, which costs more CPU: {error}",
             "if workers use this user, allow it +rpop, +client|tracking and +client|caching, as `tarsy-tasks acl` does",
+        )
+
+
+def _check_agents(redis: Any) -> Iterator[Finding]:
+    try:
+        redis.spop(keys.agents_key(""), 1)
+        redis.zrange(keys.shares_key(""), 0, 0)
+    except ResponseError as error:
+        yield Finding.warning(
+            "agents' queues",
+            f"workers that are this user of Redis do not serve the queues of bound agents: {error}",
+            "if workers use this user, give it the rights of `worker` that `tarsy-tasks acl` prints",
         )
 
 

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fleet import serving_workers
 from tarsy_tasks.broker.key_types import is_wrong_type
+from tarsy_tasks.broker.shares import count_waiting
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.telemetry.health_records import HealthStatus, read_health
@@ -24,7 +25,8 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
     names = [server.name for server in servers]
     serving = serving_workers(redis, names)
     health = read_health(redis, names)
-    waiting = _count_waiting(redis, [keys.queue(name) for name in names])
+    queues = [keys.queue(name) for name in names]
+    waiting = dict(zip(queues, count_waiting(redis, queues), strict=True))
     for name in names:
         check, record = f"server {name}", health[name]
         calls = waiting[keys.queue(name)]

@@ -1,4 +1,4 @@
-"""An agent that may call one server only, and writes what it likes into the queue of that server."""
+"""An agent that may call one server only, and writes what it likes into its queue for that server."""
 
 import json
 import uuid
@@ -94,10 +94,12 @@ class Attacker:
 
     Args:
         client: Redis, as that user.
+        name: Of the user.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, name: str) -> None:
         self.client = client
+        self._name = name
 
     def send(
         self,
@@ -107,7 +109,7 @@ class Attacker:
         args: list[Any] | None = None,
         **headers: Any,
     ) -> str:
-        """Put a message into the queue of `desk`; its id."""
+        """Put a message into its queue for `desk`; its id."""
         task_id = headers.pop("id", None) or str(uuid.uuid4())
         arguments = ["desk", "echo", {"text": "x"}] if args is None else args
         message = {
@@ -123,7 +125,8 @@ class Attacker:
                 "delivery_tag": task_id,
             },
         }
-        self.client.lpush("mcp.desk", json.dumps(message))
+        self.client.lpush(keys.agent_queue("desk", self._name), json.dumps(message))
+        self.client.sadd(keys.agents_key("desk"), self._name)
         return task_id
 
     def end_header(self, size: str = "1") -> str:

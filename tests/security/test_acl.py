@@ -16,6 +16,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, tool_signature
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
+from tarsy_tasks.broker.kombu_transport import ALIAS
 from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import BrokerUnavailable
@@ -23,13 +24,14 @@ from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
 from tests.redis_users import password_of, url_of
 from tests.valkey import Valkey
 
+EVERYWHERE = AgentUser("everywhere")
 SOON_S = 5.0
 """Far less than the minute that an executor has by default."""
 
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[Valkey]:
-    with Valkey(agents=(AgentUser("sre", ("desk",)), AgentUser("dev", ("desk", "vault")))) as valkey:
+    with Valkey(agents=(AgentUser("sre", ("desk",)), AgentUser("dev", ("desk", "vault")), EVERYWHERE)) as valkey:
         yield valkey
 
 
@@ -142,6 +144,25 @@ DENIED = {
     "agent": AGENTS_ARE_DENIED,
     "sre": (
         *AGENTS_ARE_DENIED,
+        # the names of others
+        "LPUSH mcp.desk x",
+        "LPUSH mcp.desk:a:dev x",
+        "LPUSH mcp.desk:a:SRE x",
+        "LPUSH mcp.desk:a:sre:a:dev x",
+        "LPUSH mcp.vault:a:sre x",
+        "LREM mcp.desk:a:dev 0 x",
+        "LLEN mcp.desk:a:dev",
+        "ZADD tarsy:waiting:mcp.desk:a:dev 1 x",
+        "SADD tarsy:agents:vault sre",
+        "SREM tarsy:agents:desk dev",
+        "SPOP tarsy:agents:desk",
+        "SMEMBERS tarsy:agents:desk",
+        "DEL tarsy:agents:desk",
+        "EXPIRE tarsy:agents:desk 0",
+        "SET tarsy:agents:desk x",
+        "ZADD tarsy:shares:desk -1 sre",
+        "ZREM tarsy:shares:desk dev",
+        "ZRANGE tarsy:shares:desk 0 -1",
         "LPUSH mcp.vault x",
         "LPUSH mcp.desk.check x",
         "ZADD tarsy:waiting:mcp.vault 1 x",
@@ -149,6 +170,7 @@ DENIED = {
         "GET tarsy:idempotency:dev:x",
         "GET tarsy:idempotency::x",
     ),
+    "everywhere": ("LPUSH mcp.desk x", "LPUSH mcp.desk:a:sre x", "LPUSH mcp.desk.check x"),
     "worker": (
         "SCAN 0",
         "XRANGE tarsy:audit - +",
@@ -247,12 +269,12 @@ def test_an_agent_hears_at_once_that_it_may_not_call_a_server(sre: TarsyApp, as_
     with ToolExecutor(["vault"], app=sre) as tools, pytest.raises(BrokerUnavailable, match=r"not allow .*`vault`"):
         tools.execute(echo("vault.echo"))
     assert time.monotonic() - started < SOON_S
-    assert as_user("admin").llen("mcp.vault") == 0
+    assert not as_user("admin").exists("mcp.vault", "mcp.vault:a:sre")
 
 
 def test_a_call_in_the_queue_of_another_server_is_rejected(sre: TarsyApp) -> None:
     for task, arguments in (("tarsy.call_tool", ["vault", "echo", {"text": "x"}]), ("tarsy.list_tools", ["vault"])):
-        result = sre.send_task(task, arguments, queue="mcp.desk").get(timeout=20)
+        result = sre.send_task(task, arguments, queue="mcp.desk:a:sre").get(timeout=20)
         code = result["error_code"] if task == "tarsy.call_tool" else result["error"]["code"]
         assert code == ErrorCode.WRONG_QUEUE
 
@@ -294,8 +316,9 @@ def test_a_worker_sends_no_call_where_its_agent_may_not(
     admin, task_id = as_user("admin"), str(uuid.uuid4())
     ran = worker.log.count("vault.echo")
     with closing(Celery("sre", broker=url_of(valkey.port, "sre"), set_as_current=False)) as app:
+        app.conf.broker_transport = ALIAS
         app.conf.broker_transport_options = {"priority_steps": [0]}
-        app.send_task(task, arguments, queue="mcp.desk", task_id=task_id, **following)
+        app.send_task(task, arguments, queue="mcp.desk:a:sre", task_id=task_id, **following)
     answer = wait_until(lambda: admin.get(keys.result_key(task_id)), "it is answered")
     assert json.loads(answer)["result"]["exc_type"] in ("InvalidTaskError", "NotRegistered")
     with closing(app_of(valkey, "dev")) as dev:
@@ -314,7 +337,7 @@ def test_a_chain_of_calls_of_one_server_goes_on(sre: TarsyApp) -> None:
 def test_an_agent_cannot_have_a_server_checked(sre: TarsyApp, as_user: Any, worker: Worker) -> None:
     with pytest.raises((NoPermissionError, OperationalError)):
         sre.send_task(CHECK_SERVER, ("desk", 0.0))
-    sre.send_task(CHECK_SERVER, ("desk", 0.0), queue="mcp.desk")
+    sre.send_task(CHECK_SERVER, ("desk", 0.0), queue="mcp.desk:a:sre")
     worker.wait_for_log("belongs in the queue `mcp.desk.check`")
     assert as_user("admin").get(keys.health_key("desk")) is None
 

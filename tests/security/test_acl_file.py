@@ -33,7 +33,8 @@ def test_passwords_are_digests_and_a_user_without_one_is_off(tmp_path: Path) -> 
     passwords = {"sre": "the-password-of-sre", "beat": "the-password-of-beat"}
     users = build_users([AgentUser("sre", ("desk", "vault"))])
     assert done.stdout == render_users(users, passwords)
-    assert "~mcp.desk ~mcp.vault " in lines["sre"]
+    assert "~mcp.desk:a:sre ~mcp.vault:a:sre " in lines["sre"]
+    assert "~mcp.desk " not in lines["sre"]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,12 @@ def test_passwords_are_digests_and_a_user_without_one_is_off(tmp_path: Path) -> 
         (("--agent", "sre"), {}, "use NAME=SERVER"),
         (("--agent", "sre=desk,"), {}, "use NAME=SERVER"),
         (("--agent", "worker=desk"), {}, "cannot be the name of a Redis user"),
+        (("--agent", "anonymous=desk"), {}, "cannot be the name of a Redis user"),
+        (("--agent", "sré=desk"), {}, "cannot be the name of a Redis user"),
+        (("--agent", f"{'a' * 65}=desk"), {}, "up to 64 letters"),
+        (("--agent", "sre=desk", "--agent", "SRE=vault"), {}, "would have the same password, TARSY_ACL_SRE"),
+        (("--agent", "a-b=desk", "--agent", "a_b=desk"), {}, "would have the same password, TARSY_ACL_A_B"),
+        (("--agent", "agent=*", "--agent", "sre=desk"), {}, "could write into the queues of sre"),
         (("--agent", "sre=desk ~*"), {}, "is not the id of an MCP server"),
         (("--agent", "sre=desk\n"), {}, "is not the id of an MCP server"),
     ],

@@ -67,7 +67,7 @@ def sre(worker: Worker, valkey: Valkey) -> Iterator[TarsyApp]:
 @pytest.fixture(scope="module")
 def attacker(worker: Worker, valkey: Valkey) -> Iterator[Attacker]:
     with redis.Redis.from_url(url_of(valkey.port, "sre")) as client:
-        yield Attacker(client)
+        yield Attacker(client, "sre")
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def settled(ended: Any, valkey: Valkey) -> Any:
     def wait(task_id: str) -> None:
         ended(task_id)
         with redis.Redis.from_url(url_of(valkey.port)) as client:
-            places = ("mcp.desk", "mcp.vault", keys.LEASES)
+            places = ("mcp.desk", "mcp.vault", "mcp.desk:a:sre", "mcp.vault:a:dev", keys.LEASES)
             wait_until(lambda: not client.exists(*places), "nothing waits or runs")
 
     return wait

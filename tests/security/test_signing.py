@@ -18,6 +18,7 @@ from celery.security.serialization import SecureSerializer
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.signing import read_signed
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import ConfigError
 from tests.cli.commands import run_command, run_forked
@@ -205,6 +206,18 @@ def test_what_is_not_a_signed_message_is_refused(
     send(redis_url, task_id, body, "application/data")
     assert answer_to(redis_url, task_id)["status"] == "FAILURE"
     assert is_well(worker, agent, app_with)
+
+
+def test_a_signature_names_its_sender_but_not_that_of_a_follower(
+    authority: Authority, pairs: dict[str, Pair], trusted: Path, app_with: Any
+) -> None:
+    sre = authority.issue("sre")
+    (trusted / "sre.pem").write_bytes(sre[0].read_bytes())
+    app_with(variables(pairs["worker"], trusted))
+    signers = {name: serializer_of(pair) for name, pair in {**pairs, "sre": sre}.items()}
+    found = {name: read_signed(signer.serialize(MESSAGE)).signer for name, signer in signers.items()}
+    # What follows a call the worker signs itself.
+    assert found == {"agent": "CN=agent", "worker": "", "beat": "CN=beat", "operator": "CN=operator", "sre": "sre"}
 
 
 def test_beat_signs_its_checks(worker: Worker, pairs: dict[str, Pair], tmp_path: Path, redis_url: str) -> None:

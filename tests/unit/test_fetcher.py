@@ -1,7 +1,6 @@
 """The fetcher beside what may happen: messages that come at a bad moment, connections that end, damaged markers."""
 
 import asyncio
-import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +10,6 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.fetch import fetch
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -22,7 +20,7 @@ from tests.unit.test_fetch import CALLS, START_S, Sink, message, run
 pytestmark = pytest.mark.keeps_keys  # messages, which nobody answers here
 
 TRACK = b"CACHING"
-FETCH = hashlib.sha1(fetch.command(CALLS, limits="1", checks=0, room=1, kept=0)[1].encode()).hexdigest().encode()
+FETCH = b"EVALSHA"
 
 
 @pytest.fixture
@@ -138,6 +136,52 @@ def test_a_lasting_refusal_is_said_once_and_when_it_is_over(client: Any, caplog:
     client.acl_log_reset()
     assert len(said("cannot be opened again")) == 2, caplog.text
     assert len(said("resolved after")) == 1
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        # Those of an earlier version.
+        ["~mcp.*", "~tarsy:waiting:*", "~tarsy:unacked", "~tarsy:leases", "~tarsy:call:*", "~tarsy:withdrawn:*"],
+        ["~*", "-spop"],
+    ],
+)
+def test_a_user_without_the_rights_for_agents_serves_the_others(
+    client: Any, caplog: pytest.LogCaptureFixture, rules: list[str]
+) -> None:
+    sink = Sink()
+    client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", "&*", "+@all", *rules)
+    url = f"redis://limited:any@127.0.0.1:{client.connection_pool.connection_kwargs['port']}/0"
+
+    async def act(_: QueueFetcher) -> None:
+        client.lpush(keys.agent_queue("desk", "sre"), message("b0"))
+        client.sadd(keys.agents_key("desk"), "sre")
+        push(client, "a0")
+        await sink.until("a0")
+        push(client, "a1")
+        await sink.until("a0", "a1")
+
+    with caplog.at_level(logging.WARNING), redis.Redis.from_url(url) as limited:
+        run(limited, sink, act)
+    client.acl_deluser("limited")
+    client.acl_log_reset()
+    assert caplog.text.count("are not served, because Redis refuses it") == 1
+
+
+def test_agents_wake_the_fetcher(client: Any) -> None:
+    sink = Sink()
+
+    async def act(_: QueueFetcher) -> None:
+        for n in range(5):
+            client.lpush(keys.agent_queue("desk", "sre"), message(f"b{n}"))
+            client.sadd(keys.agents_key("desk"), "sre", "nobody")
+            push(client, f"a{n}")
+            await until(lambda count=2 * (n + 1): len(sink.received) == count)
+
+        await until(lambda: not client.exists(keys.agents_key("desk"), keys.shares_key("desk")))
+
+    run(client, sink, act)
+    assert sorted(sink.received) == [f"{letter}{n}" for letter in "ab" for n in range(5)]
 
 
 def test_a_call_in_an_unknown_state_stops_no_other(client: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,12 +76,12 @@ def require_queue(found: str, queue: str) -> None:
 
     Args:
         found: That queue; empty if there was none. Queues of other names are the operator's own.
-        queue: Where the message belongs.
+        queue: Where the message belongs, or into the one that its agent has instead.
 
     Raises:
         CallError: It was in the queue of another server, or among checks although it is not one.
     """
-    if found in ("", queue) or keys.server_of_queue(found) is None:
+    if found in ("", queue) or keys.shared_queue(found) == queue or keys.server_of_queue(found) is None:
         return
     raise CallError(
         ErrorCode.WRONG_QUEUE,

@@ -3,8 +3,9 @@
 from typing import Any
 
 from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Answer
+from tarsy_tasks.interceptors import ANONYMOUS, Answer
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import build_failure
@@ -35,6 +36,7 @@ def open_call(
         failure = never_deny_run(error, record, may_have_run=may_have_run)
         return Answer(build_failure(context, failure, info, record, context.masker))
     record.is_served = True
+    is_bound = context.binding.is_bound  # else anybody can have a worker write into any queue
     record.is_listed = tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)
     return RunningCall(
         id=task_id,
@@ -43,6 +45,9 @@ def open_call(
         tool=tool,
         info=info,
         queue=delivery.queue if delivery is not None else "",
+        principal=principal_of(delivery.queue if is_bound else "", delivery.signer)
+        if delivery is not None
+        else ANONYMOUS,
         delivery_count=delivery.count if delivery is not None else 1,
         raw_arguments=raw,
         may_have_run=may_have_run,

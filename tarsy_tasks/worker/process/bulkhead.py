@@ -89,7 +89,9 @@ class Bulkhead:
         self._wake = wake
 
     def enter(self, queue: str, size_bytes: int = 0) -> None:
-        """A task from a queue begins; the size of its message, if that may be large."""
+        """A task from a queue begins; the size of its message, if that may be large. What comes from an agent's queue
+        counts for its server."""
+        queue = keys.shared_queue(queue)
         with self._lock:
             self._running[queue] += 1
             if size_bytes:
@@ -97,6 +99,7 @@ class Bulkhead:
 
     def leave(self, queue: str, size_bytes: int = 0) -> None:
         """A task from a queue has ended; the size as when it began."""
+        queue = keys.shared_queue(queue)
         with self._lock:
             self._running[queue] -= 1
             if size_bytes:

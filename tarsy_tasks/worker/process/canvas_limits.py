@@ -92,6 +92,8 @@ class _Rebuilder:
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._server = keys.server_of_queue(queue)
+        self._names = (queue, keys.shared_queue(queue))
+        """Of the queue: what follows the call of an agent stays in that of the agent."""
 
     def following(self, found: Any, place: str, depth: int, *, is_list: bool) -> Any:
         """Signatures as Celery writes them there: one, several or none."""
@@ -133,7 +135,7 @@ class _Rebuilder:
             raise CanvasRefused(f"{place}: not immutable, so its first argument would be another task's result")
         arguments = cast("list[Any]", args)
         server: Any = arguments[0] if arguments else kwargs.get("server")
-        if options.get("queue") != self._queue or server != self._server:
+        if options.get("queue") not in self._names or server != self._server:
             raise CanvasRefused(f"{place}: must stay in the queue {self._queue}, and call its server")
         return _build(str(parts["task"]), list(arguments), dict(kwargs), options, None)
 
@@ -144,7 +146,7 @@ class _Rebuilder:
                 continue
             if name in _LINKS:
                 options[name] = self.following(value, f"{place}.{name}", depth + 1, is_list=name != "chord")
-            elif name == "queue" and value == self._queue:
+            elif name == "queue" and value in self._names:
                 options[name] = self._queue
             elif name in _OPTIONS and isinstance(value, _OPTIONS[name]) and _is_usable(value):
                 options[name] = value

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _START_S = 15.0
 _GIVE_BACK_S = 5.0
+_KOMBU_FETCHES = "kombu fetches the messages, which costs more CPU and leaves those in the queues of bound agents"
 
 
 class FetchStep(bootsteps.StartStopStep):
@@ -45,7 +46,7 @@ class FetchStep(bootsteps.StartStopStep):
         pool, channel = parent.pool, parent.task_consumer.channel
         pool.bulkhead.watch(lambda: parent.hub.call_soon(_nothing))
         if reason := _why_kombu_fetches(parent):
-            logger.warning("kombu fetches the messages, which costs more CPU, because %s", reason)
+            logger.warning("%s, because %s", _KOMBU_FETCHES, reason)
             return
         factory = PlainCallFactory(parent)
         self._say_why_none_is_plain(factory.reason)
@@ -57,10 +58,8 @@ class FetchStep(bootsteps.StartStopStep):
             channel.fetcher = None
             if classify_error(error) is ErrorKind.PASSING:
                 raise RedisConnectionError(f"messages cannot be fetched yet: {error}") from error
-            text = (
-                "kombu fetches the messages, which costs more CPU, because Redis refuses the package's own way: %s (%s)"
-            )
-            logger.warning(text, error, "`tarsy-tasks acl` prints the rules of `worker`")
+            text = "%s, because Redis refuses the package's own way: %s (%s)"
+            logger.warning(text, _KOMBU_FETCHES, error, "`tarsy-tasks acl` prints the rules of `worker`")
             return
         self._handover = handover
 

@@ -12,8 +12,9 @@ look there when a message comes, and one of them gets it.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from kombu.exceptions import KombuError
@@ -24,6 +25,8 @@ from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
 from tarsy_tasks.broker.deliveries import as_text, isolation
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
 from tarsy_tasks.broker.messages import DamagedMessage
+from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
+from tarsy_tasks.broker.shares import declare_fair_fetch
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -39,8 +42,10 @@ _LOOK_S = 10.0
 _RETRY_S = (0.1, 2.0)
 _TRACK = ("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")
 _TRACK_NEXT = ("CLIENT", "CACHING", "YES")
-_PROBE = keys.queue("")
-"""A queue of no server."""
+_PROBE, _PROBE_AGENTS = keys.queue(""), keys.agents_key("")
+"""A queue of no server, and the set of its agents."""
+_REST_S = 0.01
+"""After a look at sets of agents that brought nothing: names that agents add in vain cost no more than that."""
 
 
 @dataclass(slots=True)
@@ -74,22 +79,36 @@ class QueueFetcher:
     Args:
         find_pool: As for `AsyncRedisExchange`.
         bulkhead: Says how many messages may be taken.
+        weights: Of the shares, as for `declare_fair_fetch`.
 
     `wake` may be called from any thread; all other methods run on the loop.
     """
 
-    def __init__(self, find_pool: Callable[[], Any], bulkhead: Bulkhead, loop: SessionLoop) -> None:
+    def __init__(
+        self,
+        find_pool: Callable[[], Any],
+        bulkhead: Bulkhead,
+        loop: SessionLoop,
+        weights: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self._bulkhead = bulkhead
         self._loop = loop
         self._exchange = AsyncRedisExchange(find_pool, Subscription(_TRACK, self._hear, self._lost))
         self._sink: MessageSink | None = None
         self._queues: dict[str, Sequence[str]] = {}
-        """Their lists, by priority; the queue that was taken from last comes last."""
+        """Their lists, by priority; the queue that was taken from last comes last. The agents' queues of a server are
+        one of them, whose name and only list is the set of these agents."""
+        self._limited_as: dict[str, str] = {}
+        """Of agents' queues, the queue of their server."""
+        self._fetch_fairly = declare_fair_fetch(weights)
+        self._serves_agents = True
+        self._rest: asyncio.TimerHandle | None = None
         self._homes: dict[bytes, str] = {}
         self._changed: set[str] = set()
         """The queues in which messages may wait."""
         self._is_looking = False
         self._is_refused = False
+        self._has_taken = False
         self._is_scheduled = False
         self._is_stopping = False
         self._looked = asyncio.Event()
@@ -116,6 +135,9 @@ class QueueFetcher:
         self._bulkhead.watch(None)
         self._queues.clear()
         self._changed.clear()
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
         if self._look_again is not None:
             self._look_again.cancel()
         if self._connecting is not None:
@@ -131,16 +153,26 @@ class QueueFetcher:
         self._exchange.close()
 
     def consume(self, queue: str, lists: Sequence[str]) -> None:
-        """Take messages from a queue, too; `lists` are its keys, by priority."""
+        """Take messages from a queue, too; `lists` are its keys, by priority. The agents' queues of a server come with
+        that of the server."""
+        server = keys.server_of_queue(queue)
+        if server is not None and queue == keys.queue(server):
+            agents = keys.agents_key(server)
+            self._limited_as[agents] = queue
+            self._add(agents, [agents])
+        self._add(queue, lists)
+        self._look()
+
+    def _add(self, queue: str, lists: Sequence[str]) -> None:
         self._queues[queue] = lists
         self._homes.update((each.encode(), queue) for each in lists)
         self._changed.add(queue)
-        self._look()
 
     def cancel(self, queue: str) -> None:
         """Take no more messages from a queue."""
-        self._queues.pop(queue, None)
-        self._changed.discard(queue)
+        for each in (queue, *(agents for agents, own in self._limited_as.items() if own == queue)):
+            self._queues.pop(each, None)
+            self._changed.discard(each)
 
     def wake(self) -> None:
         """Look whether there is room again for messages that wait."""
@@ -153,6 +185,18 @@ class QueueFetcher:
         await self._exchange.open()
         # Redis may not know the script; and its user may not be allowed to do what is in it.
         await fetch.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
+        try:
+            await self._fetch_fairly.run_async(self._exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
+            await self._exchange.execute(("SCARD", _PROBE_AGENTS), ("ZCARD", keys.shares_key("")))
+            self._serves_agents = True
+        except ResponseError as error:
+            if classify_error(error) is ErrorKind.PASSING:
+                raise
+            self._serves_agents = False
+            text = (
+                "the queues of agents with a Redis user of their own are not served, because Redis refuses it: %s (%s)"
+            )
+            logger.warning(text, error, "`tarsy-tasks acl` prints the rules of `worker`")
 
     def _hear(self, changed: list[bytes] | None) -> None:
         for name in self._homes if changed is None else changed:
@@ -174,7 +218,15 @@ class QueueFetcher:
         sink = self._sink
         if self._is_looking or sink is None or not (self._changed and self._exchange.is_open):
             return
-        slots, kept, limits = self._bulkhead.measure(self._changed)
+        if not self._serves_agents:
+            self._changed.difference_update(self._limited_as)
+        if self._rest is not None and self._changed.issubset(self._limited_as):
+            return
+        if agents := self._limited_as.keys() & self._changed:
+            # A server's own queue is one of the shares.
+            self._changed.update(queue for each in agents if (queue := self._limited_as[each]) in self._queues)
+        slots, kept, limits = self._bulkhead.measure(self._changed - agents)
+        limits.update((each, limits.get(self._limited_as[each], 0)) for each in agents)
         room = min(slots, _BATCH, sink.spare())
         kept = max(0, kept - slots + room)
         open_queues = [queue for queue in self._queues if queue in limits and limits[queue] > 0]
@@ -190,6 +242,7 @@ class QueueFetcher:
 
         # What is reported from here on may be later than what the script has seen.
         def take(replies: list[Any]) -> None:
+            self._has_taken = bool(replies[0])
             self._changed.difference_update(asked)
             self._take(replies)
 
@@ -197,7 +250,8 @@ class QueueFetcher:
             self._changed.difference_update(asked)
             self._fail(error)
 
-        fetch.send(
+        shares = [queue for queue in asked if queue in agents]
+        (self._fetch_fairly if shares else fetch).send(
             self._exchange,
             _Receiver(take, fail),
             *names,
@@ -207,12 +261,18 @@ class QueueFetcher:
             kept=kept,
         )
         # A queue's next change is reported if its length was read before.
-        lengths = [command for name in names for command in (_TRACK_NEXT, ("LLEN", name))]
+        tracked = [("SCARD" if queue in agents else "LLEN", name) for name, queue in lists]
+        lengths = [command for each in tracked for command in (_TRACK_NEXT, each)]
+        # Nobody but workers changes the shares.
+        lengths += [("ZCARD", keys.shares_key(keys.server_of_queue(self._limited_as[each]) or "")) for each in shares]
 
         def learn(replies: list[Any]) -> None:
             if not self._is_refused:  # else there is no use in looking again at once
-                waiting = zip(lists, replies[1::2], strict=True)
-                self._changed.update(queue for (_, queue), length in waiting if length and queue in self._queues)
+                found = [*replies[1 : 2 * len(lists) : 2], *replies[2 * len(lists) :]]
+                waiting = zip([*(queue for _, queue in lists), *shares], found, strict=True)
+                self._changed.update(queue for queue, length in waiting if length and queue in self._queues)
+            if shares and not self._has_taken:
+                self._take_a_rest()
             self._end_look()
 
         self._exchange.send(_Receiver(learn, self._end_failed_look), *lengths)
@@ -228,6 +288,8 @@ class QueueFetcher:
                 self._isolate(reply, error)
                 continue
             queue = message.delivery.queue
+            if queue not in self._queues and keys.agent_of_queue(queue):
+                queue = keys.agents_key(keys.server_of_queue(queue) or "")
             if queue in self._queues:
                 self._queues[queue] = self._queues.pop(queue)
                 sink.receive(message)
@@ -252,6 +314,14 @@ class QueueFetcher:
             logger.error("messages cannot be fetched, because a queue cannot be read: %s", error)
             self._changed.clear()
         self._end_look()
+
+    def _take_a_rest(self) -> None:
+        def end() -> None:
+            self._rest = None
+            self.wake()
+
+        if self._rest is None:
+            self._rest = asyncio.get_running_loop().call_later(_REST_S, end)
 
     def _end_look(self) -> None:
         self._is_looking = self._is_refused = False

@@ -61,6 +61,8 @@ class CallRequest(Request):
         audit = context.audit
         self._argsrepr = self._request_dict["argsrepr"] = show_call(audit, arguments)
         self._kwargsrepr = self._request_dict["kwargsrepr"] = "{}"
+        if delivery is not None:
+            delivery.signer = getattr(message, "signer", "")
         # What the transport knows of this delivery, for the call and the result backend.
         if delivery is not None and self._type == CALL_TOOL and delivery.record is None:
             delivery.record = audit.open_record(

@@ -70,6 +70,8 @@ def select_queues(worker: Any) -> None:
         server = keys.server_of_queue(str(name))
         if server is None:
             continue
+        if keys.agent_of_queue(str(name)):
+            _refuse(f"-Q {name}: agents' queues are served with that of their server, {keys.queue(server)}")
         if server not in configured:
             known = ", ".join(keys.queue(server) for server in configured) or "none: no server is enabled"
             _refuse(f"-Q {name}: there is no enabled MCP server of that name. Queues: {known}")

@@ -1,0 +1,188 @@
+"""Fair shares: the queues of bound agents, and in what order a worker takes from them.
+
+Owns how a worker finds the agents' queues that have messages, and whose turn it is. It knows no names of agents: an
+agent that publishes adds its name to the set of its server, whose change wakes the workers. The script moves names from
+there, some at a time, into a sorted set that only workers write. So what an agent adds for others, or makes up, is
+looked up once and dropped.
+
+The order is that of stride scheduling: each share has a place, and the lowest is served next and then moved on by
+1 / weight. A share that comes in begins at the lowest place, and one that is empty is removed only when its turn comes,
+so nobody gains by being idle or by coming again. What others send, in the queue of the server, is one more share.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from redis.exceptions import NoPermissionError
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.fetch import declare_fetch
+from tarsy_tasks.broker.principals import is_agent_name
+from tarsy_tasks.broker.script import Script, constants
+from tarsy_tasks.interceptors import ANONYMOUS
+
+__all__ = ["WEIGHTS", "count_waiting", "declare_fair_fetch", "forget_agents"]
+
+WEIGHTS = (0.001, 1000.0)
+"""The least and the greatest weight of a share."""
+_MOST_NAMES = 1000
+"""So many names a fetch looks up at most, of those that came in, and of shares that are empty: about 1 ms of Redis."""
+_KEPT_S = 7 * 24 * 3600
+_MOST_COUNTED = 2000
+
+_HOMES = r"""
+    local function is_set(name) return string.sub(name, 1, #agents_prefix) == agents_prefix end
+    local function home_of(name)
+        if is_set(name) then return queue_prefix .. string.sub(name, #agents_prefix + 1) end
+        return string.match(name, '^(.-)\6\22') or name
+    end
+    """
+_SERVING = r"""
+    local lists, shared, looks = {}, {}, most_names
+    for n, name in ipairs(names) do
+        if is_set(name) then shared[homes[n]] = n end
+    end
+    for n, name in ipairs(names) do
+        if shared[homes[n]] and not is_set(name) then
+            lists[homes[n]] = lists[homes[n]] or {}
+            table.insert(lists[homes[n]], name)
+        end
+    end
+    local function is_served_with_others(n) return (shared[homes[n]] or n) ~= n end
+    local function find_list(home, agent)
+        local found = agent == anonymous and (lists[home] or {}) or {home .. agent_mark .. agent}
+        for _, name in ipairs(found) do
+            local length = redis.pcall('LLEN', name)
+            if type(length) == 'number' and length > 0 then return name end
+        end
+    end
+    local function read(key, command, ...)
+        local found = redis.pcall(command, key, ...)
+        if not found.err then return found end
+        if not string.find(found.err, 'WRONGTYPE') then return error(found) end
+        redis.call('DEL', key)
+        return {}
+    end
+    local function is_name(agent)
+        return #agent <= 64 and string.find(agent, '^[%w_.-]+$') and string.sub(agent, -6) ~= '.check'
+    end
+    local function admit(home, inbox, place)
+        local lowest = read(place, 'ZRANGE', 0, 0, 'WITHSCORES')[2] or '0'
+        local came = {}
+        for _, agent in ipairs(read(inbox, 'SPOP', most_names)) do
+            if is_name(agent) and find_list(home, agent) then came[#came + 1] = agent end
+        end
+        if find_list(home, anonymous) then came[#came + 1] = anonymous end
+        for _, agent in ipairs(came) do redis.call('ZADD', place, 'NX', lowest, agent) end
+        redis.call('EXPIRE', place, kept_s)
+    end
+    local function find_next(home, place)
+        while looks > 0 do
+            looks = looks - 1
+            local agent, at = unpack(redis.call('ZRANGE', place, 0, 0, 'WITHSCORES'))
+            if not agent then return end
+            local name = find_list(home, agent)
+            if name then return name, agent, at end
+            redis.call('ZREM', place, agent)
+        end
+    end
+    local admitted = {}
+    local function serve(n, most)
+        local home = homes[n]
+        if not is_set(names[n]) then return fetch_from(names[n], home, home, most) end
+        local place = shares_prefix .. string.sub(home, #queue_prefix + 1)
+        if not admitted[home] then admit(home, names[n], place) end
+        admitted[home] = true
+        for _ = 1, most do
+            local name, agent, at = find_next(home, place)
+            if not name then return false end
+            local own = agent == anonymous and home or name
+            if not fetch_from(name, own, home, 1) then return false end
+            redis.call('ZADD', place, at + 1 / (weights[agent] or 1), agent)
+        end
+        return true
+    end
+    """
+_COUNT = (
+    constants(
+        agents_prefix=keys.agents_key(""),
+        shares_prefix=keys.shares_key(""),
+        queue_prefix=keys.QUEUE_PREFIX,
+        agent_mark=keys.AGENT_MARK,
+        most=_MOST_COUNTED,
+    )
+    + r"""
+    -- The lengths of the queues KEYS, each with those of its agents; 0 for a key that is not a list.
+    local function length(name)
+        local found = redis.pcall('LLEN', name)
+        return type(found) == 'number' and found or 0
+    end
+    local lengths = {}
+    for i, queue in ipairs(KEYS) do
+        local server, seen = string.sub(queue, #queue_prefix + 1), {}
+        lengths[i] = length(queue)
+        local shares = redis.pcall('ZRANGE', shares_prefix .. server, 0, most - 1)
+        local came = redis.pcall('SRANDMEMBER', agents_prefix .. server, most)
+        for _, agents in ipairs({shares, came}) do
+            for _, agent in ipairs(agents) do
+                if not seen[agent] then lengths[i] = lengths[i] + length(queue .. agent_mark .. agent) end
+                seen[agent] = true
+            end
+        end
+    end
+    return lengths
+    """
+)
+
+
+def declare_fair_fetch(weights: Mapping[str, float]) -> Script[Any, list[list[Any]]]:
+    """As `declare_fetch`, for names some of which are sets of agents (`keys.agents_key`): for such a name it serves the
+    queues of these agents, and with them those of the names that are lists of the same server.
+
+    Args:
+        weights: Of shares, by agent, or `anonymous`; 1 for all others. Names that no agent can have are left out.
+
+    Raises:
+        ValueError: A weight is not within `WEIGHTS`.
+    """
+    least, greatest = WEIGHTS
+    for name, weight in weights.items():
+        if not least <= weight <= greatest:
+            raise ValueError(f"the weight of {name!r} is {weight!r}; it must be between {least} and {greatest:g}")
+    known = {name: weight for name, weight in weights.items() if is_agent_name(name) or name == ANONYMOUS}
+    values = constants(
+        agents_prefix=keys.agents_key(""),
+        shares_prefix=keys.shares_key(""),
+        queue_prefix=keys.QUEUE_PREFIX,
+        agent_mark=keys.AGENT_MARK,
+        anonymous=ANONYMOUS,
+        most_names=_MOST_NAMES,
+        kept_s=_KEPT_S,
+        weights_text=json.dumps(known),
+    )
+    return declare_fetch(values + _HOMES, "local weights = cjson.decode(weights_text)\n" + _SERVING)
+
+
+def count_waiting(redis: Any, queues: list[str]) -> list[int]:
+    """How many messages wait in the queues of servers, in the order of these, with those of bound agents; of more than
+    2000 agents that have messages in one, some are not counted. `redis` is a redis-py client of the broker."""
+    try:
+        return redis.eval_ro(_COUNT, len(queues), *queues) if queues else []
+    except NoPermissionError:
+        with redis.pipeline(transaction=False) as pipeline:
+            for queue in queues:
+                pipeline.llen(queue)
+            found: list[Any] = pipeline.execute(raise_on_error=False)
+        return [count if isinstance(count, int) else 0 for count in found]
+
+
+def forget_agents(exchange: RedisExchange, server: str) -> list[str]:
+    """Empty what is known of the agents' queues of a server, and return these queues: some of them may be empty."""
+    found: set[bytes] = set(exchange.execute(("ZRANGE", keys.shares_key(server), 0, -1))[0])
+    exchange.execute(("DEL", keys.shares_key(server)))
+    while came := exchange.execute(("SPOP", keys.agents_key(server), _MOST_NAMES))[0]:
+        found.update(came)
+    names = (name.decode(errors="replace") for name in found)
+    return [keys.agent_queue(server, name) for name in names if is_agent_name(name)]
