@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from celery.apps.worker import Worker
 from celery.worker import state
@@ -28,10 +29,13 @@ class SoftlyStoppingWorker(Worker):
     """Celery's, which takes no more messages during a soft shutdown. Stock sleeps in the thread that would take them;
     here the session loop does that."""
 
+    pool: Any
+
     def wait_for_soft_shutdown(self) -> None:
         if self.pool is not None:
             self.pool.take_no_more()
-        super().wait_for_soft_shutdown()
+        stock: Any = super()
+        stock.wait_for_soft_shutdown()
 
 
 class ShutdownWatch:
