@@ -19,6 +19,7 @@ from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS, server_of
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.interceptors import Interceptor
+from tarsy_tasks.policy import Policy
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.tool_names import resolve_server
 
@@ -88,12 +89,14 @@ class TarsyApp(Celery):
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
         worker_context: In a worker whose pool has started, its `WorkerContext`.
         interceptors: In a worker, those of the user.
+        policy: In a worker, what agents may do; None without a policy.
         is_agent: All executors of the process share it, and each of them reads the configuration when it is made.
     """
 
     worker_instance: str = ""
     worker_context: Any = None
     interceptors: Sequence[Interceptor] = ()
+    policy: Policy | None = None
     is_agent: bool = False
 
     @cached_property

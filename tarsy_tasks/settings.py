@@ -30,6 +30,7 @@ class Settings(BaseSettings):
 
     Attributes:
         mcp_config: `TARSY_MCP_CONFIG`, the configuration file. None: look in the working directory.
+        policy: `TARSY_POLICY`, the file of the policy. None: the configuration file may have one.
         redis_url: `TARSY_REDIS_URL`, broker and result backend. It may contain a password.
         startup: `TARSY_STARTUP`, whether a worker starts without its required servers (`degraded`) or not (`strict`).
         startup_timeout_s: `TARSY_STARTUP_TIMEOUT_S`, how long a strict start tries to connect them.
@@ -57,6 +58,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True, hide_input_in_errors=True)
 
     mcp_config: Path | None = None
+    policy: Path | None = None
     redis_url: SecretStr = Field(
         default=SecretStr("redis://127.0.0.1:6379/0"),
         description="a URL such as redis://user:password@127.0.0.1:6379/0 or rediss://…, with %2F %3F %23 %40 for "

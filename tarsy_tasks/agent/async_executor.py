@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
 from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
@@ -64,6 +65,10 @@ class AsyncToolExecutor(BaseExecutor):
     async def prompt_section(self, *, tools: bool = True) -> str:
         """As `ToolExecutor.prompt_section`."""
         return self._last_list().prompt_section(tools=tools)
+
+    async def can_execute(self, name: str) -> Permission:
+        """As `ToolExecutor.can_execute`."""
+        return self._adviser.advise(name, self._lister.last)
 
     async def submit(self, call: ToolCall | str, arguments: Arguments = None) -> AsyncPendingCall:
         """As `ToolExecutor.submit`."""

@@ -9,6 +9,7 @@ from concurrent.futures import wait
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
+from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.listing import ToolLister
@@ -111,6 +112,7 @@ class BaseExecutor:
 
         self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id)
         self._lister = ToolLister(find_app, selection, timeout_s)
+        self._adviser = Adviser(find_app, selection)
 
     def _last_list(self) -> ToolList:
         if self._lister.last is None:
@@ -168,6 +170,18 @@ class ToolExecutor(BaseExecutor):
     def prompt_section(self, *, tools: bool = True) -> str:
         """`ToolList.prompt_section` of the last list. Raises `RuntimeError` before the first `list_tools`."""
         return self._last_list().prompt_section(tools=tools)
+
+    def can_execute(self, name: str) -> Permission:
+        """Whether a call of a tool would be permitted, and why; true or false.
+
+        It is advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
+        policy that this process finds (`TARSY_POLICY`, or in the configuration file; read once), for the agent that the
+        Redis URL names, and the last list of tools. Nothing is sent.
+
+        Raises:
+            ConfigError: The policy that this process finds is wrong.
+        """
+        return self._adviser.advise(name, self._lister.last)
 
     def submit(self, call: ToolCall | str, arguments: Arguments = None) -> PendingCall:
         """Enqueue a call and return at once. Arguments are those of `execute`.

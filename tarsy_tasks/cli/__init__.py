@@ -31,6 +31,7 @@ _MODULES = {
     "doctor": "doctor",
     "flower": "dashboard",
     "health": "health",
+    "policy": "policy",
     "ready": "probes",
     "servers": "servers",
     "tools": "tools",

@@ -30,8 +30,9 @@ __all__ = ["audit"]
 
 _COLUMNS = (
     "time", "tool", "outcome", "code", "attempts", "duration", "agent", "run", "call", "task", "worker", "arguments",
+    "rule",
 )  # fmt: skip
-_USUAL = ("23:59:59", "server.some_tool", "tool_error", "TOOL_ERROR", "1", "0.123 s", *[""] * 6)
+_USUAL = ("23:59:59", "server.some_tool", "tool_error", "TOOL_ERROR", "1", "0.123 s", *[""] * 7)
 """What a row takes, for a table that begins without one."""
 _SHOWN_CHARS = 80
 _POLL_S = 2.0
@@ -146,7 +147,7 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
     at = clock_time(entry.at) if console.is_terminal else local_time(entry.at, timespec="milliseconds")
     writer = entry.worker if entry.source == "worker" else "(agent)"
     if entry.damage is not None:
-        return (at, f"damaged: {entry.damage}", *[""] * (len(_COLUMNS) - 4), writer, "")
+        return (at, f"damaged: {entry.damage}", *[""] * (len(_COLUMNS) - 5), writer, "", "")
     return (
         at,
         entry.name,
@@ -160,4 +161,5 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
         entry.task_id,
         writer,
         entry.arguments[:_SHOWN_CHARS],
+        entry.rule or "",
     )

@@ -15,7 +15,7 @@ from tarsy_tasks.telemetry.printable import make_visible
 if TYPE_CHECKING:
     from tarsy_tasks import ToolResult
 
-__all__ = ["call"]
+__all__ = ["call", "parse_words"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -39,7 +39,7 @@ def call(name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bo
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     with executor:
-        pending = executor.submit(ToolCall(id="cli", name=name, arguments=_parse_words(arguments)))
+        pending = executor.submit(ToolCall(id="cli", name=name, arguments=parse_words(arguments)))
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
             progress.add_task(name, total=None)
@@ -55,7 +55,7 @@ def call(name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bo
     raise click.exceptions.Exit(_exit_code(result))
 
 
-def _parse_words(words: tuple[str, ...]) -> dict[str, Any] | str | None:
+def parse_words(words: tuple[str, ...]) -> dict[str, Any] | str | None:
     if not words:
         return None
     if words == ("-",):

@@ -16,6 +16,7 @@ from tarsy_tasks.config import (
 )
 from tarsy_tasks.config.client_files import CLIENTS, find_client_files
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.policy import add_to_config_schema, load_policy
 
 __all__ = ["config"]
 
@@ -38,6 +39,7 @@ def check(path: Path | None, *, as_json: bool) -> None:
     found = load_config(path)
     exposures = check_secrets(path)
     unused = describe_unused(path)
+    policy = load_policy(path)
     unresolved: dict[str, str] = {}
     secrets: dict[str, dict[str, str]] = {}
     for name, server in found.enabled_servers.items():
@@ -52,11 +54,20 @@ def check(path: Path | None, *, as_json: bool) -> None:
         ]
         warnings = [{"text": exposure.text, "remedy": exposure.remedy} for exposure in exposures]
         print_json(
-            {"path": str(path), "servers": servers, "unresolved": unresolved, "warnings": warnings, "ignored": unused}
+            {
+                "path": str(path),
+                "servers": servers,
+                "unresolved": unresolved,
+                "warnings": warnings,
+                "ignored": unused,
+                "policy": policy.version if policy is not None else None,
+            }
         )
         return
     names = f": {', '.join(found.servers)}" if found.servers else ""
     click.echo(f"{path}: {counted(len(found.servers), 'server')}, {len(found.enabled_servers)} enabled{names}")
+    if policy is not None:
+        click.echo(f"policy {policy.version} of {policy.source}")
     for name, shown in secrets.items():
         if shown:
             click.echo(f"{name}: {', '.join(f'{place} {value}' for place, value in shown.items())}")
@@ -71,7 +82,7 @@ def check(path: Path | None, *, as_json: bool) -> None:
 @config.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration file, for editors."""
-    print_json(config_schema())
+    print_json(add_to_config_schema(config_schema()))
 
 
 @config.command("import")

@@ -59,11 +59,13 @@ def _patiently(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     """The checks in their order, each with the exit code of an error in it."""
+    from tarsy_tasks.broker.binding import decide_binding
     from tarsy_tasks.config.inheritance import Inheritance
     from tarsy_tasks.doctor.broker import check_binding, check_broker, check_url, connect
     from tarsy_tasks.doctor.configuration import check_configuration
     from tarsy_tasks.doctor.deployment import check_deployment
     from tarsy_tasks.doctor.machine import check_machine
+    from tarsy_tasks.doctor.policy import check_policy, check_users
     from tarsy_tasks.doctor.sandbox import check_sandbox
     from tarsy_tasks.doctor.server_start import check_starts
     from tarsy_tasks.doctor.settings_file import check_settings_file
@@ -80,6 +82,8 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     is_temporary = stack is not None and stack.is_private and stack.redis_url == url
     config, found = check_configuration()
     yield (FAILED if config is not None else USAGE), found
+    policy, found = check_policy()
+    yield USAGE, found
     yield FAILED, check_settings_file(Path.cwd())
     yield FAILED, check_task_signals(Path.cwd())
     servers = list(config.enabled_servers.values()) if config is not None else []
@@ -96,6 +100,8 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
                 # As lists: Redis may fail in the middle.
                 yield FAILED, list(check_broker(redis, is_temporary=is_temporary))
                 yield FAILED, list(check_deployment(redis, servers))
+                if policy is not None:
+                    yield FAILED, list(check_users(policy, redis, decide_binding(settings.canvas, [url])))
             except RedisError as error:
                 remedy = "check that Redis still runs, and its log"
                 yield UNAVAILABLE, [Finding.error("redis", f"it stopped answering: {error}", remedy)]

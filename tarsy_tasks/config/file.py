@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import JsonValue
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # each imports a parser that other files do not need
     from tarsy_tasks.config.toml_tree import TomlTree
     from tarsy_tasks.config.yaml_tree import YamlTree
 
-__all__ = ["ConfigFile", "read_config_file"]
+__all__ = ["CONFIGURATION", "ConfigFile", "FileKind", "read_config_file"]
 
 _MAX_BYTES = 1024 * 1024
 _MAX_JSON_BYTES = 64 * _MAX_BYTES
@@ -36,6 +36,27 @@ _STRING = r'"(?:[^"\\]++|\\.)*+"?+'
 _COMMENT = re.compile(_STRING + r"|(//[^\r\n]*|/\*.*?\*/)|/\*.*", re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r"|[\[{]\s*,|(,)(?=\s*[\]}])", re.DOTALL)
 _SURROGATE = re.compile(r"\\[uU]0*[dD][89a-fA-F]")
+
+
+class FileKind(NamedTuple):
+    """What a file is for.
+
+    Attributes:
+        name: In errors.
+        expected: What its mapping has, in words that follow "a mapping with".
+        example: The shortest one.
+        shorten: What to do when it is too large.
+    """
+
+    name: str
+    expected: str
+    example: str
+    shorten: str
+
+
+CONFIGURATION = FileKind(
+    "configuration", "the key `mcpServers`", '{"mcpServers": {}}', "copy its servers to a file of their own"
+)
 
 
 @dataclass(frozen=True)
@@ -57,23 +78,23 @@ class ConfigFile:
         return _build_error(self.path, self.text, problems)
 
 
-def read_config_file(path: Path) -> ConfigFile:
+def read_config_file(path: Path, kind: FileKind = CONFIGURATION) -> ConfigFile:
     """Read a file, as YAML or TOML when its name ends so, else as JSON.
 
     Raises:
         ConfigError: It cannot be read, or is not a mapping in that syntax.
     """
-    text = _read_text(path)
+    text = _read_text(path, kind)
     if _is_yaml(path) or _is_toml(path):
-        data, problems = _parse_tree(path, text)
+        data, problems = _parse_tree(path, text, kind)
     else:
-        text, data, problems = _parse_json(path, text)
+        text, data, problems = _parse_json(path, text, kind)
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError) as error:
         raise _build_error(path, text, [_describe_unprintable(text, error)]) from None
     if not isinstance(data, dict):
-        problem = Problem((), f"found {describe_kind(data)}, expected a mapping with the key `mcpServers`")
+        problem = Problem((), f"found {describe_kind(data)}, expected a mapping with {kind.expected}")
         raise _build_error(path, text, [problem])
     return ConfigFile(path, text, data, problems)
 
@@ -98,12 +119,12 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, kind: FileKind) -> str:
     limit = _MAX_BYTES if _is_yaml(path) or _is_toml(path) else _MAX_JSON_BYTES
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{path}: is not a regular file; save the configuration in one")
+                raise ConfigError(f"{path}: is not a regular file; save the {kind.name} in one")
             raw = file.read(limit + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: the file does not exist") from None
@@ -114,36 +135,36 @@ def _read_text(path: Path) -> str:
     except (OSError, ValueError) as error:  # ValueError: a path that no file system accepts
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > limit:
-        limits = f"{limit} bytes, the limit for a configuration file in this syntax"
-        raise ConfigError(f"{path}: is larger than {limits}; copy its servers to a file of their own")
+        limits = f"{limit} bytes, the limit for a {kind.name} file in this syntax"
+        raise ConfigError(f"{path}: is larger than {limits}; {kind.shorten}")
     try:
         text = raw.decode().removeprefix("\ufeff")  # editors of Windows write a byte-order mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: is not UTF-8; save it as UTF-8") from None
     if not text.strip():
-        raise _build_empty_error(path)
+        raise _build_empty_error(path, kind)
     return text
 
 
-def _parse_tree(path: Path, text: str) -> tuple[JsonValue, list[Problem]]:
+def _parse_tree(path: Path, text: str, kind: FileKind) -> tuple[JsonValue, list[Problem]]:
     tree = _build_tree(path, text)
     data = tree.read()
     if data is None and tree.problems:
         raise _build_error(path, text, tree.problems)
     if tree.is_empty:
-        raise _build_empty_error(path)
+        raise _build_empty_error(path, kind)
     return data, tree.problems
 
 
-def _parse_json(path: Path, text: str) -> tuple[str, JsonValue, list[Problem]]:
+def _parse_json(path: Path, text: str, kind: FileKind) -> tuple[str, JsonValue, list[Problem]]:
     """Data and problems, after the text without comments and trailing commas."""
     try:
         return _load_json(text)
     except (ValueError, RecursionError):
         text = _TRAILING_COMMA.sub(_blank, _COMMENT.sub(_blank, text))
     if not text.strip():
-        raise _build_empty_error(path)
+        raise _build_empty_error(path, kind)
     try:
         return _load_json(text)
     except json.JSONDecodeError as error:
@@ -199,8 +220,8 @@ def _find_offset(path: Path, text: str) -> Callable[[KeyPath], int | None]:
     return JsonTree(text).find
 
 
-def _build_empty_error(path: Path) -> ConfigError:
-    return ConfigError(f'{path}: is empty, expected at least {{"mcpServers": {{}}}}')
+def _build_empty_error(path: Path, kind: FileKind) -> ConfigError:
+    return ConfigError(f"{path}: is empty, expected at least {kind.example}")
 
 
 def _build_error(path: Path, text: str, problems: list[Problem]) -> ConfigError:

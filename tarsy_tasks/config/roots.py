@@ -31,7 +31,9 @@ from tarsy_tasks.config.tarsy_keys import read_settings
 
 __all__ = ["FoundServers", "find_servers", "read_interceptors"]
 
-_OWN_KEYS = ("$schema", "interceptors", "mcp", "mcpServers")
+_OWN_KEYS = ("$schema", "interceptors", "mcp", "mcpServers", "policy")
+_CLOSE_TO = ("mcpServers", "interceptors", "policy")
+"""What looks like one of these is a mistake in any file."""
 _PLAIN_ROOTS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp.servers", "amp.mcpServers")
 """Keys at the top level; a dot is part of the key, as editors write their settings."""
 _MCP_KEYS = ("inputs", "servers", "settings")
@@ -174,7 +176,7 @@ def _is_mapping_with(value: JsonValue, keys: "set[str] | frozenset[str]") -> boo
 
 
 def _describe_no_root(data: Mapping[str, JsonValue]) -> list[Problem]:
-    close = [key for key in data if is_close(key, ("mcpServers", "context_servers", "mcp_servers", "interceptors"))]
+    close = [key for key in data if is_close(key, (*_CLOSE_TO, "context_servers", "mcp_servers"))]
     if close:
         return [unknown_key((key,), _OWN_KEYS, also=("context_servers", "mcp_servers", "servers")) for key in close]
     return [Problem((), "there are no servers; expected the key `mcpServers` with a mapping of names to servers")]
@@ -183,13 +185,13 @@ def _describe_no_root(data: Mapping[str, JsonValue]) -> list[Problem]:
 def _check_other_keys(data: Mapping[str, JsonValue], roots: list[_Root], found: FoundServers) -> None:
     if not isinstance(schema := data.get("$schema", ""), str):
         found.problems.append(Problem(("$schema",), f"found {describe_kind(schema)}, expected a string"))
-    taken = {"$schema", "interceptors", "mcp", *(str(root.at[0]) for root in roots if root.at)}
+    taken = {"$schema", "interceptors", "mcp", "policy", *(str(root.at[0]) for root in roots if root.at)}
     others = [key for key in data if key not in taken and not is_comment(key) and any(root.at for root in roots)]
     dialects = [each for root in roots for each in DIALECTS if root.pattern in each.roots]
     known = {key for each in dialects for key in (each.file_keys or "").split()}
     if any(each.file_keys is None for each in dialects) or not known.isdisjoint(others):
         # The file is all that its client has to remember: only what looks like a key of ours is a mistake.
-        others = [key for key in others if key not in known and is_close(key, ("mcpServers", "interceptors"))]
+        others = [key for key in others if key not in known and is_close(key, _CLOSE_TO)]
     found.problems += [unknown_key((key,), _OWN_KEYS) for key in others]
 
 

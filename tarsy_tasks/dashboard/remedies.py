@@ -41,6 +41,10 @@ _REMEDIES: Mapping[str, str] = {
     ErrorCode.CALL_TIMEOUT: "The server took longer than allowed. Look at its load, or raise timeouts.call_s.",
     ErrorCode.TIME_LIMIT: "Celery's time limit passed. Raise it, or lower timeouts.call_s.",
     ErrorCode.NO_ANSWER: "The answer did not arrive in time. Check Redis and the worker's log.",
+    ErrorCode.NOT_PERMITTED: "The policy does not permit the call. If it should: tarsy-tasks policy check says which "
+    "rule decides.",
+    ErrorCode.ARGUMENTS_NOT_PERMITTED: "The policy permits the tool, but not with these arguments: tarsy-tasks policy "
+    "check.",
     ErrorCode.TOOL_CHANGED: "Look at the changes of the tool, and approve them if they are meant.",
     ErrorCode.WRONG_QUEUE: "A producer sends calls of one server into the queue of another. Correct it.",
     ErrorCode.INVALID_MESSAGE: "A producer sends messages that are not valid, or not signed. Correct it.",

@@ -97,6 +97,8 @@ class AuditEntry(BaseModel):
         outcome: None only of a damaged entry.
         error_code: An `ErrorCode`, perhaps of a later version; None if the outcome is `ok`.
         error: The text that the agent got, masked and cut.
+        policy: The version of the policy that decided whether it was permitted; None if none did.
+        rule: The place of the rule in it that denied the call; None if it was permitted.
         attempts: How often the call was sent to the MCP server by the worker that answered it.
         duration_s: As in `ToolResult`.
         worker: Node name of the worker that wrote it; empty for an agent.
@@ -123,6 +125,8 @@ class AuditEntry(BaseModel):
     outcome: Outcome | None = None
     error_code: str | None = None
     error: str | None = None
+    policy: str | None = None
+    rule: str | None = None
     attempts: int = 0
     duration_s: float = Field(default=0.0, allow_inf_nan=False)
     worker: str = ""

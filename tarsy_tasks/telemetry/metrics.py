@@ -7,6 +7,7 @@ sums of microseconds, so that they can be added up exactly:
     calls:OUTCOME                 calls with this outcome
     retries                       how often calls were sent again
     code:CODE                     calls with this error code
+    denied:KIND                   calls that a rule of this kind in the policy denied
     took:BUCKET  took:us          calls that were sent, by their duration in seconds; the sum
     took:longest                  the longest of these durations, in microseconds; a maximum, not a sum
     waited:BUCKET  waited:us      the same for the time in the queue
@@ -28,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.policy import RuleKind
 from tarsy_tasks.telemetry.counting import LONGEST, add_up
 
 __all__ = [
@@ -60,11 +62,13 @@ FAILURES = frozenset({Outcome.UNAVAILABLE, Outcome.UNKNOWN, Outcome.TIMEOUT})
 """The outcomes of calls that failed in the infrastructure. `tool_error` is none of them: there the server answered."""
 BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
 _CODE = "code:"
+_DENIED = "denied:"
 CODE_NAMES = frozenset(f"{_CODE}{code}" for code in ErrorCode)
 _NAMES = frozenset(
     {
         *(f"calls:{outcome}" for outcome in Outcome),
         *CODE_NAMES,
+        *(f"{_DENIED}{kind}" for kind in RuleKind),
         LONGEST,
         *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
         "retries",
@@ -188,6 +192,11 @@ class ToolMetrics:
     def codes(self) -> dict[str, int]:
         """How many calls had which error code, most frequent first."""
         return count_codes(self.numbers)
+
+    @property
+    def denials(self) -> dict[RuleKind, int]:
+        """How many calls were denied by which kind of rule."""
+        return {kind: count for kind in RuleKind if (count := self.numbers.get(f"{_DENIED}{kind}", 0))}
 
     @property
     def retries(self) -> int:

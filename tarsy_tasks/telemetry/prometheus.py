@@ -40,6 +40,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     running = _gauge("tarsy_calls_in_flight", "Calls that are running.")
     average = _gauge("tarsy_call_duration_recent_average_seconds", "Mean duration over the last 5 minutes.")
     codes = _counter("tarsy_call_errors", "Tool calls that were not ok, by error code.", labels=(*_LABELS, "code"))
+    rules = "Tool calls that the policy denied, by kind of rule."
+    denied = _counter("tarsy_calls_denied", rules, labels=(*_LABELS, "rule"))
     failing = _gauge(
         "tarsy_call_recent_failure_ratio",
         "Share of calls of the last 5 minutes that are unavailable, unknown or timeout.",
@@ -57,6 +59,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             calls.add_metric([*labels, outcome], count)
         for code, count in each.codes.items():
             codes.add_metric([*labels, code], count)
+        for kind, count in each.denials.items():
+            denied.add_metric([*labels, kind], count)
         if each.tool == NO_TOOL:
             recreations.add_metric([each.server], each.recreations)
             attempts.add_metric([each.server], each.connection_attempts)
@@ -76,7 +80,7 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             refusing.add_metric(labels, each.tool_error_rate)
         if each.last_error is not None:
             error.add_metric([*labels, each.last_error.code], each.last_error.at)
-    counters = [calls, codes, retries, recreations, attempts, connections, suspensions, unaudited]
+    counters = [calls, codes, denied, retries, recreations, attempts, connections, suspensions, unaudited]
     return [*counters, duration, wait, running, average, failing, refusing, error]
 
 

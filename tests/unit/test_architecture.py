@@ -25,7 +25,7 @@ FLOORS = (
     {"catalogue"},
     {"celery_app"},
     {"telemetry"},
-    {"broker"},
+    {"broker", "policy"},
     {"config"},
     {"settings"},
     {"interceptors"},

@@ -10,6 +10,7 @@ from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.binding import Binding
 from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.policy import Policy
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.maskers import Masker, build_masker
@@ -42,6 +43,7 @@ class WorkerContext:
         masker: For texts that belong to no server.
         quarantine: Isolates calls whose workers were lost.
         alerts: Passes the alerts of this worker on.
+        policy: What agents may do; None without a policy.
         server_lines: The latest log lines of the servers.
         child_watch: Ends the processes of the stdio servers when this worker is lost.
         checks: The health checks, while they run.
@@ -62,6 +64,7 @@ class WorkerContext:
     results: AsyncRedisExchange
     server_lines: ServerLines
     child_watch: ChildWatch
+    policy: Policy | None = None
     alerts: AlertFeed = field(default_factory=AlertFeed)
     masker: Masker = field(default_factory=build_masker)
     quarantine: Quarantine = field(default_factory=Quarantine)

@@ -13,7 +13,7 @@ from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["open_call"]
+__all__ = ["find_principal", "open_call"]
 
 
 def open_call(
@@ -36,7 +36,6 @@ def open_call(
         failure = never_deny_run(error, record, may_have_run=may_have_run)
         return Answer(build_failure(context, failure, info, record, context.masker))
     record.is_served = True
-    is_bound = context.binding.is_bound  # else anybody can have a worker write into any queue
     record.is_listed = tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)
     return RunningCall(
         id=task_id,
@@ -45,9 +44,7 @@ def open_call(
         tool=tool,
         info=info,
         queue=delivery.queue if delivery is not None else "",
-        principal=principal_of(delivery.queue if is_bound else "", delivery.signer)
-        if delivery is not None
-        else ANONYMOUS,
+        principal=find_principal(context, delivery),
         delivery_count=delivery.count if delivery is not None else 1,
         raw_arguments=raw,
         may_have_run=may_have_run,
@@ -56,3 +53,11 @@ def open_call(
         delivery=delivery,
         record=record,
     )
+
+
+def find_principal(context: WorkerContext, delivery: Delivery | None) -> str:
+    """Who sent a message; nobody who is known, for a task that no message brought."""
+    if delivery is None:
+        return ANONYMOUS
+    # Where agents are not bound, anybody can have a worker write into any queue.
+    return principal_of(delivery.queue if context.binding.is_bound else "", delivery.signer)

@@ -19,7 +19,8 @@ from tarsy_tasks.interceptors import Answer, Ending, Requeued
 from tarsy_tasks.models import ToolListing, ToolResult
 from tarsy_tasks.worker.calls.admission import require_queue
 from tarsy_tasks.worker.calls.execution import WorkerStopping
-from tarsy_tasks.worker.calls.intake import open_call
+from tarsy_tasks.worker.calls.intake import find_principal, open_call
+from tarsy_tasks.worker.calls.permission import permitted_listing
 from tarsy_tasks.worker.calls.running_call import require_connection
 from tarsy_tasks.worker.calls.task_execution import TaskExecution, current_execution, masked_failure
 from tarsy_tasks.worker.maskers import build_common_masker
@@ -109,7 +110,7 @@ def _run_call(
 
 @shared_task(name=task_names.LIST_TOOLS, base=ServerTask, bind=True)
 def list_tools(self: Any, server: str) -> dict[str, Any]:
-    """All tools of one MCP server: a `ToolListing` with `"error": null | {"code", "text"}`."""
+    """The tools of one MCP server that the sender may call: a `ToolListing` with `"error": null | {"code", "text"}`."""
     execution = current_execution()
     listing = ToolListing(server=server)
     failure: CallError | None = None
@@ -120,6 +121,9 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
         require_queue(_queue_of(self.request), keys.queue(server))
         session = connection.session or execution.run(connection.connected_for_call())
         listing = session.listing()
+        if (policy := execution.context.policy) is not None:
+            principal = find_principal(execution.context, getattr(self.request, "delivery", None))
+            listing = permitted_listing(policy, principal, listing)
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
     except CallError as error:

@@ -23,6 +23,7 @@ from tarsy_tasks.worker.calls.content import build_result
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
 from tarsy_tasks.worker.calls.invocation import may_replay, unsent_error
+from tarsy_tasks.worker.calls.permission import permitted_tools
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import ASKED_S, LARGE_CHARS, LARGE_VALUES, is_large
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -96,6 +97,8 @@ class ToolCallOperation:
                 raise connection.errors.not_connected_within(left_s) from None
         if call.tool in tools:
             return tools[call.tool]
+        if self._context.policy is not None:
+            tools = permitted_tools(self._context.policy, call.principal, call.server, tools)
         # Perhaps a shortened function name; otherwise this raises the rejection that lists the tools.
         return tools[resolve_tool_name(f"{call.server}.{call.tool}", {call.server: tools})[1]]
 

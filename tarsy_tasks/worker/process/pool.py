@@ -157,6 +157,7 @@ class TaskPool(ThreadsTaskPool):
             results=results,
             server_lines=lines,
             child_watch=sessions.child_watch,
+            policy=app.policy,
         )
 
     def take_no_more(self) -> None:

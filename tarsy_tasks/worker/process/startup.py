@@ -16,6 +16,7 @@ from tarsy_tasks.broker.binding import decide_binding
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import check_secrets, describe_unused
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.policy import load_policy
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.calls.chain import load_interceptors
@@ -41,6 +42,7 @@ def configure(worker: Any) -> None:
     try:
         servers = worker.app.mcp_config.enabled_servers
         worker.app.interceptors = load_interceptors(worker.app.mcp_config.interceptors)
+        worker.app.policy = load_policy()
     except ConfigError as error:
         _refuse(str(error))
     make_safe_to_share()
@@ -78,6 +80,8 @@ def select_queues(worker: Any) -> None:
         queues.select_add(keys.check_queue(server))
     for exposure in check_secrets():
         logger.warning("%s", exposure)
+    if (policy := worker.app.policy) is not None:
+        logger.info("policy %s of %s", policy.version, policy.source)
     for line in describe_unused():
         logger.info("%s", line)
 

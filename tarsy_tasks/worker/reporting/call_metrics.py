@@ -110,6 +110,8 @@ class CallMetrics:
         if record.picked_up_at is not None and record.is_served:
             tool = record.tool if record.is_listed else NO_TOOL
             self.note_result(record.server, tool, result, self._waited_s(record), record.task_id)
+            if record.denial is not None:
+                self.add(record.server, tool, {f"denied:{record.denial.kind}": 1})
 
     def note_result(
         self, server: str, tool: str, result: ToolResult, waited_s: float | None, task_id: str = ""

@@ -18,6 +18,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.policy import Denial
 from tarsy_tasks.telemetry.audit import LATEST_S, StepName
 
 __all__ = ["CallRecord", "Observer", "Recorder"]
@@ -55,6 +56,8 @@ class CallRecord:
         has_begun: It may be sent: all checks passed and the begin marker is written.
         attempts: How often it was sent. Safe to read from any thread.
         steps: When it was sent, and when a new session replaced a lost one; monotonic times.
+        policy: The version of the policy that decided it; empty if none did.
+        denial: Why the policy does not permit it, if so.
         failure: Why it has no `result`.
         ended: How a call ended that ran before its task: the task only stores that.
     """
@@ -79,6 +82,8 @@ class CallRecord:
         self.has_begun = False
         self.attempts = 0
         self.steps: list[tuple[StepName, float]] = []
+        self.policy = ""
+        self.denial: Denial | None = None
         self.result: ToolResult | None = None
         self.failure: CallError | None = None
         self.ended: Ending | Exception | None = None

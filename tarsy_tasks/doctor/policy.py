@@ -1,0 +1,67 @@
+"""The policy: is it valid, and for whom can it be enforced?
+
+A rule about an agent is enforced only where the agent is verified: by its own user of Redis, or by signed messages.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from tarsy_tasks.broker.binding import Binding
+from tarsy_tasks.broker.principals import is_agent_name
+from tarsy_tasks.doctor.finding import Finding
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.interceptors import ANONYMOUS
+from tarsy_tasks.policy import Policy, load_policy
+
+__all__ = ["check_policy", "check_users"]
+
+_EVERYONE = "*"
+_SHOWN = 10
+
+
+def check_policy() -> tuple[Policy | None, list[Finding]]:
+    """Check the policy that a worker would read here; None if there is none, or it cannot be read."""
+    try:
+        policy = load_policy()
+    except ConfigError as error:
+        return None, [Finding.error("policy", str(error), "correct it; no worker starts with it")]
+    if policy is None:
+        text = "there is none: every agent may call every tool of the servers whose queues it may write into"
+        return None, [Finding.note("policy", text, "write one, if agents may not do the same (docs/policy.md)")]
+    return policy, [Finding.ok("policy", f"{policy.source}: version {policy.version}")]
+
+
+def check_users(policy: Policy, redis: Any, binding: Binding) -> Iterator[Finding]:
+    """Check which entries of agents can be enforced, by the users that Redis has."""
+    named = [name for name in policy.rules.agents if name not in (_EVERYONE, ANONYMOUS)]
+    entry = ANONYMOUS if ANONYMOUS in policy.rules.agents else _EVERYONE
+    if not binding.is_bound:
+        apart = " apart from signed ones" if named else ""
+        text = f"agents are not bound, because {binding.reason}: all calls{apart} are `anonymous`"
+        if named:
+            remedy = "give each agent a user of Redis (`tarsy-tasks acl`), or have agents sign their messages"
+            yield Finding.warning("policy", f"{text}, so these entries are advice only: {_list(named)}", remedy)
+        else:
+            yield Finding.ok("policy", f"{text}; the rules that hold for all agents are enforced")
+        return
+    try:
+        users = {name.decode(errors="replace") for name in redis.execute_command("ACL", "USERS")}
+    except ResponseError:
+        text = "this user of Redis may not list users (ACL USERS), so entries of agents were not compared with them"
+        yield Finding.note("policy", text, "set TARSY_REDIS_URL to `admin`, only for this check")
+        return
+    agents = {name for name in users if is_agent_name(name)}
+    if absent := [name for name in named if name not in agents]:
+        text = f"these agents have no user of Redis, so only signed messages can be theirs: {_list(absent)}"
+        yield Finding.warning("policy", text, "correct the names, or create the users (`tarsy-tasks acl`)")
+    if others := sorted(agents - set(named)):
+        yield Finding.note("policy", f"these agents have no entry, so `{_EVERYONE}` decides: {_list(others)}")
+    enforced = _list(sorted(agents & set(named))) or "none"
+    yield Finding.ok("policy", f"enforced by users of Redis for: {enforced}; all others are `{entry}`")
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
