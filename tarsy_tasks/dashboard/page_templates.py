@@ -80,8 +80,8 @@ class PageTemplates(Loader):
 
     def __init__(self, flower_path: Path) -> None:
         super().__init__(str(flower_path))
-        for name in ADDITIONS:
-            self.load(name)
+        for name in (*ADDITIONS, *(f"mcp/{each.name}" for each in sorted((_OURS / "mcp").glob("*.html")))):
+            self.load(name)  # now, so that the first reader does not wait for it
 
     def resolve_path(self, name: str, parent_path: str | None = None) -> str:  # noqa: ARG002
         """Names are complete paths: a template of ours extends Flower's `base.html`."""

@@ -51,12 +51,12 @@ def write_dead_letter(redis: Any, task_id: str, entry: AuditEntry | None) -> Non
         redis.expire(keys.AUDIT, _TTL_S)
 
 
-def write_redelivered(redis: Any, task_id: str, entry: AuditEntry) -> None:
+def write_redelivered(redis: Any, task_id: str, entry: AuditEntry, worker: str = WORKERS[0]) -> None:
     """A call that two workers sent before they were lost, and a third one answered."""
     now = redis.time()[0]
     steps = (
         Step(name=StepName.QUEUED, at=now - 50),
-        Step(name=StepName.SENT, at=now - 49, worker="worker@<b>lost</b>"),
+        Step(name=StepName.SENT, at=now - 49, worker=worker),
         Step(name=StepName.SENT, at=now - 28, worker=WORKERS[0]),
         Step(name=StepName.PICKED_UP, at=now - 2),
         Step(name=StepName.SENT, at=now - 1.5),

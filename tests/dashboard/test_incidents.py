@@ -46,7 +46,7 @@ def digest(redis_url: str) -> Iterator[str]:
         first, *_ = write_calls(client, FLEET, 120)
         write_alerts(client, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")
         write_dead_letter(client, DEAD, first)
-        write_redelivered(client, REDELIVERED, first)
+        write_redelivered(client, REDELIVERED, first, "worker@<b>lost</b>")
         write_lines(client, "k8s", ["starting <b>soon</b>", "Error: no module express"])
         yield change_tools(client, "desk")
         client.flushall()
@@ -235,6 +235,12 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(flower: Flower, open
         page.goto(flower.url + path)
         open_details(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_a_laptop_shows_all_columns(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp", viewport={"width": 1280, "height": 800})
+    hidden = "const table = document.querySelector('.mcp-servers'); table.scrollWidth - table.parentElement.clientWidth"
+    assert page.evaluate(hidden) <= 0
 
 
 def test_each_attempt_of_a_redelivered_call_has_its_worker(flower: Flower, open_page: OpenPage) -> None:

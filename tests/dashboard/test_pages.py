@@ -95,7 +95,7 @@ def test_the_list_shows_each_server_and_updates_itself(flower: Flower, open_page
     wait_on(page, row(page, "gone").get_by_text("unhealthy", exact=True).count, "gone is not")
     assert "no-such-command-anywhere" in row(page, "gone").inner_text()
     shown = row(page, "desk").inner_text()
-    assert "stdio · 2026-07-28" in shown
+    assert "stdio · MCP 2026-07-28" in shown
     wait_on(page, lambda: re.search(r"0\s*/ 3", row(page, "desk").inner_text()), "the limit of calls in flight")
     assert row(page, "desk").locator("svg.mcp-strip rect.healthy").count() >= 1
     wait_on(page, row(page, "desk").locator("svg.mcp-spark").count, "the call is counted")
@@ -131,7 +131,7 @@ def test_the_page_of_a_server_shows_its_tools_calls_and_sessions(flower: Flower,
     tool = page.locator("#tool-quote")
     assert not tool.get_by_text("What a number of items costs.").is_visible()
     tool.locator("summary").first.click()
-    assert tool.get_by_text("What a number of items costs.").is_visible()
+    tool.get_by_text("What a number of items costs.").wait_for()
     assert tool.get_by_role("row", name="item").inner_text().split()[:2] == ["item*", "string"]
     tool.get_by_text("JSON Schema").click()
     assert '"required": [\n    "item"\n  ]' in tool.locator("pre").inner_text()
