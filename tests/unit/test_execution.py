@@ -96,7 +96,9 @@ def test_an_owner_that_lives_and_is_silent_is_not_called_lost() -> None:
         return True
 
     context, _, _, call = parts(never)
-    context.audit = SimpleNamespace(may_begin=lambda: True, is_required=False, is_stream_required=False)
+    context.audit = SimpleNamespace(
+        may_begin=lambda: True, is_required=False, is_stream_required=False, time_of=lambda _: 0.0
+    )
     context.in_flight = SimpleNamespace(begin=begin, is_alive=is_alive)
     context.instance, context.lease_s = "w", 20.0
     call.record.has_begun, call.record.title = False, "`desk.order`"
@@ -117,7 +119,9 @@ def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:
         raise RedisError("it is away")
 
     context, steps, operation, call = parts(never)
-    context.audit = SimpleNamespace(may_begin=lambda: True, is_required=False, is_stream_required=False)
+    context.audit = SimpleNamespace(
+        may_begin=lambda: True, is_required=False, is_stream_required=False, time_of=lambda _: 0.0
+    )
     context.audit.mask_name = lambda name, server: name
     context.in_flight.begin = refuse
     context.instance, context.lease_s = "w", 20.0
