@@ -100,7 +100,7 @@ _SERVING = r"""
             if not name then return false end
             local own = agent == anonymous and home or name
             if not fetch_from(name, own, home, 1) then return false end
-            redis.call('ZADD', place, at + 1 / (weights[agent] or 1), agent)
+            redis.call('ZADD', place, at + 1 / (weights[agent] or others), agent)
         end
         return true
     end
@@ -142,7 +142,8 @@ def declare_fair_fetch(weights: Mapping[str, float]) -> Script[Any, list[list[An
     queues of these agents, and with them those of the names that are lists of the same server.
 
     Args:
-        weights: Of shares, by agent, or `anonymous`; 1 for all others. Names that no agent can have are left out.
+        weights: Of shares, by agent, or `anonymous`; `*` for all others, 1 without it. Names that no agent can have are
+            left out.
 
     Raises:
         ValueError: A weight is not within `WEIGHTS`.
@@ -151,7 +152,12 @@ def declare_fair_fetch(weights: Mapping[str, float]) -> Script[Any, list[list[An
     for name, weight in weights.items():
         if not least <= weight <= greatest:
             raise ValueError(f"the weight of {name!r} is {weight!r}; it must be between {least} and {greatest:g}")
-    known = {name: weight for name, weight in weights.items() if is_agent_name(name) or name == ANONYMOUS}
+    others = weights.get("*", 1)
+    known = {
+        name: weight
+        for name, weight in weights.items()
+        if weight != others and (is_agent_name(name) or name == ANONYMOUS)
+    }
     values = constants(
         agents_prefix=keys.agents_key(""),
         shares_prefix=keys.shares_key(""),
@@ -160,6 +166,7 @@ def declare_fair_fetch(weights: Mapping[str, float]) -> Script[Any, list[list[An
         anonymous=ANONYMOUS,
         most_names=_MOST_NAMES,
         kept_s=_KEPT_S,
+        others=others,
         weights_text=json.dumps(known),
     )
     return declare_fetch(values + _HOMES, "local weights = cjson.decode(weights_text)\n" + _SERVING)

@@ -115,7 +115,7 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
             if not isinstance(found, list):
                 return found
             body = SignedBody(cast("list[Any]", found))
-            # Workers sign what follows a call, whoever sent that: their certificate says nothing about the sender.
+            # Workers sign what follows a call, for any sender: their certificate says nothing about the sender.
             body.signer = "" if signer.get_id() == own.get_id() else subject_of(signer)
             return body
 

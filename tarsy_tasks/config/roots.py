@@ -238,7 +238,7 @@ def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, K
 
 
 def _why_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> str:
-    """Why an entry is no server for a worker; empty if it is one."""
+    """Why a worker cannot use an entry as a server; empty if it can."""
     inner = raw["config"] if isinstance(raw.get("config"), dict) else raw
     assert isinstance(inner, Mapping)
     if reason := next((why for scheme, why in FOREIGN_SCHEMES.items() if _has_scheme(inner, scheme)), ""):

@@ -151,9 +151,10 @@ class Policy:
         """The rule at a place, as a `Decision` names it."""
         return self._argument_rules[place][0]
 
-    def weight_of(self, agent: str) -> float:
-        """The share of an agent beside those of others."""
-        return self._entry_of(agent)[1].weight
+    @property
+    def weights(self) -> dict[str, float]:
+        """The shares of agents beside each other, by entry."""
+        return {name: rules.weight for name, rules in self.rules.agents.items()}
 
     def _entry_of(self, agent: str) -> tuple[str, AgentRules]:
         agents = self.rules.agents

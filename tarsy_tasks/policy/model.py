@@ -45,7 +45,11 @@ class AgentRules(Model):
         default_factory=list, description="The tools that it may not call, even if `allow` has them."
     )
     weight: float = Field(
-        default=1, gt=0, allow_inf_nan=False, description="Its share of a server, beside those of other agents."
+        default=1,
+        ge=0.001,
+        le=1000,
+        allow_inf_nan=False,
+        description="Its share of a server, beside those of other agents.",
     )
 
 

@@ -323,7 +323,7 @@ def test_a_worker_sends_no_call_where_its_agent_may_not(
     assert json.loads(answer)["result"]["exc_type"] in ("InvalidTaskError", "NotRegistered")
     with closing(app_of(valkey, "dev")) as dev:
         assert ToolExecutor(["vault"], timeout_s=20, app=dev).execute(echo("vault.echo")).content == "hello"
-    wait_until(lambda: worker.log.count("vault.echo") > ran, "the last one, by whoever may")
+    wait_until(lambda: worker.log.count("vault.echo") > ran, "the last one, by the agent that may")
     assert worker.log.count("vault.echo") == ran + 1
 
 

@@ -208,7 +208,7 @@ SERVERS: dict[str, Callable[[], Server]] = {
 TEXT = {"type": "text", "text": "ä"}
 RESULTS: dict[str, Message] = {
     "of no known type": {"content": [TEXT], "resultType": "weird"},
-    "of a type that is no text": {"content": [TEXT], "resultType": 7},
+    "of a type that is not a text": {"content": [TEXT], "resultType": 7},
     "with keys of the other era": {"content": [TEXT], "requestState": 7, "inputRequests": 8},
     "that says too much": {"content": [TEXT], "resultType": "input_required", "requestState": "s"},
     "without a type": {"content": [TEXT], "isError": True, "_meta": {"x/y": 1}},

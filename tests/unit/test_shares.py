@@ -83,6 +83,14 @@ def test_service_follows_the_weights(table: Deliveries, client: Any) -> None:
     assert found == {"sre": 60, "ops": 20, "dev": 10}
 
 
+def test_all_without_a_weight_have_that_of_the_star(table: Deliveries, client: Any) -> None:
+    weighted = declare_fair_fetch({"sre": 1, "*": 2})
+    for agent in ("sre", "dev"):
+        fill(client, agent, 100)
+    found = Counter(principals([message for _ in range(9) for message in take(table, 10, weighted)]))
+    assert found == {"sre": 30, "dev": 60}
+
+
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), 1e-9])
 def test_a_weight_that_would_end_the_order_is_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="weight of 'sre'"):
