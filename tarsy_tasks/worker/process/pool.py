@@ -110,7 +110,7 @@ class TaskPool(ThreadsTaskPool):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
         interceptors = build_interceptors(context, self.app.interceptors)
         self.runner = CallRunner(context, interceptors, ToolCallOperation(context))
-        weights = self.app.policy.weights if self.app.policy is not None else {}
+        weights: dict[str, float] = self.app.policy.weights if self.app.policy is not None else {}
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
         keeping = (context.audit, context.instance, servers, context.lease_s, suspended.tend)
