@@ -42,7 +42,9 @@ def test_input_is_read_while_callbacks_never_end(loop: EventLoop) -> None:
 
 def test_timers_and_threads_are_heard(loop: EventLoop) -> None:
     async def wait() -> str:
-        await asyncio.sleep(0.001)
+        came = asyncio.Event()
+        loop.call_later(0.001, came.set)
+        await came.wait()
         return await loop.run_in_executor(None, str, "from a thread")
 
     assert loop.run_until_complete(wait()) == "from a thread"
