@@ -2,6 +2,8 @@
 
 import pytest
 
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.config import load_config
 from tarsy_tasks.errors import ConfigError
@@ -41,3 +43,10 @@ def app(redis_url):
     """An application on the Redis of the run."""
     with build_app({"broker_url": redis_url, "result_backend": redis_url}) as app:
         yield app
+
+
+@pytest.fixture
+def table(client):
+    """The in-flight table in the Redis of the test's `client`."""
+    exchange = RedisExchange(client.connection_pool)
+    return Deliveries(lambda: exchange)

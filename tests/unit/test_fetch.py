@@ -37,12 +37,6 @@ def client(redis_url: str) -> Iterator[Any]:
         found.flushall()
 
 
-@pytest.fixture
-def table(client: Any) -> Deliveries:
-    exchange = RedisExchange(client.connection_pool)
-    return Deliveries(lambda: exchange)
-
-
 def message(call_id: str, **headers: Any) -> str:
     given = {"task": "tarsy.call_tool", "id": call_id, **headers}
     return json.dumps({"body": "", "headers": given, "properties": {"delivery_tag": "tag"}})

@@ -12,7 +12,6 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.dead_letters import retry
 from tarsy_tasks.broker.deliveries import Deliveries
-from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, read_fetched
 from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.broker.script import Script
@@ -30,12 +29,6 @@ def client(redis_url: str) -> Iterator[Any]:
     with redis.Redis.from_url(redis_url) as found:
         yield found
         found.flushall()
-
-
-@pytest.fixture
-def table(client: Any) -> Deliveries:
-    exchange = RedisExchange(client.connection_pool)
-    return Deliveries(lambda: exchange)
 
 
 def text_of(tag: str) -> str:
