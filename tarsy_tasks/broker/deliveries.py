@@ -201,8 +201,15 @@ class Deliveries:
 
     def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""
-        store, channel = steps.store_unless_known, keys.reply_channel(tag)
-        store.run(self.exchange, tag=tag, key=result_key, result=result, ttl_s=lifetime_s or 0, channel=channel)
+        self._store(steps.store_unless_known, tag, result_key, result, lifetime_s)
+
+    def refuse(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
+        """Store and announce the result of a dead letter that has none; nothing if it is no longer one."""
+        self._store(steps.refuse, tag, result_key, result, lifetime_s)
+
+    def _store(self, step: Script[..., None], tag: str, key: str, result: str | bytes, lifetime_s: int | None) -> None:
+        channel = keys.reply_channel(tag)
+        step.run(self.exchange, tag=tag, key=key, result=result, ttl_s=lifetime_s or 0, channel=channel)
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
         """Remove a message from the in-flight table."""

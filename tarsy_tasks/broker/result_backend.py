@@ -187,8 +187,12 @@ class ResultBackend(RedisBackend):
         return stock._handle_group_chord_error(group_callback, backend, exc)
 
     def refuse(self, task_id: str, error: Exception) -> None:
-        """Store that a task failed, unless it has a result; for threads that must not wait for Redis."""
+        """Store that a dead letter failed, unless it has a result or is retried; for threads that must not wait for
+        Redis."""
         key, value = self._encode_meta(task_id, self.prepare_exception(error), states.FAILURE)
+        if self._is_the_broker:
+            self._deliveries.refuse(task_id, key, value, self.expires)
+            return
         lifetime = ("EX", self.expires) if self.expires else ()
         if self._exchange.execute(("SET", key, value, "NX", *lifetime))[0] is not None:
             self._exchange.execute(*_announcements(key, value))

@@ -209,14 +209,17 @@ def answer(
 ) -> tuple[int, bytes]: ...
 
 
-# For what never became a message, because what should have sent it has failed. Nothing may be known of it.
-@_step(
-    """
-    if redis.call('EXISTS', marker, key) > 0 or redis.call('HEXISTS', unacked, tag) == 1 then return end
+_STORE = """
     if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
     redis.call('PUBLISH', key, result)
     redis.call('PUBLISH', channel, result)
-    """,
+    """
+
+
+# For what never became a message, because what should have sent it has failed. Nothing may be known of it.
+@_step(
+    "if redis.call('EXISTS', marker, key) > 0 or redis.call('HEXISTS', unacked, tag) == 1 then return end",
+    _STORE,
 )
 def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
 
@@ -256,9 +259,15 @@ def acknowledge(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, by
 def discard(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, bytes]: ...
 
 
+# For a dead letter, unless it has a result, or an operator has retried or dropped it.
+@_step("if redis.call('EXISTS', dead_letter) == 0 or redis.call('EXISTS', key) == 1 then return end", _STORE)
+def refuse(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
+
+
 @_step(
     _RECORD,
     """
+    if redis.call('EXISTS', dead_letter) == 0 then return {0, ''} end  -- an operator has retried or dropped it
     if redis.call('HSETNX', marker, 'told', 1) == 0 then return {0, ''} end
     redis.call('EXPIRE', marker, marker_ttl_s)
     return {1, record(audit, entry, limit)}

@@ -112,12 +112,21 @@ def test_a_redis_that_lost_its_data_still_gets_the_audit_entry(table: Deliveries
 
 def test_a_dead_letter_is_recorded_once_and_again_after_a_retry(table: Deliveries, client: redis.Redis) -> None:
     recorded = Recorded()
+    client.set(keys.dead_letter_key("a"), "entry")
     are_first = [table.record_dead_letter("a", recorded.entry("dead letter")) for _ in range(3)]
     assert are_first == [True, False, False]
     assert (audit(client), recorded) == (["dead letter"], [""])
     client.delete(keys.call_marker("a"))
     table.record_dead_letter("a", recorded.entry("again"))
     assert audit(client) == ["dead letter", "again"]
+
+
+def test_a_retried_dead_letter_is_neither_recorded_nor_failed(table: Deliveries, client: redis.Redis) -> None:
+    """A worker has found it, and an operator retries it before the worker says so."""
+    recorded = Recorded()
+    assert not table.record_dead_letter("a", recorded.entry("dead letter"))
+    table.refuse("a", RESULT, "failed", 60)
+    assert (audit(client), recorded, client.exists(keys.call_marker("a"), RESULT)) == ([], [], 0)
 
 
 def test_what_is_thrown_away_while_a_worker_takes_it_is_not(table: Deliveries, client: redis.Redis) -> None:
