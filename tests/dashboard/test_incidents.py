@@ -145,7 +145,7 @@ def test_the_name_of_a_tool_opens_it(flower: Flower, open_page: OpenPage) -> Non
     opened = page.locator(".mcp-tool[open]")
     opened.wait_for()
     assert f"#{opened.get_attribute('id')}" in page.url
-    assert opened.locator(".mcp-description").is_visible()
+    opened.locator(".mcp-description").wait_for()
 
 
 def test_absolute_times_are_one_button_away_and_stay(flower: Flower, open_page: OpenPage) -> None:
