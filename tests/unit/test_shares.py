@@ -76,6 +76,16 @@ def test_service_follows_the_weights(table: Deliveries, client: Any) -> None:
     assert found == {"sre": 60, "ops": 20, "dev": 10}
 
 
+def test_each_of_ten_thousand_weights_counts(table: Deliveries, client: Any) -> None:
+    weighted = declare_fair_fetch({f"a{n}": (1, 0.5, 3)[n % 3] for n in range(10_000)} | {"*": 2, "anonymous": 0.25})
+    for agent in ("a0", "a1", "a9998", "b"):
+        fill(client, agent, 100)
+    for n in range(100):
+        client.lpush(SHARED, text_of(f"other {n}"))
+    found = Counter(principals([message for _ in range(9) for message in take(table, 6, weighted)]))
+    assert found == {"a0": 8, "a1": 4, "a9998": 24, "b": 16, "anonymous": 2}
+
+
 def test_all_without_a_weight_have_that_of_the_star(table: Deliveries, client: Any) -> None:
     weighted = declare_fair_fetch({"sre": 1, "*": 2})
     for agent in ("sre", "dev"):
@@ -119,6 +129,13 @@ def test_an_idle_share_saves_nothing_up(table: Deliveries, client: Any) -> None:
 def test_calls_of_one_agent_keep_their_order(table: Deliveries) -> None:
     send(table, "sre", "1", "2", "3")
     assert [message.delivery.tag for message in take(table)] == ["1", "2", "3"]
+
+
+def test_a_priority_keeps_no_call_of_an_agent_waiting(table: Deliveries, redis_url: str) -> None:
+    with closing(build_app({"broker_url": redis_url, "result_backend": redis_url})) as app:
+        app.conf.broker_transport_options = {"priority_steps": [0, 3, 6, 9]}
+        app.send_task("tarsy.call_tool", ["desk", "echo", {}, {}], queue="mcp.desk:a:sre", priority=3)
+    assert principals(take(table)) == ["sre"]
 
 
 def test_what_is_full_or_has_no_room_stays(table: Deliveries, client: Any) -> None:
