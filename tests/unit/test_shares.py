@@ -12,6 +12,7 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.dead_letters import retry
 from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, read_fetched
 from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.broker.script import Script
@@ -217,6 +218,22 @@ def test_what_goes_back_comes_again_from_its_own_queue(table: Deliveries, client
     found = take(table)
     assert {each.delivery.tag for each in found} == {"lost", "delayed"}
     assert {each.delivery.queue for each in found} == {own}
+
+
+def test_a_sweep_that_may_not_announce_reaches_all(table: Deliveries, client: Any) -> None:
+    client.acl_setuser("older", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-sadd"])
+    table.publish(SHARED, "other", text_of("other"))
+    send(table, "sre", "lost")
+    for message in take(table):
+        client.zadd(keys.LEASES, {message.delivery.lease: 1})
+    send(table, "sre", "waiting")
+    client.zadd(keys.waiting_key(keys.agent_queue("desk", "sre")), {"waiting": 1})
+    own = {**client.connection_pool.connection_kwargs, "username": "older", "password": "any"}
+    with redis.Redis(connection_pool=redis.ConnectionPool(**own)) as older:
+        exchange = RedisExchange(older.connection_pool)
+        assert set(Deliveries(lambda: exchange).sweep(1000.0, NEVER_S).restored) == {"other", "lost"}
+    client.acl_deluser("older")
+    client.acl_log_reset()
 
 
 def test_a_dead_letter_goes_back_to_its_agent(table: Deliveries, client: Any) -> None:
