@@ -16,6 +16,7 @@ __all__ = [
     "SERVER_ID",
     "build_name_list",
     "function_name",
+    "is_shortened",
     "listed_name",
     "resolve_server",
     "resolve_tool_name",
@@ -116,6 +117,11 @@ def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
     if readings:
         return readings[0]
     raise _not_resolved(name, servers, [])
+
+
+def is_shortened(name: str) -> bool:
+    """Whether a name may be one that `function_name` cut or escaped, of a tool with another name."""
+    return _DIGEST_AT_END.search(name) is not None
 
 
 def listed_name(tool: str) -> str:
