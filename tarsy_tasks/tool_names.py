@@ -11,11 +11,22 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["SERVER_ID", "build_name_list", "function_name", "listed_name", "resolve_server", "resolve_tool_name"]
+__all__ = [
+    "LONGEST_NAME",
+    "SERVER_ID",
+    "build_name_list",
+    "function_name",
+    "is_shortened",
+    "listed_name",
+    "resolve_server",
+    "resolve_tool_name",
+]
 
 SERVER_ID = re.compile(r"(?!.*__)[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
 """A server's id; use `fullmatch`. ASCII, without `__`, so that `server__tool` splits in one way."""
 
+LONGEST_NAME = 512
+"""No longer text is read as the name of a tool, in characters."""
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}", re.ASCII)
 """What MCP 2025-11-25 recommends for the name of a tool."""
 _ALIAS_CHARS = 64
@@ -27,7 +38,6 @@ _DIGEST_AT_END = re.compile(rf"_([0-9a-f]{{{_DIGEST_CHARS}}})\Z")
 _SPACE = re.compile(r"\s")
 _LISTED_NAMES = 10
 _NAME_CHARS_SHOWN = 80
-_LONGEST_NAME = 512
 
 
 def build_name_list(names: Iterable[str], parameter: str) -> list[str]:
@@ -109,6 +119,11 @@ def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
     raise _not_resolved(name, servers, [])
 
 
+def is_shortened(name: str) -> bool:
+    """Whether a name may be one that `function_name` cut or escaped, of a tool with another name."""
+    return _DIGEST_AT_END.search(name) is not None
+
+
 def listed_name(tool: str) -> str:
     """The name by which a tool is listed and called: its own, if that is valid by MCP's rules, or an alias.
 
@@ -153,7 +168,7 @@ def _digest(server: str, tool: str) -> str:
 
 def _readings(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]:
     """All ways to read `name` as a known server and a rest that is not empty; the most explicit form first."""
-    if len(name) > _LONGEST_NAME:
+    if len(name) > LONGEST_NAME:
         return
     if _SPACE.search(name):
         # A server may list a tool under such a name, which is then called as listed; other forms have no spaces.
@@ -185,7 +200,7 @@ def _separated(name: str, servers: Collection[str]) -> Iterator[tuple[str, str]]
 
 def _not_resolved(name: str, servers: Collection[str], tools: list[str]) -> ToolNameError:
     parts = re.split(r"[.:]|__", name, maxsplit=1)
-    if _SPACE.search(name) or len(parts) < 2 or not all(parts) or len(name) > _LONGEST_NAME:
+    if _SPACE.search(name) or len(parts) < 2 or not all(parts) or len(name) > LONGEST_NAME:
         return ToolNameError(
             ErrorCode.INVALID_NAME,
             f"{_shown(name)} is not the name of a tool: write server.tool, without spaces. Nothing was sent. "
@@ -226,7 +241,7 @@ def _clipped(name: str) -> str:
 def _listing(title: str, wanted: str, names: Collection[str]) -> str:
     if not names:
         return f"{title}: none."
-    wanted_pairs = _letter_pairs(wanted[:_LONGEST_NAME])
+    wanted_pairs = _letter_pairs(wanted[:LONGEST_NAME])
     ranked = sorted(names, key=lambda name: (-_likeness(wanted_pairs, name), name))
     more = f" and {len(ranked) - _LISTED_NAMES} more" if len(ranked) > _LISTED_NAMES else ""
     order = ", closest first" if len(ranked) > 1 else ""
@@ -239,5 +254,5 @@ def _letter_pairs(name: str) -> set[str]:
 
 
 def _likeness(wanted_pairs: set[str], name: str) -> float:
-    pairs = _letter_pairs(name[:_LONGEST_NAME])
+    pairs = _letter_pairs(name[:LONGEST_NAME])
     return 2 * len(wanted_pairs & pairs) / (len(wanted_pairs) + len(pairs))

@@ -58,7 +58,7 @@ class Adviser:
         except ToolNameError as error:
             return Permission(False, str(error), "selection")
         if self._policy is not None:
-            denial = self._policy.decide(self._agent, server, tool).denial
+            denial = self._policy.deny_name(self._agent, server, tool)
             if denial is not None:
                 return Permission(False, f"The policy does not permit it ({denial.rule}): {denial.why}.", "policy")
         if listed is not None and server not in listed.failed_servers:

@@ -34,13 +34,13 @@ _CALLER = ("call_id", "agent_id", "run_id")
     r"""
     local found = redis.call('GET', dead_letter)
     if not found or redis.sha1hex(found) ~= digest or redis.call('HEXISTS', unacked, tag) == 1 then return 0 end
+    announce(home)  -- first: with old rules of Redis nothing is done
     redis.call('DEL', dead_letter, marker, stored_result, withdrawn)
     redis.call('ZREM', dead_letters, tag)
     redis.call('HSET', unacked, tag, queue .. '\n\n' .. message)
     redis.call('ZADD', waiting, now, tag)
     redis.call('ZADD', queues, 'NX', now, home)
     redis.call('LPUSH', queue, message)
-    announce(home)
     return 1
     """,
     known=KEYS,

@@ -231,7 +231,9 @@ class Channel(kombu_redis.Channel):
             # Replies to `inspect` are consumed without acknowledgement.
             super()._put(queue, message, **kwargs)
             return
-        name = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
+        name = queue
+        if not keys.agent_of_queue(queue):  # workers serve no priorities within it
+            name = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
         self.deliveries.publish(name, message["properties"]["delivery_tag"], dumps(message), headers.get("garbage_at"))
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:

@@ -88,7 +88,7 @@ class Swept:
             redis.call('RPUSH', queue, message)
             redis.call('ZADD', waiting_prefix .. queue, now, tag)
             redis.call('ZADD', queues, 'NX', now, queue)
-            announce(queue)
+            pcall(announce, queue)  -- old rules of Redis must not stop the sweep
             redis.pcall('HDEL', marker_prefix .. tag, 'taken')  -- nobody has it: its agent records a withdrawal
             -- It may wait for long, and that it had begun must stay known.
             redis.call('EXPIRE', marker_prefix .. tag, dead_letter_ttl_s)
@@ -125,7 +125,7 @@ class Swept:
         elseif type(length) == 'table' or length > search_limit
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', search_limit) then
             redis.call('ZADD', place, now, tag)  -- it waits: the next look is a lease later
-            announce(home)
+            pcall(announce, home)
         else
             -- Popped for a connection that broke; or it ended its worker before that could take it.
             local pops = redis.pcall('HINCRBY', marker_prefix .. tag, 'lost_pops', 1)

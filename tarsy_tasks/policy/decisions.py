@@ -35,6 +35,7 @@ from tarsy_tasks.policy.names import (
     split_pattern,
 )
 from tarsy_tasks.policy.schemas import compile_rule
+from tarsy_tasks.tool_names import is_shortened
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -131,6 +132,14 @@ class Policy:
         """
         decide = self._decide if len(tool) > _LONGEST_NAME else self._decide_cached
         return decide(agent, server, tool)
+
+    def deny_name(self, agent: str, server: str, name: str) -> Denial | None:
+        """Why an agent may not call what it names. A shortened name can be that of a permitted tool, so only what
+        forbids counts for it: look for the tool among those that are permitted."""
+        denial = self.decide(agent, server, name).denial
+        if denial is None or denial.kind in (RuleKind.AGENT, RuleKind.DENY) or not is_shortened(name):
+            return denial
+        return None
 
     def check_arguments(self, agent: str, server: str, tool: str, arguments: Mapping[str, Any]) -> Denial | None:
         """Why an agent may not call a tool with these arguments, if the tool itself is permitted. The work grows with

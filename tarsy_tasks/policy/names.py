@@ -53,6 +53,8 @@ _PATTERN_OF_TOOLS = re.compile(r"[A-Za-z0-9_./*?-]{1,256}")
 _PATTERN_OF_SERVERS = re.compile(r"[A-Za-z0-9_*?-]{1,128}")
 _SERVER = re.compile(SERVER_ID_PATTERN)
 _COMPILED_PATTERNS = 4096
+_FOLDED_NAMES = 1024
+"""A name is compared with many patterns, one after the other."""
 
 
 def _validate_agent(name: str) -> str:
@@ -155,6 +157,7 @@ def has_wildcard(text: str) -> bool:
     return "*" in text or "?" in text
 
 
+@lru_cache(_FOLDED_NAMES)
 def fold(name: str) -> str:
     """The name without what distinguishes it from its look-alikes in case and in compatible characters."""
     # Twice, because folding the case may make characters that are not normal.

@@ -73,6 +73,7 @@ def test_a_foreign_producer_may_name_the_arguments(foreign: Celery) -> None:
         (["desk", "echo", ["no", "object"]], ErrorCode.INVALID_ARGUMENTS),
         (["desk", "echo", 7], ErrorCode.INVALID_ARGUMENTS),
         ([["desk"], {"echo": 1}], ErrorCode.INVALID_MESSAGE),
+        (["desk", "x" * 513, {}], ErrorCode.INVALID_MESSAGE),
     ],
 )
 def test_a_wrong_message_is_answered_with_a_reason(foreign: Celery, arguments: list[object], code: ErrorCode) -> None:

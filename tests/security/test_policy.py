@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.valkey import Valkey
 POLICY: dict[str, Any] = {
     "agents": {
         "sre": {"allow": ["desk.*"], "deny": ["*.order"]},
-        "dev": {"capabilities": ["mcp_desk.e*", "mcp_vault", "writing"]},
+        "dev": {"capabilities": ["mcp_desk.ech?", "mcp_vault", "writing"]},
         "*": {"allow": []},
     },
     "servers": {"vault": {"tools": {"order": {"required_capabilities": ["writing"]}}}},
@@ -121,6 +122,17 @@ def test_a_call_is_decided_by_who_made_it(
         assert entry.attempts == result.attempts == 0
         assert rule in result.content
         assert ("greeting" in result.content) == by_arguments
+
+
+def test_a_shortened_name_means_a_permitted_tool_only(apps: dict[str, TarsyApp]) -> None:
+    def shortened(tool: str) -> str:
+        return f"desk.{tool}_{sha256(f'desk.{tool}'.encode()).hexdigest()[:12]}"
+
+    assert call(apps["dev"], shortened("echo"), HELLO).outcome is Outcome.OK
+    for name, arguments in (("label", {"item": "x"}), ("nothing_like_this", {})):
+        denied = call(apps["dev"], shortened(name), arguments)
+        assert (denied.outcome, denied.error_code) == (Outcome.REJECTED, ErrorCode.UNKNOWN_TOOL)
+        assert "desk.label" not in denied.content.replace(shortened("label"), "")
 
 
 def test_a_name_in_the_message_changes_nothing(apps: dict[str, TarsyApp], admin: Any) -> None:

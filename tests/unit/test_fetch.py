@@ -259,12 +259,14 @@ class Sink:
                     return
 
 
-def run(client: Any, sink: Sink, act: Callable[[QueueFetcher], Awaitable[None]]) -> None:
+def run(
+    client: Any, sink: Sink, act: Callable[[QueueFetcher], Awaitable[None]], bulkhead: Bulkhead | None = None
+) -> None:
     loop = SessionLoop()
     loop.start()
 
     async def acted() -> None:
-        fetcher = QueueFetcher(lambda: client.connection_pool, Bulkhead(), loop)
+        fetcher = QueueFetcher(lambda: client.connection_pool, bulkhead or Bulkhead(), loop)
         try:
             await fetcher.start(sink, START_S)
             fetcher.consume(CALLS, [CALLS])

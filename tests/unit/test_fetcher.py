@@ -10,12 +10,13 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tests.processes import turns, wait_until
 from tests.redis_proxy import HangUp, RedisProxy, through
-from tests.unit.test_fetch import CALLS, START_S, Sink, message, run
+from tests.unit.test_fetch import CALLS, OTHERS, START_S, Sink, message, run
 
 pytestmark = pytest.mark.keeps_keys  # messages, which nobody answers here
 
@@ -182,6 +183,27 @@ def test_agents_wake_the_fetcher(client: Any) -> None:
 
     run(client, sink, act)
     assert sorted(sink.received) == [f"{letter}{n}" for letter in "ab" for n in range(5)]
+
+
+def test_names_added_in_vain_cost_a_look_each_ten_ms(client: Any) -> None:
+    bulkhead = Bulkhead()
+    bulkhead.open(8, [ServerConfig(name=name, command="x") for name in ("desk", "shop")])
+    bulkhead.hold_back("shop")
+
+    def add(count: int) -> None:
+        for n in range(count):
+            client.sadd(keys.agents_key("desk"), f"junk{n}")
+
+    async def act(fetcher: QueueFetcher) -> None:
+        fetcher.consume(OTHERS, [OTHERS])  # it cannot be served, which must not end the pauses
+        client.lpush(OTHERS, message("b0"))
+        client.config_resetstat()
+        began = asyncio.get_running_loop().time()
+        await asyncio.to_thread(add, 3000)
+        looks = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert looks <= 100 * (asyncio.get_running_loop().time() - began) + 5
+
+    run(client, Sink(), act, bulkhead)
 
 
 def test_a_call_in_an_unknown_state_stops_no_other(client: Any, caplog: pytest.LogCaptureFixture) -> None:

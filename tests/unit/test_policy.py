@@ -192,3 +192,10 @@ CAPABILITIES = [
 @pytest.mark.parametrize(("held", "needed", "is_held"), CAPABILITIES)
 def test_a_capability_covers_what_is_narrower(held: list[str], needed: str, is_held: bool) -> None:
     assert covers(frozenset(map(parse_capability, held)), parse_capability(needed)) == is_held
+
+
+def test_what_forbids_counts_for_a_shortened_name_too() -> None:
+    shortened = "{}_0123456789ab".format
+    assert POLICY.deny_name("*", "k8s", shortened("get_pod")) is None
+    for agent, name in (("sre", shortened("delete_pod")), ("SRE", shortened("get_pod")), ("*", "get_pods")):
+        assert POLICY.deny_name(agent, "k8s", name) is not None

@@ -12,6 +12,7 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.dead_letters import retry
 from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, read_fetched
 from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.broker.script import Script
@@ -76,6 +77,16 @@ def test_service_follows_the_weights(table: Deliveries, client: Any) -> None:
     assert found == {"sre": 60, "ops": 20, "dev": 10}
 
 
+def test_each_of_ten_thousand_weights_counts(table: Deliveries, client: Any) -> None:
+    weighted = declare_fair_fetch({f"a{n}": (1, 0.5, 3)[n % 3] for n in range(10_000)} | {"*": 2, "anonymous": 0.25})
+    for agent in ("a0", "a1", "a9998", "b"):
+        fill(client, agent, 100)
+    for n in range(100):
+        client.lpush(SHARED, text_of(f"other {n}"))
+    found = Counter(principals([message for _ in range(9) for message in take(table, 6, weighted)]))
+    assert found == {"a0": 8, "a1": 4, "a9998": 24, "b": 16, "anonymous": 2}
+
+
 def test_all_without_a_weight_have_that_of_the_star(table: Deliveries, client: Any) -> None:
     weighted = declare_fair_fetch({"sre": 1, "*": 2})
     for agent in ("sre", "dev"):
@@ -119,6 +130,13 @@ def test_an_idle_share_saves_nothing_up(table: Deliveries, client: Any) -> None:
 def test_calls_of_one_agent_keep_their_order(table: Deliveries) -> None:
     send(table, "sre", "1", "2", "3")
     assert [message.delivery.tag for message in take(table)] == ["1", "2", "3"]
+
+
+def test_a_priority_keeps_no_call_of_an_agent_waiting(table: Deliveries, redis_url: str) -> None:
+    with closing(build_app({"broker_url": redis_url, "result_backend": redis_url})) as app:
+        app.conf.broker_transport_options = {"priority_steps": [0, 3, 6, 9]}
+        app.send_task("tarsy.call_tool", ["desk", "echo", {}, {}], queue="mcp.desk:a:sre", priority=3)
+    assert principals(take(table)) == ["sre"]
 
 
 def test_what_is_full_or_has_no_room_stays(table: Deliveries, client: Any) -> None:
@@ -200,6 +218,22 @@ def test_what_goes_back_comes_again_from_its_own_queue(table: Deliveries, client
     found = take(table)
     assert {each.delivery.tag for each in found} == {"lost", "delayed"}
     assert {each.delivery.queue for each in found} == {own}
+
+
+def test_a_sweep_that_may_not_announce_reaches_all(table: Deliveries, client: Any) -> None:
+    client.acl_setuser("older", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-sadd"])
+    table.publish(SHARED, "other", text_of("other"))
+    send(table, "sre", "lost")
+    for message in take(table):
+        client.zadd(keys.LEASES, {message.delivery.lease: 1})
+    send(table, "sre", "waiting")
+    client.zadd(keys.waiting_key(keys.agent_queue("desk", "sre")), {"waiting": 1})
+    own = {**client.connection_pool.connection_kwargs, "username": "older", "password": "any"}
+    with redis.Redis(connection_pool=redis.ConnectionPool(**own)) as older:
+        exchange = RedisExchange(older.connection_pool)
+        assert set(Deliveries(lambda: exchange).sweep(1000.0, NEVER_S).restored) == {"other", "lost"}
+    client.acl_deluser("older")
+    client.acl_log_reset()
 
 
 def test_a_dead_letter_goes_back_to_its_agent(table: Deliveries, client: Any) -> None:

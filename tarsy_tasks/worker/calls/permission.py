@@ -31,7 +31,7 @@ class PermittedTool:
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         call.record.policy = self._policy.version
         # A shortened name is found among the permitted tools only (`permitted_tools`).
-        denial = self._policy.decide(call.principal, call.server, call.tool).denial
+        denial = self._policy.deny_name(call.principal, call.server, call.tool)
         if denial is not None:
             _refuse(call, denial)
         return await proceed()

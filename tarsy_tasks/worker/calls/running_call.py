@@ -14,6 +14,7 @@ from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.tool_names import LONGEST_NAME
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -69,6 +70,9 @@ def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
     for what, value in (("server", server), ("tool", tool)):
         if not isinstance(value, str) or not value:
             raise _invalid_message(f"its argument `{what}` must be a string, not {type(value).__name__}")
+        # Whatever compares names, on the loop of all calls, may take its time for each character.
+        if len(value) > LONGEST_NAME:
+            raise _invalid_message(f"its argument `{what}` has more than {LONGEST_NAME} characters")
     try:
         return CallInfo.model_validate({} if info is None else info)
     except ValidationError as error:

@@ -18,7 +18,7 @@ from tarsy_tasks.arguments.schema import is_compiled
 from tarsy_tasks.errors import ArgumentsError, CallError
 from tarsy_tasks.models import ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.tool_names import resolve_tool_name
+from tarsy_tasks.tool_names import is_shortened, resolve_tool_name
 from tarsy_tasks.worker.calls.content import build_result
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
@@ -95,10 +95,11 @@ class ToolCallOperation:
                     tools = (await connection.connected_for_call()).tools
             except TimeoutError:
                 raise connection.errors.not_connected_within(left_s) from None
+        policy = self._context.policy
+        if policy is not None and (call.tool not in tools or is_shortened(call.tool)):
+            tools = permitted_tools(policy, call.principal, call.server, tools)
         if call.tool in tools:
             return tools[call.tool]
-        if self._context.policy is not None:
-            tools = permitted_tools(self._context.policy, call.principal, call.server, tools)
         # Perhaps a shortened function name; otherwise this raises the rejection that lists the tools.
         return tools[resolve_tool_name(f"{call.server}.{call.tool}", {call.server: tools})[1]]
 

@@ -220,12 +220,13 @@ class QueueFetcher:
             return
         if not self._serves_agents:
             self._changed.difference_update(self._limited_as)
-        if self._rest is not None and self._changed.issubset(self._limited_as):
+        # While it rests from these, the others are served alone.
+        agents = self._limited_as.keys() & self._changed if self._rest is None else set[str]()
+        # A server's own queue is one of the shares.
+        self._changed.update(queue for each in agents if (queue := self._limited_as[each]) in self._queues)
+        if not (lists_changed := self._changed - self._limited_as.keys()):
             return
-        if agents := self._limited_as.keys() & self._changed:
-            # A server's own queue is one of the shares.
-            self._changed.update(queue for each in agents if (queue := self._limited_as[each]) in self._queues)
-        slots, kept, limits = self._bulkhead.measure(self._changed - agents)
+        slots, kept, limits = self._bulkhead.measure(lists_changed)
         limits.update((each, limits.get(self._limited_as[each], 0)) for each in agents)
         room = min(slots, _BATCH, sink.spare())
         kept = max(0, kept - slots + room)
