@@ -6,8 +6,10 @@ Owns reading them, for the audit. No decision depends on them: those are made by
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Begun", "read_begun"]
+__all__ = ["LONGEST_CHARS", "Begun", "read_begun"]
 
+LONGEST_CHARS = 4000
+"""Of the lines, so that no name of a worker makes a marker grow for ever. An agent's script may write longer ones."""
 _MOST = 10
 
 
@@ -27,7 +29,7 @@ class Begun:
 def read_begun(lines: bytes) -> tuple[Begun, ...]:
     """Who began a call last, in order. What is damaged, or was cut, is left out."""
     found: list[Begun] = []
-    for line in lines.decode(errors="replace").splitlines():
+    for line in lines[-LONGEST_CHARS:].decode(errors="replace").splitlines():
         owner, _, at = line.rpartition(" ")
         worker, mark, _ = owner.partition("#")
         with suppress(ValueError):

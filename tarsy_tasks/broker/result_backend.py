@@ -55,13 +55,14 @@ class _ResultConsumer(_stock_consumer):
     """Takes a subscription back without waiting for Redis.
 
     The garbage collector does that for every `AsyncResult`, in any thread. Stock reconnects first: for 19 s if Redis is
-    away, and then fails. But a lost connection has no subscriptions, and what needs the next one opens it.
+    away, and then fails. Here who waits for a result does that, and so learns which results have come meanwhile.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         stock: Any = super()
         stock.__init__(*args, **kwargs)
         self._cancelling = threading.local()
+        self._is_lost = False
 
     def cancel_for(self, task_id: str) -> None:
         stock: Any = super()
@@ -73,8 +74,17 @@ class _ResultConsumer(_stock_consumer):
 
     def _reconnect(self) -> None:
         stock: Any = super()
-        if not getattr(self._cancelling, "now", False):
-            stock._reconnect()
+        if getattr(self._cancelling, "now", False):
+            self._is_lost = True
+            return
+        stock._reconnect()
+        self._is_lost = False
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        stock: Any = super()
+        if self._is_lost:  # redis-py would open the connection, but nobody would look for results
+            self._reconnect()
+        stock.drain_events(timeout=timeout)
 
 
 class ResultBackend(RedisBackend):

@@ -12,15 +12,13 @@ the log).
 from functools import partial
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.begun import LONGEST_CHARS
 from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
 MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may look for it before."""
 ENDED_TTL_S = 600
 """How long a marker outlives the answer of its call, unless a copy of the message went back to its queue meanwhile."""
-
-_LONGEST_BEGUN = 4000
-"""Characters of `begun`, so that no name of a worker makes a marker grow for ever."""
 
 ENTRIES = r"""
     local function split_entry(entry) return string.match(entry, '^([^\n]*)\n([^\n]*)\n(.*)$') end
@@ -33,7 +31,9 @@ ENTRIES = r"""
     """
 """Lua functions that read entries of the in-flight table."""
 
-TAKE = r"""
+TAKE = (
+    constants(longest_begun=LONGEST_CHARS)
+    + r"""
     local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
         local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun')
         if marked.err and string.find(marked.err, 'WRONGTYPE') then
@@ -60,9 +60,11 @@ TAKE = r"""
         elseif earlier then redis.call('HDEL', call_marker, 'suspect') end
         redis.call('HSET', call_marker, unpack(fields))
         redis.call('EXPIRE', call_marker, marker_ttl_s)
-        return {count, is_withdrawn and 'withdrawn' or state or '', owner or '', begun or ''}
+        begun = string.sub(begun or '', -longest_begun)
+        return {count, is_withdrawn and 'withdrawn' or state or '', owner or '', begun}
     end
     """
+)
 """A Lua function that leases a message, and writes its entry if it has none: what `take` returns."""
 
 ANNOUNCE = (
@@ -150,7 +152,7 @@ def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int
         redis.call('EXPIRE', audit, {keys.AUDIT_TTL_S})
     end
     if not state or current ~= owner then
-        begun = string.sub((begun or '') .. owner .. ' ' .. begun_at .. '\\n', -{_LONGEST_BEGUN})
+        begun = string.sub((begun or '') .. owner .. ' ' .. begun_at .. '\\n', -{LONGEST_CHARS})
     end
     redis.call('HSET', marker, 'mark', 'begun', 'owner', owner, 'begun', begun or '')
     redis.call('EXPIRE', marker, marker_ttl_s)

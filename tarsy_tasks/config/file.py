@@ -193,7 +193,7 @@ def _load_json(text: str) -> tuple[str, JsonValue, list[Problem]]:
 def _find_duplicates(text: str) -> list[Problem]:
     from tarsy_tasks.config.json_tree import JsonTree
 
-    return JsonTree(text).find_duplicates() or [Problem((), "a key is given twice in the same mapping")]
+    return JsonTree(text).find_duplicates()
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -21,7 +21,8 @@ def read_variables_file(path: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     path = os.path.abspath(path)  # noqa: PTH100  for the text of an error; it is a path, not a secret in its place
-    for each in parse_stream(StringIO(read_secret_file(path))):
+    text = read_secret_file(path, "lines `NAME=value`", may_be_empty=True)
+    for each in parse_stream(StringIO(text)):
         if each.error:
             raise ValueError(f"{path}: line {each.original.line} is not valid; expected `NAME=value`")
         if each.key and each.value is not None:

@@ -143,6 +143,18 @@ def test_a_pathological_file_is_an_error_quickly(config_problems, text, name):
     assert config_problems(text, name)
 
 
+def test_a_duplicate_key_is_found_in_nested_lists(config_problems):
+    text = '{"mcpServers": {}, "_": ' + "[" * 450 + '{"k": 1,\n"k": 2}' + "]" * 450 + "}"
+    [problem] = config_problems(text)
+    assert problem.startswith("mcp.json:2:1: _")
+    assert problem.endswith("k: duplicate key; it is first given in line 1")
+
+
+def test_of_thousands_of_duplicate_keys_the_first_are_shown(config_problems):
+    found = config_problems('{"mcpServers": {}, "_": 0' + ',\n"_": [{"l": 0}]' * 5000 + "}")
+    assert [each.partition(": ")[0] for each in found] == [f"mcp.json:{line}:1" for line in range(2, 102)]
+
+
 def test_a_pipe_is_an_error_at_once(tmp_path):
     os.mkfifo(tmp_path / "mcp.json")
     with pytest.raises(ConfigError, match="is not a regular file"):

@@ -150,3 +150,25 @@ def test_a_result_arrives_after_another_was_dropped(valkey: ValkeyServer) -> Non
         app.backend.add_pending_result(awaited)
         build_app({"broker_url": url, "result_backend": url}).backend.mark_as_done("awaited", "its result")
         assert awaited.get(timeout=20) == "its result"
+
+
+def test_results_are_heard_that_come_while_redis_was_lost() -> None:
+    port, heard = free_port(), list[Any]()
+    with ValkeyServer(port=port) as server:
+        url = f"{server.connection_url}/0"
+        app = build_app({"broker_url": url, "result_backend": url})
+        awaited, *dropped = (app.AsyncResult(f"task {number}") for number in range(3))
+        for result in (awaited, *dropped):
+            app.backend.add_pending_result(result)
+        awaited.then(heard.append)
+    for result in dropped:
+        app.backend.remove_pending_result(result)
+
+    def hear() -> bool:
+        app.backend.result_consumer.drain_events(timeout=0.1)
+        return bool(heard)
+
+    with ValkeyServer(port=port):
+        build_app({"broker_url": url, "result_backend": url}).backend.mark_as_done("task 0", "its result")
+        wait_until(hear, "the result is heard")
+    assert awaited.result == "its result"

@@ -230,3 +230,13 @@ def test_a_wrong_file_of_variables_is_named(tmp_path: Path, content: str | None,
     with pytest.raises(ConfigError, match=text) as caught:
         resolve({"command": "x", "variables_file": str(tmp_path / ".env")}, {}, tmp_path)
     assert SECRET not in str(caught.value)
+
+
+def test_a_file_of_variables_may_be_empty_but_not_large(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("\n")
+    entry = {"command": "x", "variables_file": str(path), "env": {"A": "1"}}
+    assert resolve(entry, {}, tmp_path).env == {"A": SecretStr("1")}
+    path.write_text("A=" + "x" * 70_000)
+    with pytest.raises(ConfigError, match="name a file that contains lines `NAME=value`"):
+        resolve(entry, {}, tmp_path)

@@ -137,6 +137,15 @@ def test_who_began_a_call_is_bounded_and_survives_damage() -> None:
     assert found == tuple(Begun(f"w{number}@host", number) for number in range(20, 30))
 
 
+def test_what_others_write_of_who_began_a_call_is_cut(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    client.hset(keys.call_marker("a"), "begun", b"one@host#1 1\n" * 100_000 + b"x" * 5000 + b"#1 2\n")
+    begun_before = table.take(QUEUE, "a", lambda: "").begun_before
+    assert [(len(each.worker), each.at) for each in begun_before] == [(4000 - len("#1 2\n"), 2.0)]
+    assert table.dead_letter_of("a")[1] == begun_before
+
+
 def test_only_the_owner_that_runs_a_call_answers_it(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
