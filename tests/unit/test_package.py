@@ -99,7 +99,9 @@ def test_mapped_files_exist_and_every_module_has_a_docstring() -> None:
     for name in files:
         assert (PACKAGE / name).is_file(), name
     for path in PACKAGE.rglob("*.py"):
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+        # Not `ast.parse`, which Python 3.11 fails while another thread formats a traceback.
+        docstring = compile(path.read_text(), path, "exec").co_consts[0]
+        assert isinstance(docstring, str), f"{path} has no docstring"
 
 
 def test_every_error_is_in_the_tree_and_survives_the_queue() -> None:
