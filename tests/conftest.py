@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import settings
-from kombu.pools import connections
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import PARTS
@@ -72,13 +71,6 @@ def client(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
         left = [key for key in client.keys() if client.ttl(key) == -1 and not key.startswith(_OWNED_BY_KOMBU.encode())]
         client.flushall()
         assert not left or request.node.get_closest_marker("keeps_keys"), f"keys without an expiry: {left}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_old_connection() -> None:
-    """Celery's pools are those of the process: what a test of an earlier module cut is not met by this one."""
-    for pool in list(connections.values()):
-        pool.force_close_all(close_pool=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
