@@ -190,7 +190,7 @@ def test_workers_hold_no_more_than_they_run_and_lose_nothing(
     kill(worker)
     start()
     wait_until(lambda: left(0), "all have run", 2 * TIMEOUT_S)
-    assert max(held) <= 2 * SLOTS
+    assert max(held) <= 3 * SLOTS  # those of the two that are killed lapse later
     results = [json.loads(text) for text in table.mget(map(keys.result_key, ids))]
     assert {each["status"] for each in results} == {"SUCCESS"}
     assert min(datetime.fromisoformat(each["date_done"]) for each in results) >= eta

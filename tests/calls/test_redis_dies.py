@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import redis
@@ -74,9 +75,20 @@ def valkey() -> Iterator[redis.Redis]:
 
 
 def kill_when_some_are_sent(client: redis.Redis) -> None:
-    process_id = client.info("server")["process_id"]
+    """And when the agent has read the replies: the kernel throws away what is unread when the other side is killed."""
+    server = client.info("server")
     wait_until(lambda: client.llen("mcp.desk") >= 10, "some calls are sent")
-    os.kill(process_id, signal.SIGKILL)
+    client.ping()  # the replies to them are written
+    os.kill(server["process_id"], signal.SIGSTOP)
+    wait_until(lambda: not has_unread_replies(server["tcp_port"]), "the agent reads the replies")
+    os.kill(server["process_id"], signal.SIGKILL)
+
+
+def has_unread_replies(port: int) -> bool:
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(
+        int(far.split(":")[1], 16) == port and int(queues.split(":")[1], 16) for _, _, far, _, queues, *_ in sockets
+    )
 
 
 @pytest.mark.parametrize("call", [many, many_async])
