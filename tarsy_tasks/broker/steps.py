@@ -163,11 +163,13 @@ def begin(*, tag: str, owner: str, begun_at: str, earlier_owner: str, is_audited
 
 
 @_step(
+    constants(longest_begun=LONGEST_CHARS),
     r"""
     local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
     if state ~= 'begun' or current ~= owner then return end
     redis.call('HDEL', marker, 'mark', 'owner')
-    redis.call('HSET', marker, 'begun', (string.gsub(begun or '', '[^\n]*\n$', '')))
+    begun = string.sub(begun or '', -longest_begun)  -- agents may write longer ones, and the pattern is quadratic
+    redis.call('HSET', marker, 'begun', (string.gsub(begun, '[^\n]*\n$', '')))
     if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     """,
 )
@@ -291,7 +293,7 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     if not message then return 0 end
     redis.call('RPUSH', queue, message)
     redis.call('ZADD', waiting, now, tag)
-    announce(home)
+    pcall(announce, home)  -- the sweep announces it again; with old rules of Redis the rest must not be left out
     redis.call('ZADD', queues, 'NX', now, queue)
     if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     redis.call('HINCRBY', marker, 'deliveries', -1)

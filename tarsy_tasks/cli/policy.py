@@ -1,5 +1,7 @@
 """`tarsy-tasks policy`: what the policy says, and what would happen to a call."""
 
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -46,7 +48,8 @@ def check(name: str, arguments: tuple[str, ...], agent: str, *, as_json: bool) -
         else:
             click.echo(_NONE)
         return
-    server, tool = _resolve(name)
+    seen = known_names()
+    server, tool = _resolve(name, seen)
     decision = found.decide(agent, server, tool)
     given = _read_arguments(arguments)
     denial = decision.denial
@@ -68,7 +71,14 @@ def check(name: str, arguments: tuple[str, ...], agent: str, *, as_json: bool) -
         )
     else:
         _print(found, agent, denial, decision.grounds, () if given is not None else decision.argument_rules)
-    for line in find_idle_patterns(found.rules, known_names()):
+    if (
+        decision.denial is not None
+        and found.deny_name(agent, server, tool) is None
+        and tool not in seen.get(server, ())
+    ):
+        line = "if this is a shortened function name, check the tool that it stands for, by its own name"
+        notes.print(f"warning: {line}", style="yellow")
+    for line in find_idle_patterns(found.rules, seen):
         notes.print(f"warning: {line}", style="yellow")
     if denial is not None:
         raise click.exceptions.Exit(FAILED)
@@ -87,10 +97,14 @@ def _print(
         click.echo(f"if its arguments fit {place}: {found.argument_rule(place).text}")
 
 
-def _resolve(name: str) -> tuple[str, str]:
+def _resolve(name: str, seen: Mapping[str, Collection[str]]) -> tuple[str, str]:
+    """The server and the tool; of a shortened function name the tool that it stands for, if its server's were seen."""
     from tarsy_tasks.agent.selection import find_servers
-    from tarsy_tasks.tool_names import resolve_server
+    from tarsy_tasks.tool_names import is_shortened, resolve_server, resolve_tool_name
 
+    if is_shortened(name):
+        with suppress(ToolNameError):
+            return resolve_tool_name(name, seen)
     try:
         servers = find_servers(None)
         return resolve_server(name, [name.partition(".")[0]] if servers is None else servers)

@@ -231,6 +231,7 @@ def test_doctor_says_for_whom_the_policy_is_enforced(worker: Worker) -> None:
         (("--agent", "sre", "desk.echo"), 0, "if its arguments fit arguments[0]: Only the greeting"),
         (("--agent", "sre", "desk.echo", "text=bye"), 1, "denied by arguments[0]"),
         (("desk.echo",), 1, 'denied by agents["*"].allow: the rule allows no tool'),
+        (("desk.long_name_0a1b2c3d4e5f",), 1, "if this is a shortened function name"),
         (("deks.echo",), 2, "closest first: desk"),
     ],
 )

@@ -236,6 +236,20 @@ def test_a_sweep_that_may_not_announce_reaches_all(table: Deliveries, client: An
     client.acl_log_reset()
 
 
+def test_a_requeue_that_may_not_announce_is_whole(table: Deliveries, client: Any) -> None:
+    send(table, "sre", "a")
+    (message,) = take(table)
+    client.acl_setuser("older", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-sadd"])
+    own = {**client.connection_pool.connection_kwargs, "username": "older", "password": "any"}
+    with redis.Redis(connection_pool=redis.ConnectionPool(**own)) as older:
+        exchange = RedisExchange(older.connection_pool)
+        Deliveries(lambda: exchange).requeue(message.delivery)
+    client.acl_deluser("older")
+    client.acl_log_reset()
+    assert client.hget(keys.call_marker("a"), "deliveries") == b"0"
+    assert client.llen(keys.agent_queue("desk", "sre")) == 1
+
+
 def test_a_dead_letter_goes_back_to_its_agent(table: Deliveries, client: Any) -> None:
     body = json.dumps([["desk", "echo", {}, {}], {}, {}])
     text = json.dumps({**json.loads(text_of("dead")), "body": body})

@@ -3,8 +3,8 @@
 Counts the calls that run. Of a server at its `max_concurrency` no message is taken: its calls stay in the broker for
 other workers, and it cannot take the slots of the others. The last slot is kept for health checks. What is counted is
 what runs, or is on its way into the pool: a connection that breaks, a message that is delivered twice or a call that
-fails cannot make the counts wrong. The bytes of large messages are counted, too: an agent could
-otherwise take the memory of all servers.
+fails cannot make the counts wrong. The bytes of large messages are counted, too: an agent could otherwise take the
+memory of all servers.
 """
 
 import sys

@@ -162,8 +162,9 @@ class TaskPool(ThreadsTaskPool):
         )
 
     def take_no_more(self) -> None:
-        """Fetch no more messages. Safe in a signal handler."""
-        self._loop.submit(self.fetcher.stop())
+        """Fetch no more messages. Safe in a signal handler, also when the pool has closed."""
+        if not self._closed:
+            self._loop.submit(self.fetcher.stop())
 
     def on_stop(self) -> None:
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""

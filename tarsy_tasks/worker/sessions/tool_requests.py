@@ -1,8 +1,8 @@
-"""`tools/call` on the SDK's session, without what the SDK does twice for each request.
+"""`tools/call` on the SDK's session, without the models that the SDK builds and dumps for each request.
 
 Owns the way of one request from a name and arguments to the dispatcher, and of its answer to a model. The SDK builds
-and dumps a model of the request, and validates an answer twice and dumps it once: that was a tenth of a call. Rounds of
-`input_required`, rejected headers and extensions stay the SDK's.
+and dumps a model of the request, and dumps the answer before it validates it a second time: that was a tenth of a call.
+The answer is validated twice here, too. Rounds of `input_required`, rejected headers and extensions stay the SDK's.
 """
 
 from typing import Any, cast
