@@ -54,11 +54,27 @@ for _user in (*PARTS, "agent"):
     know(f"broker, of {_user}", password_of(_user))
 
 
+_addresses: list[str] = []
+"""Of the Valkey of the run, once a test has asked for it."""
+
+
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """As the tests themselves see it; whatever else looks at it has a user of its own, with the rules that it needs."""
     with Valkey() as valkey:
-        yield f"{valkey.connection_url}/0"
+        _addresses.append(f"{valkey.connection_url}/0")
+        yield _addresses[-1]
+        _addresses.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _redis_is_empty() -> Iterator[None]:
+    """No module finds what an earlier one left in Redis, such as the alerts of its workers. As the first fixture of a
+    module it ends last, when all that the module started has stopped."""
+    yield
+    for address in _addresses:
+        with redis.Redis.from_url(address) as client:
+            client.flushall()
 
 
 @pytest.fixture

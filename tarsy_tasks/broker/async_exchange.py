@@ -134,7 +134,10 @@ class AsyncRedisExchange:
                 return self._replies
             if self._is_closed:
                 raise RedisConnectionError("the connection was closed")
-            pool = await asyncio.get_running_loop().run_in_executor(None, self._find_pool)
+            try:
+                pool = await asyncio.get_running_loop().run_in_executor(None, self._find_pool)
+            except RuntimeError as error:  # the program ends, and starts no threads any more
+                raise RedisConnectionError(str(error)) from error
             connection = _build_connection(pool, {"protocol": _RESP3} if self._subscription else {})
             try:
                 await connection.connect()

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
@@ -122,3 +124,14 @@ def test_what_is_large_has_more_time(redis_url: str, client: redis.Redis) -> Non
         assert heard == []
 
     run(f"{redis_url}?socket_timeout=0.5", heard, act)
+
+
+def test_a_program_that_ends_opens_no_connection(redis_url: str) -> None:
+    async def act(exchange: AsyncRedisExchange) -> None:
+        threads = ThreadPoolExecutor()
+        threads.shutdown()
+        asyncio.get_running_loop().set_default_executor(threads)
+        with pytest.raises(RedisConnectionError, match="after shutdown"):
+            await exchange.open()
+
+    run(redis_url, Heard(), act)
