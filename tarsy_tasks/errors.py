@@ -8,6 +8,7 @@
     ├── PoisonMessage       a message was moved to the dead letters: its worker was lost too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
         ├── CallRefused     an interceptor refuses the call
+        ├── RateLimited     the call is over a limit
         ├── NoSessionError  the server has no session
         ├── ToolNameError   there is no such name, server or tool
         └── ArgumentsError  the arguments cannot be read, or do not fit the tool
@@ -29,6 +30,7 @@ __all__ = [
     "NoSessionError",
     "OutcomeError",
     "PoisonMessage",
+    "RateLimited",
     "ResultTimeout",
     "TarsyTasksError",
     "ToolNameError",
@@ -89,7 +91,12 @@ class CallError(TarsyTasksError):
     Args:
         code: The stable word for the cause; it implies the outcome.
         text: What happened, whether the tool ran, what to do next. Models read it.
+
+    Attributes:
+        retry_after_s: In how many seconds to try again; None if that is not known, or of no use.
     """
+
+    retry_after_s: float | None = None
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(code, text)
@@ -114,6 +121,20 @@ class CallRefused(CallError):
     def __init__(self, text: str) -> None:
         super().__init__(ErrorCode.REFUSED, text)
         self.args = (text,)
+
+
+class RateLimited(CallError):
+    """A call is over a limit. Nothing was sent.
+
+    Args:
+        text: Which limit, and when to try again. Models read it.
+        retry_after_s: As `CallError.retry_after_s`.
+    """
+
+    def __init__(self, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(ErrorCode.RATE_LIMITED, text)
+        self.args = (text, retry_after_s)
+        self.retry_after_s = retry_after_s
 
 
 class NoSessionError(CallError):

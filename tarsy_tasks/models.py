@@ -176,6 +176,8 @@ class ToolResult(FrozenModel):
         content_types: The MCP content types of which `content` and `attachments` are made, such as `text`, `image`.
         notes: What is not as it should be with an answer that counts all the same: the code of the error that it would
             be, and why. `INVALID_RESULT`: the structured content does not fit the tool's output schema.
+        retry_after_s: Of a call that was over a limit: in how many seconds to try again. None for all others, and if
+            that would not help.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -195,6 +197,7 @@ class ToolResult(FrozenModel):
     answered_at: float | None = Field(default=None, exclude_if=not_)
     content_types: tuple[str, ...] = Field(default=(), exclude_if=not_)
     notes: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    retry_after_s: float | None = Field(default=None, exclude_if=not_)
 
     @property
     def is_error(self) -> bool:
@@ -226,4 +229,5 @@ class ToolResult(FrozenModel):
     @classmethod
     def from_error(cls, error: CallError, **facts: Any) -> Self:
         """The answer to a call that ended with an error; `facts` are fields that do not come from the error."""
-        return cls(content=error.text, outcome=error.outcome, error_code=error.code, **facts)
+        after = error.retry_after_s
+        return cls(content=error.text, outcome=error.outcome, error_code=error.code, retry_after_s=after, **facts)

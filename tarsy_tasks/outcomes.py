@@ -18,7 +18,8 @@ class Outcome(StrEnum):
     """The tool, or the MCP server for it, answered with an error. The tool may have run."""
     REJECTED = "rejected"
     """Never sent to the MCP server: the name, the arguments or the message is wrong, or the call is not allowed (not
-    selected, refused by an interceptor, a changed tool, the wrong queue, a conflict of idempotency keys)."""
+    selected, refused by an interceptor, over a limit, a changed tool, the wrong queue, a conflict of idempotency
+    keys)."""
     UNAVAILABLE = "unavailable"
     """Not executed: no worker or MCP server could run it in time, the audit could not be written, or an interceptor
     failed."""
@@ -53,6 +54,7 @@ class ErrorCode(StrEnum):
     REFUSED = "REFUSED", Outcome.REJECTED
     NOT_PERMITTED = "NOT_PERMITTED", Outcome.REJECTED
     ARGUMENTS_NOT_PERMITTED = "ARGUMENTS_NOT_PERMITTED", Outcome.REJECTED
+    RATE_LIMITED = "RATE_LIMITED", Outcome.REJECTED
     TASK_REQUIRED = "TASK_REQUIRED", Outcome.REJECTED
 
     TOOL_ERROR = "TOOL_ERROR", Outcome.TOOL_ERROR

@@ -5,12 +5,28 @@ Owns writing and removing begin markers, and withdrawing calls, from coroutines.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation, read_state
+from tarsy_tasks.broker.limits import OverLimit, answer_counted, begin_limited
 
-__all__ = ["AsyncDeliveries"]
+__all__ = ["AsyncDeliveries", "LimitCheck"]
+
+
+class LimitCheck(NamedTuple):
+    """The limits of a call.
+
+    Attributes:
+        text: The limits, in JSON (`policy.limits.AppliedLimits`).
+        patience_s: How long it may wait.
+        lease_s: How long a lease lasts.
+    """
+
+    text: str
+    patience_s: float
+    lease_s: float
 
 
 class AsyncDeliveries:
@@ -48,8 +64,39 @@ class AsyncDeliveries:
         )
         if trouble:
             return as_text(trouble[0])
-        delivery.state = CallState(as_text(state))
-        delivery.owner = owner if delivery.state is CallState.NONE else as_text(other)
+        _note_begun(delivery, owner, state, other)
+        return ""
+
+    async def begin_limited(
+        self,
+        delivery: Delivery,
+        owner: str,
+        at: float,
+        limits: LimitCheck,
+        *,
+        after: str = "",
+        is_audited: bool = False,
+    ) -> str | OverLimit:
+        """As `begin`, if the call is within its limits; else it does not begin, and this returns which one it is over."""
+        delivery.begins_as = owner
+        state, other, *more = await begin_limited.run_async(
+            self.exchange,
+            tag=delivery.tag,
+            home=delivery.queue,
+            owner=owner,
+            begun_at=f"{at:.3f}",
+            earlier_owner=after or owner,
+            is_audited=is_audited,
+            limits=limits.text,
+            patience_s=limits.patience_s,
+            lease_s=limits.lease_s,
+        )
+        if len(more) > 1:
+            _, limit, kind, wait_s, waits = more
+            return OverLimit(as_text(limit), as_text(kind), float(wait_s), bool(waits))
+        if more:
+            return as_text(more[0])
+        _note_begun(delivery, owner, state, other)
         return ""
 
     async def answer(
@@ -57,7 +104,11 @@ class AsyncDeliveries:
     ) -> None:
         """As `Deliveries.answer`."""
         slots = answer_slots(delivery, result_key, result, lifetime_s)
-        is_first, error = await steps.answer.run_async(self.exchange, **slots, entry=entry.text, limit=entry.limit)
+        slots |= {"entry": entry.text, "limit": entry.limit}
+        if delivery.charges:
+            is_first, error = await answer_counted.run_async(self.exchange, **slots, charges=delivery.charges)
+        else:
+            is_first, error = await steps.answer.run_async(self.exchange, **slots)
         if is_first:
             entry.ended(as_text(error))
 
@@ -121,3 +172,8 @@ class AsyncDeliveries:
     async def is_served(self, server: str, now: float) -> bool:
         """Whether a live worker serves a server; `now` is the time of Redis."""
         return bool((await self.exchange.execute(fleet.ask_serving(server, now)))[0])
+
+
+def _note_begun(delivery: Delivery, owner: str, state: bytes, other: bytes) -> None:
+    delivery.state = CallState(as_text(state))
+    delivery.owner = owner if delivery.state is CallState.NONE else as_text(other)

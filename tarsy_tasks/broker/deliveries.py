@@ -33,6 +33,7 @@ from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.limits import answer_counted
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
 from tarsy_tasks.broker.sweep import MAX_DELIVERIES, Swept, sweep
@@ -104,6 +105,8 @@ class Delivery:
         size_bytes: Of the message, if it was fetched in the package's own way.
         begun_before: All who had begun it when it was taken, in order.
         signer: Who signed it, if its signature was verified.
+        counted_in: The ids of the limits in whose rate and concurrency it was counted when it was taken.
+        charges: What its result is counted for, in JSON; see `limits.answer_counted`.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
@@ -128,6 +131,8 @@ class Delivery:
     forget: Callable[[], None] | None = None
     begun_before: tuple[Begun, ...] = ()
     signer: str = ""
+    counted_in: frozenset[str] = frozenset()
+    charges: str = ""
 
     @property
     def lease(self) -> str:
@@ -197,7 +202,11 @@ class Deliveries:
         """Store and announce a call's result and remove the call from the in-flight table; nothing if it was answered
         before, or if another owner than those of `delivery` has begun it.
         """
-        self._end(steps.answer, entry, **answer_slots(delivery, result_key, result, lifetime_s))
+        slots = answer_slots(delivery, result_key, result, lifetime_s)
+        if delivery.charges:
+            self._end(answer_counted, entry, **slots, charges=delivery.charges)
+        else:
+            self._end(steps.answer, entry, **slots)
 
     def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""

@@ -66,11 +66,18 @@ _LEASE = r"""
         local found = take(tag, home, waiting_prefix .. home, marker_prefix .. tag, withdrawn_prefix .. tag,
             name .. '\n\n' .. message, not is_call)
         local text = #message > largest_bytes and '' or message
-        return {name, tag, found[1], found[2], found[3], text, found[4] ~= '' and found[4] or nil}
+        local counted = is_call and found[2] == '' and count_call(home, home .. '\n' .. tag) or nil
+        local begun = (counted or found[4] ~= '') and found[4] or nil
+        return {name, tag, found[1], found[2], found[3], text, begun, counted}
     end
     """
 _OWN_HOMES = r"""
     local function home_of(name) return string.match(name, '^(.-)\6\22') or name end
+    """
+_UNLIMITED = r"""
+    local function allow(_, most) return most end
+    local function count_call() end
+    local function report_left_out() end
     """
 _POP = r"""
     local homes, left, fetched, bytes, trouble = {}, {}, {}, 0, nil
@@ -82,6 +89,8 @@ _POP = r"""
     end
     -- It counts for the limit of `counted`.
     local function fetch_from(name, home, counted, most)
+        most = allow(home, most)
+        if most <= 0 then return false end
         local messages = redis.pcall('RPOP', name, most)
         if not messages or messages.err then return false end  -- empty, or not a queue
         for n, message in ipairs(messages) do
@@ -122,21 +131,29 @@ _IN_TURN = r"""
         active = again
     end
     if trouble and #fetched == 0 then return trouble end
+    report_left_out(fetched)
     return fetched
     """
 
 
-def declare_fetch(homes: str = _OWN_HOMES, serving: str = _SERVE_ONE) -> Script[Any, list[list[Any]]]:
+def declare_fetch(
+    homes: str = _OWN_HOMES, serving: str = _SERVE_ONE, limiting: str = ""
+) -> Script[Any, list[list[Any]]]:
     """A script that pops up to `room` messages, from each queue up to its limit, one from each queue in turn.
 
     The first `checks` names are queues of checks; the others leave `kept` of the room. Of a queue's lists the first
     that is not empty counts: they come in the order of their priorities. It returns for each message its list, tag,
-    delivery count, state, owner and text, and the lines of all who began it if there are any.
+    delivery count, state, owner and text, and the lines of all who began it if there are any; and if it is counted in
+    limits, the ids of these.
 
     Args:
         homes: In Lua, `home_of(name)`: the queue whose limit counts for a name.
         serving: In Lua, `serve(n, most)`: take up to `most` messages for a name and return whether there may be more;
             and `is_served_with_others(n)`: whether those of another name are served for it.
+        limiting: In Lua, `allow(home, most)`: how many messages may be taken from a queue, and then
+            `count_call(home, lease)` counts each call and returns the ids of its limits; and `report_left_out(fetched)`
+            adds, for each server of which calls are left out, its queue and the seconds until the next of them may be
+            taken. Empty: there are no limits (`limits.limit_fetch`).
     """
     values = constants(
         marker_ttl_s=MARKER_TTL_S,
@@ -151,7 +168,7 @@ def declare_fetch(homes: str = _OWN_HOMES, serving: str = _SERVE_ONE) -> Script[
         withdrawn_prefix=keys.withdrawn_key(""),
     )
 
-    @script(values, NOW, TAKE, _LEASE, homes, _POP, serving, _IN_TURN, known=KEYS)
+    @script(values, NOW, TAKE, limiting or _UNLIMITED, _LEASE, homes, _POP, serving, _IN_TURN, known=KEYS)
     def fetch(*names: Key, limits: str, checks: int, room: int, kept: int) -> list[list[Any]]: ...
 
     return fetch
@@ -203,4 +220,6 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
     delivery = Delivery(as_text(tag), queue, count, known, as_text(owner), len(text))
     if begun:
         delivery.begun_before = read_begun(begun[0])
+        if len(begun) > 1:
+            delivery.counted_in = frozenset(as_text(begun[1]).split())
     return FetchedMessage(text, delivery)

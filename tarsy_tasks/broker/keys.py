@@ -163,6 +163,13 @@ result_key = _prefixed("celery-task-meta-")
 """The key, and the channel, of a task's result (Celery's spelling)."""
 
 
+limit_key = _prefixed("tarsy:limit:")
+"""What is counted for a limit of the policy, by its id and what of it; workers write these keys, and each has a TTL
+(`limits`)."""
+PAUSES = limit_key("pauses")
+"""Sorted set with a TTL of the servers that asked to wait, by until when."""
+
+
 def suspended_key(server: str) -> str:
     """Sorted set of the instances that have suspended a server, by when that ends; server ids have no dot."""
     return f"{serving_key(server)}.suspended"

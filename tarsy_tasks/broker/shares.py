@@ -94,14 +94,21 @@ _SERVING = r"""
         for _, agent in ipairs(came) do redis.call('ZADD', place, 'NX', lowest, agent) end
         redis.call('EXPIRE', place, kept_s)
     end
+    local passed = {}  -- by server, how many shares come first and are over their limits
     local function find_next(home, place)
+        local rank = passed[home] or 0
         while looks > 0 do
             looks = looks - 1
-            local agent, at = unpack(redis.call('ZRANGE', place, 0, 0, 'WITHSCORES'))
+            local agent, at = unpack(redis.call('ZRANGE', place, rank, rank, 'WITHSCORES'))
             if not agent then return end
             local name = find_list(home, agent)
-            if name then return name, agent, at end
-            redis.call('ZREM', place, agent)
+            local own = agent == anonymous and home or home .. agent_mark .. agent
+            if not name then redis.call('ZREM', place, agent)
+            elseif allow(own, 1) > 0 then return name, agent, at
+            else
+                rank = rank + 1
+                passed[home] = rank
+            end
         end
     end
     local admitted = {}
@@ -153,13 +160,14 @@ _COUNT = (
 )
 
 
-def declare_fair_fetch(weights: Mapping[str, float]) -> Script[Any, list[list[Any]]]:
+def declare_fair_fetch(weights: Mapping[str, float], limiting: str = "") -> Script[Any, list[list[Any]]]:
     """As `declare_fetch`, for names some of which are sets of agents (`keys.agents_key`): for such a name it serves the
     queues of these agents, and with them those of the names that are lists of the same server.
 
     Args:
         weights: Of shares, by agent, or `anonymous`; `*` for all others, 1 without it. Names that no agent can have are
             left out.
+        limiting: As for `declare_fetch`.
 
     Raises:
         ValueError: A weight is not within `WEIGHTS`.
@@ -187,7 +195,7 @@ def declare_fair_fetch(weights: Mapping[str, float]) -> Script[Any, list[list[An
         digits=_DIGITS,
         width=_DIGITS + _WEIGHT_CHARS,
     )
-    return declare_fetch(values + _HOMES, _WEIGHT_OF + _SERVING)
+    return declare_fetch(values + _HOMES, _WEIGHT_OF + _SERVING, limiting)
 
 
 def _build_index(weights: Mapping[str, float]) -> str:

@@ -109,11 +109,12 @@ KEYS: dict[str, KnownKey] = {
 }
 """The keys of calls, by slot; `home` is a queue without its priority."""
 
-_step = partial(script, constants(marker_ttl_s=MARKER_TTL_S, ended_ttl_s=ENDED_TTL_S), known=KEYS)
+step = partial(script, constants(marker_ttl_s=MARKER_TTL_S, ended_ttl_s=ENDED_TTL_S), known=KEYS)
+"""Declares a step: a script that has the keys above, and how long markers are kept."""
 _LEASE = r"local lease = home .. '\n' .. tag"
 
 
-@_step(
+@step(
     NOW,
     ANNOUNCE,
     r"""
@@ -130,7 +131,7 @@ def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -
 
 # Returns the delivery count, the state, the owner, and the lines of all who began it. The count is 0 if the message has
 # no entry, because its producer wrote none, and `new_entry` is empty.
-@_step(
+@step(
     NOW,
     TAKE,
     "return take(tag, home, waiting, marker, withdrawn, new_entry, is_isolated)",
@@ -138,9 +139,7 @@ def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -
 def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes, bytes]: ...
 
 
-# Returns state and owner, both empty if the call may be sent; then the error of the audit, if it has one.
-@_step(
-    f"""
+BEGIN_CHECK = f"""
     local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
     if state == 'answered' then return {{state, ''}} end
     if not state and redis.call('EXISTS', withdrawn) == 1 then return {{'withdrawn', ''}} end
@@ -151,18 +150,25 @@ def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int
         redis.call('XDEL', audit, probe)
         redis.call('EXPIRE', audit, {keys.AUDIT_TTL_S})
     end
+    """
+"""In Lua, whether a call may begin: what `begin` does before it writes the marker."""
+BEGIN_MARK = f"""
     if not state or current ~= owner then
         begun = string.sub((begun or '') .. owner .. ' ' .. begun_at .. '\\n', -{LONGEST_CHARS})
     end
     redis.call('HSET', marker, 'mark', 'begun', 'owner', owner, 'begun', begun or '')
     redis.call('EXPIRE', marker, marker_ttl_s)
     return {{'', ''}}
-    """,
-)
+    """
+"""The rest of `begin`."""
+
+
+# Returns state and owner, both empty if the call may be sent; then the error of the audit, if it has one.
+@step(BEGIN_CHECK, BEGIN_MARK)
 def begin(*, tag: str, owner: str, begun_at: str, earlier_owner: str, is_audited: bool) -> list[bytes]: ...
 
 
-@_step(
+@step(
     constants(longest_begun=LONGEST_CHARS),
     r"""
     local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
@@ -176,13 +182,10 @@ def begin(*, tag: str, owner: str, begun_at: str, earlier_owner: str, is_audited
 def unbegin(*, tag: str, owner: str) -> None: ...
 
 
-# The first answer stays, and a call that another owner has begun is answered by that one. What an agent withdrew from
-# its queue, the agent records. Returns whether this step ended the call, and the error of the audit or nothing; so do
-# the next three.
-@_step(
-    _LEASE,
-    _RECORD,
-    """
+ANSWER_STORE = (
+    _LEASE
+    + _RECORD
+    + """
     local state, current, taken = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'taken'))
     if state == 'begun' and current ~= owner and current ~= begins_as then return {0, ''} end
     local is_recorded_here = state or taken or redis.call('EXISTS', withdrawn) == 0
@@ -194,10 +197,20 @@ def unbegin(*, tag: str, owner: str) -> None: ...
     redis.call('PUBLISH', channel, result)
     redis.call('HSET', marker, 'mark', 'answered')
     redis.call('EXPIRE', marker, is_leased and ended_ttl_s or marker_ttl_s)
+    """
+)
+"""In Lua, storing an answer: what `answer` does before it writes the audit entry."""
+ANSWER_RECORD = """
     if not is_recorded_here then return {0, ''} end
     return {1, record(audit, entry, limit)}
-    """,
-)
+    """
+"""The rest of `answer`."""
+
+
+# The first answer stays, and a call that another owner has begun is answered by that one. What an agent withdrew from
+# its queue, the agent records. Returns whether this step ended the call, and the error of the audit or nothing; so do
+# the next three.
+@step(ANSWER_STORE, ANSWER_RECORD)
 def answer(
     *,
     tag: str,
@@ -221,14 +234,14 @@ _STORE = """
 
 
 # For what never became a message, because what should have sent it has failed. Nothing may be known of it.
-@_step(
+@step(
     "if redis.call('EXISTS', marker, key) > 0 or redis.call('HEXISTS', unacked, tag) == 1 then return end",
     _STORE,
 )
 def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
 
 
-@_step(
+@step(
     _LEASE,
     _RECORD,
     """
@@ -247,7 +260,7 @@ def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, c
 def acknowledge(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, bytes]: ...
 
 
-@_step(
+@step(
     _RECORD,
     ENTRIES,
     """
@@ -264,11 +277,11 @@ def discard(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, bytes]
 
 
 # For a dead letter, unless it has a result, or an operator has retried or dropped it.
-@_step("if redis.call('EXISTS', dead_letter) == 0 or redis.call('EXISTS', key) == 1 then return end", _STORE)
+@step("if redis.call('EXISTS', dead_letter) == 0 or redis.call('EXISTS', key) == 1 then return end", _STORE)
 def refuse(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
 
 
-@_step(
+@step(
     _RECORD,
     """
     if redis.call('EXISTS', dead_letter) == 0 then return {0, ''} end  -- an operator has retried or dropped it
@@ -280,7 +293,7 @@ def refuse(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str)
 def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]: ...
 
 
-@_step(
+@step(
     _LEASE,
     NOW,
     ENTRIES,
@@ -307,7 +320,7 @@ def requeue(*, queue: Key, home: str, tag: str) -> int: ...
 
 
 # Returns 0, and does nothing, if the time has come, or nobody waits for it any more.
-@_step(
+@step(
     _LEASE,
     NOW,
     """
@@ -327,13 +340,13 @@ def requeue(*, queue: Key, home: str, tag: str) -> int: ...
 def delay(*, home: str, tag: str, due_at: float, wait_s: float) -> int: ...
 
 
-@_step(NOW, "for _, lease in ipairs(renewed) do redis.call('ZADD', leases, 'XX', now, lease) end")
+@step(NOW, "for _, lease in ipairs(renewed) do redis.call('ZADD', leases, 'XX', now, lease) end")
 def renew(*, renewed: Table) -> None: ...
 
 
 # Returns the state, empty if the call was withdrawn, and whether a worker has or had it. The worker that runs a call
 # which has begun cancels it.
-@_step(
+@step(
     ENTRIES,
     """
     local state = redis.call('HGET', marker, 'mark')
@@ -356,7 +369,7 @@ def withdraw(*, tag: str, home: str, cancel_ttl_s: int) -> tuple[bytes, int]: ..
 
 
 # The lists of a queue are one for each priority. What is delayed goes for the bound agents of its server, too.
-@_step(
+@step(
     constants(agent_mark=keys.AGENT_MARK),
     """
     local size = 0

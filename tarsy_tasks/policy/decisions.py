@@ -7,6 +7,7 @@ Owns the order in which rules decide. What denies comes before what permits, and
     3. `allow` of the server, then of the agent
     4. the agent's capabilities: one that covers the tool, and all that the tool requires
     5. rules on arguments, all that match
+    6. limits, all that match: what they count is in Redis, and `broker.limits` finds the one that a call is over
 
 It knows the agent only as it was verified (`Call.principal`). Texts are for models: they name the rule and what to do,
 and nothing of other agents.
@@ -18,11 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks.config.problems import format_path, quote
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.errors import CallError, RateLimited
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.policy.limits import Limit, Limits
 from tarsy_tasks.policy.model import AgentRules, ArgumentRule, PolicyRules, ServerRules
 from tarsy_tasks.policy.names import (
     EVERYONE,
@@ -40,7 +43,7 @@ from tarsy_tasks.tool_names import is_shortened
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
 
-__all__ = ["Decision", "Denial", "Policy", "RuleKind"]
+__all__ = ["Decision", "Denial", "Policy", "RuleKind", "deny_over_limit", "describe_wait"]
 
 _CACHED_DECISIONS = 8192
 _LONGEST_NAME = 256
@@ -59,6 +62,7 @@ class RuleKind(StrEnum):
     ALLOW = "allow"
     CAPABILITY = "capability"
     ARGUMENTS = "arguments"
+    LIMIT = "limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +74,20 @@ class Denial:
         rule: Its place in the policy, such as `agents.sre.deny[0]`.
         why: What it says, in words that follow "because".
         text: The answer for the model.
+        retry_after_s: When it may be permitted, in seconds; None: never.
     """
 
     kind: RuleKind
     rule: str
     why: str
     text: str
+    retry_after_s: float | None = None
 
     @property
     def error(self) -> CallError:
         """What ends the call."""
+        if self.kind is RuleKind.LIMIT:
+            return RateLimited(self.text, self.retry_after_s)
         is_arguments = self.kind is RuleKind.ARGUMENTS
         return CallError(ErrorCode.ARGUMENTS_NOT_PERMITTED if is_arguments else ErrorCode.NOT_PERMITTED, self.text)
 
@@ -108,6 +116,7 @@ class Policy:
 
     Attributes:
         version: The first characters of its digest: what says the same has the same version.
+        limits: How much may be called; None if that is not limited.
     """
 
     def __init__(self, rules: PolicyRules, source: str = "") -> None:
@@ -115,6 +124,7 @@ class Policy:
         self.source = source
         written = json.dumps(rules.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         self.version = hashlib.sha256(written.encode()).hexdigest()[:_VERSION_CHARS]
+        self.limits = Limits(rules.limits) if rules.limits else None
         self._folded = {fold(name) for name in rules.agents}
         self._held = lru_cache(_CACHED_DECISIONS)(self._parse_held)
         self._decide_cached = lru_cache(_CACHED_DECISIONS)(self._decide)
@@ -226,6 +236,46 @@ class Policy:
             f"arguments[{index}]": (rule, compile_rule(rule.arguments))
             for index, rule in enumerate(self.rules.arguments)
         }
+
+
+def deny_over_limit(name: str, limit: Limit, kind: str, retry_after_s: float) -> Denial:
+    """Why a call is over a limit.
+
+    Args:
+        kind: What of the limit, as `broker.limits` names it.
+    """
+    name = f"`{name[:_SHOWN_CHARS]}`"
+    if kind == "none":
+        why = "it permits no call at all"
+        text = (
+            f"{name} did not run: a limit of this deployment ({limit.place}) permits no call of it at all. Calling it "
+            "again will not help. Continue without it, or tell the user that an operator would have to change the limit."
+        )
+        return Denial(RuleKind.LIMIT, limit.place, why, text)
+    why = f"{_OVER[kind]} ({limit.rule.terms})"
+    after_s = max(0.001, round(retry_after_s, 3))
+    text = (
+        f"{name} did not run, because a limit of this deployment was reached ({limit.place}): {why}. "
+        f"Try again in {describe_wait(after_s)}, and not before."
+    )
+    return Denial(RuleKind.LIMIT, limit.place, why, text, after_s)
+
+
+_OVER = {
+    "rate": "too many calls in a short time",
+    "concurrency": "too many calls are running",
+    "calls": "the calls of this day are used up",
+    "bytes": "the results of this day are used up",
+}
+
+
+def describe_wait(seconds: float) -> str:
+    """A time to wait, in words; rounded up."""
+    seconds = ceil(seconds)
+    if seconds < 120:
+        return f"{seconds} s"
+    minutes = ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _permits(pattern: str, server: str, tool: str) -> bool:

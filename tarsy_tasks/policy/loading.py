@@ -17,6 +17,7 @@ from tarsy_tasks.config.loading import load_file
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_kind, describe_validation, format_path, suggest
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.policy.decisions import Policy
+from tarsy_tasks.policy.limits import LimitRule
 from tarsy_tasks.policy.model import AgentRules, ArgumentRule, PolicyRules, ServerRules, ToolRules
 from tarsy_tasks.policy.names import EVERYONE, Capability, has_wildcard, parse_capability, restricts, split_pattern
 from tarsy_tasks.settings import load_settings
@@ -27,7 +28,7 @@ _KEY = "policy"
 _VARIABLE = "TARSY_POLICY"
 _POLICY = FileKind(
     "policy",
-    "the keys `agents`, `servers` or `arguments`",
+    "the keys `agents`, `servers`, `arguments` or `limits`",
     '{"agents": {"*": {"allow": ["*"]}}}',
     "write it as JSON, which may be larger",
 )
@@ -100,6 +101,9 @@ def _tool_patterns(rules: PolicyRules) -> Iterator[tuple[KeyPath, str, str]]:
     for number, rule in enumerate(rules.arguments):
         for index, pattern in enumerate(rule.tools):
             yield ("arguments", number, "tools", index), *split_pattern(pattern)
+    for number, limit in enumerate(rules.limits):
+        for index, pattern in enumerate(limit.tools):
+            yield ("limits", number, "tools", index), *split_pattern(pattern)
 
 
 def _load_file(path: Path, servers: Collection[str] | None) -> Policy:
@@ -144,6 +148,8 @@ def _known_keys(loc: KeyPath) -> Collection[str]:
             model = ToolRules
         case ("servers", _):
             model = ServerRules
+        case ("limits", *_):
+            model = LimitRule
         case _:
             model = ArgumentRule
     return [*model.model_fields]

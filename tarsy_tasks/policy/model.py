@@ -4,11 +4,13 @@ Owns the models and their defaults: what an entry leaves out restricts nothing. 
 `loading`, the meaning is in `decisions`.
 """
 
+from operator import not_
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tarsy_tasks.config.texts import Line, Model
+from tarsy_tasks.policy.limits import LimitRule
 from tarsy_tasks.policy.names import (
     EVERYONE,
     AgentName,
@@ -99,6 +101,12 @@ class PolicyRules(Model):
         default_factory=list[ArgumentRule],
         description="With which arguments tools may be called; all rules that match count.",
     )
+    limits: list[LimitRule] = Field(
+        default_factory=list[LimitRule],
+        max_length=200,
+        exclude_if=not_,  # a policy without limits keeps its version
+        description="How much may be called; all limits that match count.",
+    )
 
     @field_validator("agents")
     @classmethod
@@ -116,6 +124,8 @@ class PolicyRules(Model):
 
     @model_validator(mode="after")
     def _validate_content(self) -> "PolicyRules":
-        if not (self.agents or self.servers or self.arguments):
-            raise ValueError("an empty policy decides nothing; add `agents`, `servers` or `arguments`, or remove it")
+        if not (self.agents or self.servers or self.arguments or self.limits):
+            raise ValueError(
+                "an empty policy decides nothing; add `agents`, `servers`, `arguments` or `limits`, or remove it"
+            )
         return self

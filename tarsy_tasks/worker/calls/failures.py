@@ -50,7 +50,8 @@ def build_failure(
 ) -> ToolResult:
     """The result of a call that `error` ended."""
     facts = facts_of(context, info, record, repairs)
-    return ToolResult(content=masker.mask(error.text), outcome=error.outcome, error_code=error.code, **facts)
+    text, after_s = masker.mask(error.text), error.retry_after_s
+    return ToolResult(content=text, outcome=error.outcome, error_code=error.code, retry_after_s=after_s, **facts)
 
 
 def _shown_name(context: WorkerContext, name: str, server: str) -> str:

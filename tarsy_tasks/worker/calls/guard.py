@@ -9,13 +9,16 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Delivery
+from tarsy_tasks.broker.limits import OverLimit
+from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Dropped, Ending, Proceed, Stage
+from tarsy_tasks.interceptors import Dropped, Ending, Proceed, Requeued, Stage
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.limits import CallLimits, wait_for_server
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
@@ -98,34 +101,40 @@ class Redelivery:
 
 
 class BeginMarker:
-    """Writes, right before a call is sent, that it begins: a lost worker's call "may have run" only from then on."""
+    """Writes, right before a call is sent, that it begins: a lost worker's call "may have run" only from then on. The
+    same step counts it for its limits."""
 
     name = "begin_marker"
     stage: Stage = "attempt"
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
+        limits = context.policy.limits if context.policy is not None else None
+        self._limits = CallLimits(limits, context.lease_s) if limits is not None else None
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         if not call.record.has_begun:
-            if dropped := await self._begin(call):
-                return dropped
+            if ending := await self._begin(call):
+                return ending
             call.record.has_begun = True
         return await proceed()
 
-    async def _begin(self, call: RunningCall) -> Dropped | None:
-        """Why it must not be sent: it was answered or withdrawn elsewhere.
+    async def _begin(self, call: RunningCall) -> Dropped | Requeued | None:
+        """Why it must not be sent: it was answered or withdrawn elsewhere, or has to wait.
 
         Raises:
-            CallError: Another worker began it and was lost, and it may not be repeated; or it has to be written to the
-                audit, and cannot be.
+            CallError: Another worker began it and was lost, and it may not be repeated; it has to be written to the
+                audit, and cannot be; or it is over a limit.
         """
         audit, delivery = self._context.audit, call.delivery
+        if delivery is not None and (left_s := call.connection.paused_until - time.monotonic()) > 0:
+            return wait_for_server(call, left_s)
         if not audit.may_begin() or (delivery is None and audit.is_required):
             raise _unaudited(call)
         if delivery is None:
             return None
-        in_flight, lease_s = self._context.in_flight, self._context.lease_s
+        in_flight, lease_s, limits = self._context.in_flight, self._context.lease_s, self._limits
+        applied = limits.find(call) if limits is not None else None
         owner = call.owner = f"{self._context.instance} {delivery.count}"
         gone = ""
         # No owner runs it longer than this: one that is alive and has not answered by then never will.
@@ -133,11 +142,21 @@ class BeginMarker:
         while True:
             try:
                 at = audit.time_of(time.monotonic())
-                trouble = await in_flight.begin(delivery, owner, at, after=gone, is_audited=audit.is_stream_required)
+                is_audited = audit.is_stream_required
+                if limits is None or applied is None:
+                    trouble = await in_flight.begin(delivery, owner, at, after=gone, is_audited=is_audited)
+                else:
+                    check = limits.build_check(call, applied)
+                    trouble = await in_flight.begin_limited(
+                        delivery, owner, at, check, after=gone, is_audited=is_audited
+                    )
+                    if isinstance(trouble, OverLimit):
+                        return limits.end(call, applied, trouble)
                 if trouble:
                     audit.note_refusal(trouble)
                     raise _unaudited(call)
                 if delivery.state is CallState.NONE:
+                    delivery.charges = applied.charges if applied is not None else ""
                     return None
                 if delivery.state is not CallState.BEGUN:
                     return Dropped(delivery.state)
@@ -148,8 +167,15 @@ class BeginMarker:
                         raise _lost(call.record)
                     gone = delivery.owner
                     continue
-            except (RedisError, OSError):
-                pass  # the timer of the call ends this
+            except (RedisError, OSError) as error:
+                if (
+                    limits is not None
+                    and applied is not None
+                    and isinstance(error, ResponseError)
+                    and classify_error(error) is not ErrorKind.PASSING
+                ):
+                    raise limits.refuse(call, error) from error
+                # Otherwise the timer of the call ends this.
             # Its owner is alive, and was only cut off for a while: it will answer. Or Redis will.
             if delivery.state is CallState.BEGUN and time.monotonic() >= min(call.deadline, owner_ends_at):
                 raise _lost(call.record, "did not answer in time")

@@ -24,7 +24,14 @@ from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, lost_error, timeout_error
-from tarsy_tasks.worker.sessions.recovery import Action, Executed, Recovery, classify_error, retry_after_s
+from tarsy_tasks.worker.sessions.recovery import (
+    Action,
+    Executed,
+    Recovery,
+    classify_error,
+    pause_of,
+    retry_after_s,
+)
 from tarsy_tasks.worker.sessions.session import Session
 
 __all__ = ["Invocation", "end_after", "may_replay", "unsent_error"]
@@ -217,6 +224,8 @@ class Invocation:
     def _failed(self, error: Exception, session: Session, timeout_s: float, began: float) -> _FailedCall:
         self._failed_session = session
         recovery = classify_error(error)
+        if (pause_s := pause_of(error)) is not None:
+            self._connection.pause(pause_s)
         if recovery.executed is Executed.MAYBE:
             self._lost_attempts += 1
         self._call.may_have_run = self._lost_attempts > 0

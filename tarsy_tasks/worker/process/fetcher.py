@@ -23,7 +23,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
 from tarsy_tasks.broker.deliveries import as_text, isolation
-from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
+from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, fetch, read_fetched
 from tarsy_tasks.broker.messages import DamagedMessage
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.broker.shares import declare_fair_fetch
@@ -46,6 +46,10 @@ _PROBE, _PROBE_AGENTS = keys.queue(""), keys.agents_key("")
 """A queue of no server, and the set of its agents."""
 _REST_S = 0.01
 """After a look at sets of agents that brought nothing: names that agents add in vain cost no more than that."""
+_LEFT_OUT = 2
+"""The length of a reply that is no message, but says of which server calls are left out."""
+_LEFT_OUT_S = (0.01, 0.1)
+"""How soon to look again for calls that were over their limits: others may have come that are not."""
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class QueueFetcher:
         find_pool: As for `AsyncRedisExchange`.
         bulkhead: Says how many messages may be taken.
         weights: Of the shares, as for `declare_fair_fetch`.
+        limiting: As for `declare_fetch`.
 
     `wake` may be called from any thread; all other methods run on the loop.
     """
@@ -90,6 +95,7 @@ class QueueFetcher:
         bulkhead: Bulkhead,
         loop: SessionLoop,
         weights: Mapping[str, float] = MappingProxyType({}),
+        limiting: str = "",
     ) -> None:
         self._bulkhead = bulkhead
         self._loop = loop
@@ -100,7 +106,10 @@ class QueueFetcher:
         one of them, whose name and only list is the set of these agents."""
         self._limited_as: dict[str, str] = {}
         """Of agents' queues, the queue of their server."""
-        self._fetch_fairly = declare_fair_fetch(weights)
+        self._fetch = declare_fetch(limiting=limiting) if limiting else fetch
+        self._fetch_fairly = declare_fair_fetch(weights, limiting)
+        self._over_limits: dict[str, asyncio.TimerHandle] = {}
+        """The queues of servers of which all that waits is over its limits, until some of it may be taken."""
         self._serves_agents = True
         self._rest: asyncio.TimerHandle | None = None
         self._homes: dict[bytes, str] = {}
@@ -138,6 +147,9 @@ class QueueFetcher:
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
+        for timer in self._over_limits.values():
+            timer.cancel()
+        self._over_limits.clear()
         if self._look_again is not None:
             self._look_again.cancel()
         if self._connecting is not None:
@@ -184,7 +196,7 @@ class QueueFetcher:
     async def _connect(self) -> None:
         await self._exchange.open()
         # Redis may not know the script; and its user may not be allowed to do what is in it.
-        await fetch.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
+        await self._fetch.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
         try:
             await self._fetch_fairly.run_async(self._exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
             await self._exchange.execute(("SCARD", _PROBE_AGENTS), ("ZCARD", keys.shares_key("")))
@@ -227,6 +239,8 @@ class QueueFetcher:
         if not (lists_changed := self._changed - self._limited_as.keys()):
             return
         slots, kept, limits = self._bulkhead.measure(lists_changed)
+        if self._over_limits:
+            limits.update((queue, 0) for queue in self._over_limits if queue in limits)
         limits.update((each, limits.get(self._limited_as[each], 0)) for each in agents)
         room = min(slots, _BATCH, sink.spare())
         kept = max(0, kept - slots + room)
@@ -243,7 +257,7 @@ class QueueFetcher:
 
         # What is reported from here on may be later than what the script has seen.
         def take(replies: list[Any]) -> None:
-            self._has_taken = bool(replies[0])
+            self._has_taken = bool(replies[0]) and len(replies[0][0]) > _LEFT_OUT
             self._changed.difference_update(asked)
             self._take(replies)
 
@@ -252,7 +266,7 @@ class QueueFetcher:
             self._fail(error)
 
         shares = [queue for queue in asked if queue in agents]
-        (self._fetch_fairly if shares else fetch).send(
+        (self._fetch_fairly if shares else self._fetch).send(
             self._exchange,
             _Receiver(take, fail),
             *names,
@@ -283,6 +297,9 @@ class QueueFetcher:
         if sink is None:
             return
         for reply in replies[0]:
+            if len(reply) == _LEFT_OUT:
+                self._leave_out(*map(as_text, reply), [as_text(each[0]) for each in replies[0]])
+                continue
             try:
                 message = read_fetched(reply)
             except DamagedMessage as error:
@@ -296,6 +313,23 @@ class QueueFetcher:
                 sink.receive(message)
             else:
                 sink.give_back(message)
+
+    def _leave_out(self, queue: str, wait_s: str, taken: list[str]) -> None:
+        """Calls of a server are over their limits. What was taken from it besides shows that others are not: then the
+        next look is not put off."""
+
+        def end() -> None:
+            del self._over_limits[queue]
+            self.wake()
+
+        # The last one is this report itself.
+        if (
+            queue not in self._over_limits
+            and sum(keys.shared_queue(keys.without_priority(name)) == queue for name in taken) == 1
+        ):
+            least_s, most_s = _LEFT_OUT_S
+            timer = asyncio.get_running_loop().call_later(min(max(float(wait_s), least_s), most_s), end)
+            self._over_limits[queue] = timer
 
     def _isolate(self, reply: list[Any], damage: DamagedMessage) -> None:
         """Its lease lapses, and after a few deliveries it is a dead letter."""

@@ -25,10 +25,13 @@ from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.binding import decide_binding
 from tarsy_tasks.broker.confinement import confine
 from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.leases import release_lease
+from tarsy_tasks.broker.limits import limit_fetch
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config.inheritance import Inheritance
+from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
@@ -42,6 +45,7 @@ from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_threa
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.plain_calls import PlainCall
+from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
 from tarsy_tasks.worker.process.task_events import send_unsent
@@ -111,9 +115,16 @@ class TaskPool(ThreadsTaskPool):
         interceptors = build_interceptors(context, self.app.interceptors)
         self.runner = CallRunner(context, interceptors, ToolCallOperation(context))
         weights: dict[str, float] = self.app.policy.weights if self.app.policy is not None else {}
-        self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights)
+        limiting = self._build_limiting(servers)
+        self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
-        keeping = (context.audit, context.instance, servers, context.lease_s, suspended.tend)
+        pauses = SharedPauses(context.connections, context.in_flight.exchange)
+
+        def tend(exchange: RedisExchange) -> None:
+            pauses.tend(exchange)
+            suspended.tend(exchange)
+
+        keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
         # From here on a result waits for an unavailable Redis, until the worker stops.
@@ -130,6 +141,18 @@ class TaskPool(ThreadsTaskPool):
             raise
         self._leases.start()
         self._shutdown.start()
+
+    def _build_limiting(self, servers: Sequence[str]) -> str:
+        """What the fetch has to know of limits; empty if there are none that it could keep to."""
+        context = self._context
+        if context.policy is None or context.policy.limits is None:
+            return ""
+        # In the queue that all share, only a signature says who sent a message.
+        anonymous = ANONYMOUS if self.app.conf.accept_content == ["json"] else None
+        terms = context.policy.limits.build_fetch_terms(servers, anonymous)
+        if not context.binding.is_bound:
+            terms = {server: [each for each in found if each["shared"]] for server, found in terms.items()}
+        return limit_fetch(terms, context.lease_s, ANONYMOUS) if any(terms.values()) else ""
 
     def _build_context(self, servers: Sequence[str]) -> WorkerContext:
         app, settings, metrics = self.app, load_settings(), CallMetrics()

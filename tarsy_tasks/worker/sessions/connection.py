@@ -54,6 +54,8 @@ class ServerConnection:
         suspension: Whether it is suspended, because it costs the worker too much.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
+        paused_until: The server asked to be left alone until then, as any worker has read; monotonic time.
+        on_pause: Called on the loop when this worker has read that, with the seconds.
         on_suspend: Called on the loop when it is suspended.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
     """
@@ -66,6 +68,8 @@ class ServerConnection:
         self.long_work = LongWork(self.suspension)
         self.is_disconnected_by_operator = False
         self.sessions_opened = 0
+        self.paused_until = float("-inf")
+        self.on_pause: Callable[[float], None] = lambda _: None
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, lambda: self.on_change())
@@ -188,6 +192,15 @@ class ServerConnection:
         if session in self._per_call_sessions:
             self._per_call_sessions.discard(session)
             self._close_later(session)
+
+    def pause(self, seconds: float) -> None:
+        """The server asks to be left alone for so long."""
+        self.pause_until(time.monotonic() + seconds)
+        self.on_pause(seconds)
+
+    def pause_until(self, until: float) -> None:
+        """The same of what another worker has read; monotonic time."""
+        self.paused_until = max(self.paused_until, until)
 
     def record_call(self, *, failed: bool) -> None:
         """A call is over; it failed if its result is an error, or there is none."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 from mcp import MCPError
 from pydantic import ValidationError
 
+from tarsy_tasks.broker.limits import LONGEST_PAUSE_S
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.transport.transport_errors import (
     AUTH_FAILED,
@@ -32,6 +33,7 @@ __all__ = [
     "data_of",
     "is_out_of_reach",
     "is_transient",
+    "pause_of",
     "retry_after_s",
 ]
 
@@ -73,6 +75,8 @@ _TOOK_TOO_LONG = (408, 499, 504, 522, 524)
 """The server, or a proxy before it, did not wait any longer."""
 _NOT_IMPLEMENTED = (501, 505)
 _FIRST_SERVER_STATUS = 500
+_PAUSE_S = 1.0
+"""Without Retry-After."""
 _SEARCHED_CHARS = 200
 """Of a message; a server's own may be megabytes long."""
 
@@ -145,6 +149,16 @@ def retry_after_s(error: BaseException) -> float | None:
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError, OverflowError):  # not a date, without a time zone, or out of range
         return None
+
+
+def pause_of(error: BaseException) -> float | None:
+    """For how many seconds nobody should send anything to the server; None if it does not ask for that."""
+    if not isinstance(error, MCPError) or error.code != HTTP_STATUS:
+        return None
+    asked_s, status = retry_after_s(error), data_of(error).get("status")
+    if status == _TOO_MANY_REQUESTS or (status == _UNAVAILABLE and asked_s is not None):
+        return min(_PAUSE_S if asked_s is None else asked_s, LONGEST_PAUSE_S)
+    return None
 
 
 def data_of(error: MCPError) -> dict[str, Any]:
