@@ -84,6 +84,7 @@ _WORKERS_OWN = (
     keys.ALERTS,
     keys.server_log_key("*"),
     keys.alert_state_key("*"),
+    keys.limit_key("*"),
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
     _REMOTE_CONTROL,
@@ -95,6 +96,7 @@ _WORKER_COMMANDS = (
     *("lpush", "rpush", "rpop", "brpop", "lrem", "llen", "lpos", "lrange"),
     *("sadd", "srem", "smembers", "sismember", "scard", "spop"),
     *("zadd", "zrem", "zcard", "zcount", "zscore", "zrange", "zrevrange", "zrangebyscore", "zremrangebyscore"),
+    *("zincrby", "zlexcount", "zrandmember"),
     *("xadd", "watch", "unwatch", "publish", "subscribe", "psubscribe", "client|tracking", "client|caching"),
     *("script|load", "script|exists"),
 )
@@ -278,6 +280,7 @@ def _flower(database: int) -> list[str]:
         _select_reading(("zrange",), [keys.shares_key("*")]),
         _select_reading(("srandmember",), [keys.agents_key("*")]),
         _select_reading(("type",), [keys.metrics_key("*")]),
+        _select_reading(("zrange", "zcard", "zscore", "eval_ro"), [keys.limit_key("*"), keys.LEASES]),
         # Which calls are dead letters, without their messages.
         _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
         # What a model read.

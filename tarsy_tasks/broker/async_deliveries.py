@@ -77,7 +77,7 @@ class AsyncDeliveries:
         after: str = "",
         is_audited: bool = False,
     ) -> str | OverLimit:
-        """As `begin`, if the call is within its limits; else it does not begin, and this returns which one it is over."""
+        """As `begin`, if the call is within its limits; else it does not begin, and this returns the one it is over."""
         delivery.begins_as = owner
         state, other, *more = await begin_limited.run_async(
             self.exchange,

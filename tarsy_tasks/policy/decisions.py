@@ -249,7 +249,7 @@ def deny_over_limit(name: str, limit: Limit, kind: str, retry_after_s: float) ->
         why = "it permits no call at all"
         text = (
             f"{name} did not run: a limit of this deployment ({limit.place}) permits no call of it at all. Calling it "
-            "again will not help. Continue without it, or tell the user that an operator would have to change the limit."
+            "again will not help. Continue without it, or tell the user that an operator would have to permit it."
         )
         return Denial(RuleKind.LIMIT, limit.place, why, text)
     why = f"{_OVER[kind]} ({limit.rule.terms})"

@@ -27,8 +27,10 @@ _RATE = re.compile(rf"(\d{{1,9}})/({'|'.join(_UNITS_S)})")
 _FASTEST = 10_000
 """Calls per second: what is more, the times of Redis do not tell apart."""
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(kB|MB|GB|TB|KiB|MiB|GiB|TiB|B)")
-_SIZES = {unit: base**n for base, rest in ((1000, ("B", "kB", "MB", "GB", "TB")),) for n, unit in enumerate(rest)}
-_SIZES |= {unit: 1024**n for n, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), start=1)}
+_SIZES = {
+    **{unit: 1000**n for n, unit in enumerate(("B", "kB", "MB", "GB", "TB"))},
+    **{unit: 1024**n for n, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))},
+}
 _MOST = 10**15
 _LONGEST_COUNTER = 200
 _CACHED = 8192

@@ -88,6 +88,6 @@ def wait_for_server(call: RunningCall, left_s: float) -> Requeued:
 def _unchecked(call: RunningCall) -> CallError:
     return CallError(
         ErrorCode.INTERCEPTOR_FAILED,
-        f"{call.record.title} did not run: this deployment has limits for it, and they cannot be checked. Tell the user "
-        "that an operator must fix this.",
+        f"{call.record.title} did not run: this deployment has limits for it, and they cannot be checked. Tell the "
+        "user that an operator must fix this.",
     )

@@ -298,7 +298,7 @@ class QueueFetcher:
             return
         for reply in replies[0]:
             if len(reply) == _LEFT_OUT:
-                self._leave_out(*map(as_text, reply), [as_text(each[0]) for each in replies[0]])
+                self._leave_out(as_text(reply[0]), float(reply[1]), [as_text(each[0]) for each in replies[0]])
                 continue
             try:
                 message = read_fetched(reply)
@@ -314,7 +314,7 @@ class QueueFetcher:
             else:
                 sink.give_back(message)
 
-    def _leave_out(self, queue: str, wait_s: str, taken: list[str]) -> None:
+    def _leave_out(self, queue: str, wait_s: float, taken: list[str]) -> None:
         """Calls of a server are over their limits. What was taken from it besides shows that others are not: then the
         next look is not put off."""
 
@@ -322,13 +322,10 @@ class QueueFetcher:
             del self._over_limits[queue]
             self.wake()
 
-        # The last one is this report itself.
-        if (
-            queue not in self._over_limits
-            and sum(keys.shared_queue(keys.without_priority(name)) == queue for name in taken) == 1
-        ):
+        others = [keys.shared_queue(keys.without_priority(name)) for name in taken]
+        if queue not in self._over_limits and others.count(queue) == 1:  # this report itself
             least_s, most_s = _LEFT_OUT_S
-            timer = asyncio.get_running_loop().call_later(min(max(float(wait_s), least_s), most_s), end)
+            timer = asyncio.get_running_loop().call_later(min(max(wait_s, least_s), most_s), end)
             self._over_limits[queue] = timer
 
     def _isolate(self, reply: list[Any], damage: DamagedMessage) -> None:

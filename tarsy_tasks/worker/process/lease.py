@@ -49,7 +49,8 @@ class LeaseKeeper:
         instance: Name of this worker process.
         servers: Ids of the servers that it serves.
         lease_s: How long a lease lasts that is not renewed.
-        tend_suspended: Called every tenth of a lease or sooner, for what has to be known in Redis of suspensions.
+        tend_suspended: Called every tenth of a lease or sooner, for what workers have to know of each other: which
+            servers are suspended, and which asked to wait.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class LeaseKeeper:
         self._renewing = _refusals("leases or the heartbeat cannot be renewed")
         self._sweeping = _refusals("lost messages cannot be searched for")
         self._repairing = _refusals(f"{keys.AGENT_AUDIT} cannot be repaired")
-        self._suspending = _refusals("suspensions of servers cannot be shared with other workers")
+        self._suspending = _refusals("suspensions and pauses of servers cannot be shared with other workers")
         self._releasing = _refusals("delayed messages cannot be moved into their queues")
         self._is_departing = False
         self._stopping = threading.Event()

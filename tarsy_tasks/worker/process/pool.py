@@ -121,8 +121,8 @@ class TaskPool(ThreadsTaskPool):
         pauses = SharedPauses(context.connections, context.in_flight.exchange)
 
         def tend(exchange: RedisExchange) -> None:
-            pauses.tend(exchange)
             suspended.tend(exchange)
+            pauses.tend(exchange)
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
