@@ -280,7 +280,9 @@ def _flower(database: int) -> list[str]:
         _select_reading(("zrange",), [keys.shares_key("*")]),
         _select_reading(("srandmember",), [keys.agents_key("*")]),
         _select_reading(("type",), [keys.metrics_key("*")]),
-        _select_reading(("zrange", "zcard", "zscore", "eval_ro"), [keys.limit_key("*"), keys.LEASES]),
+        # What is used of limits.
+        _select_reading(("get",), [keys.LIMIT_REPORT]),
+        _select_reading(("zrange", "zscore", "eval_ro"), [keys.limit_key("*"), keys.LEASES]),
         # Which calls are dead letters, without their messages.
         _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
         # What a model read.

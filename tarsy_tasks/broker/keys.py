@@ -168,6 +168,8 @@ limit_key = _prefixed("tarsy:limit:")
 (`limits`)."""
 PAUSES = limit_key("pauses")
 """Sorted set with a TTL of the servers that asked to wait, by until when."""
+LIMIT_REPORT = limit_key("report")
+"""The limits that workers keep to, a JSON string with a TTL."""
 
 
 def suspended_key(server: str) -> str:

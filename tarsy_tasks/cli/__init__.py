@@ -31,6 +31,7 @@ _MODULES = {
     "doctor": "doctor",
     "flower": "dashboard",
     "health": "health",
+    "limits": "limits",
     "policy": "policy",
     "ready": "probes",
     "servers": "servers",

@@ -12,7 +12,7 @@ from tarsy_tasks.cli.call import parse_words
 from tarsy_tasks.cli.known_names import complete_tool, known_names
 from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
 from tarsy_tasks.errors import ArgumentsError, ToolNameError
-from tarsy_tasks.policy import Denial, Policy, find_idle_patterns, load_policy
+from tarsy_tasks.policy import Denial, Limit, Policy, find_idle_patterns, load_policy
 
 __all__ = ["policy"]
 
@@ -55,6 +55,8 @@ def check(name: str, arguments: tuple[str, ...], agent: str, *, as_json: bool) -
     denial = decision.denial
     if denial is None and given is not None:
         denial = found.check_arguments(agent, server, tool, given)
+    applied = found.limits.of(agent, server, tool) if found.limits is not None and denial is None else None
+    limits = list(applied.limits.values()) if applied is not None else []
     if as_json:
         print_json(
             {
@@ -66,11 +68,17 @@ def check(name: str, arguments: tuple[str, ...], agent: str, *, as_json: bool) -
                 "denial": asdict(denial) if denial is not None else None,
                 "grounds": decision.grounds,
                 "argument_rules": decision.argument_rules,
+                "limits": [_as_json(limit) for limit in limits],
                 "policy": found.version,
             }
         )
     else:
         _print(found, agent, denial, decision.grounds, () if given is not None else decision.argument_rules)
+        for limit in limits:
+            waits = ", and waits when over it" if limit.rule.when_over == "wait" and not limit.rule.is_none else ""
+            click.echo(
+                f"within {limit.place}: {limit.rule.terms}, counted as {limit.counter(agent, server, tool)}{waits}"
+            )
     if (
         decision.denial is not None
         and found.deny_name(agent, server, tool) is None
@@ -95,6 +103,10 @@ def _print(
     click.echo(f"permitted by {', '.join(grounds) or 'the absence of rules'}")
     for place in argument_rules:
         click.echo(f"if its arguments fit {place}: {found.argument_rule(place).text}")
+
+
+def _as_json(limit: Limit) -> dict[str, Any]:
+    return {"rule": limit.place, "permits": limit.rule.terms, **limit.rule.model_dump(mode="json", exclude_none=True)}
 
 
 def _resolve(name: str, seen: Mapping[str, Collection[str]]) -> tuple[str, str]:
@@ -170,6 +182,13 @@ def show(agent: str | None, *, as_json: bool) -> None:
     ]
     if arguments:
         print_table(("rule", "agents", "tools", "text"), arguments)
+    limits = [
+        (limit.place, _join(rule.agents), _join(rule.tools), _join([*rule.each]), rule.terms, rule.when_over)
+        for limit in (found.limits.all if found.limits is not None else ())
+        for rule in [limit.rule]
+    ]
+    if limits:
+        print_table(("limit", "agents", "tools", "each", "permits", "over it"), limits)
 
 
 def _join(words: list[str]) -> str:

@@ -22,6 +22,7 @@ from redis.exceptions import RedisError, ResponseError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.dashboard.alerts import ShownAlert, read_alerts
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList, read_dead_letters
+from tarsy_tasks.dashboard.limits import LimitView, read_limits
 from tarsy_tasks.dashboard.recent_calls import RecentCalls
 from tarsy_tasks.dashboard.redis_clients import build_clients
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot, SnapshotReader
@@ -113,6 +114,7 @@ class ServerDetails:
         alerts: The latest about it, those that fire first.
         lines: What it wrote last to stderr, oldest first.
         problems: What could not be read, a phrase each.
+        limits: How much of it may be called, with what is used of it, and how often calls were over it.
     """
 
     tools: list[ToolView]
@@ -122,6 +124,7 @@ class ServerDetails:
     running: list[RunningCallReport] | None = None
     alerts: tuple[ShownAlert, ...] = ()
     lines: tuple[LogLine, ...] = ()
+    limits: tuple[LimitView, ...] = ()
 
 
 class DashboardReader:
@@ -132,6 +135,7 @@ class DashboardReader:
 
     def __init__(self, app: Any) -> None:
         self._redis, self._broker = build_clients(app, _REDIS_S)
+        self._lease_s = float(app.conf.broker_transport_options["visibility_timeout"])
         self._snapshots = SnapshotReader(app, self._redis, self._broker)
         self._recent_calls = RecentCalls(self._broker)
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="mcp-snapshot")
@@ -212,6 +216,7 @@ class DashboardReader:
             tools = build_tools(server.name, server.listed, numbers, self._masker)
             running = self._attempt(problems, "its running calls", lambda: read_running(self._redis, problems))
             alerts = self._attempt(problems, "its alerts", lambda: read_alerts(self._redis, problems))
+            limits = self._attempt(problems, "its limits", lambda: self._read_limits(server.name, numbers, problems))
             lines = self._attempt(problems, "its log lines", lambda: read_server_log(self._redis, server.name))
             return ServerDetails(
                 tools,
@@ -221,10 +226,18 @@ class DashboardReader:
                 None if running is None else [each for each in running if each.server == server.name],
                 tuple(each for each in alerts or () if each.alert.server == server.name),
                 tuple(lines or ()),
+                limits or (),
             )
 
         self._server_details[server.name] = await self._run("server read", read)
         return self._server_details[server.name]
+
+    def _read_limits(self, server: str, numbers: list[ToolMetrics], problems: list[str]) -> tuple[LimitView, ...]:
+        try:
+            return read_limits(self._broker, server, numbers, self._lease_s)
+        except ValueError as error:
+            problems.append(str(error))
+            return ()
 
     def known_details(self, server: ServerSnapshot) -> ServerDetails:
         """The same as last read, without Redis."""

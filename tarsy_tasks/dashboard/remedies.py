@@ -45,6 +45,8 @@ _REMEDIES: Mapping[str, str] = {
     "rule decides.",
     ErrorCode.ARGUMENTS_NOT_PERMITTED: "The policy permits the tool, but not with these arguments: tarsy-tasks policy "
     "check.",
+    ErrorCode.RATE_LIMITED: "The call was over a limit of the policy, or its server had too many requests: "
+    "tarsy-tasks limits shows what is used.",
     ErrorCode.TOOL_CHANGED: "Look at the changes of the tool, and approve them if they are meant.",
     ErrorCode.WRONG_QUEUE: "A producer sends calls of one server into the queue of another. Correct it.",
     ErrorCode.INVALID_MESSAGE: "A producer sends messages that are not valid, or not signed. Correct it.",

@@ -37,7 +37,14 @@ def check_users(policy: Policy, redis: Any, binding: Binding) -> Iterator[Findin
     """Check which entries of agents can be enforced, by the users that Redis has."""
     named = [name for name in policy.rules.agents if name not in (_EVERYONE, ANONYMOUS)]
     entry = ANONYMOUS if ANONYMOUS in policy.rules.agents else _EVERYONE
+    by_agent = _limits_by_agent(policy)
     if not binding.is_bound:
+        if by_agent:
+            text = (
+                f"agents are not bound, because {binding.reason}: these limits, which tell agents apart, count all of "
+                f"them as `anonymous`, apart from signed calls: {_list(by_agent)}"
+            )
+            yield Finding.warning("policy", text, "give each agent a user of Redis (`tarsy-tasks acl`)")
         apart = " apart from signed ones" if named else ""
         text = f"agents are not bound, because {binding.reason}: all calls{apart} are `anonymous`"
         if named:
@@ -60,6 +67,12 @@ def check_users(policy: Policy, redis: Any, binding: Binding) -> Iterator[Findin
         yield Finding.note("policy", f"these agents have no entry, so `{_EVERYONE}` decides: {_list(others)}")
     enforced = _list(sorted(agents & set(named))) or "none"
     yield Finding.ok("policy", f"enforced by users of Redis for: {enforced}; all others are `{entry}`")
+
+
+def _limits_by_agent(policy: Policy) -> list[str]:
+    """The places of the limits that depend on who calls."""
+    limits = policy.limits.all if policy.limits is not None else ()
+    return [limit.place for limit in limits if "agent" in limit.rule.each or _EVERYONE not in limit.rule.agents]
 
 
 def _list(names: list[str]) -> str:

@@ -116,6 +116,17 @@ class LimitRule(Model):
         return (int(found[1]), _UNITS_S[found[2]]) if found is not None else None
 
     @property
+    def interval_s(self) -> float:
+        """Seconds between two calls of the rate; 0 without a rate, or if it permits none."""
+        count, seconds = self.rate_s or (0, 0)
+        return seconds / count if count else 0.0
+
+    @property
+    def most_at_once(self) -> int:
+        """How many calls of the rate may come at once; 0 without a rate."""
+        return (self.burst or max(1, ceil(1 / self.interval_s))) if self.interval_s else 0
+
+    @property
     def is_none(self) -> bool:
         """Whether it permits no call at all."""
         rate = self.rate_s
@@ -179,10 +190,8 @@ class Limit:
         if rule.is_none:
             return {"id": self.id, "none": True}
         terms: dict[str, Any] = {"id": self.id}
-        if rule.rate_s is not None:
-            count, seconds = rule.rate_s
-            burst = rule.burst or max(1, ceil(count / seconds))
-            terms |= {"interval": seconds / count, "tolerance": (burst - 1) * seconds / count}
+        if interval_s := rule.interval_s:
+            terms |= {"interval": interval_s, "tolerance": (rule.most_at_once - 1) * interval_s}
         numbers = {"concurrency": rule.concurrency, "calls": rule.calls_per_day, "bytes": rule.bytes_per_day}
         terms |= {name: number for name, number in numbers.items() if number is not None}
         return terms | ({"waits": True} if rule.when_over == "wait" else {})

@@ -8,6 +8,8 @@ sums of microseconds, so that they can be added up exactly:
     retries                       how often calls were sent again
     code:CODE                     calls with this error code
     denied:KIND                   calls that a rule of this kind in the policy denied
+    limited:PLACE                 calls that were over the limit at this place of the policy; per server, not per tool
+    pauses                        how often the server asked to wait; per server, not per tool
     took:BUCKET  took:us          calls that were sent, by their duration in seconds; the sum
     took:longest                  the longest of these durations, in microseconds; a maximum, not a sum
     waited:BUCKET  waited:us      the same for the time in the queue
@@ -63,6 +65,7 @@ FAILURES = frozenset({Outcome.UNAVAILABLE, Outcome.UNKNOWN, Outcome.TIMEOUT})
 BUCKET_NAMES = tuple("inf" if math.isinf(bucket) else f"{bucket:g}" for bucket in BUCKETS_S)
 _CODE = "code:"
 _DENIED = "denied:"
+_LIMITED = "limited:"
 CODE_NAMES = frozenset(f"{_CODE}{code}" for code in ErrorCode)
 _NAMES = frozenset(
     {
@@ -74,6 +77,7 @@ _NAMES = frozenset(
         "retries",
         "recreations",
         "suspensions",
+        "pauses",
         "connection_attempts",
         "connections",
         "unaudited",
@@ -83,7 +87,7 @@ _NAMES = frozenset(
 
 def is_known(name: str) -> bool:
     """Whether a number has one of the names above; another version may have more."""
-    return name in _NAMES
+    return name in _NAMES or name.startswith(_LIMITED)
 
 
 def bucket_of(seconds: float) -> str:
@@ -197,6 +201,16 @@ class ToolMetrics:
     def denials(self) -> dict[RuleKind, int]:
         """How many calls were denied by which kind of rule."""
         return {kind: count for kind in RuleKind if (count := self.numbers.get(f"{_DENIED}{kind}", 0))}
+
+    @property
+    def limited(self) -> dict[str, int]:
+        """How many calls were over which limit, by its place in the policy."""
+        found = {name: count for name, count in self.numbers.items() if name.startswith(_LIMITED)}
+        return {name.removeprefix(_LIMITED): count for name, count in sorted(found.items())}
+
+    @property
+    def pauses(self) -> int:
+        return self.numbers.get("pauses", 0)
 
     @property
     def retries(self) -> int:

@@ -42,6 +42,9 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     codes = _counter("tarsy_call_errors", "Tool calls that were not ok, by error code.", labels=(*_LABELS, "code"))
     rules = "Tool calls that the policy denied, by kind of rule."
     denied = _counter("tarsy_calls_denied", rules, labels=(*_LABELS, "rule"))
+    over = "Tool calls that were over a limit, by its place in the policy."
+    limited = _counter("tarsy_calls_limited", over, labels=["server", "limit"])
+    pauses = _counter("tarsy_server_pauses", "How often a server asked to wait.", labels=["server"])
     failing = _gauge(
         "tarsy_call_recent_failure_ratio",
         "Share of calls of the last 5 minutes that are unavailable, unknown or timeout.",
@@ -66,6 +69,9 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             attempts.add_metric([each.server], each.connection_attempts)
             connections.add_metric([each.server], each.connections)
             suspensions.add_metric([each.server], each.suspensions)
+            pauses.add_metric([each.server], each.pauses)
+            for place, count in each.limited.items():
+                limited.add_metric([each.server, place], count)
             unaudited.add_metric([each.server], each.unaudited)
         running.add_metric(labels, each.in_flight)
         if each.calls:
@@ -80,8 +86,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             refusing.add_metric(labels, each.tool_error_rate)
         if each.last_error is not None:
             error.add_metric([*labels, each.last_error.code], each.last_error.at)
-    counters = [calls, codes, denied, retries, recreations, attempts, connections, suspensions, unaudited]
-    return [*counters, duration, wait, running, average, failing, refusing, error]
+    counters = [calls, codes, denied, limited, retries, recreations, attempts, connections, suspensions, pauses]
+    return [*counters, unaudited, duration, wait, running, average, failing, refusing, error]
 
 
 def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:

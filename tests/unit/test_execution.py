@@ -100,11 +100,11 @@ def test_an_owner_that_lives_and_is_silent_is_not_called_lost() -> None:
         may_begin=lambda: True, is_required=False, is_stream_required=False, time_of=lambda _: 0.0
     )
     context.in_flight = SimpleNamespace(begin=begin, is_alive=is_alive)
-    context.instance, context.lease_s = "w", 20.0
+    context.instance, context.lease_s, context.policy = "w", 20.0, None
     call.record.has_begun, call.record.title = False, "`desk.order`"
     call.delivery.count, call.deadline = 2, 0.0
     call.connection = SimpleNamespace(
-        server=SimpleNamespace(timeouts=SimpleNamespace(call_timeout_s=lambda tool: 60.0))
+        paused_until=0.0, server=SimpleNamespace(timeouts=SimpleNamespace(call_timeout_s=lambda tool: 60.0))
     )
     with pytest.raises(CallError, match="did not answer in time, and the call was not repeated") as raised:
         asyncio.run(BeginMarker(context)(call, never))
@@ -124,14 +124,15 @@ def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:
     )
     context.audit.mask_name = lambda name, server: name
     context.in_flight.begin = refuse
-    context.instance, context.lease_s = "w", 20.0
+    context.instance, context.lease_s, context.policy = "w", 20.0, None
     call.record.has_begun = False
     call.record.title, call.record.server, call.record.tool = "`desk.look`", "desk", "look"
     call.record.picked_up_at, call.record.attempts, call.record.is_served = None, 0, True
     call.delivery.count, call.delivery.state = 1, CallState.NONE
     call.info, call.repairs, call.attempts = CallInfo(timeout_s=0.7), (), 0
     timeouts = SimpleNamespace(call_timeout_s=lambda tool: 60.0)
-    call.connection = SimpleNamespace(server=SimpleNamespace(timeouts=timeouts), masker=build_masker())
+    server = SimpleNamespace(timeouts=timeouts)
+    call.connection = SimpleNamespace(paused_until=0.0, server=server, masker=build_masker())
     steps.message = (Deadline(context), BeginMarker(context))
 
     async def run() -> None:

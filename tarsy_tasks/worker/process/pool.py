@@ -33,6 +33,7 @@ from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.telemetry.limits import build_report
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
@@ -44,6 +45,7 @@ from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_thread, look_for_cancelled
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
+from tarsy_tasks.worker.process.limit_reporter import LimitReporter
 from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
@@ -119,10 +121,15 @@ class TaskPool(ThreadsTaskPool):
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
         pauses = SharedPauses(context.connections, context.in_flight.exchange)
+        policy = context.policy
+        known = self.app.mcp_config.enabled_servers
+        report = build_report(policy.limits, policy.version, known) if policy is not None and policy.limits else ""
+        reporter = LimitReporter(report)
 
         def tend(exchange: RedisExchange) -> None:
             suspended.tend(exchange)
             pauses.tend(exchange)
+            reporter.tend(exchange)
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)

@@ -17,6 +17,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.policy import RuleKind
 from tarsy_tasks.telemetry.counting import LONGEST, add_numbers, add_up
 from tarsy_tasks.telemetry.history import build_count, is_kept
 from tarsy_tasks.telemetry.metrics import (
@@ -112,6 +113,8 @@ class CallMetrics:
             self.note_result(record.server, tool, result, self._waited_s(record), record.task_id)
             if record.denial is not None:
                 self.add(record.server, tool, {f"denied:{record.denial.kind}": 1})
+                if record.denial.kind is RuleKind.LIMIT:
+                    self.add(record.server, NO_TOOL, {f"limited:{record.denial.rule}": 1})
 
     def note_result(
         self, server: str, tool: str, result: ToolResult, waited_s: float | None, task_id: str = ""
@@ -233,6 +236,7 @@ class CallMetrics:
             replaced = max(0, connection.sessions_opened - 1)
             attempts, opened = connection.connection_attempts
             numbers = {"recreations": replaced, "suspensions": connection.suspension.count}
+            numbers["pauses"] = connection.pause_count
             numbers |= {"connection_attempts": attempts, "connections": opened}
             for name, number in numbers.items():
                 if more := number - self._counted.get((server, name), 0):

@@ -55,6 +55,7 @@ class ServerConnection:
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
         paused_until: The server asked to be left alone until then, as any worker has read; monotonic time.
+        pause_count: How often the server asked this worker for that.
         on_pause: Called on the loop when this worker has read that, with the seconds.
         on_suspend: Called on the loop when it is suspended.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
@@ -69,6 +70,7 @@ class ServerConnection:
         self.is_disconnected_by_operator = False
         self.sessions_opened = 0
         self.paused_until = float("-inf")
+        self.pause_count = 0
         self.on_pause: Callable[[float], None] = lambda _: None
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
@@ -195,6 +197,7 @@ class ServerConnection:
 
     def pause(self, seconds: float) -> None:
         """The server asks to be left alone for so long."""
+        self.pause_count += 1
         self.pause_until(time.monotonic() + seconds)
         self.on_pause(seconds)
 
