@@ -1,6 +1,7 @@
 """Limits in Redis: what is counted when a call begins, is taken or is answered, and what is freed."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
@@ -24,6 +26,7 @@ from tests.redis_users import url_of
 from tests.valkey import Valkey
 
 LEASE_S = 20.0
+NUMBERS = itertools.count()
 SET, SHARED = keys.agents_key("desk"), keys.queue("desk")
 
 
@@ -62,11 +65,9 @@ class Calls:
 
     def __init__(self, table: Table, limits: Limits) -> None:
         self.table, self.limits = table, limits
-        self.taken = 0
 
     def take(self, agent: str = "sre") -> Delivery:
-        self.taken += 1
-        tag, queue = f"{agent} {self.taken}", keys.agent_queue("desk", agent)
+        tag, queue = f"{agent} {next(NUMBERS)}", keys.agent_queue("desk", agent)
         self.table.publish(queue, tag, text_of(tag))
         self.table.exchange.execute(("RPOP", queue))
         return self.table.take(queue, tag, lambda: "")
@@ -273,7 +274,6 @@ def test_numbers_may_change_and_the_day_is_still_counted(table: Table) -> None:
     before = Calls(table, limits_of({"rate": "5/s"}, {"tools": ["desk.*"], "calls_per_day": 3}))
     assert before.kinds(2) == ["", ""]
     after = Calls(table, limits_of({"tools": ["desk.*"], "calls_per_day": 4, "concurrency": 100}))
-    after.taken = 100
     assert after.kinds(3) == ["", "", "calls"]
 
 
@@ -379,20 +379,23 @@ def test_a_pause_is_shared_bounded_and_ends(table: Table, client: Any) -> None:
 
 
 def test_an_agent_can_neither_read_nor_change_what_is_counted() -> None:
+    counted = [f"tarsy:limit:0123456789ab:{what}" for what in ("rate", "promised", "held", "calls:1", "bytes:1")]
     with Valkey(agents=(AgentUser("sre", ("desk",)),)) as valkey:
-        limits = limits_of({"rate": "1/h"})
-        with closing(redis.Redis.from_url(url_of(valkey.port))) as admin:
-            for user in ("sre", "agent"):
-                for what in ("rate", "held", "calls:1", "bytes:1"):
-                    key = f"tarsy:limit:{limits.all[0].id}:{what}"
+        for user in ("sre", "agent"):
+            with closing(redis.Redis.from_url(url_of(valkey.port, user))) as agent:
+                for key in (*counted, keys.PAUSES, keys.LIMIT_REPORT):
                     for command in (
-                        ("ZADD", key, 1, "*"), ("ZREM", key, "*"), ("ZRANGE", key, 0, -1), ("DEL", key),
-                        ("ZSCORE", key, "*"), ("SET", key, "x"), ("EXPIRE", key, 1), ("ZADD", keys.PAUSES, 9e12, "desk"),
+                        ("ZADD", key, 1, "*"),
+                        ("ZREM", key, "*"),
+                        ("ZRANGE", key, 0, -1),
+                        ("ZSCORE", key, "*"),
+                        ("GET", key),
+                        ("SET", key, "x"),
+                        ("DEL", key),
+                        ("EXPIRE", key, 1),
                         ("EVAL", "return redis.call('DEL', KEYS[1])", 1, key),
-                    ):  # fmt: skip
-                        with (
-                            closing(redis.Redis.from_url(url_of(valkey.port, user))) as agent,
-                            pytest.raises(redis.exceptions.ResponseError, match="permission|ACL"),
-                        ):
+                    ):
+                        with pytest.raises(ResponseError, match=r"permission|ACL"):
                             agent.execute_command(*command)
+        with closing(redis.Redis.from_url(url_of(valkey.port))) as admin:
             assert admin.keys("tarsy:limit:*") == []
