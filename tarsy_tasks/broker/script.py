@@ -62,12 +62,16 @@ def constants(**values: float | str) -> str:
     return "\n".join(f"local {name} = {json.dumps(value)}" for name, value in values.items())
 
 
+_NO_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--.*""")
+"""Texts and comments in Lua."""
+
+
 class Script(Generic[P, R]):
     """One script; `script` makes it out of a declaration, with the same arguments and errors."""
 
     def __init__(self, declaration: Callable[P, R], text: str, known: Mapping[str, KnownKey], *, grows: bool) -> None:
         self._name = declaration.__name__
-        words = set(re.findall(r"\w+", re.sub("""'[^']*'|"[^"]*"|--.*""", "", text)))
+        words = set(re.findall(r"\w+", _NO_WORDS.sub("", text)))
         hints = get_type_hints(declaration, include_extras=True)
         slots = inspect.signature(declaration).parameters
         known = {name: key for name, key in known.items() if name in words}
