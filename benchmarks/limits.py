@@ -23,6 +23,7 @@ from tarsy_tasks import AsyncToolExecutor, Outcome
 from tests.processes import DEMO_SERVER, Worker, environment_of, free_port
 
 WORKERS = 4
+ARGUMENTS = {"text": "hello"}
 PER_S = 100
 IN_FLIGHT = {"wait": 300, "reject": 32}
 SERVERS = {"wait": "waiting", "reject": "rejecting"}
@@ -52,36 +53,39 @@ def deployment(directory: Path, redis_url: str) -> Iterator[None]:
 
 
 async def measure(when_over: str, seconds: float, restart: threading.Event) -> tuple[list[float], int]:
-    """When calls were answered that ran, in seconds since the first of them; and how many were rejected.
+    """When calls were answered that ran, in seconds since the first of all was sent; and how many were rejected.
 
     Args:
         restart: Set when half of the time is over.
     """
     answered: list[float] = []
     rejected = 0
-    ends_at = float("inf")
-
-    async def call(tools: AsyncToolExecutor) -> None:
-        nonlocal rejected, ends_at
-        while time.perf_counter() < ends_at:
-            result = await tools.execute(f"{SERVERS[when_over]}.echo", {"text": "hello"})
-            now = time.perf_counter()
-            if result.outcome is Outcome.OK:
-                if not answered:
-                    ends_at = now + seconds
-                answered.append(now)
-                if now > ends_at - seconds / 2:
-                    restart.set()
-            else:
-                rejected += 1
-                await asyncio.sleep(0.02)
 
     async with AsyncToolExecutor(list(SERVERS.values()), timeout_s=60) as tools:
-        tasks = [asyncio.create_task(call(tools)) for _ in range(IN_FLIGHT[when_over])]
-        await asyncio.wait(tasks, timeout=seconds + 60)
+        name = f"{SERVERS[when_over]}.echo"
+        (await tools.execute(name, ARGUMENTS)).raise_for_outcome()
+        await asyncio.sleep(1)  # it has used up nothing of the burst then
+        began = time.perf_counter()
+
+        async def call() -> None:
+            nonlocal rejected
+            while True:
+                result = await tools.execute(name, ARGUMENTS)
+                if result.outcome is Outcome.OK:
+                    answered.append(time.perf_counter() - began)
+                else:
+                    rejected += 1
+                    await asyncio.sleep(0.02)
+
+        tasks = [asyncio.create_task(call()) for _ in range(IN_FLIGHT[when_over])]
+        for _ in range(2):
+            await asyncio.sleep(seconds / 2)
+            restart.set()
+        found = [at for at in answered if at < seconds]
         for task in tasks:
             task.cancel()
-    return [at - answered[0] for at in answered if at - answered[0] < seconds], rejected
+        await asyncio.wait(tasks)
+    return found, rejected
 
 
 def describe(times: list[float], seconds: float) -> str:

@@ -1,9 +1,7 @@
-"""Limits in Redis: what is counted when a call begins, is taken or is answered, and what is freed."""
+"""Limits in Redis: what is counted when a call begins or is answered, and what is freed."""
 
 import asyncio
-import itertools
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -13,90 +11,14 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
-from tarsy_tasks.broker.async_deliveries import AsyncDeliveries, LimitCheck
+from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import NO_ENTRY, CallState, Deliveries, Delivery
-from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, read_fetched
-from tarsy_tasks.broker.limits import OverLimit, limit_fetch, read_pauses, share_pause
-from tarsy_tasks.broker.shares import declare_fair_fetch
-from tarsy_tasks.policy import LimitRule, Limits
+from tarsy_tasks.broker.deliveries import NO_ENTRY, CallState, Delivery
+from tarsy_tasks.broker.limits import OverLimit, read_pauses, share_pause
 from tests.processes import wait_until
 from tests.redis_users import url_of
+from tests.unit.limits.calls import LEASE_S, Calls, Table, limits_of
 from tests.valkey import Valkey
-
-LEASE_S = 20.0
-NUMBERS = itertools.count()
-SET, SHARED = keys.agents_key("desk"), keys.queue("desk")
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as found:
-        yield found
-        left = [key for key in found.keys("tarsy:limit:*") if found.ttl(key) < 0]
-        found.flushall()
-        assert not left
-
-
-class Table(Deliveries):
-    """The in-flight table, and the pool of its connections."""
-
-    def __init__(self, pool: Any) -> None:
-        self.pool, exchange = pool, RedisExchange(pool)
-        super().__init__(lambda: exchange)
-
-
-@pytest.fixture
-def table(client: Any) -> Table:
-    return Table(client.connection_pool)
-
-
-def text_of(tag: str, task: str = "tarsy.call_tool") -> str:
-    return json.dumps({"body": "", "headers": {"task": task, "id": tag}, "properties": {"delivery_tag": tag}})
-
-
-def limits_of(*rules: dict[str, Any]) -> Limits:
-    return Limits(LimitRule.model_validate(rule) for rule in rules)
-
-
-class Calls:
-    """Takes calls and begins them, as a worker does."""
-
-    def __init__(self, table: Table, limits: Limits) -> None:
-        self.table, self.limits = table, limits
-
-    def take(self, agent: str = "sre") -> Delivery:
-        tag, queue = f"{agent} {next(NUMBERS)}", keys.agent_queue("desk", agent)
-        self.table.publish(queue, tag, text_of(tag))
-        self.table.exchange.execute(("RPOP", queue))
-        return self.table.take(queue, tag, lambda: "")
-
-    def begin(
-        self, delivery: Delivery, agent: str = "sre", tool: str = "echo", patience_s: float = 60.0
-    ) -> str | OverLimit:
-        applied = self.limits.of(agent, "desk", tool)
-        assert applied is not None
-        check = LimitCheck(applied.text_without(delivery.counted_in), patience_s, LEASE_S)
-
-        async def begin() -> str | OverLimit:
-            exchange = AsyncRedisExchange(lambda: self.table.pool)
-            try:
-                return await AsyncDeliveries(exchange).begin_limited(delivery, f"w {delivery.count}", 1.0, check)
-            finally:
-                exchange.close()
-
-        found = asyncio.run(begin())
-        if found == "":
-            delivery.charges = applied.charges
-        return found
-
-    def call(self, agent: str = "sre", tool: str = "echo", patience_s: float = 60.0) -> str | OverLimit:
-        return self.begin(self.take(agent), agent, tool, patience_s)
-
-    def kinds(self, count: int, **options: Any) -> list[str]:
-        found = [self.call(**options) for _ in range(count)]
-        return [each.kind if isinstance(each, OverLimit) else each for each in found]
 
 
 def test_a_rate_permits_a_burst_and_says_when_to_come_back(table: Table) -> None:
@@ -136,7 +58,7 @@ def test_each_agent_server_and_tool_has_its_own_limit(table: Table, client: Any)
     assert len(client.keys("tarsy:limit:*")) == 1
 
 
-def test_all_limits_of_a_call_count_and_nothing_is_lost_on_the_way(table: Table) -> None:
+def test_all_limits_of_a_call_count_or_none(table: Table) -> None:
     calls = Calls(table, limits_of({"tools": ["desk.echo"], "rate": "1/h"}, {"calls_per_day": 3}))
     assert calls.kinds(3) == ["", "rate", "rate"]
     assert calls.kinds(3, tool="label") == ["", "", "calls"]  # what was over the rate was not counted
@@ -275,80 +197,6 @@ def test_numbers_may_change_and_the_day_is_still_counted(table: Table) -> None:
     assert before.kinds(2) == ["", ""]
     after = Calls(table, limits_of({"tools": ["desk.*"], "calls_per_day": 4, "concurrency": 100}))
     assert after.kinds(3) == ["", "", "calls"]
-
-
-def fair(limits: Limits) -> Any:
-    return declare_fair_fetch({}, limit_fetch(limits.build_fetch_terms(["desk"], None), LEASE_S, "anonymous"))
-
-
-def fetch(table: Table, script: Any, *names: str, room: int = 16) -> tuple[list[FetchedMessage], list[Any]]:
-    numbers = " ".join([str(room)] * len(names))
-    found = script.run(table.exchange, *names, limits=numbers, checks=0, room=room, kept=0)
-    return [read_fetched(each) for each in found if len(each) > 2], [each for each in found if len(each) == 2]
-
-
-def test_what_is_over_its_rate_stays_in_its_queue(table: Table, client: Any) -> None:
-    limits = limits_of({"tools": ["desk.*"], "rate": "4/h", "burst": 4, "each": ["agent"], "when_over": "wait"})
-    script = fair(limits)
-    for agent in ("sre", "dev"):
-        for n in range(10):
-            table.publish(keys.agent_queue("desk", agent), f"{agent}{n}", text_of(f"{agent}{n}"))
-    found, left_out = fetch(table, script, SET, SHARED)
-    assert sorted(each.delivery.tag for each in found) == [f"{agent}{n}" for agent in ("dev", "sre") for n in range(4)]
-    assert {each.delivery.counted_in for each in found} == {frozenset({limits.all[0].id})}
-    assert left_out[0][0] == b"mcp.desk"
-    assert 890 < float(left_out[0][1]) <= 900
-    assert fetch(table, script, SET, SHARED)[0] == []
-    assert client.llen(keys.agent_queue("desk", "sre")) == 6
-    # One that comes later does not wait for them.
-    table.publish(keys.agent_queue("desk", "ops"), "ops1", text_of("ops1"))
-    assert [each.delivery.tag for each in fetch(table, script, SET, SHARED)[0]] == ["ops1"]
-
-
-def test_what_was_counted_when_it_was_taken_is_not_counted_again(table: Table) -> None:
-    calls = Calls(table, limits_of({"rate": "1/h", "concurrency": 1, "calls_per_day": 2, "when_over": "wait"}))
-    table.publish(keys.agent_queue("desk", "sre"), "a", text_of("a"))
-    [message], _ = fetch(table, fair(calls.limits), SET, SHARED)
-    assert calls.begin(message.delivery) == ""
-    assert calls.kinds(1) == ["concurrency"]
-
-
-def test_as_many_are_taken_as_may_run(table: Table, client: Any) -> None:
-    script = fair(limits_of({"agents": ["s?e"], "concurrency": 3, "when_over": "wait"}))
-    for agent in ("sre", "SRE", "dev"):
-        for n in range(6):
-            table.publish(keys.agent_queue("desk", agent), f"{agent}{n}", text_of(f"{agent}{n}"))
-    found, left_out = fetch(table, script, SET, SHARED)
-    taken = [each.delivery.queue.rpartition(":")[2] for each in found]
-    assert taken.count("dev") == 6
-    assert taken.count("sre") + taken.count("SRE") == 3
-    assert left_out
-    mine = next(each for each in found if "dev" not in each.delivery.queue)
-    table.answer(mine.delivery, keys.result_key(mine.delivery.tag), "{}", 60)
-    assert len(fetch(table, script, SET, SHARED)[0]) == 1
-
-
-def test_messages_that_are_no_calls_use_up_nothing(table: Table) -> None:
-    limits = limits_of({"rate": "1/h", "when_over": "wait"})
-    script = declare_fetch(limiting=limit_fetch(limits.build_fetch_terms(["desk"], "anonymous"), LEASE_S, "anonymous"))
-    table.publish(SHARED, "a", text_of("a", "tarsy.list_tools"))
-    table.publish(SHARED, "b", text_of("b"))
-    table.publish(SHARED, "c", text_of("c"))
-    tags = [each.delivery.tag for _ in range(3) for each in fetch(table, script, SHARED)[0]]
-    assert tags == ["a", "b"]
-
-
-@pytest.mark.parametrize("shared_agent", [None, "anonymous"])
-def test_limits_of_agents_hold_in_the_shared_queue_if_it_is_clear_whose_it_is(
-    table: Table, shared_agent: str | None
-) -> None:
-    limits = limits_of({"rate": "1/h", "each": ["agent"], "when_over": "wait"})
-    terms = limits.build_fetch_terms(["desk"], shared_agent)
-    script = declare_fetch(limiting=limit_fetch(terms, LEASE_S, "anonymous"))
-    for tag in ("a", "b"):
-        table.publish(SHARED, tag, text_of(tag))
-    taken = [each.delivery.tag for _ in range(2) for each in fetch(table, script, SHARED)[0]]
-    assert taken == (["a", "b"] if shared_agent is None else ["a"])
 
 
 def test_ten_thousand_agents_need_no_more_keys(table: Table, client: Any) -> None:

@@ -1,0 +1,86 @@
+"""Limits in Redis: what is left in its queue because it is over one."""
+
+from typing import Any
+
+import pytest
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, read_fetched
+from tarsy_tasks.broker.limits import limit_fetch
+from tarsy_tasks.broker.shares import declare_fair_fetch
+from tarsy_tasks.policy import Limits
+from tests.unit.limits.calls import LEASE_S, Calls, Table, limits_of, text_of
+
+SET, SHARED = keys.agents_key("desk"), keys.queue("desk")
+
+
+def fair(limits: Limits) -> Any:
+    return declare_fair_fetch({}, limit_fetch(limits.build_fetch_terms(["desk"], None), LEASE_S, "anonymous"))
+
+
+def fetch(table: Table, script: Any, *names: str, room: int = 16) -> tuple[list[FetchedMessage], list[Any]]:
+    numbers = " ".join([str(room)] * len(names))
+    found = script.run(table.exchange, *names, limits=numbers, checks=0, room=room, kept=0)
+    return [read_fetched(each) for each in found if len(each) > 2], [each for each in found if len(each) == 2]
+
+
+def test_what_is_over_its_rate_stays_in_its_queue(table: Table, client: Any) -> None:
+    limits = limits_of({"tools": ["desk.*"], "rate": "4/h", "burst": 4, "each": ["agent"], "when_over": "wait"})
+    script = fair(limits)
+    for agent in ("sre", "dev"):
+        for n in range(10):
+            table.publish(keys.agent_queue("desk", agent), f"{agent}{n}", text_of(f"{agent}{n}"))
+    found, left_out = fetch(table, script, SET, SHARED)
+    assert sorted(each.delivery.tag for each in found) == [f"{agent}{n}" for agent in ("dev", "sre") for n in range(4)]
+    assert {each.delivery.counted_in for each in found} == {frozenset({limits.all[0].id})}
+    assert left_out[0][0] == b"mcp.desk"
+    assert 890 < float(left_out[0][1]) <= 900
+    assert fetch(table, script, SET, SHARED)[0] == []
+    assert client.llen(keys.agent_queue("desk", "sre")) == 6
+    # One that comes later does not wait for them.
+    table.publish(keys.agent_queue("desk", "ops"), "ops1", text_of("ops1"))
+    assert [each.delivery.tag for each in fetch(table, script, SET, SHARED)[0]] == ["ops1"]
+
+
+def test_what_was_counted_when_it_was_taken_is_not_counted_again(table: Table) -> None:
+    calls = Calls(table, limits_of({"rate": "1/h", "concurrency": 1, "calls_per_day": 2, "when_over": "wait"}))
+    table.publish(keys.agent_queue("desk", "sre"), "a", text_of("a"))
+    [message], _ = fetch(table, fair(calls.limits), SET, SHARED)
+    assert calls.begin(message.delivery) == ""
+    assert calls.kinds(1) == ["concurrency"]
+
+
+def test_as_many_are_taken_as_may_run(table: Table, client: Any) -> None:
+    script = fair(limits_of({"agents": ["s?e"], "concurrency": 3, "when_over": "wait"}))
+    for agent in ("sre", "SRE", "dev"):
+        for n in range(6):
+            table.publish(keys.agent_queue("desk", agent), f"{agent}{n}", text_of(f"{agent}{n}"))
+    found, left_out = fetch(table, script, SET, SHARED)
+    taken = [each.delivery.queue.rpartition(":")[2] for each in found]
+    assert taken.count("dev") == 6
+    assert taken.count("sre") + taken.count("SRE") == 3
+    assert left_out
+    mine = next(each for each in found if "dev" not in each.delivery.queue)
+    table.answer(mine.delivery, keys.result_key(mine.delivery.tag), "{}", 60)
+    assert len(fetch(table, script, SET, SHARED)[0]) == 1
+
+
+def test_messages_that_are_no_calls_use_up_nothing(table: Table) -> None:
+    limits = limits_of({"rate": "1/h", "when_over": "wait"})
+    script = declare_fetch(limiting=limit_fetch(limits.build_fetch_terms(["desk"], "anonymous"), LEASE_S, "anonymous"))
+    table.publish(SHARED, "a", text_of("a", "tarsy.list_tools"))
+    table.publish(SHARED, "b", text_of("b"))
+    table.publish(SHARED, "c", text_of("c"))
+    tags = [each.delivery.tag for _ in range(3) for each in fetch(table, script, SHARED)[0]]
+    assert tags == ["a", "b"]
+
+
+@pytest.mark.parametrize("shared_agent", [None, "anonymous"])
+def test_a_shared_queue_is_limited_if_its_agent_is_known(table: Table, shared_agent: str | None) -> None:
+    limits = limits_of({"rate": "1/h", "each": ["agent"], "when_over": "wait"})
+    terms = limits.build_fetch_terms(["desk"], shared_agent)
+    script = declare_fetch(limiting=limit_fetch(terms, LEASE_S, "anonymous"))
+    for tag in ("a", "b"):
+        table.publish(SHARED, tag, text_of(tag))
+    taken = [each.delivery.tag for _ in range(2) for each in fetch(table, script, SHARED)[0]]
+    assert taken == (["a", "b"] if shared_agent is None else ["a"])
