@@ -23,10 +23,10 @@ from tarsy_tasks.policy.names import EVERYONE, AgentPattern, ToolPattern, restri
 __all__ = ["AppliedLimits", "Limit", "LimitRule", "Limits"]
 
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "day": 86400}
-_RATE = re.compile(rf"(\d{{1,9}})/({'|'.join(_UNITS_S)})")
+_RATE = re.compile(rf"([0-9]{{1,9}})/({'|'.join(_UNITS_S)})")
 _FASTEST = 10_000
 """Calls per second: what is more, the times of Redis do not tell apart."""
-_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,3})?) ?(kB|MB|GB|TB|KiB|MiB|GiB|TiB|B)")
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,3})?) ?(kB|MB|GB|TB|KiB|MiB|GiB|TiB|B)")
 _SIZES = {
     **{unit: 1000**n for n, unit in enumerate(("B", "kB", "MB", "GB", "TB"))},
     **{unit: 1024**n for n, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))},

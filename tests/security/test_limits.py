@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import redis
@@ -20,7 +21,7 @@ from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, StepName, read_
 from tarsy_tasks.telemetry.limits import read_reports, read_use
 from tarsy_tasks.telemetry.metrics import read_metrics
 from tests.cli.commands import run_command
-from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
+from tests.processes import DEMO_SERVER, Flower, Worker, environment_of, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
@@ -243,6 +244,18 @@ def test_the_bytes_of_results_are_counted(apps: dict[str, TarsyApp], admin: Any)
         assert codes(call_many(apps[agent], "desk.label", item, 1)) == ["RATE_LIMITED"]
 
 
+def test_what_redis_refuses_to_count_is_not_sent(apps: dict[str, TarsyApp], admin: Any) -> None:
+    admin.execute_command("ACL", "SETUSER", "worker", "-zincrby")  # rules of an older version
+    try:
+        [result] = call_many(apps["agent"], "desk.echo", HELLO, 1)
+        assert call_many(apps["dev"], "desk.echo", HELLO, 1)[0].outcome is Outcome.OK  # it has no quota
+    finally:
+        admin.execute_command("ACL", "SETUSER", "worker", "+zincrby")
+        admin.acl_log_reset()
+    assert (result.error_code, result.attempts) == (ErrorCode.INTERCEPTOR_FAILED, 0)
+    assert "cannot be checked" in result.content
+
+
 def reports(admin: Any) -> Any:
     return wait_until(lambda: read_reports(admin), "a worker has reported its limits")
 
@@ -265,6 +278,24 @@ def test_operators_see_what_is_used(apps: dict[str, TarsyApp], workers: list[Wor
         return {place: n for each in read_metrics(admin, ["desk"])["desk"] for place, n in each.limited.items()}
 
     assert wait_until(lambda: counted().get("limits[0]"), "the rejections are in Redis") >= 1
+
+
+def test_the_page_of_a_server_shows_what_is_used(
+    apps: dict[str, TarsyApp], workers: list[Worker], admin: Any, valkey: Valkey, tmp_path: Path
+) -> None:
+    call_many(apps["sre"], "desk.echo", HELLO, 4)
+    reports(admin)
+    with Flower(tmp_path, url_of(valkey.port), (), {"FLOWER_UNAUTHENTICATED_API": "true"}) as flower:
+
+        def read() -> str:
+            with urlopen(f"{flower.url}/mcp/servers/desk", timeout=30) as page:
+                text = page.read().decode()
+            return text if "limits[0]" in text else ""
+
+        text = wait_until(read, "the page has the limits", 30)
+    assert "3/day, 3 at once" in text
+    assert "<bdi>sre</bdi></code>: 3 of 3 at once" in text
+    assert "limits[2]" not in text  # of another server
 
 
 def test_policy_check_names_the_limits(workers: list[Worker]) -> None:
