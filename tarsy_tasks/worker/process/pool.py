@@ -154,6 +154,10 @@ class TaskPool(ThreadsTaskPool):
         context = self._context
         if context.policy is None or context.policy.limits is None:
             return ""
+        counted = [limit.place for limit in context.policy.limits.all if limit.rule.bytes_per_day]
+        if counted and self.app.conf.broker_url != self.app.conf.result_backend:
+            text = "the bytes of results are not counted, because they are not in the broker's Redis database: %s"
+            logger.warning(text, ", ".join(counted))
         # In the queue that all share, only a signature says who sent a message.
         anonymous = ANONYMOUS if self.app.conf.accept_content == ["json"] else None
         terms = context.policy.limits.build_fetch_terms(servers, anonymous)

@@ -108,6 +108,7 @@ def test_a_call_that_is_taken_again_does_not_wait_for_itself(table: Table) -> No
     calls = Calls(table, limits_of({"concurrency": 1}))
     held = calls.take()
     assert calls.begin(held) == ""
+    table.exchange.execute(("HDEL", keys.call_marker(held.tag), "mark", "owner"))  # it was not sent after all
     table.requeue(held)
     table.exchange.execute(("RPOP", held.queue))
     again = table.take(held.queue, held.tag, lambda: "")
