@@ -25,6 +25,7 @@ from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.binding import decide_binding
 from tarsy_tasks.broker.confinement import confine
 from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.leases import release_lease
 from tarsy_tasks.celery_app import broker_urls
@@ -39,6 +40,7 @@ from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_thread, look_for_cancelled
+from tarsy_tasks.worker.process.error_budgets import ErrorBudgets
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.plain_calls import PlainCall
@@ -113,7 +115,13 @@ class TaskPool(ThreadsTaskPool):
         weights: dict[str, float] = self.app.policy.weights if self.app.policy is not None else {}
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
-        keeping = (context.audit, context.instance, servers, context.lease_s, suspended.tend)
+        budgets = ErrorBudgets(context.connections, self._loop, context.instance)
+
+        def tend(exchange: RedisExchange) -> None:
+            suspended.tend(exchange)
+            budgets.tend(exchange)
+
+        keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
         # From here on a result waits for an unavailable Redis, until the worker stops.
