@@ -98,9 +98,7 @@ class ErrorBudget(Model):
     window_s: float = Field(
         default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of so many seconds count."
     )
-    min_calls: int = Field(
-        default=20, ge=2, le=1_000_000, description="With fewer calls in the window it is not suspended."
-    )
+    min_calls: int = Field(default=20, ge=2, description="With fewer calls in the window it is not suspended.")
 
 
 def _validate_group(name: str) -> str:
