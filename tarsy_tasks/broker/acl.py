@@ -69,6 +69,7 @@ _WORKERS_OWN = (
     keys.waiting_key("*"),
     keys.agents_key("*"),
     keys.shares_key("*"),
+    keys.error_budget_key("*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,

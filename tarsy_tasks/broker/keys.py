@@ -182,6 +182,8 @@ agents_key = _prefixed("tarsy:agents:")
 shares_key = _prefixed("tarsy:shares:")
 """Sorted set of the bound agents whose queues of a server have messages, by when it is their turn, and of `anonymous`.
 Workers write it."""
+error_budget_key = _prefixed("tarsy:error-budget:")
+"""What of a server's calls failed lately, and its suspension by all workers: a hash with a TTL. Workers write it."""
 worker_health_key = _prefixed("tarsy:worker-health:")
 """The health records of one worker, a hash of JSON strings by server, with a TTL."""
 check_sent_key = _prefixed("tarsy:check-sent:")

@@ -70,6 +70,9 @@ def import_config(path: Path, refer: Callable[[str], str] | None = None) -> Impo
     data: dict[str, JsonValue] = {"mcpServers": servers}
     if interceptors := loaded.file.data.get("interceptors"):
         data["interceptors"] = interceptors
+    # Without it, agents could do what they may not; a wrong one is refused when it is read.
+    if (policy := loaded.file.data.get("policy")) is not None:
+        data["policy"] = policy
     needed = {name for _, server in loaded.servers.values() for name in _needed(server)}
     return ImportedConfig(data, secrets.found, sorted(needed))
 

@@ -18,7 +18,7 @@ from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["TRANSPORTS", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["TRANSPORTS", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",
@@ -79,6 +79,26 @@ class Retry(Model):
         if self.min_wait_s > self.max_wait_s:
             raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is greater than max_wait_s ({self.max_wait_s:g})")
         return self
+
+
+def _validate_rate(rate: float) -> float:
+    if 0 < rate < 1:
+        return rate
+    why = "no call may fail then, and the first one that does suspends it" if rate <= 0 else "it is never exceeded then"
+    raise ValueError(f"found {rate:g}, expected a number between 0 and 1, such as 0.5; {why}")
+
+
+class ErrorBudget(Model):
+    """How many calls of a server may fail before all workers suspend it for a while. Only calls fail that got no answer
+    in time, and those whose connection failed."""
+
+    max_failure_rate: Annotated[float, AfterValidator(_validate_rate)] = Field(
+        allow_inf_nan=False, description="The share of its calls that may fail, between 0 and 1."
+    )
+    window_s: float = Field(
+        default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of so many seconds count."
+    )
+    min_calls: int = Field(default=20, ge=2, description="With fewer calls in the window it is not suspended.")
 
 
 def _validate_group(name: str) -> str:
@@ -168,6 +188,9 @@ class ServerConfig(Model):
         default=None,
         ge=1,
         description="How many calls of the server one worker process runs at once; the default is half of its slots.",
+    )
+    error_budget: ErrorBudget | None = Field(
+        default=None, description="How many of its calls may fail before all workers suspend it; by default any number."
     )
     retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
     replay: Literal["hinted", "always", "never"] = Field(

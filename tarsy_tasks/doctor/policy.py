@@ -67,6 +67,8 @@ def check_users(policy: Policy, redis: Any, binding: Binding) -> Iterator[Findin
         yield Finding.note("policy", f"these agents have no entry, so `{_EVERYONE}` decides: {_list(others)}")
     enforced = _list(sorted(agents & set(named))) or "none"
     yield Finding.ok("policy", f"enforced by users of Redis for: {enforced}; all others are `{entry}`")
+    text = "it protects calls only: every agent may read names, descriptions and schemas of all tools in Redis"
+    yield Finding.note("policy", text, "write no secrets into the descriptions of tools (docs/threat-model.md)")
 
 
 def _limits_by_agent(policy: Policy) -> list[str]:

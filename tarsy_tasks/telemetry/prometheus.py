@@ -54,7 +54,7 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     recreations = _counter("tarsy_session_recreations", "MCP sessions that replaced a lost one.", labels=["server"])
     attempts = _counter("tarsy_connection_attempts", "Attempts to open an MCP session.", labels=["server"])
     connections = _counter("tarsy_connections", "Attempts that opened an MCP session.", labels=["server"])
-    suspensions = _counter("tarsy_server_suspensions", "Servers that cost a worker too much.", labels=["server"])
+    suspensions = _counter("tarsy_server_suspensions", "Suspensions by workers.", labels=["server"])
     unaudited = _counter("tarsy_calls_unaudited", "Calls whose audit entry could not be written.", labels=["server"])
     for each in metrics:
         labels = [each.server, each.tool]

@@ -1,7 +1,8 @@
 """How much of a worker's time one server may cost, and what happens when it costs more all the time.
 
-Owns the token buckets behind `long_work` and `transport.flood`, and the suspension of a server. It does not know what
-the time was spent on, nor what a suspended server may not do: that is in `sessions.connection`.
+Owns the token buckets behind `long_work` and `transport.flood`, and the suspension of a server, also one on which all
+workers agree (`process.error_budgets`). It does not know what the time was spent on, nor what a suspended server may
+not do: that is in `sessions.connection`.
 """
 
 import time
@@ -16,6 +17,8 @@ _FIRST_S = 30.0
 _LONGEST_S = 600.0
 _FORGOTTEN_AFTER_S = 600.0
 """A suspension that ended longer ago does not make the next one longer."""
+_UNHEARD_S = 10.0
+"""A suspension by all workers that is not confirmed for so long, after the server should have been tried, has ended."""
 
 
 class TimeBudget:
@@ -81,6 +84,7 @@ class Suspension:
         until: When it ends, monotonic; 0 when there was none.
         reason: Why, without a full stop.
         count: How often the server was suspended.
+        is_lifted: An operator has ended it, which the other workers do not know yet.
         on_begin: Called when a suspension begins.
     """
 
@@ -90,11 +94,14 @@ class Suspension:
         self.until = 0.0
         self.reason = ""
         self.count = 0
+        self.is_lifted = False
         self.on_begin: Callable[[], None] = lambda: None
         self._slow_s = slow_s
         self._next_s = self._first_s = first_s
         self._clock = clock
         self._budgets: list[TimeBudget] = []
+        self._shared_until = self._tried_at = 0.0
+        self._shared_reason = ""
 
     def new_budget(self, *, share: float, capacity_s: float, most_debt_s: float) -> TimeBudget:
         """A budget of the server, which is full again when a suspension ends."""
@@ -105,7 +112,34 @@ class Suspension:
     @property
     def left_s(self) -> float:
         """How long it will last; 0 if the server is not suspended."""
-        return max(0.0, self.until - self._clock()) if self.until else 0.0
+        return max(0.0, max(self.until, self._shared_until) - self._clock()) if self.count else 0.0
+
+    @property
+    def text(self) -> str:
+        """That the server is suspended, for how long and why; without a full stop."""
+        now = self._clock()
+        if now < self.until:
+            return f"suspended for {self.until - now:.0f} s: {self.reason}"
+        return f"suspended: {self._shared_reason}; it is tried again in {max(1.0, self._tried_at - now):.0f} s"
+
+    def share(self, reason: str, left_s: float) -> None:
+        """All workers suspend the server; repeated for as long as that is so.
+
+        Args:
+            reason: Why, without a full stop.
+            left_s: In how many seconds one of them tries it again.
+        """
+        is_new = not self.left_s
+        self._tried_at = self._clock() + left_s
+        self._shared_until, self._shared_reason = self._tried_at + _UNHEARD_S, reason
+        if is_new:
+            self.count += 1
+            self.on_begin()
+
+    def unshare(self) -> bool:
+        """They no longer do. Whether they did."""
+        was_shared, self._shared_until = self._shared_until > 0, 0.0
+        return was_shared
 
     def note_excess(self, budget: TimeBudget, reason: str) -> None:
         """The server is over a budget now."""
@@ -124,6 +158,7 @@ class Suspension:
         """End it now, because an operator wants to, and forget those before."""
         now = self._clock()
         self.until = min(self.until, now)
+        self._shared_until, self.is_lifted = 0.0, True
         self._next_s = self._first_s
         self._forgive(now)
 

@@ -217,6 +217,7 @@ def test_denials_are_counted_by_server_and_kind(apps: dict[str, TarsyApp], admin
 def test_doctor_says_for_whom_the_policy_is_enforced(worker: Worker) -> None:
     for user, text in (
         ("admin", "these agents have no entry, so `*` decides: new"),
+        ("admin", "it protects calls only: every agent may read names"),
         ("operator", "may not list users"),
     ):
         done = run_command("doctor", "--json", environment=worker.environment_of(user))

@@ -179,5 +179,13 @@ def test_each_platform_has_its_places(platform, client, place):
     assert Path(place) in find_client_files(client, {"HOME": "/h"}, platform)[1]
 
 
+@pytest.mark.parametrize("policy", [{"agents": {"sre": {"deny": ["a.*"]}, "*": {"allow": []}}}, {}])
+def test_a_policy_is_imported_as_it_is(run, tmp_path, policy):
+    path = tmp_path / "ours.json"
+    content = {"mcpServers": {"a": {"command": "x"}}, "policy": policy}
+    path.write_text(json.dumps(content))
+    assert json.loads(run(str(path)).stdout) == content
+
+
 def test_every_client_has_a_place():
     assert all(find_client_files(client, {"HOME": "/h"}, "linux")[1] for client in CLIENTS)

@@ -28,6 +28,7 @@ from tarsy_tasks.worker.sessions.recovery import (
     Action,
     Executed,
     Recovery,
+    asks_to_wait,
     classify_error,
     pause_of,
     retry_after_s,
@@ -122,12 +123,29 @@ class Invocation:
         # Otherwise the timer of the call's own deadline is enough.
         timer = end_after(self._call, self._timeout_s) if self._deadline < self._call.deadline else None
         try:
-            return await self._attempt()
-        except _FailedCall as failure:
-            return await self._recover(failure)
+            try:
+                ending = await self._attempt()
+            except _FailedCall as failure:
+                ending = await self._recover(failure)
+        except CallError as error:
+            if self._connection.counted is not None and self._is_due_to_server(error):
+                self._connection.counted.add(self._call.principal, error.code)
+            raise
         finally:
             if timer is not None:
                 timer.cancel()
+        if self._connection.counted is not None and self._call.attempts:
+            self._connection.counted.add(self._call.principal, None)
+        return ending
+
+    def _is_due_to_server(self, error: CallError) -> bool:
+        """Whether the call says something of the server: it is not held back, did not ask to wait, and had the time
+        that it may take."""
+        connection = self._connection
+        if connection.suspension.left_s or connection.is_disconnected_by_operator or asks_to_wait(error.__cause__):
+            return False
+        has_own_deadline = self._deadline >= self._call.deadline
+        return not has_own_deadline or (error.code is not ErrorCode.CALL_TIMEOUT and time.monotonic() < self._deadline)
 
     async def _recover(self, first: _FailedCall) -> Ending:
         # tenacity takes over after the first failure only: setting it up costs some percent of a call that succeeds.

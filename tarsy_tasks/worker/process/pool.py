@@ -43,6 +43,7 @@ from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_thread, look_for_cancelled
+from tarsy_tasks.worker.process.error_budgets import ErrorBudgets
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.limit_reporter import LimitReporter
@@ -125,11 +126,11 @@ class TaskPool(ThreadsTaskPool):
         known = self.app.mcp_config.enabled_servers
         report = build_report(policy.limits, policy.version, known) if policy is not None and policy.limits else ""
         reporter = LimitReporter(report)
+        budgets = ErrorBudgets(context.connections, self._loop, context.instance)
 
         def tend(exchange: RedisExchange) -> None:
-            suspended.tend(exchange)
-            pauses.tend(exchange)
-            reporter.tend(exchange)
+            for each in (suspended, pauses, reporter, budgets):
+                each.tend(exchange)
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)

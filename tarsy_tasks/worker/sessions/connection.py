@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +23,7 @@ from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker, build_server_masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.counted_calls import CountedCalls
 from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.opening import SessionContext, SessionOpener
 from tarsy_tasks.worker.sessions.session import Session
@@ -51,7 +52,8 @@ class ServerConnection:
         server: Its configuration, variables unresolved.
         masker: For everything that comes from the server or is about it.
         long_work: For work on large values of its calls.
-        suspension: Whether it is suspended, because it costs the worker too much.
+        suspension: Whether it is suspended, because it costs the worker too much or fails too many calls.
+        counted: Its calls for its error budget; None without one.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
         paused_until: The server asked to be left alone until then, as any worker has read; monotonic time.
@@ -67,6 +69,7 @@ class ServerConnection:
         self.suspension = context.new_suspension()
         self.suspension.on_begin = self._suspend
         self.long_work = LongWork(self.suspension)
+        self.counted = CountedCalls() if server.error_budget is not None else None
         self.is_disconnected_by_operator = False
         self.sessions_opened = 0
         self.paused_until = float("-inf")
@@ -210,7 +213,7 @@ class ServerConnection:
         self._calls.append((time.monotonic(), failed))
 
     def _refuse_when_unreachable(self) -> None:
-        if self.suspension.until:
+        if self.suspension.count:
             self._opener.refuse_when_suspended()
         if not self.availability.claim_attempt():
             raise self.errors.out_of_reach(self.availability.unreachable_s, self.availability.reason)
@@ -224,12 +227,36 @@ class ServerConnection:
 
     def _suspend(self) -> None:
         """Take no more calls for a while; those that run may end."""
-        failure = self.errors.suspended(self.suspension.left_s, self.suspension.reason)
+        failure = self.errors.suspended(self.suspension.text)
         self._opener.error = self._opener.last_error = failure
         logger.warning(failure.operator_text)
         self._detach_session()
         self.on_suspend()
         self.on_change()
+
+    async def try_suspended(self) -> bool:
+        """Whether a server that is suspended answers again: a session is opened, which lists the tools, and closed."""
+        if self._closed or self.is_disconnected_by_operator:
+            return False
+        timeouts = self.server.timeouts
+        try:
+            async with asyncio.timeout(timeouts.connect_s + timeouts.list_s):
+                session = await self._opener.open(is_trial=True)
+        except (NoSessionError, TimeoutError):
+            return False
+        self._close_later(session)
+        return True
+
+    def end_shared_suspension(self) -> None:
+        """The workers no longer suspend the server: connect to it again, if it was suspended."""
+        if self.suspension.unshare() and not (self._closed or self.is_disconnected_by_operator):
+            connecting = asyncio.create_task(self._reconnect_quietly())
+            self._background.add(connecting)
+            connecting.add_done_callback(self._background.discard)
+
+    async def _reconnect_quietly(self) -> None:
+        with suppress(NoSessionError):  # which is logged, and in the health records
+            await self.connected()
 
     async def _open(self) -> Session:
         self._detach_session()

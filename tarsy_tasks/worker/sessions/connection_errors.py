@@ -110,9 +110,9 @@ class ConnectionErrors:
         advice = f" `celery -A tarsy_tasks control mcp_reconnect {self._server.name}` connects it again."
         return self._error(ErrorCode.SERVER_UNAVAILABLE, found, _TRY_LATER, advice)
 
-    def suspended(self, left_s: float, reason: str) -> NoSessionError:
-        """The server costs the worker too much."""
-        found = f"MCP server `{self._server.name}` is suspended for {left_s:.0f} s: {reason}."
+    def suspended(self, how: str) -> NoSessionError:
+        """The server costs the worker too much, or fails too many calls; `how` is `Suspension.text`."""
+        found = f"{self._who} is {how}."
         advice = f" `celery -A tarsy_tasks control mcp_reconnect {self._server.name}` ends that at once."
         return self._error(ErrorCode.SERVER_UNAVAILABLE, found, _TRY_LATER, advice)
 

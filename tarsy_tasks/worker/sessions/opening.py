@@ -116,8 +116,11 @@ class SessionOpener:
         self._mode: Mode = "auto"
         self._left_out: Mapping[str, str] = {}
 
-    async def open(self) -> Session:
+    async def open(self, *, is_trial: bool = False) -> Session:
         """A new session; tried again for as long as the server is expected back.
+
+        Args:
+            is_trial: Also while the server is suspended, to find out whether it answers.
 
         Raises:
             NoSessionError: No session could be opened.
@@ -129,7 +132,7 @@ class SessionOpener:
             reraise=True,
         )
         try:
-            session: Session = await retrying(self._open_once)
+            session: Session = await retrying(self._open_once, is_trial)
         except FailedAttempt as failure:
             self.error = self.last_error = self.errors.not_opened(failure, self._connect_s)
             raise self.error from None
@@ -141,15 +144,16 @@ class SessionOpener:
         Raises:
             NoSessionError: It is.
         """
-        if left_s := self._suspension.left_s:
-            self.error = self.last_error = self.errors.suspended(left_s, self._suspension.reason)
+        if self._suspension.left_s:
+            self.error = self.last_error = self.errors.suspended(self._suspension.text)
             raise self.error
 
     def _is_worth_a_retry(self, error: BaseException) -> bool:
         return isinstance(error, FailedAttempt) and is_transient(error.error) and self.availability.is_expected_back
 
-    async def _open_once(self) -> Session:
-        self.refuse_when_suspended()
+    async def _open_once(self, is_trial: bool) -> Session:
+        if not is_trial:
+            self.refuse_when_suspended()
         self._output.clear()
         began = time.monotonic()
         self.availability.record_attempt()
@@ -162,7 +166,8 @@ class SessionOpener:
             except Exception:
                 if self._mode == "legacy" or not session.died_in_handshake:
                     raise
-                self.refuse_when_suspended()
+                if not is_trial:
+                    self.refuse_when_suspended()
                 # Some servers exit on the probe for the 2026 era, a method that they do not know.
                 self._output.clear()
                 session = self._new_session("legacy")

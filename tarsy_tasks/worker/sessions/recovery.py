@@ -29,6 +29,7 @@ __all__ = [
     "Action",
     "Executed",
     "Recovery",
+    "asks_to_wait",
     "classify_error",
     "data_of",
     "is_out_of_reach",
@@ -136,6 +137,13 @@ def is_out_of_reach(error: BaseException) -> bool:
     if isinstance(error, MCPError):
         return error.code in (TRANSPORT_DOWN, CONNECTION_CLOSED) and classify_error(error).action is not Action.NO_RETRY
     return not isinstance(error, ConfigError)
+
+
+def asks_to_wait(error: BaseException | None) -> bool:
+    """Whether the server answered that it is too busy, or has had enough for now."""
+    if not isinstance(error, MCPError) or error.code != HTTP_STATUS:
+        return False
+    return data_of(error).get("status") == _TOO_MANY_REQUESTS or retry_after_s(error) is not None
 
 
 def retry_after_s(error: BaseException) -> float | None:
