@@ -220,7 +220,8 @@ _READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgeta
 def _agent(agent: AgentUser) -> list[str]:
     own = agent.name if is_agent_name(agent.name) else None
     names = [keys.call_queue(server, own) for server in agent.servers]
-    queues = [*names, *(f"{name}{_OWN_PRIORITIES if own else _PRIORITIES}" for name in names)]
+    others = _OWN_PRIORITIES if own else _PRIORITIES
+    queues = [*names, *(f"{name}{others}" for name in names if not name.endswith(ALL_SERVERS))]
     sets = [keys.agents_key(server) for server in agent.servers] if own else []
     waiting = [keys.waiting_key(name) for name in names]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"

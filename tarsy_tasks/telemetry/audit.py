@@ -150,7 +150,8 @@ class AuditEntry(BaseModel):
 
     def encode(self) -> str:
         """The text that Redis stores. Stream and id are known from where it is stored."""
-        return self.model_dump_json(exclude={"id", "source", "damage"}, exclude_none=True)
+        unset = {"priority"} if self.priority == NORMAL else set[str]()
+        return self.model_dump_json(exclude={"id", "source", "damage", *unset}, exclude_none=True)
 
 
 class AuditFilter(BaseModel):
