@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from tarsy_tasks.errors import CallRefused
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolResult
+from tarsy_tasks.priorities import NORMAL, Priority
 
 __all__ = [
     "ANONYMOUS",
@@ -94,6 +95,7 @@ class Call:
         principal: Who asks, verified: the bound agent whose queue the message came from, else the subject of the
             certificate that signed it, else `anonymous` (docs/limits.md).
         queue: The queue that the message came from; empty for a task that no message brought.
+        priority: By which the call waited: `interactive`, `normal` or `batch`.
         delivery_count: How often a worker has taken the message.
         raw_arguments: As the message has them: an object, or the text that a model wrote.
         arguments: From the stage `call` on, what is sent. An interceptor may replace or change it; what is sent is what
@@ -122,6 +124,7 @@ class Call:
     may_have_run: bool = False
     state: dict[str, Any] = field(default_factory=dict[str, Any])
     principal: str = ANONYMOUS
+    priority: Priority = NORMAL
 
 
 class RunBlocking(Protocol):

@@ -6,14 +6,15 @@ and another program may write the same JSON itself (docs/protocol.md).
 
 import hashlib
 import json
-from functools import cached_property
-from operator import not_
+from functools import cached_property, partial
+from operator import eq, not_
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from tarsy_tasks.errors import CallError, OutcomeError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.tool_names import function_name
 
 __all__ = ["Attachment", "CallInfo", "FrozenModel", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
@@ -38,12 +39,14 @@ class ToolCall(FrozenModel):
             ids. The id of the task is `PendingCall.id`.
         idempotency_key: The same call of the same agent with the same key is made once. Within an hour, another call
             with the key gets the same answer, unless the call did not run (`unavailable`). None: each call is made.
+        priority: `interactive`, `normal` or `batch`; None: that of the executor.
     """
 
     id: str = ""
     name: str
     arguments: dict[str, Any] | str | None = None
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=1000)
+    priority: Priority | None = Field(default=None, exclude_if=not_)
 
 
 class CallInfo(FrozenModel):
@@ -178,6 +181,8 @@ class ToolResult(FrozenModel):
             be, and why. `INVALID_RESULT`: the structured content does not fit the tool's output schema.
         retry_after_s: Of a call that was over a limit: in how many seconds to try again. None for all others, and if
             that would not help.
+        priority: By which the call waited. A worker of a later version may have one that is only text here.
+        principal: Who called, as far as a worker could verify that (docs/limits.md); empty for an anonymous call.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -198,6 +203,8 @@ class ToolResult(FrozenModel):
     content_types: tuple[str, ...] = Field(default=(), exclude_if=not_)
     notes: tuple[str, ...] = Field(default=(), exclude_if=not_)
     retry_after_s: float | None = Field(default=None, exclude_if=not_)
+    priority: Priority | str = Field(default=NORMAL, exclude_if=partial(eq, NORMAL))
+    principal: str = Field(default="", exclude_if=not_)
 
     @property
     def is_error(self) -> bool:

@@ -15,6 +15,7 @@ from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.priorities import Priority
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 
@@ -70,17 +71,21 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.can_execute`."""
         return self._adviser.advise(name, self._lister.last)
 
-    async def submit(self, call: ToolCall | str, arguments: Arguments = None) -> AsyncPendingCall:
+    async def submit(
+        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+    ) -> AsyncPendingCall:
         """As `ToolExecutor.submit`."""
-        [submitted] = self._dispatcher.start([build_call(call, arguments)], is_submitted=True)
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], is_submitted=True)
         assert submitted.sent is not None
         await self._wait_for([submitted], submitted.sent)
         submitted.sent.result()
         return AsyncPendingCall(self._dispatcher, submitted)
 
-    async def execute(self, call: ToolCall | str, arguments: Arguments = None) -> ToolResult:
+    async def execute(
+        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+    ) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
-        [submitted] = self._dispatcher.start([build_call(call, arguments)])
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)])
         await self._wait_for([submitted], submitted.answered)
         return submitted.answered.result()
 

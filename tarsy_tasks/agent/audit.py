@@ -68,6 +68,7 @@ class AgentAudit:
             "task_id": call.id,
             "agent_id": agent_id,
             "run_id": run_id,
+            "priority": call.priority,
             "server": call.server,
             "tool": call.tool,
             "arguments": shorten(canonical),

@@ -17,7 +17,9 @@ from tarsy_tasks.agent.waiting import retry_until, seconds_until
 from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Receiver
+from tarsy_tasks.broker.priority_lists import list_of, number_of
 from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.priorities import NORMAL, Priority
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -54,14 +56,21 @@ class AgentConnection:
         self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
         """Those that Celery sends with each message."""
         self._agent = bound_agent(app)
-        self._templates: dict[tuple[str, str], MessageTemplate | None] = {}
+        self._templates: dict[tuple[str, str, Priority], MessageTemplate | None] = {}
 
     def queue_of(self, server: str) -> str:
         """Where the calls of a server are published: an agent with a Redis user of its own has a queue of its own."""
         return keys.call_queue(server, self._agent)
 
     def publish_soon(
-        self, app: "Celery", receiver: Receiver, task_id: str, task: str, arguments: tuple[Any, ...], deadline: float
+        self,
+        app: "Celery",
+        receiver: Receiver,
+        task_id: str,
+        task: str,
+        arguments: tuple[Any, ...],
+        deadline: float,
+        priority: Priority,
     ) -> bool:
         """`publish` without waiting, once, together with all others of this iteration of the event loop, at its end.
 
@@ -72,11 +81,11 @@ class AgentConnection:
             Whether it was done: kombu has to write some messages.
         """
         queue = self.queue_of(arguments[0])
-        template = self._template(app, task, queue)
+        template = self._template(app, task, queue, priority)
         if template is None:
             return False
         message = template.write(task_id, arguments, _shown(arguments), garbage_at := self._garbage_at(deadline))
-        steps.publish.send(self._broker, receiver, **_slots(queue, task_id, message, garbage_at))
+        steps.publish.send(self._broker, receiver, **_slots(queue, priority, task_id, message, garbage_at))
         return True
 
     async def publish(
@@ -88,6 +97,7 @@ class AgentConnection:
         deadline: float,
         consequence: str,
         *,
+        priority: Priority = NORMAL,
         may_have_run: bool = False,
     ) -> None:
         """Publish a task to the queue of the server that its arguments begin with, once `replies` are connected.
@@ -103,15 +113,15 @@ class AgentConnection:
         """
         queue, garbage_at = self.queue_of(arguments[0]), self._garbage_at(deadline)
         message = (task_id, arguments, _shown(arguments), garbage_at)
-        template = self._template(app, task, queue)
+        template = self._template(app, task, queue, priority)
 
         async def attempt() -> None:
             nonlocal may_have_run
             try:
                 if template is None:
-                    await asyncio.to_thread(_publish_with_kombu, app, task, queue, *message, deadline)
+                    await asyncio.to_thread(_publish_with_kombu, app, task, queue, priority, *message, deadline)
                     return
-                slots = _slots(queue, task_id, template.write(*message), garbage_at)
+                slots = _slots(queue, priority, task_id, template.write(*message), garbage_at)
                 await steps.publish.run_async(self._broker, **slots)
             except connection_errors() as error:
                 may_have_run = may_have_run or may_have_been_sent(error)
@@ -139,15 +149,15 @@ class AgentConnection:
     def _garbage_at(self, deadline: float) -> float:
         return self.replies.clock.at(deadline) + _GARBAGE_S
 
-    def _template(self, app: "Celery", task: str, queue: str) -> "MessageTemplate | None":
+    def _template(self, app: "Celery", task: str, queue: str, priority: Priority) -> "MessageTemplate | None":
         """None: kombu has to write the message."""
         if any(map(_receivers, self._signals)):
             return None
-        if (task, queue) not in self._templates:
+        if (key := (task, queue, priority)) not in self._templates:
             from tarsy_tasks.broker.message_template import build_template
 
-            self._templates[task, queue] = build_template(app, task, queue)
-        return self._templates[task, queue]
+            self._templates[key] = build_template(app, *key)
+        return self._templates[key]
 
 
 def _shown(arguments: tuple[Any, ...]) -> str:
@@ -155,8 +165,9 @@ def _shown(arguments: tuple[Any, ...]) -> str:
     return ".".join(arguments[:2])
 
 
-def _slots(queue: str, task_id: str, message: str, garbage_at: float) -> dict[str, Any]:
-    return {"queue": queue, "home": queue, "tag": task_id, "message": message, "garbage_at": f"{garbage_at:.3f}"}
+def _slots(queue: str, priority: Priority, task_id: str, message: str, garbage_at: float) -> dict[str, Any]:
+    name = queue if priority == NORMAL else list_of(queue, priority)
+    return {"queue": name, "home": queue, "tag": task_id, "message": message, "garbage_at": f"{garbage_at:.3f}"}
 
 
 def _alive(found: "weakref.ref[Celery]") -> Any:
@@ -170,6 +181,7 @@ def _publish_with_kombu(
     app: Any,
     task: str,
     queue: str,
+    priority: Priority,
     task_id: str,
     arguments: tuple[Any, ...],
     shown: str,
@@ -180,7 +192,7 @@ def _publish_with_kombu(
     message = app.amqp.as_task_v2(task_id, task, args=arguments, argsrepr=shown, kwargsrepr="{}")
     message.headers["garbage_at"] = garbage_at
     with app.producer_pool.acquire(block=True, timeout=max(_SHORTEST_WAIT_S, seconds_until(deadline))) as producer:
-        app.amqp.send_task_message(producer, task, message, queue=queue, retry=False)
+        app.amqp.send_task_message(producer, task, message, queue=queue, priority=number_of(priority), retry=False)
 
 
 connection_of = PerApp(AgentConnection)

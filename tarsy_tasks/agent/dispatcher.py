@@ -31,6 +31,7 @@ from tarsy_tasks.broker.deliveries import CallState
 from tarsy_tasks.errors import BrokerUnavailable, CallError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolResult
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.priorities import NORMAL, Priority
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -60,6 +61,7 @@ class CallDispatcher:
     timeout_s: float
     agent_id: str | None
     run_id: str | None
+    priority: Priority = NORMAL
 
     def __post_init__(self) -> None:
         self._info = CallInfo(agent_id=self.agent_id, run_id=self.run_id).model_dump(exclude_none=True)
@@ -74,7 +76,9 @@ class CallDispatcher:
             ValueError: One of the calls cannot be sent as JSON. Nothing is sent.
         """
         deadline = time.monotonic() + self.timeout_s
-        submitted = [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
+        submitted = [
+            SubmittedCall(call, encode_arguments(call), deadline, call.priority or self.priority) for call in calls
+        ]
         for call in submitted:
             if is_submitted:
                 call.sent = Future()
@@ -121,7 +125,8 @@ class CallDispatcher:
         if call.call.idempotency_key is None and connection.replies.is_connected:
             self._address(connection, call, connection.replies.new_id())
             self._start_timer(call)
-            if connection.publish_soon(app, _Confirmation(self, call), call.id, _TASK, call.message, call.deadline):
+            message = (call.id, _TASK, call.message, call.deadline, call.priority)
+            if connection.publish_soon(app, _Confirmation(self, call), *message):
                 return
             call.stop_timer()
         call.sending = start_in_background(self._send(call), call.context)
@@ -140,7 +145,7 @@ class CallDispatcher:
                         await connection.replies.poll(call.id)
                 else:
                     message = (call.id, _TASK, call.message, call.deadline, _NOT_ENQUEUED)
-                    await connection.publish(self._app, *message, may_have_run=may_have_run)
+                    await connection.publish(self._app, *message, priority=call.priority, may_have_run=may_have_run)
         except CallError as error:
             self._reject(call, error)
         except TimeoutError:

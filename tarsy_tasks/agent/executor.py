@@ -14,10 +14,11 @@ from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.selection import Selection
-from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
+from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.errors import ResultTimeout
 from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.priorities import NORMAL, Priority
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -96,8 +97,10 @@ class BaseExecutor:
         timeout_s: float = 60.0,
         agent_id: str | None = None,
         run_id: str | None = None,
+        priority: Priority = NORMAL,
         app: "Celery | None" = None,
     ) -> None:
+        check_priority(priority)
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
         selection = Selection(servers, tool_filter, app)
@@ -110,7 +113,7 @@ class BaseExecutor:
 
             return agent_app()
 
-        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id)
+        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, priority)
         self._lister = ToolLister(find_app, selection, timeout_s)
         self._adviser = Adviser(find_app, selection)
 
@@ -131,11 +134,13 @@ class ToolExecutor(BaseExecutor):
             answer, it is answered up to 1 s later.
         agent_id: Who calls: for the audit, and because idempotency keys count only among calls of the same agent.
         run_id: In which run, for the audit.
+        priority: Of calls that have none of their own: `interactive`, `normal` or `batch`. It counts among the calls of
+            this agent to the same server (docs/limits.md).
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
         ValueError: A server that is not configured, a filter for a server that is not selected, a plain string where a
-            list of names belongs, or a bad `timeout_s`.
+            list of names belongs, a bad `timeout_s`, or an unknown priority.
         ConfigError: The configuration is missing or wrong.
 
     Example:
@@ -183,26 +188,31 @@ class ToolExecutor(BaseExecutor):
         """
         return self._adviser.advise(name, self._lister.last)
 
-    def submit(self, call: ToolCall | str, arguments: Arguments = None) -> PendingCall:
+    def submit(
+        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+    ) -> PendingCall:
         """Enqueue a call and return at once. Arguments are those of `execute`.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`.
-            ValueError: The arguments contain something that is not JSON.
+            ValueError: The arguments contain something that is not JSON, or the priority is unknown.
         """
-        [submitted] = self._dispatcher.start([build_call(call, arguments)], is_submitted=True)
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], is_submitted=True)
         assert submitted.sent is not None
         submitted.sent.result()
         return PendingCall(self._dispatcher, submitted)
 
-    def execute(self, call: ToolCall | str, arguments: Arguments = None) -> ToolResult:
+    def execute(
+        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+    ) -> ToolResult:
         """Run a call and wait for its answer. Raises as `submit` does, and nothing else.
 
         Args:
             call: A `ToolCall`, or the name of a tool.
             arguments: With a name: a mapping, or the text that a model wrote.
+            priority: Of this call; None: that of the `ToolCall`, or else that of the executor.
         """
-        [submitted] = self._dispatcher.start([build_call(call, arguments)])
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)])
         return submitted.answered.result()
 
     def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:

@@ -97,6 +97,7 @@ def _facts_of(submitted: SubmittedCall) -> dict[str, Any]:
         "server": submitted.server,
         "tool": submitted.tool,
         "task_id": submitted.id,
+        "priority": submitted.priority,
     }
 
 

@@ -7,8 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks.agent.selection import find_servers
+from tarsy_tasks.agent.submitted import check_priority
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.priority_lists import number_of
 from tarsy_tasks.models import CallInfo
+from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.tool_names import resolve_server
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ def tool_signature(
     timeout_s: float | None = None,
     agent_id: str | None = None,
     run_id: str | None = None,
+    priority: Priority = NORMAL,
     app: "Celery | None" = None,
 ) -> "Signature":
     """A tool call as an immutable signature that names its queue.
@@ -40,12 +44,15 @@ def tool_signature(
         timeout_s: Seconds that the tool may take; None for the server's own limit.
         agent_id: Who calls, for the audit.
         run_id: In which run, for the audit.
+        priority: `interactive`, `normal` or `batch`.
         app: The Celery application to send it with, whose configuration names the servers. None: the package's own.
 
     Raises:
         ToolNameError: The name is not understood, or there is no such server.
         ConfigError: The configuration is wrong.
+        ValueError: The priority is unknown.
     """
+    check_priority(priority)
     servers = find_servers(app)
     if servers is None:
         servers = [re.split(r"[.:]|__", name, maxsplit=1)[0]]
@@ -59,6 +66,7 @@ def tool_signature(
         args=(server, tool, arguments, info.model_dump(exclude_none=True)),
         immutable=True,
         queue=keys.call_queue(server, bound_agent(app)),
+        **({} if priority == NORMAL else {"priority": number_of(priority)}),
         argsrepr=f"{server}.{tool}",
         kwargsrepr="{}",
     )

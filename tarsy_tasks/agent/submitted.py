@@ -11,8 +11,9 @@ from typing import Any
 from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
 
-__all__ = ["Arguments", "SubmittedCall", "build_call", "build_calls", "encode_arguments"]
+__all__ = ["Arguments", "SubmittedCall", "build_call", "build_calls", "check_priority", "encode_arguments"]
 
 _encode = json.JSONEncoder(allow_nan=False).encode
 
@@ -27,6 +28,7 @@ class SubmittedCall:
     Attributes:
         arguments: As JSON text, or as the model wrote them.
         deadline: Monotonic time after which nobody waits.
+        priority: Its own, or that of its executor.
         server: Id of the server; empty if it is not known.
         tool: Name of the tool, as far as it is known here.
         id: The task id; empty for a call that was not sent.
@@ -47,6 +49,7 @@ class SubmittedCall:
     call: ToolCall
     arguments: str | None
     deadline: float
+    priority: Priority = NORMAL
     server: str = ""
     tool: str = ""
     id: str = ""
@@ -103,13 +106,21 @@ class SubmittedCall:
         return seconds_until(self.deadline)
 
 
-def build_call(call: ToolCall | str, arguments: Arguments = None) -> ToolCall:
-    """The call that an executor's method was asked for: a `ToolCall`, or a name and arguments."""
+def build_call(call: ToolCall | str, arguments: Arguments = None, priority: Priority | None = None) -> ToolCall:
+    """The call that an executor's method was asked for: a `ToolCall`, or a name and arguments, and its priority."""
+    if priority is not None:
+        check_priority(priority)
     if not isinstance(call, ToolCall):
-        return ToolCall(name=call, arguments=arguments)  # pyright: ignore[reportArgumentType] - pydantic copies mappings
+        return ToolCall(name=call, arguments=arguments, priority=priority)  # pyright: ignore[reportArgumentType] - pydantic copies mappings
     if arguments is not None:
         raise ValueError("arguments were given twice: put them into the ToolCall, or pass a name and arguments")
-    return call
+    return call if priority is None else call.model_copy(update={"priority": priority})
+
+
+def check_priority(priority: str) -> None:
+    """Raises `ValueError`, with the priorities that there are, for any other."""
+    if priority not in PRIORITIES:
+        raise ValueError(f"priority is {priority!r}; it must be one of {', '.join(PRIORITIES)}")
 
 
 def build_calls(calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolCall]:

@@ -28,6 +28,10 @@ _SHARED = "agent"
 """The user whose calls are anonymous."""
 _USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
+_PRIORITIES, _OWN_PRIORITIES = "[^!-~][^!-~][369]", "[^!-~][^!-~][36]"
+"""What follows the name of a queue in those of its lists for other priorities, as a pattern: two control characters,
+which no name of a server or an agent has, and a number."""
+
 _Names = Iterable[str]
 
 _COMMON = (
@@ -218,9 +222,11 @@ _READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgeta
 
 def _agent(agent: AgentUser) -> list[str]:
     own = agent.name if is_agent_name(agent.name) else None
-    queues = [keys.call_queue(server, own) for server in agent.servers]
+    names = [keys.call_queue(server, own) for server in agent.servers]
+    others = _OWN_PRIORITIES if own else _PRIORITIES
+    queues = [*names, *(f"{name}{others}" for name in names if not name.endswith(ALL_SERVERS))]
     sets = [keys.agents_key(server) for server in agent.servers] if own else []
-    waiting = [keys.waiting_key(queue) for queue in queues]
+    waiting = [keys.waiting_key(name) for name in names]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
     return [
         _allow(_COMMON),
@@ -236,7 +242,7 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_reading(("hget", "hexists", "exists"), _CALL),
         _select_writing(("set",), _WITHDRAWALS),
         _select(("set", "get", "del"), [claims]),
-        _select_writing(("sadd",), _bindings(queues)),
+        _select_writing(("sadd",), _bindings(names)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),

@@ -114,8 +114,7 @@ class AsyncDeliveries:
 
     async def requeue(self, delivery: Delivery) -> None:
         """As `Deliveries.requeue`."""
-        home = delivery.queue
-        await steps.requeue.run_async(self.exchange, queue=home, home=home, tag=delivery.tag)
+        await steps.requeue.run_async(self.exchange, home=delivery.queue, tag=delivery.tag)
 
     async def unbegin(self, tag: str, owner: str) -> None:
         """Remove a begin marker: the call was not sent after all."""

@@ -132,7 +132,7 @@ def _describe(redis: Any, raw_tag: bytes, at: float, *, read_limit_bytes: int | 
         text: bytes = redis.get(key) if is_read else redis.getrange(key, 0, _HEAD_BYTES)
     except ResponseError:
         return DeadLetter(tag, None, at, kept_s, 0, damage=_NO_STRING)
-    queue = text.partition(b"\n")[0].decode(errors="replace") if b"\n" in text else None
+    queue = keys.without_priority(text.partition(b"\n")[0].decode(errors="replace")) if b"\n" in text else None
     if not is_read:
         return DeadLetter(tag, queue, at, kept_s, size_bytes)
     try:

@@ -34,9 +34,11 @@ from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.limits import answer_counted
+from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
 from tarsy_tasks.broker.sweep import MAX_DELIVERIES, Swept, sweep
+from tarsy_tasks.priorities import NORMAL, Priority
 
 __all__ = [
     "MAX_DELIVERIES",
@@ -107,6 +109,7 @@ class Delivery:
         signer: Who signed it, if its signature was verified.
         counted_in: The ids of the limits in whose rate and concurrency it was counted when it was taken.
         charges: What its result is counted for, in JSON; see `limits.answer_counted`.
+        priority: That of the list that it was taken from.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
@@ -133,6 +136,7 @@ class Delivery:
     signer: str = ""
     counted_in: frozenset[str] = frozenset()
     charges: str = ""
+    priority: Priority = NORMAL
 
     @property
     def lease(self) -> str:
@@ -173,7 +177,7 @@ class Deliveries:
         """Lease a message that was popped from its queue. `message` gives its text, for the entry of one whose producer
         wrote none; `is_isolated`: if this worker is lost, the message may be to blame. Of a call, `mark_isolated` says
         so later."""
-        delivery = Delivery(tag, keys.without_priority(queue))
+        delivery = Delivery(tag, keys.without_priority(queue), priority=priority_of_list(queue))
         take = partial(steps.take.run, self.exchange, tag=tag, home=delivery.queue, is_isolated=is_isolated)
         count, state, owner, begun = take(new_entry="")
         if not count:
@@ -242,8 +246,9 @@ class Deliveries:
     def entry_of(self, tag: str, queue: str) -> bytes:
         """The entry of a message that waits in a queue, empty if there is none."""
         found: bytes = self.exchange.execute(("HGET", keys.UNACKED, tag))[0] or b""
-        _, line_break, rest = found.partition(b"\n")
-        return queue.encode() + line_break + rest if line_break else found
+        name, line_break, rest = found.partition(b"\n")
+        listed = keys.with_priority(queue, keys.priority_in(as_text(name)))
+        return listed.encode() + line_break + rest if line_break else found
 
     def dead_letter_of(self, tag: str) -> tuple[bytes, tuple[Begun, ...]]:
         """A dead letter as it is stored, empty if there is none; and all who had begun it."""
@@ -253,9 +258,9 @@ class Deliveries:
         return text or b"", read_begun(begun or b"")
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message back at the head of its queue, or delay it by its `wait_s`; this delivery does not count."""
+        """Put a message back at the head of its list, or delay it by its `wait_s`; this delivery does not count."""
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
-            steps.requeue.run(self.exchange, queue=delivery.queue, home=delivery.queue, tag=delivery.tag)
+            steps.requeue.run(self.exchange, home=delivery.queue, tag=delivery.tag)
 
     def delay(self, delivery: Delivery, *, due_at: float = 0.0, wait_s: float = 0.0) -> bool:
         """Give a message back until its time has come; this delivery does not count.

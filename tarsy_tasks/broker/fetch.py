@@ -14,6 +14,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.begun import read_begun
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
 from tarsy_tasks.broker.messages import DamagedMessage, read_message
+from tarsy_tasks.broker.priority_lists import IN_LUA, priority_of_list
 from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.broker.script import NOW, Key, Script, constants, script
 from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
@@ -72,6 +73,7 @@ _LEASE = r"""
     end
     """
 _OWN_HOMES = r"""
+    local function is_set() return false end
     local function home_of(name) return string.match(name, '^(.-)\6\22') or name end
     """
 _UNLIMITED = r"""
@@ -80,12 +82,13 @@ _UNLIMITED = r"""
     local function report_left_out() end
     """
 _POP = r"""
-    local homes, left, fetched, bytes, trouble = {}, {}, {}, 0, nil
+    local homes, lists, left, fetched, bytes, trouble = {}, {}, {}, {}, 0, nil
     local nth = 0
     for limit in string.gmatch(limits, '%d+') do
         nth = nth + 1
-        homes[nth] = home_of(names[nth])
-        left[homes[nth]] = tonumber(limit)
+        local home = home_of(names[nth])
+        homes[nth], left[home], lists[home] = home, tonumber(limit), lists[home] or {}
+        if not is_set(names[nth]) then table.insert(lists[home], names[nth]) end
     end
     -- It counts for the limit of `counted`.
     local function fetch_from(name, home, counted, most)
@@ -106,10 +109,32 @@ _POP = r"""
         end
         return #messages == most
     end
+    -- One message of several lists, of the first that has any. In one turn of ten batch comes first, in two normal: so
+    -- none waits for ever. The clock says which turn it is, because a key that counts would cost commands.
+    local turn = tonumber(time[2])
+    local function fetch_by_priority(found, home, counted)
+        if #found == 1 then return fetch_from(found[1], home, counted, 1) end
+        local before = room
+        turn = (turn + 1) % 10
+        local first = turn == 0 and 3 or turn % 4 == 0 and 2 or 1
+        for _, is_first in ipairs({true, false}) do
+            for _, name in ipairs(found) do
+                if (rank_of(name) == first) == is_first then fetch_from(name, home, counted, 1) end
+                if room < before or trouble then return room < before end
+            end
+        end
+        return false
+    end
+    local function serve_lists(n, most)
+        local home = homes[n]
+        local found = lists[home]
+        if #found == 1 then return fetch_from(found[1], home, home, most) end
+        return fetch_by_priority(found, home, home)
+    end
     """
 _SERVE_ONE = r"""
-    local function serve(n, most) return fetch_from(names[n], homes[n], homes[n], most) end
-    local function is_served_with_others() return false end
+    local serve = serve_lists
+    local function is_served_with_others(n) return lists[homes[n]][1] ~= names[n] end
     """
 _IN_TURN = r"""
     local active, share = {}, #names == 1 and at_once or 1
@@ -141,13 +166,13 @@ def declare_fetch(
 ) -> Script[Any, list[list[Any]]]:
     """A script that pops up to `room` messages, from each queue up to its limit, one from each queue in turn.
 
-    The first `checks` names are queues of checks; the others leave `kept` of the room. Of a queue's lists the first
-    that is not empty counts: they come in the order of their priorities. It returns for each message its list, tag,
-    delivery count, state, owner and text, and the lines of all who began it if there are any; and if it is counted in
-    limits, the ids of these.
+    The first `checks` names are queues of checks; the others leave `kept` of the room. A queue may have several lists,
+    the most urgent first; while all of them have messages, seven of ten messages are interactive, two normal and one
+    batch (docs/limits.md). It returns for each message its list, tag, delivery count, state, owner and text, and the
+    lines of all who began it if there are any; and if it is counted in limits, the ids of these.
 
     Args:
-        homes: In Lua, `home_of(name)`: the queue whose limit counts for a name.
+        homes: In Lua, `home_of(name)`: the queue whose limit counts for a name; `is_set(name)`: it is not a list.
         serving: In Lua, `serve(n, most)`: take up to `most` messages for a name and return whether there may be more;
             and `is_served_with_others(n)`: whether those of another name are served for it.
         limiting: In Lua, `allow(home, most)`: how many messages may be taken from a queue, and then
@@ -168,7 +193,7 @@ def declare_fetch(
         withdrawn_prefix=keys.withdrawn_key(""),
     )
 
-    @script(values, NOW, TAKE, limiting or _UNLIMITED, _LEASE, homes, _POP, serving, _IN_TURN, known=KEYS)
+    @script(values, NOW, TAKE, limiting or _UNLIMITED, _LEASE, homes, IN_LUA, _POP, serving, _IN_TURN, known=KEYS)
     def fetch(*names: Key, limits: str, checks: int, room: int, kept: int) -> list[list[Any]]: ...
 
     return fetch
@@ -216,8 +241,10 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
         known = CallState(as_text(state))
     except ValueError:
         raise DamagedMessage(f"its call is in an unknown state: {as_text(state)[:_SHOWN]!r}") from None
-    queue = keys.without_priority(as_text(name))
-    delivery = Delivery(as_text(tag), queue, count, known, as_text(owner), len(text))
+    name = as_text(name)
+    delivery = Delivery(as_text(tag), keys.without_priority(name), count, known, as_text(owner), len(text))
+    if name != delivery.queue:
+        delivery.priority = priority_of_list(name)
     if begun:
         delivery.begun_before = read_begun(begun[0])
         if len(begun) > 1:

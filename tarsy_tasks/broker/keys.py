@@ -97,6 +97,11 @@ def is_check_queue(name: str) -> bool:
     return name.startswith(QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX) and AGENT_MARK not in name
 
 
+def is_call_queue(name: str) -> bool:
+    """Whether a queue is one of tool calls."""
+    return name.startswith(QUEUE_PREFIX) and not is_check_queue(name)
+
+
 def server_of_queue(name: str) -> str | None:
     """The server that a queue belongs to, or None for a queue that is not ours."""
     if not name.startswith(QUEUE_PREFIX):
@@ -105,8 +110,19 @@ def server_of_queue(name: str) -> str | None:
 
 
 def without_priority(queue: str) -> str:
-    """The queue as it is configured: kombu has a queue with a longer name for each priority."""
+    """The queue as it is configured: kombu has a list with a longer name for each priority."""
     return queue.partition(_PRIORITY)[0]
+
+
+def with_priority(queue: str, number: int) -> str:
+    """The list of a queue that has a number; that of 0 has the name of the queue."""
+    return f"{queue}{_PRIORITY}{number}" if number else queue
+
+
+def priority_in(name: str) -> int:
+    """The number in the name of a list; 0 if there is none."""
+    number = name.partition(_PRIORITY)[2]
+    return int(number) if number.isdecimal() and number.isascii() else 0
 
 
 def recent_metrics_key(server: str, minute: int) -> str:

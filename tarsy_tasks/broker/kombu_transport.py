@@ -7,8 +7,10 @@ state of each message; the worker's `lease` renews leases and sweeps.
 
 import logging
 import socket
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from queue import Empty
 from typing import Any, ClassVar
 
@@ -24,13 +26,14 @@ from tarsy_tasks.broker.confinement import require_fanout, require_queue
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, Fetcher
-from tarsy_tasks.broker.kombu_message import Message
+from tarsy_tasks.broker.kombu_message import Message, call_id_of, tag_by_call
 from tarsy_tasks.broker.leases import hold_lease, leased, release_lease
 from tarsy_tasks.broker.messages import DamagedMessage, read_broadcast, read_message
+from tarsy_tasks.broker.priority_lists import list_of, lists_of, priority_of_number
 from tarsy_tasks.broker.refusal_log import RefusalLog
 from tarsy_tasks.broker.shares import forget_agents
 from tarsy_tasks.broker.task_headers import LONGEST_NAME, is_usable_name
-from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
+from tarsy_tasks.broker.task_names import CALL_TOOL
 
 __all__ = [
     "ALIAS",
@@ -40,7 +43,6 @@ __all__ = [
     "QoS",
     "Transport",
     "broker_pool",
-    "tag_by_call",
 ]
 
 logger = logging.getLogger(__name__)
@@ -73,27 +75,12 @@ def broker_pool(app: Any) -> Any:
         return connection.channel().pool
 
 
-def _call_id(headers: Any) -> str | None:
-    """The task id of a message, if it is one of our tasks."""
-    try:
-        task, task_id = headers["task"], headers["id"]
-    except (KeyError, TypeError):
-        return None
-    return task_id if is_usable_name(task_id) and str(task).startswith(PREFIX) else None
-
-
 def _requeue(deliveries: Deliveries, delivery: Delivery) -> None:
     try:
         deliveries.requeue(delivery)
     except ResponseError as error:
         # kombu takes this for an error of the consumer, which ends the worker. The lease lapses.
         logger.warning("Redis refuses to requeue a message, which comes back later: %s", error)
-
-
-def tag_by_call(message: dict[str, Any]) -> None:
-    """A call is found by its id, and a call that is published again is the same call."""
-    if call_id := _call_id(message["headers"]):
-        message["properties"]["delivery_tag"] = call_id
 
 
 class QoS(kombu_redis.QoS):
@@ -116,13 +103,12 @@ class QoS(kombu_redis.QoS):
     def append(self, message: Any, delivery_tag: str) -> None:
         delivery = self.channel.fetched
         if delivery is None:
-            tag = _call_id(message.headers) or str(delivery_tag).encode(errors="replace").decode()[:LONGEST_NAME]
+            tag = call_id_of(message.headers) or str(delivery_tag).encode(errors="replace").decode()[:LONGEST_NAME]
             is_isolated = message.headers.get("task") != CALL_TOOL  # of a call, the worker's `guard` decides when
-            queue = self.channel.connection.delivers_from
+            queue, popped = self.channel.connection.delivers_from, self.channel.popped
+            name = popped if keys.without_priority(popped) == queue else queue
             try:
-                delivery = self.channel.deliveries.take(
-                    queue, tag, lambda: dumps(message._raw), is_isolated=is_isolated
-                )
+                delivery = self.channel.deliveries.take(name, tag, lambda: dumps(message._raw), is_isolated=is_isolated)
             except ResponseError as error:
                 # kombu takes this for an error of the consumer, which ends the worker. The message has its entry.
                 raise RedisConnectionError(f"Redis refuses the lease of a message: {error}") from error
@@ -208,6 +194,8 @@ class Channel(kombu_redis.Channel):
     fetcher: Fetcher | None = None
     """What fetches the messages; None: kombu does."""
     taking = ""
+    popped = ""
+    """The list that kombu popped last."""
     _own_client: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -231,9 +219,9 @@ class Channel(kombu_redis.Channel):
             # Replies to `inspect` are consumed without acknowledgement.
             super()._put(queue, message, **kwargs)
             return
-        name = queue
-        if not keys.agent_of_queue(queue):  # workers serve no priorities within it
-            name = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
+        name = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
+        if keys.is_call_queue(queue):
+            name = list_of(queue, priority_of_number(message["properties"].get("priority")))
         self.deliveries.publish(name, message["properties"]["delivery_tag"], dumps(message), headers.get("garbage_at"))
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
@@ -247,7 +235,7 @@ class Channel(kombu_redis.Channel):
         if server is None or queue != keys.queue(server):
             return purged
         agents = forget_agents(self.deliveries.exchange, server)
-        return purged + sum(self.deliveries.purge(each, [each]) for each in agents)
+        return purged + sum(self.deliveries.purge(each, self._lists(each)) for each in agents)
 
     @property
     def active_queues(self) -> list[str]:
@@ -261,6 +249,9 @@ class Channel(kombu_redis.Channel):
             self.fetcher.consume(queue, self._lists(queue))
 
     def _lists(self, queue: str) -> list[str]:
+        """The keys of a queue, the most urgent first."""
+        if keys.is_call_queue(queue):
+            return lists_of(queue)
         return [self._q_for_pri(queue, step) for step in self.priority_steps]
 
     def basic_qos(self, *args: Any, **kwargs: Any) -> None:
@@ -303,7 +294,8 @@ class Channel(kombu_redis.Channel):
                 self.client.connection.disconnect()
                 raise
             if found:
-                name = found[0].decode(errors="replace").rsplit(self.sep, 1)[0]
+                self.popped = found[0].decode(errors="replace")
+                name = self.popped.rsplit(self.sep, 1)[0]
                 self._queue_cycle.rotate(name)
                 with self._isolating(name):
                     self.connection._deliver(read_message(found[1]), name)
@@ -351,9 +343,17 @@ class Channel(kombu_redis.Channel):
                     self.deliveries.give_up(delivery.tag)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """kombu polls for a second, even if it leaves out a queue that may be polled a moment later."""
-        polled = self._queue_cycle.consume(len(self._queue_cycle.items))
-        super()._brpop_start(timeout if len(polled) == len(self._queue_cycle.items) else _NARROW_POLL_S)
+        """kombu polls for a second, even if it leaves out a queue, and knows no lists but those of its own steps."""
+        queues = self._queue_cycle.consume(len(self._queue_cycle.items))
+        if not queues:
+            return
+        if len(queues) < len(self._queue_cycle.items):
+            timeout = _NARROW_POLL_S
+        by_priority = zip_longest(*map(self._lists, queues))
+        lists = [name for names in by_priority for name in names if name is not None]
+        self._in_poll = self.client.connection
+        self._brpop_sent_at = time.monotonic()
+        self.client.connection.send_command("BRPOP", *lists, self.brpop_timeout if timeout is None else timeout)
 
     def _create_client(self, asynchronous: bool = False) -> Any:
         if asynchronous:

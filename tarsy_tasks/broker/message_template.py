@@ -15,7 +15,10 @@ from kombu.connection import Connection
 from kombu.transport import virtual
 from kombu.utils.json import dumps
 
-from tarsy_tasks.broker.kombu_transport import Transport, tag_by_call
+from tarsy_tasks.broker.kombu_message import tag_by_call
+from tarsy_tasks.broker.kombu_transport import Transport
+from tarsy_tasks.broker.priority_lists import number_of
+from tarsy_tasks.priorities import NORMAL, Priority
 
 __all__ = ["MessageTemplate", "build_template"]
 
@@ -52,9 +55,9 @@ class MessageTemplate:
         return "".join([values.get(piece, piece) for piece in self._pieces])
 
 
-def build_template(app: Any, task: str, queue: str) -> MessageTemplate | None:
-    """A template of an application's messages; None if kombu writes them in another form for each call: with another
-    transport, signed, compressed. It sends nothing.
+def build_template(app: Any, task: str, queue: str, priority: Priority = NORMAL) -> MessageTemplate | None:
+    """A template of an application's messages of a priority; None if kombu writes them in another form for each call:
+    with another transport, signed, compressed. It sends nothing.
     """
     conf, transport = app.conf, app.connection_for_write().get_transport_cls()
     if transport is not Transport or conf.task_serializer != "json" or conf.task_compression:
@@ -65,7 +68,9 @@ def build_template(app: Any, task: str, queue: str) -> MessageTemplate | None:
     with connection:
         channel = connection.channel()
         producer = app.amqp.Producer(channel, auto_declare=False)
-        app.amqp.send_task_message(producer, task, message, queue=queue, declare=[], retry=False)
+        app.amqp.send_task_message(
+            producer, task, message, queue=queue, priority=number_of(priority), declare=[], retry=False
+        )
     body, channel.written["body"] = channel.written["body"], _BODY
     text = dumps(channel.written).replace(f'"{_SHOWN}"', _SHOWN).replace(f'"{_GARBAGE_AT}"', _GARBAGE_AT)
     return MessageTemplate(text, base64.b64decode(body).decode().removeprefix("[[]"))

@@ -8,11 +8,13 @@ looked up once and dropped.
 The order is that of stride scheduling: each share has a place, and the lowest is served next and then moved on by
 1 / weight. A share that comes in begins at the lowest place, and one that is empty is removed only when its turn comes,
 so nobody gains by being idle or by coming again. What others send, in the queue of the server, is one more share.
+Priorities count within a share only: each call that is taken moves it on alike.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha1
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError
 
@@ -20,10 +22,12 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import declare_fetch
 from tarsy_tasks.broker.principals import is_agent_name
+from tarsy_tasks.broker.priority_lists import IN_LUA, lists_of, priority_of_list
 from tarsy_tasks.broker.script import Script, constants
 from tarsy_tasks.interceptors import ANONYMOUS
+from tarsy_tasks.priorities import PRIORITIES
 
-__all__ = ["WEIGHTS", "count_waiting", "declare_fair_fetch", "forget_agents"]
+__all__ = ["WEIGHTS", "Waiting", "count_waiting", "declare_fair_fetch", "forget_agents"]
 
 WEIGHTS = (0.001, 1000.0)
 """The least and the greatest weight of a share."""
@@ -56,22 +60,19 @@ _WEIGHT_OF = r"""
     end
     """
 _SERVING = r"""
-    local lists, shared, looks = {}, {}, most_names
+    local shared, looks = {}, most_names
     for n, name in ipairs(names) do
         if is_set(name) then shared[homes[n]] = n end
     end
-    for n, name in ipairs(names) do
-        if shared[homes[n]] and not is_set(name) then
-            lists[homes[n]] = lists[homes[n]] or {}
-            table.insert(lists[homes[n]], name)
-        end
+    local function is_served_with_others(n)
+        return (shared[homes[n]] or n) ~= n or not shared[homes[n]] and lists[homes[n]][1] ~= names[n]
     end
-    local function is_served_with_others(n) return (shared[homes[n]] or n) ~= n end
-    local function find_list(home, agent)
-        local found = agent == anonymous and (lists[home] or {}) or {home .. agent_mark .. agent}
-        for _, name in ipairs(found) do
-            local length = redis.pcall('LLEN', name)
-            if type(length) == 'number' and length > 0 then return name end
+    -- The lists of a share if one of them has messages. Most calls are normal: so that is looked at first.
+    local function find_lists(home, agent)
+        local found = agent == anonymous and lists[home] or agent_lists(home .. agent_mark .. agent)
+        for _, at in ipairs({2, 1, 3, 4}) do
+            local length = found[at] and redis.pcall('LLEN', found[at])
+            if type(length) == 'number' and length > 0 then return found end
         end
     end
     local function read(key, command, ...)
@@ -88,9 +89,9 @@ _SERVING = r"""
         local lowest = read(place, 'ZRANGE', 0, 0, 'WITHSCORES')[2] or '0'
         local came = {}
         for _, agent in ipairs(read(inbox, 'SPOP', most_names)) do
-            if is_name(agent) and find_list(home, agent) then came[#came + 1] = agent end
+            if is_name(agent) and find_lists(home, agent) then came[#came + 1] = agent end
         end
-        if find_list(home, anonymous) then came[#came + 1] = anonymous end
+        if find_lists(home, anonymous) then came[#came + 1] = anonymous end
         for _, agent in ipairs(came) do redis.call('ZADD', place, 'NX', lowest, agent) end
         redis.call('EXPIRE', place, kept_s)
     end
@@ -101,10 +102,10 @@ _SERVING = r"""
             looks = looks - 1
             local agent, at = unpack(redis.call('ZRANGE', place, rank, rank, 'WITHSCORES'))
             if not agent then return end
-            local name = find_list(home, agent)
+            local found = find_lists(home, agent)
             local own = agent == anonymous and home or home .. agent_mark .. agent
-            if not name then redis.call('ZREM', place, agent)
-            elseif allow(own, 1) > 0 then return name, agent, at
+            if not found then redis.call('ZREM', place, agent)
+            elseif allow(own, 1) > 0 then return found, agent, at
             else
                 rank = rank + 1
                 passed[home] = rank
@@ -114,15 +115,15 @@ _SERVING = r"""
     local admitted = {}
     local function serve(n, most)
         local home = homes[n]
-        if not is_set(names[n]) then return fetch_from(names[n], home, home, most) end
+        if not is_set(names[n]) then return serve_lists(n, most) end
         local place = shares_prefix .. string.sub(home, #queue_prefix + 1)
         if not admitted[home] then admit(home, names[n], place) end
         admitted[home] = true
         for _ = 1, most do
-            local name, agent, at = find_next(home, place)
-            if not name then return false end
-            local own = agent == anonymous and home or name
-            if not fetch_from(name, own, home, 1) then return false end
+            local found, agent, at = find_next(home, place)
+            if not found then return false end
+            local own = agent == anonymous and home or home .. agent_mark .. agent
+            if not fetch_by_priority(found, own, home) then return false end
             redis.call('ZADD', place, at + 1 / weight_of(agent), agent)
         end
         return true
@@ -134,23 +135,30 @@ _COUNT = (
         shares_prefix=keys.shares_key(""),
         queue_prefix=keys.QUEUE_PREFIX,
         agent_mark=keys.AGENT_MARK,
+        anonymous=ANONYMOUS,
         most=_MOST_COUNTED,
     )
+    + IN_LUA
     + r"""
-    -- The lengths of the queues KEYS, each with those of its agents; 0 for a key that is not a list.
-    local function length(name)
-        local found = redis.pcall('LLEN', name)
-        return type(found) == 'number' and found or 0
-    end
+    -- Of the queues KEYS, how much of each rank waits, with that of their agents; 0 in a key that is not a list.
     local lengths = {}
+    local function add(i, queue)
+        local found = agent_lists(queue)
+        found[4] = not string.find(queue, agent_mark, 1, true) and queue .. '\6\0229' or nil
+        for _, name in ipairs(found) do
+            local length, rank = redis.pcall('LLEN', name), rank_of(name)
+            if type(length) == 'number' then lengths[i][rank] = lengths[i][rank] + length end
+        end
+    end
     for i, queue in ipairs(KEYS) do
         local server, seen = string.sub(queue, #queue_prefix + 1), {}
-        lengths[i] = length(queue)
+        lengths[i] = {0, 0, 0}
+        add(i, queue)
         local shares = redis.pcall('ZRANGE', shares_prefix .. server, 0, most - 1)
         local came = redis.pcall('SRANDMEMBER', agents_prefix .. server, most)
         for _, agents in ipairs({shares, came}) do
             for _, agent in ipairs(agents) do
-                if not seen[agent] then lengths[i] = lengths[i] + length(queue .. agent_mark .. agent) end
+                if not seen[agent] and agent ~= anonymous then add(i, queue .. agent_mark .. agent) end
                 seen[agent] = true
             end
         end
@@ -205,17 +213,33 @@ def _build_index(weights: Mapping[str, float]) -> str:
     return "".join(sorted(f"{digest[:_DIGITS]}{weight:{_WEIGHT_CHARS}.6g}" for digest, weight in entries))
 
 
-def count_waiting(redis: Any, queues: list[str]) -> list[int]:
+class Waiting(NamedTuple):
+    """How many messages wait, by priority."""
+
+    interactive: int = 0
+    normal: int = 0
+    batch: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def count_waiting(redis: Any, queues: list[str]) -> list[Waiting]:
     """How many messages wait in the queues of servers, in the order of these, with those of bound agents; of more than
     2000 agents that have messages in one, some are not counted. `redis` is a redis-py client of the broker."""
     try:
-        return redis.eval_ro(_COUNT, len(queues), *queues) if queues else []
+        return [Waiting(*each) for each in redis.eval_ro(_COUNT, len(queues), *queues)] if queues else []
     except NoPermissionError:
+        lists = [name for queue in queues for name in lists_of(queue)]
         with redis.pipeline(transaction=False) as pipeline:
-            for queue in queues:
-                pipeline.llen(queue)
+            for name in lists:
+                pipeline.llen(name)
             found: list[Any] = pipeline.execute(raise_on_error=False)
-        return [count if isinstance(count, int) else 0 for count in found]
+        counts: Counter[tuple[str, str]] = Counter()
+        for name, count in zip(lists, found, strict=True):
+            counts[keys.without_priority(name), priority_of_list(name)] += count if isinstance(count, int) else 0
+        return [Waiting(*(counts[queue, priority] for priority in PRIORITIES)) for queue in queues]
 
 
 def forget_agents(exchange: RedisExchange, server: str) -> list[str]:

@@ -20,15 +20,20 @@ MARKER_TTL_S = 7 * 24 * 3600
 ENDED_TTL_S = 600
 """How long a marker outlives the answer of its call, unless a copy of the message went back to its queue meanwhile."""
 
-ENTRIES = r"""
+ENTRIES = (
+    constants(queue_prefix=keys.QUEUE_PREFIX, agent_mark=keys.AGENT_MARK)
+    + r"""
     local function split_entry(entry) return string.match(entry, '^([^\n]*)\n([^\n]*)\n(.*)$') end
-    -- Agents write entries, too: of the queue that an entry names only the priority is believed.
+    -- Agents write entries, too: of the queue that an entry names only the priority is believed, if it is served.
     local function named_queue(name, home)
-        local separator = '\6\22'
-        if string.sub(name, 1, #home + 2) == home .. separator then return name end
-        return home
+        if not name or string.sub(name, 1, #home + 2) ~= home .. '\6\22' then return home end
+        if string.sub(home, 1, #queue_prefix) ~= queue_prefix then return name end
+        local number, is_agents = string.sub(name, #home + 3), string.find(home, agent_mark, 1, true)
+        local is_served = number == '3' or number == '6' or (number == '9' and not is_agents)
+        return is_served and string.sub(home, -6) ~= '.check' and name or home
     end
     """
+)
 """Lua functions that read entries of the in-flight table."""
 
 TAKE = (
@@ -302,12 +307,12 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     if redis.call('ZREM', leases, lease) == 0 then return 0 end
     local in_flight = redis.call('HGET', unacked, tag)
     if not in_flight then return 0 end
-    local _, _, message = split_entry(in_flight)
+    local queue, _, message = split_entry(in_flight)
     if not message then return 0 end
-    redis.call('RPUSH', queue, message)
+    redis.call('RPUSH', named_queue(queue, home), message)
     redis.call('ZADD', waiting, now, tag)
     pcall(announce, home)  -- the sweep announces it again; with old rules of Redis the rest must not be left out
-    redis.call('ZADD', queues, 'NX', now, queue)
+    redis.call('ZADD', queues, 'NX', now, home)
     if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
     redis.call('HINCRBY', marker, 'deliveries', -1)
     -- Nobody has it: if it is withdrawn now, its agent records that.
@@ -316,7 +321,7 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     return 1
     """,
 )
-def requeue(*, queue: Key, home: str, tag: str) -> int: ...
+def requeue(*, home: str, tag: str) -> int: ...
 
 
 # Returns 0, and does nothing, if the time has come, or nobody waits for it any more.
@@ -359,7 +364,7 @@ def renew(*, renewed: Table) -> None: ...
         redis.call('HDEL', unacked, tag)
         if in_flight and not is_delayed then
             local queue, _, message = split_entry(in_flight)
-            redis.call('LREM', queue, -1, message)
+            if message then redis.call('LREM', named_queue(queue, home), -1, message) end
         end
     end
     return {'', redis.call('HEXISTS', marker, 'taken')}

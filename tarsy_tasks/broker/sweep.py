@@ -75,17 +75,18 @@ class Swept:
     if quiet_until and now < tonumber(quiet_until) then return {{}, {}, {}, {}, 0} end
     local restored, garbage, homes = {}, {}, {}
     local function put_back(tag, entry, queue, is_to_blame)
-        local rest, message = string.match(entry, '^[^\n]*(\n[^\n]*\n(.*))$')
+        local name, rest, message = string.match(entry, '^([^\n]*)(\n[^\n]*\n(.*))$')
+        local list = named_queue(name, queue)
         if is_to_blame or not message then  -- a damaged entry must not stop the sweep
             redis.call('ZREM', waiting_prefix .. queue, tag)
             redis.call('HDEL', unacked, tag)
             if #tag > longest_name then tag = redis.sha1hex(tag) end  -- people are to read it
-            redis.call('SET', dead_letter_prefix .. tag, message and queue .. rest or entry, 'EX', dead_letter_ttl_s)
+            redis.call('SET', dead_letter_prefix .. tag, message and list .. rest or entry, 'EX', dead_letter_ttl_s)
             redis.call('ZADD', dead_letters, now, tag)
             redis.call('EXPIRE', dead_letters, dead_letter_ttl_s)
             redis.call('ZREMRANGEBYSCORE', dead_letters, '-inf', now - dead_letter_ttl_s)
         else
-            redis.call('RPUSH', queue, message)
+            redis.call('RPUSH', list, message)
             redis.call('ZADD', waiting_prefix .. queue, now, tag)
             redis.call('ZADD', queues, 'NX', now, queue)
             pcall(announce, queue)  -- old rules of Redis must not stop the sweep

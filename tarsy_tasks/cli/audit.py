@@ -24,15 +24,16 @@ from tarsy_tasks.cli.output import (
 from tarsy_tasks.cli.tables import TableLayout
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.priorities import NORMAL, PRIORITIES
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, Follower, read_audit
 
 __all__ = ["audit"]
 
 _COLUMNS = (
-    "time", "tool", "outcome", "code", "attempts", "duration", "agent", "run", "call", "task", "worker", "arguments",
-    "rule",
+    "time", "tool", "outcome", "code", "attempts", "duration", "agent", "principal", "run", "call", "task",
+    "priority", "worker", "arguments", "rule",
 )  # fmt: skip
-_USUAL = ("23:59:59", "server.some_tool", "tool_error", "TOOL_ERROR", "1", "0.123 s", *[""] * 7)
+_USUAL = ("23:59:59", "server.some_tool", "tool_error", "TOOL_ERROR", "1", "0.123 s", *[""] * 9)
 """What a row takes, for a table that begins without one."""
 _SHOWN_CHARS = 80
 _POLL_S = 2.0
@@ -65,6 +66,8 @@ class _Time(click.ParamType[float]):
 )
 @click.option("--outcome", "outcomes", type=click.Choice([*map(str, Outcome)]), multiple=True, help="Can be repeated.")
 @click.option("--agent", "agent_id", help="Calls of this agent.")
+@click.option("--principal", help="Calls of this sender, as workers have verified it.")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Calls of this priority.")
 @click.option("--run", "run_id", help="Calls of this run.")
 @click.option("--call", "call_id", help="The id that the model gave the call.")
 @click.option("--task", "task_id", help="The id of the Celery task.")
@@ -156,9 +159,11 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
         str(entry.attempts),
         f"{entry.duration_s:.3g} s",
         entry.agent_id or "",
+        entry.principal or "",
         entry.run_id or "",
         entry.call_id,
         entry.task_id,
+        "" if entry.priority == NORMAL else entry.priority,
         writer,
         entry.arguments[:_SHOWN_CHARS],
         entry.rule or "",

@@ -10,6 +10,7 @@ import tarsy_tasks
 from tarsy_tasks.cli import FAILED, MAY_HAVE_RUN, OK, UNAVAILABLE
 from tarsy_tasks.cli.known_names import complete_tool
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
+from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
 from tarsy_tasks.telemetry.printable import make_visible
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ __all__ = ["call", "parse_words"]
 @click.argument("name", metavar="SERVER.TOOL", shell_complete=complete_tool)
 @click.argument("arguments", nargs=-1)
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer.")
+@click.option("--priority", type=click.Choice(PRIORITIES), default=NORMAL, show_default=True, help="Among your calls.")
 @json_option
-def call(name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
+def call(name: str, arguments: tuple[str, ...], timeout_s: float, priority: Priority, *, as_json: bool) -> None:
     """Call a tool.
 
     ARGUMENTS are `key=value` pairs (a value that is valid JSON is sent as JSON), or one text as a model would write it,
@@ -35,7 +37,7 @@ def call(name: str, arguments: tuple[str, ...], timeout_s: float, *, as_json: bo
     from tarsy_tasks import ToolCall, ToolExecutor
 
     try:
-        executor = ToolExecutor(timeout_s=timeout_s, app=tarsy_tasks.app)
+        executor = ToolExecutor(timeout_s=timeout_s, priority=priority, app=tarsy_tasks.app)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     with executor:

@@ -15,7 +15,7 @@ from tarsy_tasks.telemetry.metrics import FAILURES
 
 __all__ = ["GROUPS", "SPANS_S", "TEXTS", "CallQuery", "read_call_query"]
 
-TEXTS = ("server", "tool", "worker", "agent_id", "run_id", "call_id", "error_code")
+TEXTS = ("server", "tool", "worker", "agent_id", "principal", "run_id", "call_id", "error_code")
 """The words whose values are texts."""
 GROUPS: Mapping[str, frozenset[Outcome]] = {
     "failed": FAILURES,

@@ -105,6 +105,7 @@ def _describe(server: ServerSnapshot) -> dict[str, Any]:
         "in_flight": server.running,
         "max_concurrency": server.limit,
         "queued": server.queued,
+        "waiting": server.waiting._asdict(),
         "calls": server.call_count,
         "failures": server.failure_count,
         "tool_errors": server.tool_error_count,

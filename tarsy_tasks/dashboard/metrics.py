@@ -14,12 +14,13 @@ from prometheus_client.metrics_core import Metric
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.shares import count_waiting
 from tarsy_tasks.dashboard.redis_clients import build_clients
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.masking.masker import mask_text
 from tarsy_tasks.telemetry.health_records import read_health
 from tarsy_tasks.telemetry.metrics import known_servers, read_metrics
-from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
+from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families, build_waiting_family
 
 __all__ = ["FleetCollector", "serve_metrics"]
 
@@ -55,6 +56,7 @@ class FleetCollector:
             servers = sorted({*known_servers(self._redis), *configured})
             metrics = read_metrics(self._redis, servers)
             health = read_health(self._redis, servers)
+            waiting = count_waiting(self._broker, list(map(keys.queue, servers)))
             dead_letters: int = self._broker.zcard(keys.DEAD_LETTERS)
         except RedisError as error:
             logger.warning("the metrics of the workers cannot be read: %s", mask_text(str(error)))
@@ -64,6 +66,7 @@ class FleetCollector:
         up.add_metric([], 1)
         yield up
         yield GaugeMetricFamily("tarsy_dead_letters", "Calls with which several workers were lost.", dead_letters)
+        yield build_waiting_family(dict(zip(servers, waiting, strict=True)))
         yield from build_metric_families(each for server in servers for each in metrics[server])
         # Metrics of a removed server stay for weeks; it must not look like one that no worker checks.
         yield from build_health_families(

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.key_types import execute_reading, is_wrong_type
-from tarsy_tasks.broker.shares import count_waiting
+from tarsy_tasks.broker.shares import Waiting, count_waiting
 from tarsy_tasks.catalogue import ListedServer, read_catalogue
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.outcomes import Outcome
@@ -39,7 +39,7 @@ class ServerSnapshot:
     Attributes:
         minutes: The last hour, the current minute last.
         in_flight: Calls that are running, by worker.
-        queued: Calls that wait in the queue of the server and in those of its agents.
+        waiting: Calls that wait in the queue of the server and in those of its agents, by priority.
         last_failure: The last call that was unavailable, unknown or timed out.
         last_tool_error: The last call that the server answered with an error.
         listed: Its tools and their changes; None if they were never listed or cannot be read.
@@ -49,7 +49,7 @@ class ServerSnapshot:
     health: ServerHealth
     minutes: tuple[Minute, ...]
     in_flight: Mapping[str, int]
-    queued: int
+    waiting: Waiting
     last_failure: LastError | None
     last_tool_error: LastError | None
     listed: ListedServer | None
@@ -116,6 +116,11 @@ class ServerSnapshot:
         """How many calls may run at once, in all workers together; None if no worker reports a limit."""
         limits = [record.max_concurrency for record in self.records if record.max_concurrency is not None]
         return sum(limits) if limits else None
+
+    @property
+    def queued(self) -> int:
+        """Calls that wait."""
+        return self.waiting.total
 
     @property
     def is_full(self) -> bool:
@@ -250,7 +255,7 @@ class SnapshotReader:
         self.is_complete = now == outdated
 
     def _build(
-        self, health: ServerHealth, in_flight: InFlight, queued: int, failures: Mapping[bytes, bytes]
+        self, health: ServerHealth, in_flight: InFlight, waiting: Waiting, failures: Mapping[bytes, bytes]
     ) -> ServerSnapshot:
         name = health.server
         problems = list(health.skipped)
@@ -279,7 +284,7 @@ class SnapshotReader:
             # The current minute is incomplete: the present status is more exact.
             minutes=(*earlier, current.with_status(health.status)),
             in_flight=running,
-            queued=queued,
+            waiting=waiting,
             last_failure=last.get(name),
             last_tool_error=last.get(f"{Outcome.TOOL_ERROR} {name}"),
             listed=listed,

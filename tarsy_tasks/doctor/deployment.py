@@ -1,5 +1,6 @@
 """The deployment as Redis shows it: does each server have workers, does beat run, are all queues served?"""
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
@@ -29,7 +30,7 @@ def check_deployment(redis: Any, servers: Collection[ServerConfig]) -> Iterator[
     waiting = dict(zip(queues, count_waiting(redis, queues), strict=True))
     for name in names:
         check, record = f"server {name}", health[name]
-        calls = waiting[keys.queue(name)]
+        calls = waiting[keys.queue(name)].total
         start = f"start a worker: celery -A tarsy_tasks worker -Q {keys.queue(name)}"
         if not serving[name] and calls:
             yield Finding.error(check, f"{calls} calls wait in {keys.queue(name)}, which no worker serves", start)
@@ -52,8 +53,11 @@ def _check_other_queues(redis: Any, names: list[str]) -> Iterator[Finding]:
     """Queues with messages for servers that are not enabled here."""
     scan: Iterator[bytes] = redis.scan_iter(match=f"{keys.queue('')}*", count=1000, _type="list")
     found = [key.decode(errors="replace") for key in islice(scan, _MOST_KEYS)]
-    others = sorted(name for name in found if keys.server_of_queue(name) not in names)
+    others = sorted(name for name in found if keys.server_of_queue(keys.without_priority(name)) not in names)
+    counts: Counter[str] = Counter()
     for name, count in _count_waiting(redis, others).items():
+        counts[keys.without_priority(name)] += count
+    for name, count in counts.items():
         if count:
             yield Finding.warning(
                 "queues",

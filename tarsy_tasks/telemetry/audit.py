@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.agent_audit import FURTHEST_AHEAD_S
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.priorities import NORMAL
 
 __all__ = [
     "LATEST_S",
@@ -89,6 +90,8 @@ class AuditEntry(BaseModel):
         at: When the call ended, in seconds since the epoch by the clock of Redis.
         call_id: The model's id of the call. The caller gives it, and `agent_id` and `run_id`, too.
         task_id: Celery's id of the task, empty for a call that was rejected before it was sent.
+        principal: Who called, as far as a worker could verify that; None for an anonymous call. Agents do not say it.
+        priority: By which the call waited; of an agent's entry, by which it was to wait.
         tool: Name of the tool as it was requested, or as the server lists it; without the server's id.
         arguments: Masked and cut: JSON with sorted keys, or the text that could not be read as JSON.
         arguments_digest: SHA-256, in hexadecimal, of the arguments as `build_canonical` writes them, before masking:
@@ -117,6 +120,8 @@ class AuditEntry(BaseModel):
     task_id: str = ""
     agent_id: str | None = None
     run_id: str | None = None
+    principal: str | None = None
+    priority: str = NORMAL
     server: str = ""
     tool: str = ""
     arguments: str = ""
@@ -145,7 +150,8 @@ class AuditEntry(BaseModel):
 
     def encode(self) -> str:
         """The text that Redis stores. Stream and id are known from where it is stored."""
-        return self.model_dump_json(exclude={"id", "source", "damage"}, exclude_none=True)
+        unset = {"priority"} if self.priority == NORMAL else set[str]()
+        return self.model_dump_json(exclude={"id", "source", "damage", *unset}, exclude_none=True)
 
 
 class AuditFilter(BaseModel):
@@ -167,6 +173,8 @@ class AuditFilter(BaseModel):
     worker: str | None = None
     agent_id: str | None = None
     run_id: str | None = None
+    principal: str | None = None
+    priority: str | None = None
     call_id: str | None = None
     task_id: str | None = None
     since: float | None = Field(default=None, ge=0, le=LATEST_S, allow_inf_nan=False)
@@ -200,7 +208,7 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
-_IDS = ("server", "agent_id", "run_id", "call_id", "task_id", "error_code", "worker")
+_IDS = ("server", "agent_id", "run_id", "principal", "priority", "call_id", "task_id", "error_code", "worker")
 
 
 def read_audit(

@@ -11,10 +11,12 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from tarsy_tasks.broker.shares import Waiting
+from tarsy_tasks.priorities import PRIORITIES
 from tarsy_tasks.telemetry.health_records import HealthStatus, ServerHealth
 from tarsy_tasks.telemetry.metrics import BUCKETS_S, NO_TOOL, Distribution, ToolMetrics
 
-__all__ = ["build_health_families", "build_metric_families"]
+__all__ = ["build_health_families", "build_metric_families", "build_waiting_family"]
 
 _HEALTH = {
     HealthStatus.HEALTHY: 1.0,
@@ -97,6 +99,16 @@ def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:
     for server, found in health.items():
         healthy.add_metric([server], _HEALTH[found.status])
     return [healthy]
+
+
+def build_waiting_family(waiting: Mapping[str, Waiting]) -> Metric:
+    """The series of the calls that wait, by server."""
+    meaning = "Calls that wait in their queues, by priority."
+    found = _gauge("tarsy_calls_waiting", meaning, labels=["server", "priority"])
+    for server, counts in waiting.items():
+        for priority, count in zip(PRIORITIES, counts, strict=True):
+            found.add_metric([server, priority], count)
+    return found
 
 
 def _add_distribution(family: HistogramMetricFamily, labels: list[str], distribution: Distribution) -> None:

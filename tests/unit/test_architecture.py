@@ -32,7 +32,7 @@ FLOORS = (
     {"models"},
     {"tool_names", "arguments"},
     {"errors"},
-    {"outcomes"},
+    {"outcomes", "priorities"},
     {"masking", "own_files", "secret_files", "event_loop"},
 )
 """From top to bottom. What shares a floor does not import each other."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
 from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.audit import AuditEntry, build_canonical
@@ -33,7 +34,7 @@ def opened(**settings: Any) -> Audit:
 
 
 def record_of(*args: Any, **kwargs: Any) -> CallRecord:
-    return opened().open_record("t", CallMessage(list(args), kwargs), "mcp.desk")
+    return opened().open_record("t", CallMessage(list(args), kwargs), Delivery("t", "mcp.desk"))
 
 
 def entry_of(record: CallRecord, *ending: Any) -> AuditEntry:
@@ -45,7 +46,7 @@ def entry_of(record: CallRecord, *ending: Any) -> AuditEntry:
 
 @given(args=st.lists(ANYTHING) | ANYTHING, kwargs=st.dictionaries(st.text(), ANYTHING) | ANYTHING)
 def test_no_message_is_too_strange_for_an_entry(args: Any, kwargs: Any) -> None:
-    entry = entry_of(opened().open_record("t", CallMessage(args, kwargs), "mcp.desk"))
+    entry = entry_of(opened().open_record("t", CallMessage(args, kwargs), Delivery("t", "mcp.desk")))
     assert (entry.outcome, entry.task_id) == (Outcome.CANCELLED, "t"), "and not incomplete"
 
 

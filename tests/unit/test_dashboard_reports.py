@@ -72,7 +72,7 @@ def test_the_oldest_calls_of_each_server_are_reported() -> None:
     for number in range(REPORTED_CALLS + 2):
         message = CallMessage(("desk", "wait", {"password": "hunter2"}, {"agent_id": "sre", "run_id": 7}), {})
         delivery = Delivery(f"task {number}", "mcp.desk", runs=number > 0)
-        record = delivery.record = audit.open_record(delivery.tag, message, delivery.queue)
+        record = delivery.record = audit.open_record(delivery.tag, message, delivery)
         record.picked_up_at = time.monotonic() - number
         deliveries.append(delivery)
     for delivery in (*deliveries, Delivery("a check", "mcp.desk.check", runs=True)):

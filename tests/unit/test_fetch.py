@@ -106,15 +106,6 @@ def test_the_last_room_is_for_checks(table: Deliveries, client: Any) -> None:
     assert tags(take(table, CHECKS, CALLS, limits="1 9", checks=1, room=1, kept=1)) == ["c1"]
 
 
-def test_priorities_count_within_a_queue(table: Deliveries, client: Any) -> None:
-    lists = [CALLS, f"{CALLS}\x06\x163"]
-    push(client, lists[1], "low0", "low1", "low2")
-    push(client, lists[0], "high0", "high1")
-    found = take(table, *lists, limits="4 4")
-    assert tags(found) == ["high0", "high1", "low0", "low1"]
-    assert {each.delivery.queue for each in found} == {CALLS}
-
-
 @pytest.mark.parametrize(
     ("text", "tag"),
     [

@@ -4,6 +4,7 @@ import time
 from typing import TypedDict
 
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.maskers import Masker
@@ -24,6 +25,8 @@ class CallFacts(TypedDict):
     duration_s: float
     server: str
     tool: str
+    priority: str
+    principal: str
 
 
 def facts_of(context: WorkerContext, info: CallInfo, record: CallRecord, repairs: tuple[str, ...]) -> CallFacts:
@@ -37,6 +40,8 @@ def facts_of(context: WorkerContext, info: CallInfo, record: CallRecord, repairs
         "duration_s": round(time.monotonic() - started, 6) if started is not None else 0.0,
         "server": record.server if record.is_served else "",
         "tool": record.tool if record.is_listed else "",
+        "priority": record.priority,
+        "principal": "" if record.principal == ANONYMOUS else _shown_name(context, record.principal, record.server),
     }
 
 

@@ -123,7 +123,7 @@ class Consumer(consumer.Consumer):
         if delivery is not None:
             name = task_id if isinstance(task_id, str) and task_id else delivery.tag
             context: WorkerContext = self.app.worker_context
-            record = delivery.record = context.audit.open_record(name, CallMessage((), {}), delivery.queue)
+            record = delivery.record = context.audit.open_record(name, CallMessage((), {}), delivery)
             text = f"A message was refused: {why} ({kind}). No tool ran."
             record.failure = CallError(ErrorCode.INVALID_MESSAGE, text)
             message.reject_log_error(logger, self.connection_errors)  # what came by remote control takes none

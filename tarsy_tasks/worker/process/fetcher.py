@@ -113,6 +113,11 @@ class QueueFetcher:
         self._serves_agents = True
         self._rest: asyncio.TimerHandle | None = None
         self._homes: dict[bytes, str] = {}
+        self._quiet: set[str] = set()
+        """The lists for other priorities than the normal one that were empty when Redis was asked to report changes: so
+        they cost nothing until it does."""
+        self._woken: set[str] = set()
+        """The queues of which it has reported such a list since it was last asked."""
         self._changed: set[str] = set()
         """The queues in which messages may wait."""
         self._is_looking = False
@@ -177,6 +182,7 @@ class QueueFetcher:
 
     def _add(self, queue: str, lists: Sequence[str]) -> None:
         self._queues[queue] = lists
+        self._quiet.difference_update(lists)
         self._homes.update((each.encode(), queue) for each in lists)
         self._changed.add(queue)
 
@@ -215,6 +221,9 @@ class QueueFetcher:
             queue = self._homes.get(name)
             if queue in self._queues:
                 self._changed.add(queue)
+                if (text := name.decode()) in self._quiet:
+                    self._quiet.remove(text)
+                    self._woken.add(queue)
         self._look()
 
     def _look_everywhere(self) -> None:
@@ -222,8 +231,12 @@ class QueueFetcher:
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look_everywhere)
             if not self._exchange.is_open:
                 self._reconnect()
-            self._changed.update(self._queues)
+            self._doubt_all()
             self._look()
+
+    def _doubt_all(self) -> None:
+        self._changed.update(self._queues)
+        self._quiet.clear()
 
     def _look(self) -> None:
         self._is_scheduled = False
@@ -246,23 +259,27 @@ class QueueFetcher:
         kept = max(0, kept - slots + room)
         open_queues = [queue for queue in self._queues if queue in limits and limits[queue] > 0]
         asked = [queue for queue in open_queues if keys.is_check_queue(queue)]
-        checks = sum(len(self._queues[queue]) for queue in asked)
+        checks = len([1 for queue in asked for name in self._queues[queue] if name not in self._quiet])
         if room > kept:
             asked += [queue for queue in open_queues if not keys.is_check_queue(queue)]
         if room <= 0 or not asked:
             return
         self._is_looking = True
-        lists = [(name, queue) for queue in asked for name in self._queues[queue]]
+        lists = [(name, queue) for queue in asked for name in self._queues[queue] if name not in self._quiet]
         names = [name for name, _ in lists]
+        self._woken.clear()
 
         # What is reported from here on may be later than what the script has seen.
         def take(replies: list[Any]) -> None:
             self._has_taken = bool(replies[0]) and len(replies[0][0]) > _LEFT_OUT
             self._changed.difference_update(asked)
+            self._changed.update(self._woken)
+            self._quiet.update([name for name, queue in lists if name != queue])
             self._take(replies)
 
         def fail(error: Exception) -> None:
             self._changed.difference_update(asked)
+            self._changed.update(self._woken)
             self._fail(error)
 
         shares = [queue for queue in asked if queue in agents]
@@ -284,8 +301,13 @@ class QueueFetcher:
         def learn(replies: list[Any]) -> None:
             if not self._is_refused:  # else there is no use in looking again at once
                 found = [*replies[1 : 2 * len(lists) : 2], *replies[2 * len(lists) :]]
-                waiting = zip([*(queue for _, queue in lists), *shares], found, strict=True)
-                self._changed.update(queue for queue, length in waiting if length and queue in self._queues)
+                waiting = [
+                    each
+                    for each, length in zip([*lists, *zip(shares, shares, strict=True)], found, strict=True)
+                    if length
+                ]
+                self._changed.update(queue for _, queue in waiting if queue in self._queues)
+                self._quiet.difference_update(name for name, _ in waiting)
             if shares and not self._has_taken:
                 self._take_a_rest()
             self._end_look()
@@ -382,7 +404,7 @@ class QueueFetcher:
             await asyncio.sleep(random.uniform(wait_s / 2, wait_s))  # noqa: S311 - no secret
             wait_s = min(2 * wait_s, longest_s)
         self._outage.succeeded()
-        self._changed.update(self._queues)
+        self._doubt_all()
         self._look()
 
 

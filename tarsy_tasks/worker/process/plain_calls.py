@@ -191,7 +191,7 @@ class PlainCall:
         self.time_start: float | None = None
         self._done: Future[None] | None = None
         delivery = self._delivery
-        record = context.audit.open_record(self.id, CallMessage(arguments, {}), delivery.queue)
+        record = context.audit.open_record(self.id, CallMessage(arguments, {}), delivery)
         self._record: CallRecord = record
         delivery.record = record
         delivery.runs = True

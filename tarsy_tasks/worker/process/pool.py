@@ -168,6 +168,7 @@ class TaskPool(ThreadsTaskPool):
 
     def _build_context(self, servers: Sequence[str]) -> WorkerContext:
         app, settings, metrics = self.app, load_settings(), CallMetrics()
+        binding = decide_binding(settings.canvas, broker_urls(app))
         configured = app.mcp_config.servers
         sessions = SessionContext(Inheritance(configured.values(), broker_urls(app)))
         connections = build_connections((configured[name] for name in servers), sessions)
@@ -183,12 +184,12 @@ class TaskPool(ThreadsTaskPool):
             instance=app.worker_instance,
             lease_s=float(app.conf.broker_transport_options["visibility_timeout"]),
             settings=settings,
-            binding=decide_binding(settings.canvas, broker_urls(app)),
+            binding=binding,
             loop=self._loop,
             connections=connections,
             clock=metrics.clock,
             metrics=metrics,
-            audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics]),
+            audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics], is_bound=binding.is_bound),
             in_flight=AsyncDeliveries(broker),
             results=results,
             server_lines=lines,

@@ -65,9 +65,8 @@ class CallRequest(Request):
             delivery.signer = getattr(message, "signer", "")
         # What the transport knows of this delivery, for the call and the result backend.
         if delivery is not None and self._type == CALL_TOOL and delivery.record is None:
-            delivery.record = audit.open_record(
-                self.id, CallMessage(arguments, self._request_dict["kwargs"]), delivery.queue, delivery.begun_before
-            )
+            found = CallMessage(arguments, self._request_dict["kwargs"])
+            delivery.record = audit.open_record(self.id, found, delivery)
         self._request_dict["delivery"] = delivery
 
     @property

@@ -15,12 +15,16 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.begun import Begun
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.broker.deliveries import AuditWrite
+from tarsy_tasks.broker.deliveries import AuditWrite, Delivery
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_entry
+from tarsy_tasks.broker.principals import principal_of
+from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.priorities import NORMAL
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.audit import LATEST_S, AuditEntry, StepName, build_canonical, build_digest
 from tarsy_tasks.telemetry.metrics import NO_TOOL
@@ -51,6 +55,7 @@ class Audit:
         maskers: Of all configured servers, by id.
         clock: That of Redis; the owner keeps it right.
         metrics: Counts the entries that could not be written.
+        is_bound: Agents are bound, so a queue says who sent what is in it.
 
     Attributes:
         is_required: No call may begin whose entry cannot be written.
@@ -65,6 +70,8 @@ class Audit:
         clock: RedisClock,
         metrics: CallMetrics,
         observers: Sequence[Observer] = (),
+        *,
+        is_bound: bool = False,
     ) -> None:
         self.is_required = settings.audit_required
         self._limit = settings.audit_entries
@@ -77,6 +84,7 @@ class Audit:
         self._clock = clock
         self._metrics = metrics
         self._observers = observers
+        self._is_bound = is_bound
         self._stream_outage = OutageLog(logger, "audit entries cannot be written to Redis", logging.ERROR)
         self._file_outage = OutageLog(logger, "audit entries cannot be written to the audit file", logging.ERROR)
         if self._file is not None:
@@ -94,11 +102,16 @@ class Audit:
         """The stream takes no entries, so a call does not begin."""
         self._stream_outage.failed(trouble)
 
-    def open_record(
-        self, task_id: str, message: CallMessage, queue: str = "", begun_before: Sequence[Begun] = ()
-    ) -> CallRecord:
-        """The record of a call that a message brought."""
-        return CallRecord(self, task_id, message, keys.server_of_queue(queue) or "", begun_before)
+    def open_record(self, task_id: str, message: CallMessage, delivery: Delivery | None = None) -> CallRecord:
+        """The record of a call; `delivery` is that of its message, None for a call that no message brought."""
+        if delivery is None:
+            return CallRecord(self, task_id, message)
+        queue = delivery.queue
+        record = CallRecord(self, task_id, message, keys.server_of_queue(queue) or "", delivery.begun_before)
+        record.priority = delivery.priority
+        # Where agents are not bound, anybody can have a worker write into any queue.
+        record.principal = principal_of(queue if self._is_bound else "", delivery.signer)
+        return record
 
     def write_of(
         self, tag: str, entry: bytes, failure: Callable[[str], CallError], begun_before: Sequence[Begun] = ()
@@ -111,7 +124,7 @@ class Audit:
             failure: How it ended, given its name in words.
             begun_before: Who had begun it.
         """
-        queue, message = entry.partition(b"\n")[0].decode(errors="replace"), CallMessage((), {})
+        name, message = entry.partition(b"\n")[0].decode(errors="replace"), CallMessage((), {})
         try:
             found = read_entry(entry)
         except DamagedMessage:
@@ -120,7 +133,9 @@ class Audit:
             if found.task != CALL_TOOL:
                 return None
             message = found.call
-        record = self.open_record(tag, message, queue, begun_before)
+        delivery = Delivery(tag, keys.without_priority(name), priority=priority_of_list(name))
+        delivery.begun_before = tuple(begun_before)
+        record = self.open_record(tag, message, delivery)
         record.failure = failure(record.title)
         return record.write()
 
@@ -201,6 +216,8 @@ class Audit:
             "task_id": mask_name(record.task_id),
             "agent_id": name("agent_id"),
             "run_id": name("run_id"),
+            "principal": None if record.principal == ANONYMOUS else mask_name(record.principal),
+            "priority": None if record.priority == NORMAL else record.priority,
             "server": mask_name(server),
             "tool": mask_name(record.tool),
             "arguments": build_shown(canonical, mask),

@@ -15,10 +15,11 @@ from tarsy_tasks.broker.deliveries import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Ending
+from tarsy_tasks.interceptors import ANONYMOUS, Ending
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.policy import Denial
+from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.telemetry.audit import LATEST_S, StepName
 
 __all__ = ["CallRecord", "Observer", "Recorder"]
@@ -49,6 +50,8 @@ class CallRecord:
 
     Attributes:
         picked_up_at: When the worker began to work on it, monotonic time; None before.
+        principal: Who sent it, as far as that is verified.
+        priority: By which it waited.
         tool: Name of the tool, in the end as the server lists it.
         is_served: This worker serves the server.
         is_listed: The server lists that tool.
@@ -75,6 +78,8 @@ class CallRecord:
         self.server = message.server or server
         self.begun_before = begun_before
         self.picked_up_at: float | None = None
+        self.principal = ANONYMOUS
+        self.priority: Priority = NORMAL
         self.tool = message.tool
         self.is_served = False
         self.is_listed = False
