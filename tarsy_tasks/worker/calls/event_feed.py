@@ -284,18 +284,23 @@ class EventFeed:
     def _mask(
         self, progress: _Progress | None, lines: deque[_Line], lost: int
     ) -> tuple[CallProgress | None, tuple[CallLog, ...]]:
-        mask, at = self._connection.masker.mask_start, self._clock.at
+        masker, at = self._connection.masker, self._clock.at
+
+        def mask(text: str, length: int) -> str:
+            # Half a character can be neither masked nor sent.
+            return masker.mask_start(text.encode("utf-8", "replace").decode(), length)
+
         shown = None
         if progress is not None:
-            text = _printable(mask(progress.message, _TEXT_CHARS))
+            text = mask(progress.message, _TEXT_CHARS)
             shown = CallProgress(
                 progress=progress.reached, total=progress.total, message=text, at=round(at(progress.at), 6)
             )
         logs = [
             CallLog(
-                level=_printable(mask(line.level, _NAME_CHARS)),
-                logger=_printable(mask(line.logger, _NAME_CHARS)),
-                text=_printable(mask(line.text, _TEXT_CHARS)),
+                level=mask(line.level, _NAME_CHARS),
+                logger=mask(line.logger, _NAME_CHARS),
+                text=mask(line.text, _TEXT_CHARS),
                 at=round(at(line.at), 6),
                 lost=0 if number else lost,
             )
@@ -321,8 +326,3 @@ def _number_of(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
-
-
-def _printable(text: str) -> str:
-    """Without halves of characters, which cannot be sent."""
-    return text.encode("utf-8", "replace").decode()
