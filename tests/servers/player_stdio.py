@@ -4,7 +4,7 @@ Plain JSON-RPC of the handshake era, without the SDK. The tools `play` and `repl
 `steps`, each an object with one key:
 
     progress     parameters of a progress notification, to which the token is added unless they have one; `infinity`
-                 and `huge` stand for numbers
+                 and `huge` stand for numbers, and `half a character` for that
     log          parameters of a log line
     times        how often to do what stands beside it, and `per_s`, how often a second
     wait_for     a path; goes on once it exists
@@ -63,7 +63,8 @@ def take(step: Message, token: Any) -> None:
                 own = {"progressToken": token} if token is not None else {}
                 reached = params.get("progress", number + 1)
                 reached = _NUMBERS.get(reached, reached) if isinstance(reached, str) else reached
-                write({"method": "notifications/progress", "params": {**own, **params, "progress": reached}})
+                said = {"message": "\ud800"} if params.get("message") == "half a character" else {}
+                write({"method": "notifications/progress", "params": {**own, **params, **said, "progress": reached}})
             case {"log": params}:
                 write({"method": "notifications/message", "params": params})
             case {"wait_for": path}:
