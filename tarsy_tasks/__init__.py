@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.agent.tool_list import ToolList
+    from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
     from tarsy_tasks.celery_app import TarsyApp
     from tarsy_tasks.errors import BrokerUnavailable, ConfigError, OutcomeError, ResultTimeout, TarsyTasksError
     from tarsy_tasks.masking.masker import mask_text
@@ -47,7 +48,12 @@ __all__ = [
     "AsyncToolExecutor",
     "Attachment",
     "BrokerUnavailable",
+    "CallEvent",
+    "CallLog",
+    "CallProgress",
+    "CallRestarted",
     "ConfigError",
+    "DeadlineMoved",
     "ErrorCode",
     "Outcome",
     "OutcomeError",
@@ -66,6 +72,7 @@ __all__ = [
 
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
+    "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
     "models": "Attachment ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",

@@ -60,6 +60,7 @@ class CallInfo(FrozenModel):
         timeout_s: Seconds that the tool may take, from when a worker picks the call up. None: the server's own limit.
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
+        events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -70,6 +71,7 @@ class CallInfo(FrozenModel):
     timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    events: bool = Field(default=False, exclude_if=not_)
 
 
 class ToolDefinition(FrozenModel):

@@ -4,16 +4,21 @@ Its methods can be awaited in any event loop; `executor` has the same ones witho
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
+from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
+from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
+from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.models import ToolCall, ToolResult
 from tarsy_tasks.priorities import Priority
 
@@ -30,11 +35,29 @@ class AsyncPendingCall(BasePendingCall):
         call: The call itself.
     """
 
+    def __init__(
+        self,
+        dispatcher: CallDispatcher,
+        submitted: SubmittedCall,
+        events: EventBuffer | None = None,
+        progress_calls: AsyncProgressCalls | None = None,
+    ) -> None:
+        super().__init__(dispatcher, submitted, events)
+        self._progress_calls = progress_calls
+
+    def events(self) -> AsyncIterator[CallEvent]:
+        """As `PendingCall.events`."""
+        return self._require_events().iterate_async(self._patience_s)
+
     async def result(self, timeout_s: float | None = None) -> ToolResult:
         """As `PendingCall.result`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience_s(timeout_s)):
-                await wait_for(self._submitted.answered)
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.done() and (patience_s := self._patience_s(until)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await wait_for(self._submitted.answered)
+        if self._progress_calls is not None and self.done():
+            await self._progress_calls.finish()
         return self._read_answer(timeout_s)
 
     async def cancel(self) -> None:
@@ -72,14 +95,24 @@ class AsyncToolExecutor(BaseExecutor):
         return self._adviser.advise(name, self._lister.last)
 
     async def submit(
-        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+        self,
+        call: ToolCall | str,
+        arguments: Arguments = None,
+        *,
+        on_progress: OnProgress | None = None,
+        events: bool = False,
+        priority: Priority | None = None,
     ) -> AsyncPendingCall:
-        """As `ToolExecutor.submit`."""
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], is_submitted=True)
+        """As `ToolExecutor.submit`. `on_progress` runs on this event loop, and may be a coroutine function."""
+        built = build_call(call, arguments, priority)
+        progress_calls = AsyncProgressCalls(on_progress) if on_progress is not None else None
+        buffer = EventBuffer() if events or progress_calls else None
+        heard = CallEvents(buffer, *([progress_calls.buffer] if progress_calls else ())) if buffer else None
+        [submitted] = self._dispatcher.start([built], is_submitted=True, events=heard)
         assert submitted.sent is not None
         await self._wait_for([submitted], submitted.sent)
         submitted.sent.result()
-        return AsyncPendingCall(self._dispatcher, submitted)
+        return AsyncPendingCall(self._dispatcher, submitted, buffer, progress_calls)
 
     async def execute(
         self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None

@@ -49,13 +49,13 @@ class AgentConnection:
         from tarsy_tasks.celery_app import bound_agent
 
         found = weakref.ref(app)  # it lives as long as the application, and must not keep it
-        self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool)
+        self._agent = bound_agent(app)
+        self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool, self._agent or "")
         is_one_redis = app.conf.broker_url == app.conf.result_backend
         self._broker = self.replies.redis if is_one_redis else AsyncRedisExchange(lambda: broker_pool(_alive(found)))
         self.in_flight = AsyncDeliveries(self._broker)
         self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
         """Those that Celery sends with each message."""
-        self._agent = bound_agent(app)
         self._templates: dict[tuple[str, str, Priority], MessageTemplate | None] = {}
 
     def queue_of(self, server: str) -> str:

@@ -19,6 +19,7 @@ from tarsy_tasks.agent import results
 from tarsy_tasks.agent.audit import audit_of
 from tarsy_tasks.agent.background import call_in_background, start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
+from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.reply_listener import Meta
@@ -28,6 +29,7 @@ from tarsy_tasks.agent.waiting import retry_until
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw
 from tarsy_tasks.broker.async_exchange import NotSentError
 from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.call_events import EventBatch
 from tarsy_tasks.errors import BrokerUnavailable, CallError
 from tarsy_tasks.models import CallInfo, ToolCall, ToolResult
 from tarsy_tasks.outcomes import Outcome
@@ -65,12 +67,16 @@ class CallDispatcher:
 
     def __post_init__(self) -> None:
         self._info = CallInfo(agent_id=self.agent_id, run_id=self.run_id).model_dump(exclude_none=True)
+        self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
 
-    def start(self, calls: Iterable[ToolCall], *, is_submitted: bool = False) -> list[SubmittedCall]:
+    def start(
+        self, calls: Iterable[ToolCall], *, is_submitted: bool = False, events: CallEvents | None = None
+    ) -> list[SubmittedCall]:
         """Begin to send calls, with one deadline for all; from any thread.
 
         Args:
             is_submitted: Somebody waits until they are sent.
+            events: Hears what happens to them while they run; for one call only.
 
         Raises:
             ValueError: One of the calls cannot be sent as JSON. Nothing is sent.
@@ -82,6 +88,7 @@ class CallDispatcher:
         for call in submitted:
             if is_submitted:
                 call.sent = Future()
+            call.events = events
         call_in_background(partial(self._send_all, submitted))
         return submitted
 
@@ -92,7 +99,8 @@ class CallDispatcher:
 
     def no_answer(self, call: SubmittedCall) -> ToolResult:
         """The answer to a call of which nothing is known; from any thread."""
-        return results.answer_with(results.no_answer(call.call, self.timeout_s), call, self.timeout_s)
+        timeout_s = self.timeout_s if call.events is None else call.deadline - call.events.began
+        return results.answer_with(results.no_answer(call.call, timeout_s), call, timeout_s)
 
     def read_answers(self, calls: Sequence[SubmittedCall]) -> list[ToolResult]:
         """The answers to calls that have ended. If Redis could not be reached for some of them, their answers say so;
@@ -122,7 +130,8 @@ class CallDispatcher:
     def _send_soon(self, call: SubmittedCall) -> None:
         """Without a task of its own, if nothing has to be waited for."""
         connection = connection_of(app := self._app)
-        if call.call.idempotency_key is None and connection.replies.is_connected:
+        is_ready = call.events is None or connection.replies.hears_events
+        if is_ready and call.call.idempotency_key is None and connection.replies.is_connected:
             self._address(connection, call, connection.replies.new_id())
             self._start_timer(call)
             message = (call.id, _TASK, call.message, call.deadline, call.priority)
@@ -136,6 +145,8 @@ class CallDispatcher:
         try:
             await connection.replies.connect(call.deadline, _NOT_ENQUEUED)
             async with asyncio.timeout(call.seconds_left()):
+                if call.events is not None:
+                    await retry_until(call.deadline, connection.replies.hear_events)
                 if call.call.idempotency_key is not None and call.claim is None:
                     call.claim = await self._claim(connection.replies.redis, call, connection.replies.new_id())
                 if not call.id:
@@ -171,9 +182,12 @@ class CallDispatcher:
             "call_id": call.call.id,
             "name": call.call.name,
             # The worker gives up a little earlier, so that its answer, which knows more, still arrives in time.
-            "deadline": clock.at(call.deadline) - min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s),
+            "deadline": clock.at(call.deadline) - self._margin_s,
             "sent_at": call.sent_at,
         }
+        if call.events is not None and not call.is_shared and not connection.replies.refuses_events:
+            info["events"] = True
+            call.events.stop = connection.replies.listen(call.id, partial(self._hear_events, call))
         call.message = (call.server, call.tool, call.arguments, info)
         call.hear = partial(self._hear, call)
         connection.replies.expect(call.id, call.hear)
@@ -188,6 +202,17 @@ class CallDispatcher:
             # It did not run: its key may be used for another try.
             start_in_background(_release(call.claim))
         call.end(answer)
+
+    def _hear_events(self, call: SubmittedCall, batch: EventBatch) -> None:
+        if call.events is None or call.has_ended or not call.events.read(batch) or batch.deadline is None:
+            return
+        deadline = time.monotonic() + batch.deadline - self._connection.replies.clock.now() + self._margin_s
+        if deadline > call.deadline:
+            call.deadline = deadline
+            if call.timer is not None:
+                call.stop_timer()
+                self._start_timer(call)
+            call.events.move_deadline(deadline - call.events.began, batch.at)
 
     def _reject(self, call: SubmittedCall, error: CallError) -> None:
         answer = results.answer_with(error, call)
@@ -223,9 +248,20 @@ class CallDispatcher:
             self._end_unsent(call, self._unreachable(may_have_run=True))
 
     async def _end_unanswered(self, call: SubmittedCall) -> None:
+        if call.events is not None and await self._has_more_time(call):
+            call.stop_timer()
+            self._start_timer(call)
+            return
         withdrawing = start_in_background(self._withdraw(call))
         await asyncio.wait((withdrawing,), timeout=_WITHDRAW_S)
         call.end(withdrawing.result() if withdrawing.done() else self._no_answer(call))
+
+    async def _has_more_time(self, call: SubmittedCall) -> bool:
+        """Whether the deadline of a call was moved, and the batch that said so was lost."""
+        with suppress(TimeoutError, *connection_errors()):
+            async with asyncio.timeout(_WITHDRAW_S):
+                await self._connection.replies.poll_events(call.id)
+        return call.seconds_left() > 0
 
     def _abandon(self, call: SubmittedCall) -> None:
         if call.has_ended:

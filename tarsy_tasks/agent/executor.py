@@ -4,7 +4,8 @@ Its methods block until there is an answer; `async_executor` has the same ones w
 are here. Calls are sent, and their end is found out, by `dispatcher` on the background loop.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from functools import cache
 from typing import TYPE_CHECKING, Self
@@ -12,10 +13,14 @@ from typing import TYPE_CHECKING, Self
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
+from tarsy_tasks.agent.waiting import seconds_until
+from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.errors import ResultTimeout
 from tarsy_tasks.models import ToolCall, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
@@ -33,19 +38,26 @@ even if Redis does not answer; but in a forked child nobody answers the calls of
 class BasePendingCall:
     """What both handles are made of."""
 
-    def __init__(self, dispatcher: CallDispatcher, submitted: SubmittedCall) -> None:
+    def __init__(self, dispatcher: CallDispatcher, submitted: SubmittedCall, events: EventBuffer | None = None) -> None:
         self.id = submitted.id
         self.call = submitted.call
         self._dispatcher = dispatcher
         self._submitted = submitted
+        self._events = events
 
     def done(self) -> bool:
         """Whether the answer is there."""
         return self._submitted.answered.done()
 
-    def _patience_s(self, timeout_s: float | None) -> float:
-        latest_s = self._submitted.seconds_left() + _LATE_S
-        return latest_s if timeout_s is None else min(timeout_s, latest_s)
+    def _patience_s(self, until: float | None = None) -> float:
+        """How long to wait now: until a monotonic time, or as long as the call may take, whose deadline may move."""
+        latest = self._submitted.deadline + _LATE_S
+        return seconds_until(latest if until is None else min(until, latest))
+
+    def _require_events(self) -> EventBuffer:
+        if self._events is None:
+            raise ValueError("this call was submitted without `events=True`, so its events were not asked for")
+        return self._events
 
     def _read_answer(self, timeout_s: float | None) -> ToolResult:
         """What there is after that time."""
@@ -64,17 +76,43 @@ class PendingCall(BasePendingCall):
         call: The call itself.
     """
 
+    def __init__(
+        self,
+        dispatcher: CallDispatcher,
+        submitted: SubmittedCall,
+        events: EventBuffer | None = None,
+        progress_calls: ProgressCalls | None = None,
+    ) -> None:
+        super().__init__(dispatcher, submitted, events)
+        self._progress_calls = progress_calls
+
+    def events(self) -> Iterator[CallEvent]:
+        """What happens to the call while it runs (docs/progress.md), as it happens, until it has ended. After the last
+        event the answer is there.
+
+        Each event is given once, also when this is called again. For code that reads slowly the newest of each kind are
+        kept, and the latest log lines.
+
+        Raises:
+            ValueError: The call was submitted without `events` and `on_progress`.
+        """
+        return self._require_events().iterate(self._patience_s)
+
     def result(self, timeout_s: float | None = None) -> ToolResult:
         """Wait for the answer.
 
         Args:
             timeout_s: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was
-                submitted.
+                submitted, or longer if progress has moved its deadline.
 
         Raises:
             ResultTimeout: This `timeout_s` ended before that of the executor; the call continues.
         """
-        wait([self._submitted.answered], self._patience_s(timeout_s))
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.done() and (patience_s := self._patience_s(until)):
+            wait([self._submitted.answered], patience_s)
+        if self._progress_calls is not None and self.done():
+            self._progress_calls.finish()
         return self._read_answer(timeout_s)
 
     def cancel(self) -> None:
@@ -189,18 +227,33 @@ class ToolExecutor(BaseExecutor):
         return self._adviser.advise(name, self._lister.last)
 
     def submit(
-        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+        self,
+        call: ToolCall | str,
+        arguments: Arguments = None,
+        *,
+        on_progress: OnProgress | None = None,
+        events: bool = False,
+        priority: Priority | None = None,
     ) -> PendingCall:
-        """Enqueue a call and return at once. Arguments are those of `execute`.
+        """Enqueue a call and return at once. The first arguments are those of `execute`.
+
+        Args:
+            on_progress: Called with the progress of the call, at most ten times a second, in a thread that all calls of
+                this process share; not again after `PendingCall.result` has returned. If it raises, that is logged, and
+                it is not called again.
+            events: `PendingCall.events` will be read. Only with one of these two is the MCP server asked for progress.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`.
             ValueError: The arguments contain something that is not JSON, or the priority is unknown.
         """
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], is_submitted=True)
+        progress_calls = ProgressCalls(on_progress) if on_progress is not None else None
+        buffer = EventBuffer() if events or progress_calls else None
+        heard = CallEvents(buffer, *([progress_calls.buffer] if progress_calls else ())) if buffer else None
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], is_submitted=True, events=heard)
         assert submitted.sent is not None
         submitted.sent.result()
-        return PendingCall(self._dispatcher, submitted)
+        return PendingCall(self._dispatcher, submitted, buffer, progress_calls)
 
     def execute(
         self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None

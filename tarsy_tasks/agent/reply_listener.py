@@ -12,15 +12,18 @@ import os
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from redis.exceptions import NoPermissionError
 
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
 from tarsy_tasks.broker.clock import RedisClock
+from tarsy_tasks.call_events import EventBatch
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.telemetry.outage_log import OutageLog
 
@@ -45,6 +48,10 @@ _FOREIGN_POLL_S = 0.25
 
 Hear = Callable[[Meta], None]
 """Takes the answer to a task. It is called on the background loop, and must not raise."""
+HearEvents = Callable[[EventBatch], object]
+"""The same for what happens to a call while it runs."""
+_EVENTS = b'{"events":'
+"""How batches of events begin; answers, which Celery writes, do not."""
 
 
 class ReplyListener:
@@ -52,18 +59,25 @@ class ReplyListener:
 
     Args:
         find_pool: As for `AsyncRedisExchange`: of the result backend.
+        agent: The bound agent that it belongs to; empty for others.
 
     Attributes:
         clock: The clock of Redis, set before the first answer is expected.
         redis: The connection, for other commands too.
+        hears_events: Events of calls arrive, too.
+        refuses_events: Redis does not allow this user to hear them.
     """
 
-    def __init__(self, find_pool: Callable[[], Any]) -> None:
+    def __init__(self, find_pool: Callable[[], Any], agent: str = "") -> None:
         self.clock = RedisClock()
         # The beginning of a UUID is the same for this process, the rest differs by call.
         self._id_prefix = str(uuid.uuid4())[: keys.TASK_ID_PREFIX_LENGTH]
         subscription = Subscription(("SUBSCRIBE", keys.reply_channel(self._id_prefix)), self._hear, self._reconnect)
         self.redis = AsyncRedisExchange(find_pool, subscription)
+        self.hears_events = self.refuses_events = False
+        self._agent = agent
+        self._event_hearers: dict[str, HearEvents] = {}
+        self._losses = 0
         self._pending: dict[str, list[Hear]] = {}
         self._has_foreign = False
         self._callers = 0
@@ -131,6 +145,44 @@ class ReplyListener:
             self._pending[task_id] = left
         return len(left) < len(hearers)
 
+    def listen(self, task_id: str, hear: "HearEvents") -> Callable[[], object]:
+        """Have `hear` called with what happens to a call while it runs, until the returned function is called."""
+        self._event_hearers[task_id] = hear
+        return partial(self._event_hearers.pop, task_id, None)
+
+    async def hear_events(self) -> None:
+        """Return once events of calls can arrive, or Redis refuses that. Raises one of `connection_errors`."""
+        if self.hears_events or self.refuses_events:
+            return
+        losses, channel = self._losses, keys.events_channel(self._id_prefix, self._agent)
+        try:
+            await self.redis.execute(("SUBSCRIBE", channel))
+        except NoPermissionError as error:
+            self._note_refusal(error)
+            return
+        self.hears_events = losses == self._losses
+        await self.poll_events(*self._event_hearers)
+
+    async def poll_events(self, *task_ids: str) -> None:
+        """Read how calls stand now. Raises one of `connection_errors`."""
+        if not task_ids:
+            return
+        states = (keys.call_state_key(task_id, self._agent) for task_id in task_ids)
+        try:
+            [bodies] = await self.redis.execute(("MGET", *states))
+        except NoPermissionError as error:
+            self._note_refusal(error)
+            return
+        for body in bodies:
+            if body is not None:
+                self._hear_events(body)
+
+    def _note_refusal(self, error: NoPermissionError) -> None:
+        """Calls are more important than their events."""
+        if not self.refuses_events:
+            self.refuses_events = True
+            logger.warning("events of calls cannot be heard: %s. An operator must renew the ACL rules of Redis", error)
+
     async def poll(self, *task_ids: str) -> None:
         """Read answers that may be stored already. Raises one of `connection_errors`."""
         if not task_ids:
@@ -161,6 +213,8 @@ class ReplyListener:
                 self._failure = None
                 # An answer may have been published while there was no connection.
                 await self.poll(*self._pending)
+                if self._event_hearers:
+                    await self.hear_events()
             except connection_errors() as error:
                 self._failure = error
                 if is_refusal(error) or not (self._callers or self._pending):
@@ -172,6 +226,8 @@ class ReplyListener:
                 return
 
     def _reconnect(self, error: Exception) -> None:
+        self.hears_events = False
+        self._losses += 1
         if self._pending:
             logger.warning("connection to Redis lost, reconnecting: %s", error)
             self._connect_soon()
@@ -193,12 +249,28 @@ class ReplyListener:
         with suppress(*connection_errors()):  # it tries again
             if self.redis.is_open:
                 await self.poll(*self._pending)
+                if self._event_hearers and not self.refuses_events:
+                    await self.hear_events()
+                    await self.poll_events(*self._event_hearers)
             else:
                 await self._connect_soon()
 
     def _hear(self, message: bytes) -> None:
+        if message.startswith(_EVENTS):
+            self._hear_events(message)
+            return
         meta = _decode(message)
         self._complete(str(meta.get("task_id")), meta)
+
+    def _hear_events(self, message: bytes) -> None:
+        try:
+            batch = EventBatch.model_validate_json(message)
+        except ValidationError as error:
+            logger.debug("events of a call cannot be read: %s", error)
+            return
+        hear = self._event_hearers.get(batch.task_id)
+        if hear is not None:
+            hear(batch)
 
     def _complete(self, task_id: str, meta: Meta) -> None:
         if str(meta["status"]) not in _READY_STATES:

@@ -8,6 +8,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
+from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.models import ToolCall, ToolResult
@@ -27,7 +28,7 @@ class SubmittedCall:
 
     Attributes:
         arguments: As JSON text, or as the model wrote them.
-        deadline: Monotonic time after which nobody waits.
+        deadline: Monotonic time after which nobody waits. Progress may move it.
         priority: Its own, or that of its executor.
         server: Id of the server; empty if it is not known.
         tool: Name of the tool, as far as it is known here.
@@ -44,6 +45,7 @@ class SubmittedCall:
         hear: Called with the stored answer; None before one is expected.
         sending: The task that sends it, if it could not be sent at once.
         timer: Ends it at its deadline.
+        events: Hears what happens to it while it runs; None if nobody listens.
     """
 
     call: ToolCall
@@ -65,6 +67,7 @@ class SubmittedCall:
     hear: Callable[[Mapping[str, Any]], None] | None = None
     sending: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
+    events: CallEvents | None = None
 
     def confirm(self) -> None:
         """Redis has it in its queue."""
@@ -89,6 +92,8 @@ class SubmittedCall:
         self.stop_timer()
         self.hear = None  # which refers to the call: it would be left to the garbage collector
         has_ended, self.has_ended = self.has_ended, True
+        if self.events is not None:
+            self.events.end()
         return not has_ended
 
     def stop_timer(self) -> None:

@@ -90,6 +90,7 @@ _WORKERS_OWN = (
     keys.server_log_key("*"),
     keys.alert_state_key("*"),
     keys.limit_key("*"),
+    f"{keys.CALL_STATES}*",
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
     _REMOTE_CONTROL,
@@ -247,6 +248,9 @@ def _agent(agent: AgentUser) -> list[str]:
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
+        # To follow its own calls while they run.
+        _select(("subscribe",), channels=[keys.events_channel("*", own or "")]),
+        _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
@@ -325,7 +329,7 @@ def _bindings(exchanges: _Names) -> list[str]:
 
 def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
-    return [keys.result_key("*"), keys.reply_channel("*"), *_broadcasts(database)]
+    return [keys.result_key("*"), keys.reply_channel("*"), f"{keys.EVENTS}*", *_broadcasts(database)]
 
 
 def _broadcasts(database: int) -> list[str]:

@@ -23,6 +23,10 @@ MEASURED_SERVERS = "tarsy:metrics"
 """Sorted set of the servers that have metrics, by the Redis time of the last ones."""
 MEASURING_WORKERS = "tarsy:metrics-workers"
 """Sorted set of the worker processes that report what they have in flight, by the Redis time of the last report."""
+EVENTS = "tarsy:events:"
+"""Prefix of the channels of what happens to calls while they run."""
+CALL_STATES = "tarsy:progress:"
+"""Prefix of the keys of how such calls stand."""
 REPLIES = "tarsy:replies:"
 """Prefix of the channels that announce answers."""
 TASK_ID_PREFIX_LENGTH = 19
@@ -140,6 +144,18 @@ def reply_channel(task_id: str) -> str:
     an id cannot listen.
     """
     return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
+
+
+def events_channel(task_id: str, agent: str) -> str:
+    """Where the events of calls are published, of all tasks of one process. A bound agent has channels of its own, to
+    which no other one can listen; `agent` is empty for all others.
+    """
+    return f"{EVENTS}{agent}:{task_id[:TASK_ID_PREFIX_LENGTH]}"
+
+
+def call_state_key(task_id: str, agent: str) -> str:
+    """The latest events of a call that runs, a JSON string with a TTL; workers write it. `agent` as before."""
+    return f"{CALL_STATES}{agent}:{task_id}"
 
 
 def idempotency_key(agent_id: str | None, digest: str) -> str:

@@ -32,24 +32,23 @@ def call(name: str, arguments: tuple[str, ...], timeout_s: float, priority: Prio
     such as a JSON object. `-` reads the text from standard input.
     """
     # Not above: the completion of a shell imports this module, too.
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     from tarsy_tasks import ToolCall, ToolExecutor
+    from tarsy_tasks.cli.call_progress import follow
 
     try:
         executor = ToolExecutor(timeout_s=timeout_s, priority=priority, app=tarsy_tasks.app)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     with executor:
-        pending = executor.submit(ToolCall(id="cli", name=name, arguments=parse_words(arguments)))
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
-            progress.add_task(name, total=None)
-            try:
-                result = pending.result()
-            except KeyboardInterrupt:
-                pending.cancel()
-                result = pending.result()
+        is_shown = notes.is_terminal and not as_json
+        pending = executor.submit(ToolCall(id="cli", name=name, arguments=parse_words(arguments)), events=is_shown)
+        try:
+            if is_shown:
+                follow(pending)
+            result = pending.result()
+        except KeyboardInterrupt:
+            pending.cancel()
+            result = pending.result()
     if as_json:
         print_json({**result.model_dump(mode="json"), "is_error": result.is_error})
     else:

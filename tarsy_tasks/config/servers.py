@@ -49,11 +49,23 @@ class Timeouts(Model):
         default_factory=dict,
         description="Instead of `call_s`: by the name of a tool, or else by the first glob (`get_*`) that matches.",
     )
+    progress_extends: bool = Field(
+        default=False,
+        description="Whether progress gives a call to whose events somebody listens its time again, counted from then.",
+    )
+    progress_limit_s: _Seconds = Field(
+        default=600, description="How long such a call may take in all, from when it is sent."
+    )
 
     @property
     def longest_call_s(self) -> float:
         """No call can take longer."""
-        return max(self.call_s, *self.tools.values(), 0)
+        return max(self.call_s, *self.tools.values(), self.extended_s)
+
+    @property
+    def extended_s(self) -> float:
+        """How long progress can keep a call running; 0 if it cannot."""
+        return self.progress_limit_s if self.progress_extends else 0
 
     def call_timeout_s(self, tool: str) -> float:
         """Seconds that a call of `tool` may take."""

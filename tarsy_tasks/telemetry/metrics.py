@@ -18,6 +18,7 @@ sums of microseconds, so that they can be added up exactly:
     connections                   how often that succeeded
     suspensions                   how often the server was suspended by a worker; per server, not per tool
     unaudited                     calls whose audit entry could not be written; per server, not per tool
+    ignored_events                progress and log lines that belonged to no call, or did not count; per server
 """
 
 import json
@@ -81,6 +82,7 @@ _NAMES = frozenset(
         "connection_attempts",
         "connections",
         "unaudited",
+        "ignored_events",
     }
 )
 
@@ -235,6 +237,10 @@ class ToolMetrics:
     @property
     def unaudited(self) -> int:
         return self.numbers.get("unaudited", 0)
+
+    @property
+    def ignored_events(self) -> int:
+        return self.numbers.get("ignored_events", 0)
 
     @property
     def duration(self) -> Distribution:

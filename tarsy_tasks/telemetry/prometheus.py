@@ -58,6 +58,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     connections = _counter("tarsy_connections", "Attempts that opened an MCP session.", labels=["server"])
     suspensions = _counter("tarsy_server_suspensions", "Suspensions by workers.", labels=["server"])
     unaudited = _counter("tarsy_calls_unaudited", "Calls whose audit entry could not be written.", labels=["server"])
+    what = "Progress and log lines of a server that belonged to no running call, or did not count."
+    ignored = _counter("tarsy_server_events_ignored", what, labels=["server"])
     for each in metrics:
         labels = [each.server, each.tool]
         for outcome, count in each.calls.items():
@@ -75,6 +77,7 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             for place, count in each.limited.items():
                 limited.add_metric([each.server, place], count)
             unaudited.add_metric([each.server], each.unaudited)
+            ignored.add_metric([each.server], each.ignored_events)
         running.add_metric(labels, each.in_flight)
         if each.calls:
             retries.add_metric(labels, each.retries)
@@ -89,7 +92,7 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
         if each.last_error is not None:
             error.add_metric([*labels, each.last_error.code], each.last_error.at)
     counters = [calls, codes, denied, limited, retries, recreations, attempts, connections, suspensions, pauses]
-    return [*counters, unaudited, duration, wait, running, average, failing, refusing, error]
+    return [*counters, unaudited, ignored, duration, wait, running, average, failing, refusing, error]
 
 
 def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:

@@ -5,6 +5,8 @@ reading those of all workers. A report lists the oldest calls only; how many the
 """
 
 from collections.abc import Iterable
+from functools import partial
+from operator import is_, not_
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -14,6 +16,7 @@ from tarsy_tasks.telemetry.metrics import IN_FLIGHT_TTL_S
 
 __all__ = ["REPORTED_CALLS", "RunningCallReport", "dump_running", "read_running"]
 
+_is_none = partial(is_, None)
 REPORTED_CALLS = 20
 """Of each server and worker, the oldest ones."""
 
@@ -27,6 +30,9 @@ class RunningCallReport(BaseModel):
         begun_at: When a worker began to work on it, in seconds since the epoch by the clock of Redis.
         attempts: How often it was sent to the MCP server.
         worker: Node name.
+        progress: As its server last said; None if it did not, or nobody listens to the events of the call.
+        total: Of which, if that is known.
+        message: What the server said with it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -40,6 +46,16 @@ class RunningCallReport(BaseModel):
     agent_id: str = ""
     run_id: str = ""
     worker: str
+    progress: float | None = Field(default=None, allow_inf_nan=False, exclude_if=_is_none)
+    total: float | None = Field(default=None, allow_inf_nan=False, exclude_if=_is_none)
+    message: str = Field(default="", exclude_if=not_)
+
+    @property
+    def share(self) -> float | None:
+        """How much of the total is reached, 0 to 1; None if that is not known."""
+        if self.progress is None or not self.total or self.total < 0:
+            return None
+        return min(max(self.progress / self.total, 0.0), 1.0)
 
 
 _REPORT = TypeAdapter(list[RunningCallReport])

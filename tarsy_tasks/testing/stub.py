@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.async_executor import AsyncToolExecutor
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.executor import BaseExecutor, ToolExecutor
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
@@ -114,12 +115,15 @@ class _StubDispatcher(CallDispatcher):
         for tool in tools.values():
             self._catalogue.setdefault(tool.server, set()).add(tool.tool)
 
-    def start(self, calls: Iterable[ToolCall], *, is_submitted: bool = False) -> list[SubmittedCall]:
+    def start(
+        self, calls: Iterable[ToolCall], *, is_submitted: bool = False, events: CallEvents | None = None
+    ) -> list[SubmittedCall]:
         deadline = time.monotonic() + self.timeout_s
         submitted = [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
         for call in submitted:
             if is_submitted:
                 call.sent = Future()
+            call.events = events
             try:
                 answer = self._answer(call)
             except ArgumentsError as error:

@@ -9,20 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import clean_environment, run_command
+from tests.cli.commands import TARSY_TASKS, clean_environment, run_command
 from tests.cli.terminal import Terminal
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, ServiceProcess, Worker, free_port, wait_until
+from tests.servers import player_stdio
+
+PLAYED = '{"steps": [{"progress": {"progress": 3, "total": 4, "message": "nearly there"}}, {"pause_s": 0.5}]}'
 
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker) -> Worker:
-    return start_worker({"desk": DEMO_SERVER, "off": {**DEMO_SERVER, "enabled": False}})
+    player = {"command": sys.executable, "args": ["-S", "-E", player_stdio.__file__]}
+    return start_worker({"desk": DEMO_SERVER, "off": {**DEMO_SERVER, "enabled": False}, "player": player})
 
 
 def test_call_prints_what_a_model_reads(worker: Worker) -> None:
     done = run_command("call", "desk.quote", "item=lamp", "count=2", environment=worker.environment)
     assert (done.returncode, json.loads(done.stdout)["total"]) == (0, 9.0)
+
+
+def test_a_call_on_a_terminal_has_a_bar(worker: Worker) -> None:
+    terminal = Terminal(TARSY_TASKS, "call", "player.play", PLAYED, environment=worker.environment)
+    assert terminal.wait() == 0
+    assert "3/4 nearly there" in terminal.text
+    shown = run_command("call", "--json", "player.play", PLAYED, environment=worker.environment)
+    assert json.loads(shown.stdout)["content"] == "{}", "nothing was asked of the server"
 
 
 def test_call_takes_a_json_object_and_prints_json(worker: Worker) -> None:

@@ -73,7 +73,7 @@ def write_running(redis: Any, calls: Sequence[tuple[str, str, str]], worker: str
     reports = [
         RunningCallReport(
             task_id=task_id, server=server, tool=tool, begun_at=now - 12, attempts=1, agent_id="sre", run_id="r7",
-            worker=worker,
+            worker=worker, progress=3, total=4, message="three of four",
         )
         for task_id, server, tool in calls
     ]  # fmt: skip

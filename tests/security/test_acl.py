@@ -376,3 +376,18 @@ def test_an_agent_with_a_wrong_password_hears_so_at_once(valkey: Valkey, worker:
 def test_without_a_user_nobody_gets_in(valkey: Valkey) -> None:
     with redis.Redis(port=valkey.port) as client, pytest.raises((NoPermissionError, AuthenticationError)):
         client.get("tarsy:health:desk")
+
+
+def test_no_agent_hears_what_the_calls_of_another_do(worker: Worker, sre: TarsyApp, as_user: Any) -> None:
+    with ToolExecutor(["desk"], timeout_s=30, agent_id="sre", app=sre) as tools:
+        pending = tools.submit("desk.wait", {"seconds": 0.1}, events=True)
+        channel, state = keys.events_channel(pending.id, "sre"), keys.call_state_key(pending.id, "sre")
+        other, own = as_user("dev"), as_user("sre")
+        for command in (("SUBSCRIBE", channel), ("PSUBSCRIBE", f"{keys.EVENTS}*"), ("GET", state), ("MGET", state)):
+            with pytest.raises(NoPermissionError):
+                other.execute_command(*command)
+        for command in (("SET", state, "x"), ("PUBLISH", channel, "x")):
+            with pytest.raises(NoPermissionError):
+                own.execute_command(*command)
+        own.get(state)  # its own it may read
+        assert pending.result().outcome is Outcome.OK

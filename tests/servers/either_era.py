@@ -49,6 +49,15 @@ def add_witnesses(server: MCPServer) -> None:
         return "cancelled" if key in cancelled else "begun" if key in begun else "unknown"
 
     @server.tool()
+    async def march(steps: int, context: Context) -> bool:
+        """Report so many steps, each with a log line; whether somebody asked for that."""
+        for step in range(1, steps + 1):
+            await context.report_progress(step, steps, f"step {step}")
+            await context.info(f"line {step}", logger_name="march")  # pyright: ignore[reportDeprecated]
+        meta = context.request_context.meta or {}
+        return "progressToken" in meta or "progress_token" in meta
+
+    @server.tool()
     def has_header(name: str, value_sha256: str, context: Context) -> bool:
         """Whether a header of this call has that value; its digest, because the value itself would be masked."""
         value = (context.headers or {}).get(name, "")

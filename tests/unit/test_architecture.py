@@ -28,7 +28,7 @@ FLOORS = (
     {"broker", "policy"},
     {"config"},
     {"settings"},
-    {"interceptors"},
+    {"interceptors", "call_events"},
     {"models"},
     {"tool_names", "arguments"},
     {"errors"},

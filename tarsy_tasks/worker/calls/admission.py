@@ -39,6 +39,9 @@ class Deadline:
             if not self._context.clock.is_fresh:  # tenacity costs more than all the rest
                 await self._sync_clock()
             left_s = min(left_s, call.info.deadline - self._context.clock.now())
+            if call.feed is not None and call.delivery_count > 1:
+                moved = await call.feed.find_deadline()
+                left_s = left_s if moved is None else max(left_s, moved - time.monotonic())
         if left_s <= 0:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,

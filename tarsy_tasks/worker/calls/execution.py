@@ -99,6 +99,8 @@ class CallExecution:
             return
         call = self._call
         call.is_closed = True
+        if call.feed is not None:
+            call.feed.close(keeps_state=isinstance(error, WorkerStopping))
         if isinstance(error, WorkerStopping):
             self._stop()
         elif isinstance(error, SoftTimeLimitExceeded):
@@ -123,11 +125,15 @@ class CallExecution:
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Answer) and ending.result is not call.built:
                 ending = await self._masked(ending.result)
+            if call.feed is not None:
+                await call.feed.finish(keeps_state=isinstance(ending, Requeued))
             if not self._is_over:
                 self._close()
                 if (storing := self._report_to(ending)) is not None:
                     await storing
         except CallError as error:
+            if call.feed is not None:
+                await call.feed.finish()
             self._report_ending(self._failure(error))
         except asyncio.CancelledError:
             # By `end`, which has reported an ending; or because the loop stops, and nothing can be awaited any more.

@@ -138,7 +138,11 @@ class BeginMarker:
         owner = call.owner = f"{self._context.instance} {delivery.count}"
         gone = ""
         # No owner runs it longer than this: one that is alive and has not answered by then never will.
-        owner_ends_at = time.monotonic() + call.connection.server.timeouts.call_timeout_s(call.tool) + lease_s
+        timeouts = call.connection.server.timeouts
+        longest_s = timeouts.call_timeout_s(call.tool)
+        if timeouts.progress_extends:
+            longest_s = max(longest_s, timeouts.progress_limit_s)
+        owner_ends_at = time.monotonic() + longest_s + lease_s
         while True:
             try:
                 at = audit.time_of(time.monotonic())

@@ -8,6 +8,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Answer
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.event_feed import EventFeed
 from tarsy_tasks.worker.calls.failures import build_failure
 from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection
@@ -37,7 +38,7 @@ def open_call(
         return Answer(build_failure(context, failure, info, record, context.masker))
     record.is_served = True
     record.is_listed = tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)
-    return RunningCall(
+    call = RunningCall(
         id=task_id,
         operation="tool_call",
         server=server,
@@ -54,6 +55,9 @@ def open_call(
         delivery=delivery,
         record=record,
     )
+    if info.events:
+        call.feed = record.feed = EventFeed(context, connection, task_id, delivery)
+    return call
 
 
 def find_principal(context: WorkerContext, delivery: Delivery | None) -> str:

@@ -7,7 +7,7 @@ is decided in `recovery`.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -20,6 +20,7 @@ from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import StepName
 from tarsy_tasks.worker.calls.chain import Step, run_through
+from tarsy_tasks.worker.calls.event_feed import Extension
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
@@ -54,9 +55,38 @@ def may_replay(tool: ToolDefinition, server: ServerConfig) -> bool:
     return any(fnmatchcase(tool.tool, glob) for glob in server.idempotent_tools)
 
 
-def end_after(call: RunningCall, timeout_s: float) -> asyncio.TimerHandle:
-    """Have a call end soon after its time is over, whatever it waits for then; unless the timer is cancelled."""
+def end_after(
+    call: RunningCall, timeout_s: float, find_deadline: Callable[[], float] | None = None
+) -> "asyncio.TimerHandle | _MovingEnd":
+    """Have a call end soon after its time is over, whatever it waits for then; unless the timer is cancelled.
+
+    Args:
+        find_deadline: Gives its end, monotonic time, if progress may have moved that; None: `call.deadline`.
+    """
+    if call.feed is not None:
+        return _MovingEnd(call, timeout_s, find_deadline or (lambda: call.deadline))
     return asyncio.get_running_loop().call_later(timeout_s + _MARGIN_S, partial(_end, call, timeout_s))
+
+
+class _MovingEnd:
+    """A timer that looks whether the end has moved when it goes off."""
+
+    def __init__(self, call: RunningCall, timeout_s: float, find_deadline: Callable[[], float]) -> None:
+        self._call = call
+        self._began = time.monotonic()
+        self._find_deadline = find_deadline
+        self._handle = asyncio.get_running_loop().call_later(timeout_s + _MARGIN_S, self._look)
+
+    def _look(self) -> None:
+        deadline = self._find_deadline()
+        left_s = deadline + _MARGIN_S - time.monotonic()
+        if left_s > 0:
+            self._handle = asyncio.get_running_loop().call_later(left_s, self._look)
+        else:
+            _end(self._call, deadline - self._began)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
 
 
 def _end(call: RunningCall, timeout_s: float) -> None:
@@ -106,6 +136,7 @@ class Invocation:
         limit_s = self._connection.server.timeouts.call_timeout_s(call.tool)
         self._deadline = min(call.deadline, time.monotonic() + limit_s)
         self._timeout_s = self._seconds_left
+        self._latest = time.monotonic() + self._connection.server.timeouts.progress_limit_s
         self._lost_attempts = int(call.may_have_run)
         self._forgotten = 0
         self._failed_session: Session | None = None
@@ -121,7 +152,8 @@ class Invocation:
             CallError: There is no result; code and text say why, and whether the tool ran.
         """
         # Otherwise the timer of the call's own deadline is enough.
-        timer = end_after(self._call, self._timeout_s) if self._deadline < self._call.deadline else None
+        is_earlier = self._deadline < self._call.deadline
+        timer = end_after(self._call, self._timeout_s, lambda: self._deadline) if is_earlier else None
         try:
             try:
                 ending = await self._attempt()
@@ -233,14 +265,24 @@ class Invocation:
     def _note_sending(self, session: Session, now: float) -> None:
         record = self._call.record
         record.attempts += 1
+        if self._call.feed is not None:
+            extends = self._connection.server.timeouts.progress_extends
+            extension = Extension(self._timeout_s, self._deadline, self._latest, self._move_deadline)
+            self._call.feed.begin_attempt(extension if extends else None)
         if len(record.steps) > _STEPS_NOTED:
             return
         if self._failed_session not in (None, session):
             record.steps.append((StepName.RECOVERED, now))
         record.steps.append((StepName.SENT, now))
 
+    def _move_deadline(self, deadline: float) -> None:
+        """Progress gives the call more time."""
+        self._deadline = deadline
+        self._call.deadline = max(self._call.deadline, deadline)
+
     def _failed(self, error: Exception, session: Session, timeout_s: float, began: float) -> _FailedCall:
         self._failed_session = session
+        timeout_s = max(timeout_s, self._deadline - began)  # progress may have moved it
         recovery = classify_error(error)
         if (pause_s := pause_of(error)) is not None:
             self._connection.pause(pause_s)

@@ -16,6 +16,7 @@ from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import LONGEST_NAME
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.event_feed import EventFeed
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
@@ -41,6 +42,7 @@ class RunningCall(Call):
         is_closed: Nothing may be sent any more: the call has ended.
         notes: What is not as it should be with its answer, unmasked; see `ToolResult.notes`.
         built: The result that `content` built and masked.
+        feed: Takes its events to its agent; None if nobody listens.
     """
 
     connection: ServerConnection
@@ -53,6 +55,7 @@ class RunningCall(Call):
     is_closed: bool = False
     notes: tuple[str, ...] = ()
     built: ToolResult | None = None
+    feed: EventFeed | None = None
 
 
 def parse_message(arguments: tuple[Any, ...]) -> CallInfo:

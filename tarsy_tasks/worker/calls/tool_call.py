@@ -67,7 +67,7 @@ class ToolCallOperation:
 
     async def send(self, call: RunningCall, session: Session, timeout_s: float) -> CallToolResult:
         """One attempt; raises what the SDK raises."""
-        found = await session.call_tool(call.tool, call.arguments, timeout_s)
+        found = await session.call_tool(call.tool, call.arguments, timeout_s, call.feed)
         problem = await session.find_output_problem(call.tool, found)
         call.notes = (f"{ErrorCode.INVALID_RESULT}: {problem}",) if problem else ()
         return found

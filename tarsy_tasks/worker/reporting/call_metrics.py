@@ -238,6 +238,7 @@ class CallMetrics:
             numbers = {"recreations": replaced, "suspensions": connection.suspension.count}
             numbers["pauses"] = connection.pause_count
             numbers |= {"connection_attempts": attempts, "connections": opened}
+            numbers |= {"ignored_events": connection.ignored_events}
             for name, number in numbers.items():
                 if more := number - self._counted.get((server, name), 0):
                     self._counted[server, name] = number

@@ -14,6 +14,7 @@ from tarsy_tasks.broker.begun import Begun
 from tarsy_tasks.broker.deliveries import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_failures import build_task_failure
+from tarsy_tasks.call_events import CallProgress
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Ending
 from tarsy_tasks.models import ToolResult
@@ -40,6 +41,14 @@ class Recorder(Protocol):
     def time_of(self, monotonic_s: float) -> float: ...
 
 
+class ProgressSource(Protocol):
+    """Attributes:
+    shown: The last progress that was published; None before. Safe to read from any thread.
+    """
+
+    shown: CallProgress | None
+
+
 class CallRecord:
     """What is known of one call.
 
@@ -63,6 +72,7 @@ class CallRecord:
         denial: Why the policy does not permit it, if so.
         failure: Why it has no `result`.
         ended: How a call ended that ran before its task: the task only stores that.
+        feed: Has the progress of a call to whose events somebody listens.
     """
 
     def __init__(
@@ -92,6 +102,7 @@ class CallRecord:
         self.result: ToolResult | None = None
         self.failure: CallError | None = None
         self.ended: Ending | Exception | None = None
+        self.feed: ProgressSource | None = None
         self._recorder = recorder
 
     @property

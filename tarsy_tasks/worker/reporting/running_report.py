@@ -50,4 +50,13 @@ def _build(audit: Audit, record: CallRecord, at: float, worker: str) -> RunningC
         agent_id=mask(record.info.get("agent_id")),
         run_id=mask(record.info.get("run_id")),
         worker=worker,
+        **_progress_of(audit, record),
     )
+
+
+def _progress_of(audit: Audit, record: CallRecord) -> dict[str, Any]:
+    found = record.feed.shown if record.feed is not None else None
+    if found is None:
+        return {}
+    message = audit.mask(found.message, record.server)[:_NAME_CHARS]
+    return {"progress": found.progress, "total": found.total, "message": message}

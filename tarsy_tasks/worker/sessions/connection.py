@@ -122,6 +122,11 @@ class ServerConnection:
         return sum(session.in_flight for session in self._sessions())
 
     @property
+    def ignored_events(self) -> int:
+        """How many progress notifications and log lines belonged to no running call, or did not count."""
+        return self._opener.ignored_events
+
+    @property
     def recent_calls(self) -> tuple[int, int]:
         """Of the last 20 calls, the number of those in the last five minutes, and how many of these failed."""
         since = time.monotonic() - _RECENT_S
@@ -290,7 +295,8 @@ class ServerConnection:
     def _detach_session(self) -> None:
         """Use the session for no new call; it is closed in the background when its other calls are done."""
         if self._session is not None:
-            self._close_later(self._session, drain_s=self._session.longest_call_s)
+            drain_s = max(self._session.longest_call_s, self.server.timeouts.extended_s)
+            self._close_later(self._session, drain_s=drain_s)
         self._session = None
 
     def _close_later(self, session: Session, drain_s: float = 0.0) -> None:

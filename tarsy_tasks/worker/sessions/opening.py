@@ -116,6 +116,11 @@ class SessionOpener:
         self._mode: Mode = "auto"
         self._left_out: Mapping[str, str] = {}
 
+    @property
+    def ignored_events(self) -> int:
+        """As of `ServerConnection`."""
+        return self._transport.ignored_events
+
     async def open(self, *, is_trial: bool = False) -> Session:
         """A new session; tried again for as long as the server is expected back.
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.dispatcher import Dispatcher
-from mcp_types import CallToolResult, Implementation, ToolListChangedNotification
+from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation, ToolListChangedNotification
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
@@ -28,6 +28,7 @@ from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, buil
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
+from tarsy_tasks.worker.transport.call_listeners import CallListener
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["Mode", "Session"]
@@ -44,6 +45,7 @@ _RELIST_PAUSE_S = 1.0
 _LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
 _SHOWN_CHARS = 200
+_LOG_LEVEL = "info"
 
 
 class Session:
@@ -207,8 +209,12 @@ class Session:
         unmasked = self._unmasked_tools.get(tool)
         return None if unmasked is None else unmasked.input_schema
 
-    async def call_tool(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> CallToolResult:
-        """Send one call; raises what the SDK raises."""
+    async def call_tool(
+        self, tool: str, arguments: dict[str, Any], timeout_s: float, listener: CallListener | None = None
+    ) -> CallToolResult:
+        """Send one call; raises what the SDK raises. Only for a listener the server is asked for progress, and for the
+        log lines that can be attributed to the call.
+        """
         assert self._client is not None
         sent_at = time.monotonic()
         if not self.in_flight:
@@ -218,7 +224,10 @@ class Session:
         unmasked = self._unmasked_tools.get(tool)
         try:
             name = tool if unmasked is None else unmasked.name
-            result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
+            if listener is None:
+                result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
+            else:
+                result = await self._call_with(listener, name, arguments, timeout_s)
         except MCPError as error:
             if classify_error(error).executed is Executed.YES:
                 self._silent_since = time.monotonic()
@@ -230,6 +239,26 @@ class Session:
             self.in_flight -= 1
             if not self.in_flight:
                 self._idle.set()
+
+    async def _call_with(
+        self, listener: CallListener, name: str, arguments: dict[str, Any], timeout_s: float
+    ) -> CallToolResult:
+        assert self._client is not None
+        listener.has_session = self._server.session == "per_call"
+        listener.heard = self._note_sign_of_life
+        # In the handshake era each server decides which log lines it sends.
+        has_logs = not self.is_handshake_era and (listener.has_session or self._server.transport == "http")
+        return await self._client.call_tool(
+            name,
+            arguments,
+            read_timeout_seconds=timeout_s,
+            progress_callback=cast("Any", listener),
+            meta=cast("Any", {LOG_LEVEL_META_KEY: _LOG_LEVEL}) if has_logs else None,
+        )
+
+    def _note_sign_of_life(self) -> None:
+        """A running call makes progress."""
+        self._silent_since = time.monotonic()
 
     async def find_output_problem(self, tool: str, result: CallToolResult) -> str:
         """Why a result of a tool does not fit its output schema; empty if it does, or is an error, or there is none."""

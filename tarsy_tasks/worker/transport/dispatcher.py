@@ -46,7 +46,8 @@ from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
-from tarsy_tasks.worker.transport.flood import Flood
+from tarsy_tasks.worker.transport.call_listeners import CallListener, CallListeners, with_token
+from tarsy_tasks.worker.transport.flood import PROGRESS, Flood
 from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES
 from tarsy_tasks.worker.transport.messages import parse_message
@@ -62,6 +63,7 @@ Message = dict[str, Any]
 """A JSON-RPC message to the server."""
 
 _CANCELLED = "notifications/cancelled"
+_PROGRESS = PROGRESS.decode()
 _LIST_TOOLS = "tools/list"
 _PARSED_S = 0.5
 """What any answer may cost until it is parsed; messages that nobody asked for are in the flood control."""
@@ -88,6 +90,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
 
     Attributes:
         ended: Set when no more messages come from the server.
+        listeners: Hear progress and log lines.
     """
 
     def __init__(self, limit_bytes: int, flood: Flood, long_work: LongWork, output: ServerOutput, where: str) -> None:
@@ -97,6 +100,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         self._output = output
         self._where = where
         self.ended = asyncio.Event()
+        self.listeners = CallListeners(flood)
         self._last_id = 0
         self._waiting: dict[RequestId, asyncio.Future[dict[str, Any]]] = {}
         self._answering: dict[RequestId, anyio.CancelScope] = {}
@@ -122,7 +126,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
         """Send a request and wait for its result. Of `opts`, `request_id`, `timeout` and `cancel_on_abandon` count, and
-        over HTTP the `headers`.
+        over HTTP the `headers`. `on_progress` is a `CallListener`; only with one the server is asked for progress.
 
         Raises:
             MCPError: The server's own error, `REQUEST_TIMEOUT`, `CONNECTION_CLOSED`, or one of `transport_errors`.
@@ -132,6 +136,9 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         options: CallOptions = opts or {}
         self._last_id += 1
         request_id = options.get("request_id", self._last_id)
+        listener = cast("CallListener | None", options.get("on_progress"))
+        if listener is not None:
+            params = with_token(params, request_id)
         message = _build_message(method, _with_trace(params), request_id)
         data = _encode(message)
         key = coerce_request_id(request_id)
@@ -139,7 +146,9 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         timeout_s = options.get("timeout")
         is_written = False
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as limit:
+                if listener is not None:
+                    self.listeners.add(key, listener, limit)
                 await self._ready()
                 is_written = True
                 self.flood.expect_answer()
@@ -161,6 +170,8 @@ class MessageDispatcher(Dispatcher[TransportContext]):
             raise
         finally:
             del self._waiting[key]
+            if listener is not None:
+                self.listeners.remove(key)
 
     def _cancel(self, request_id: RequestId, reason: str, options: CallOptions) -> None:
         """Tell the server that nobody waits for an answer any more, unless the protocol forbids it."""
@@ -192,7 +203,9 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         """
         if not self._running.is_set():
             await self._running.wait()
-        if self.flood.admit(text if isinstance(text, bytes) else text.head):
+        if self.listeners.by_request and isinstance(text, bytes) and self.listeners.hear(text, asked):
+            self.flood.charge_heard(text)
+        elif self.flood.admit(text if isinstance(text, bytes) else text.head):
             message = await self.parse(text, asked)
             if message is not None:
                 self.receive(message, asked)
@@ -235,6 +248,9 @@ class MessageDispatcher(Dispatcher[TransportContext]):
             answer.set_result(outcome)
 
     def _receive_notification(self, message: JSONRPCNotification) -> None:
+        if message.method == _PROGRESS:
+            self.listeners.take(PROGRESS, message.params, None)
+            return
         if message.method == _CANCELLED:
             cancelled = as_request_id((message.params or {}).get("requestId"))
             if cancelled is not None and (scope := self._answering.get(coerce_request_id(cancelled))) is not None:

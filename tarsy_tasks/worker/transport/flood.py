@@ -13,7 +13,7 @@ from collections import defaultdict
 
 from tarsy_tasks.worker.time_budget import Suspension
 
-__all__ = ["Flood"]
+__all__ = ["LOG_LINE", "PROGRESS", "Flood", "method_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ _CALL_S = 2e-3
 """What each request adds to the bucket, so that progress and logs of a busy server do not count as a flood."""
 _CAPACITY_S = 1.0
 _HANDLED_S = 250e-6
+_HEARD_S = 15e-6
+"""Progress and log lines of calls to which somebody listens: they pass no task."""
 _DROPPED_S = 5e-6
 _GARBAGE_S = 8e-6
 _BYTE_S = 10e-9
@@ -64,12 +66,19 @@ _READ_NOTIFICATIONS = frozenset(
         "tools/list_changed",
     )
 )
-_PROGRESS = b"notifications/progress"
+PROGRESS = b"notifications/progress"
+LOG_LINE = b"notifications/message"
 _METHOD = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:\s*(?:-?\d+|"[^"\\]{0,200}")\s*,\s*)?'
     rb'"method"\s*:\s*"([^"\\]{1,100})"'
 )
 """With the keys in the order in which all known SDKs write them."""
+
+
+def method_of(message: bytes) -> bytes | None:
+    """The method of a request or a notification; None for anything else, or if its keys are in an unusual order."""
+    found = _METHOD.match(message)
+    return None if found is None else found[1]
 
 
 class Flood:
@@ -82,10 +91,12 @@ class Flood:
 
     Attributes:
         server: Its id.
+        ignored: How many progress notifications and log lines were read that belonged to no call, or did not count.
     """
 
     def __init__(self, server: str, *, carrier_s: float, reply_s: float, suspension: Suspension | None = None) -> None:
         self.server = server
+        self.ignored = 0
         self._carrier_s = carrier_s
         self._reply_s = reply_s
         self._suspension = suspension or Suspension()
@@ -124,6 +135,10 @@ class Flood:
         self._charge_message(cost_s)
         return True
 
+    def charge_heard(self, message: bytes) -> None:
+        """Charge progress or a log line that a call's listener took."""
+        self._charge_message(_HEARD_S + len(message) * _BYTE_S)
+
     def _charge_message(self, cost_s: float) -> None:
         self._count += 1
         self.charge(self._carrier_s + cost_s, _MESSAGES)
@@ -131,7 +146,7 @@ class Flood:
     def _is_dropped(self, method: bytes) -> bool:
         if not method.startswith(b"notifications/"):
             return False
-        if method == _PROGRESS:
+        if method == PROGRESS:
             # A later one replaces it, and the answers behind it arrive sooner.
             return self._budget.left_s < 0
         return method not in _READ_NOTIFICATIONS

@@ -74,6 +74,11 @@ class ServerTransport:
         # One for all sessions: a server must not get another budget with each of them.
         self._flood = Flood(server.name, carrier_s=carrier_s, reply_s=reply_s, suspension=suspension)
 
+    @property
+    def ignored_events(self) -> int:
+        """As of `Flood.ignored`, over all sessions."""
+        return self._flood.ignored
+
     def open(self, on_end: Callable[[str], None]) -> AbstractAsyncContextManager[Dispatcher[Any]]:
         """A transport, not yet connected, that yields what the SDK's `ClientSession` sends and receives with.
 
