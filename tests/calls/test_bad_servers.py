@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 import psutil
 import pytest
+import redis
 
 from tarsy_tasks import ErrorCode, Outcome, PendingCall, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tests.calls.neighbour import (
     BAD_TIMEOUTS,
     HEALTHY,
@@ -49,6 +51,7 @@ class Fault:
         moment: Whether it misbehaves from the first request ("connect"), or only in the call.
         words: In the answer: what happened, or what the server said. "LIMIT" is the limit of the transport in bytes.
         sessions: How often the worker had connected by the end of the next call, one of `echo`, which is always fine.
+        asks_to_wait: For longer than a call may take (Retry-After): until then, calls are rejected and not sent.
     """
 
     moment: Literal["connect", "call"]
@@ -57,6 +60,7 @@ class Fault:
     ending: Ending
     words: tuple[str, ...] = ()
     sessions: int = 1
+    asks_to_wait: bool = False
 
     @property
     def server(self) -> str:
@@ -101,7 +105,7 @@ FAULTS = [
     Fault("call", "status-404", SSE, UNAVAILABLE, ("404", "no such page"), sessions=3),
     Fault("call", "status-429", SSE, UNAVAILABLE, ("429", "too often")),
     Fault("call", "status-500", WEB, LOST, ("500", "the database is down")),
-    Fault("call", "status-503", WEB, UNAVAILABLE, ("503", "too busy")),
+    Fault("call", "status-503", WEB, UNAVAILABLE, ("503", "too busy"), asks_to_wait=True),
     Fault("call", "status-524", HTTP, LOST, ("524",)),
     Fault("call", "gateway-401", HTTP, REFUSED, ("401", "no key")),
     Fault("call", "error-400", SSE, SERVER_ERROR, ("no such colour",)),
@@ -213,7 +217,7 @@ class BadServers:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def worker(cls, start_worker: StartWorker, port: int) -> Iterator[Worker]:
+    def worker(cls, start_worker: StartWorker, port: int, redis_url: str) -> Iterator[Worker]:
         """One that has all bad servers of the transport."""
         servers = {fault.server: entry(port, cls.transport, fault.server) for fault in cls.faults()}
         for fault in cls.faults():
@@ -224,6 +228,8 @@ class BadServers:
         with environment_of(worker):
             yield worker
         worker.stop()
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(keys.PAUSES)  # the servers of the next transport have the same names
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -255,13 +261,17 @@ class BadServers:
         assert [word for word in words if word not in result.content] == [], result.content
         if fault.moment == "call":
             after = tools.execute(ToolCall(id="d", name=f"{fault.server}.echo", arguments={"text": "still here"}))
-            assert (after.outcome, after.content) == (Outcome.OK, "still here")
+            if fault.asks_to_wait:
+                assert (after.outcome, after.error_code) == (Outcome.REJECTED, ErrorCode.RATE_LIMITED)
+            else:
+                assert (after.outcome, after.content) == (Outcome.OK, "still here")
             assert worker.log.count(f"connected to MCP server {fault.server}:") == fault.sessions
 
 
 class WebServers(BadServers):
     def test_many_calls_of_bad_servers_at_once_end_together(self, tools: ToolExecutor) -> None:
         faults = [fault for fault in self.faults() if fault.moment == "call" and fault.ending != TIMEOUT]
+        faults = [fault for fault in faults if not fault.asks_to_wait]
         calls = [ToolCall(id=fault.server, name=f"{fault.server}.act", arguments={}) for fault in faults]
         results = tools.execute_many(calls)
         expected = {fault.server: fault.ending[0] for fault in faults}

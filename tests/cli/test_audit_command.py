@@ -82,9 +82,10 @@ def test_each_entry_is_one_line_even_if_damaged_or_hostile(
     assert done.returncode == 0, done
     good, evil, damaged = (line.split("\t") for line in done.stdout.splitlines())
     assert good[1:7] == ["desk.echo", "ok", "", "1", "0.0123 s", "sre"]
-    assert good[8:] == ["good", "", "w@host", '{"text":"hello"}', ""]
-    assert evil[8] == "evil\\x1b[2Jid next cell"
-    assert evil[10] == "(agent)"
+    # Principal and run before the call's id; task and priority after it.
+    assert good[7:] == ["", "", "good", "", "", "w@host", '{"text":"hello"}', ""]
+    assert evil[9] == "evil\\x1b[2Jid next cell"
+    assert evil[12] == "(agent)"
     assert damaged[1].startswith("damaged: ")
     assert len(good) == len(evil) == len(damaged)
     last = json.loads(run(environment, tmp_path, "--json").stdout.splitlines()[-1])

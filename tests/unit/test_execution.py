@@ -10,8 +10,9 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks import ErrorCode
 from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.config.servers import Timeouts
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Requeued
+from tarsy_tasks.interceptors import ANONYMOUS, Requeued
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.admission import Deadline
 from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
@@ -37,6 +38,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
         delivery=SimpleNamespace(tag="a"),
         owner="w 1",
         is_closed=False,
+        feed=None,
         deadline=0.0,
     )
     steps = SimpleNamespace(message=interceptors, call=(), attempt=())
@@ -103,9 +105,7 @@ def test_an_owner_that_lives_and_is_silent_is_not_called_lost() -> None:
     context.instance, context.lease_s, context.policy = "w", 20.0, None
     call.record.has_begun, call.record.title = False, "`desk.order`"
     call.delivery.count, call.deadline = 2, 0.0
-    call.connection = SimpleNamespace(
-        paused_until=0.0, server=SimpleNamespace(timeouts=SimpleNamespace(call_timeout_s=lambda tool: 60.0))
-    )
+    call.connection = SimpleNamespace(paused_until=0.0, server=SimpleNamespace(timeouts=Timeouts()))
     with pytest.raises(CallError, match="did not answer in time, and the call was not repeated") as raised:
         asyncio.run(BeginMarker(context)(call, never))
     assert raised.value.code is ErrorCode.WORKER_LOST
@@ -127,11 +127,11 @@ def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:
     context.instance, context.lease_s, context.policy = "w", 20.0, None
     call.record.has_begun = False
     call.record.title, call.record.server, call.record.tool = "`desk.look`", "desk", "look"
+    call.record.principal, call.record.priority = ANONYMOUS, "normal"
     call.record.picked_up_at, call.record.attempts, call.record.is_served = None, 0, True
     call.delivery.count, call.delivery.state = 1, CallState.NONE
     call.info, call.repairs, call.attempts = CallInfo(timeout_s=0.7), (), 0
-    timeouts = SimpleNamespace(call_timeout_s=lambda tool: 60.0)
-    server = SimpleNamespace(timeouts=timeouts)
+    server = SimpleNamespace(timeouts=Timeouts())
     call.connection = SimpleNamespace(paused_until=0.0, server=server, masker=build_masker())
     steps.message = (Deadline(context), BeginMarker(context))
 
