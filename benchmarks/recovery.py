@@ -1,9 +1,9 @@
 """What failing MCP servers cost: the calls of their neighbours, and the worker over a thousand failures.
 
 First it measures the p95 of a healthy server's calls before and while another server hangs, is slow to close, floods,
-or says as much as it can, side by side in one run. Then it kills a stdio server and makes an HTTP server forget its
-session `--cycles` times, and prints what the worker holds at the first and at the last. It starts everything it needs
-and leaves nothing behind: `python benchmarks/recovery.py`.
+sends progress, or says as much as it can, side by side in one run. Then it kills a stdio server and makes an HTTP
+server forget its session `--cycles` times, and prints what the worker holds at the first and at the last. It starts
+everything it needs and leaves nothing behind: `python benchmarks/recovery.py`.
 """
 
 import argparse
@@ -57,6 +57,7 @@ def configuration(directory: Path, port: int, hostile_port: int) -> dict[str, An
         "slow-to-close": witness(directory / "slow-to-close", "--lingers"),
         "floods-notifications": witness(directory / "floods-notifications", "--flood"),
         "floods-stderr": {"command": sys.executable, "args": stderr_flood},
+        "progresses": {"command": sys.executable, "args": ["-S", "-E", str(SERVERS / "player_stdio.py")]},
         "heavy_stdio": {"command": sys.executable, "args": [str(SERVERS / "heavy_stdio.py")]},
         **{
             f"{transport}-{kind}": hostile(transport, kind, hostile_port)
@@ -136,6 +137,18 @@ class Bench:
         yield
 
     @asynccontextmanager
+    async def progresses(self) -> AsyncIterator[None]:
+        """One call to whose events somebody listens, and whose server sends progress a thousand times a second."""
+        steps = [{"progress": {"message": "x" * 40}, "times": 60_000, "per_s": 1000}]
+        pending = await self.tools.submit(
+            ToolCall(id="p", name="progresses.play", arguments={"steps": steps}), events=True
+        )
+        async for _ in pending.events():
+            break
+        yield
+        await pending.cancel()
+
+    @asynccontextmanager
     async def is_called(self, *tools: str) -> AsyncIterator[None]:
         """Each tool is called again and again, whatever comes of it."""
 
@@ -199,6 +212,7 @@ async def measure_neighbours(bench: Bench, report: Report, options: argparse.Nam
         "slow-to-close": bench.is_slow_to_close,
         "floods-notifications": lambda: bench.floods("floods-notifications", "look"),
         "floods-stderr": lambda: bench.floods("floods-stderr", "act"),
+        "progresses": bench.progresses,
         "heavy_stdio": lambda: bench.is_called(
             "heavy_stdio.too_many_values", "heavy_stdio.secrets", "heavy_stdio.json_in_json", "heavy_stdio.description"
         ),
