@@ -68,7 +68,8 @@ def calling(port: int, agent: str) -> Iterator[AsyncToolExecutor]:
 
 
 async def repeat(tools: AsyncToolExecutor, call: ToolCall, in_flight: int, found: list[tuple[float, float]]) -> None:
-    """Keep so many calls in flight until it is cancelled; when each was answered, and the seconds that it took."""
+    """Keep so many calls in flight until it is cancelled. `found` gets when each was answered, and the seconds that it
+    took."""
 
     async def make_calls() -> None:
         while True:
@@ -87,10 +88,9 @@ def make_noise(port: int, call: ToolCall, in_flight: int, is_loud: Event, is_ove
         with calling(port, "noisy") as tools:
             found: list[tuple[float, float]] = []
             async with tools:
+                (await tools.execute(call)).raise_for_outcome()
                 noise = asyncio.create_task(repeat(tools, call, in_flight, found))
-                while not found:
-                    await asyncio.sleep(0.05)
-                await asyncio.sleep(1)
+                await asyncio.sleep(2)  # to send them all
                 before = len(found)
                 is_loud.set()
                 await asyncio.to_thread(is_over.wait)
