@@ -96,7 +96,7 @@ class ListOperation:
         lines = [self._describe(each)[:_LINE_CHARS] for each in found.definitions[:_SHOWN]]
         if (more := len(found.definitions) - len(lines)) > 0:
             lines.append(f"[truncated: {more} more]")
-        structured = {self._key: [each.model_dump(mode="json") for each in found.definitions]}
+        structured: dict[str, Any] = {self._key: [each.model_dump(mode="json") for each in found.definitions]}
         return ToolResult(content="\n".join(lines) or "(none)", structured=structured, **facts)
 
 
