@@ -59,6 +59,9 @@ class _Listed(FrozenModel):
 class ResourceDefinition(_Listed):
     """A resource that a server lists.
 
+    It has a `server`, `name`, `title`, `description`, `mime_type`, `annotations`, `icons` and `meta`, too: masked, as
+    the server gives them.
+
     Attributes:
         uri: By which it is read. If it contains a secret, that is masked, and the resource cannot be read.
         size_bytes: As the server says; None if it does not.
@@ -69,7 +72,7 @@ class ResourceDefinition(_Listed):
 
 
 class ResourceTemplate(_Listed):
-    """A family of resources.
+    """A family of resources. Its other attributes are those of a `ResourceDefinition`.
 
     Attributes:
         uri_template: RFC 6570; `read_resource(template, values={…})` reads one of them.

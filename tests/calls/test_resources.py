@@ -51,6 +51,7 @@ def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory, 
         "tools-only": serve("--tools-only"),
         "endless": serve("--endless"),
         "huge": serve("--huge"),
+        "off": {**serve(), "enabled": True},
     }
     environment = {"TARSY_POLICY": str(policy), "TARSY_METRICS_PORT": str(metrics_port)}
     return start_worker(servers, environment=environment)
@@ -165,8 +166,9 @@ def test_asyncio_agents_read_too(worker: Worker) -> None:
 def test_the_policy_decides_by_the_method(tools: ToolExecutor) -> None:
     with pytest.raises(OutcomeError, match="NOT_PERMITTED"):
         tools.list_resource_templates("desk")
-    assert not tools.can_execute("desk.resources/templates/list")
+    tools.list_tools()
     assert tools.can_execute("desk.resources/read")
+    assert not tools.can_execute("desk.resources_read")
 
 
 def test_the_audit_names_the_operation(tools: ToolExecutor, redis_url: str) -> None:
@@ -227,6 +229,32 @@ def test_an_endless_list_ends_with_an_error(tools: ToolExecutor) -> None:
     with pytest.raises(OutcomeError, match="endless resources/list") as caught:
         tools.list_resources("endless")
     assert caught.value.result.error_code is ErrorCode.INVALID_RESULT
+
+
+def test_a_resource_of_200_mb_is_refused_with_the_limit(tools: ToolExecutor) -> None:
+    result = tools.read_resource("book://0-0", server="huge")
+    assert result.error_code is ErrorCode.RESULT_TOO_LARGE
+    assert "16777216 bytes" in result.content
+    assert tools.list_resource_templates("huge"), "the session goes on"
+
+
+def test_a_blob_that_is_too_large_is_left_out(tools: ToolExecutor) -> None:
+    result = tools.read_resource("book://large", server="library")
+    [contents] = result.contents
+    assert (contents.size_bytes, contents.data, contents.text) == (5_000_000, None, None)
+    with pytest.raises(ValueError, match="left out"):
+        contents.read_bytes()
+
+
+def test_errors_say_nothing_of_tools(tools: ToolExecutor) -> None:
+    unserved = ToolExecutor(["off"], timeout_s=1)
+    late = unserved.read_resource("book://0-0")
+    assert late.error_code is ErrorCode.NO_WORKER
+    with pytest.raises(OutcomeError) as caught:
+        tools.list_resource_templates("desk")
+    for result in (late, caught.value.result):
+        assert "tool" not in result.content
+    assert "nothing was read" in late.content
 
 
 def test_the_command_line_lists_and_reads(worker: Worker, tmp_path: Path) -> None:

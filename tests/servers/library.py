@@ -51,7 +51,7 @@ class Library(Server):
     def list_resources(self, request: Message) -> None:
         page = int((request.get("params") or {}).get("cursor", 0))
         books = [book(f"{page}-{number}") for number in range(PER_PAGE)]
-        following = page + 1 if "--endless" in self.options or page + 1 < PAGES else None
+        following = 1 if "--endless" in self.options else page + 1 if page + 1 < PAGES else None
         self.answer(request, {"resources": books, **({"nextCursor": str(following)} if following else {})})
 
     def read(self, request: Message) -> None:
