@@ -51,7 +51,6 @@ def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory, 
         "tools-only": serve("--tools-only"),
         "endless": serve("--endless"),
         "huge": serve("--huge"),
-        "off": {**serve(), "enabled": True},
     }
     environment = {"TARSY_POLICY": str(policy), "TARSY_METRICS_PORT": str(metrics_port)}
     return start_worker(servers, environment=environment)
@@ -246,9 +245,13 @@ def test_a_blob_that_is_too_large_is_left_out(tools: ToolExecutor) -> None:
         contents.read_bytes()
 
 
-def test_errors_say_nothing_of_tools(tools: ToolExecutor) -> None:
-    unserved = ToolExecutor(["off"], timeout_s=1)
-    late = unserved.read_resource("book://0-0")
+def test_errors_say_nothing_of_tools(
+    tools: ToolExecutor, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"unserved": DEMO_SERVER}}))
+    with monkeypatch.context() as patch:
+        patch.setenv("TARSY_MCP_CONFIG", str(tmp_path / "mcp.json"))
+        late = ToolExecutor(timeout_s=1).read_resource("desk://stamp")
     assert late.error_code is ErrorCode.NO_WORKER
     with pytest.raises(OutcomeError) as caught:
         tools.list_resource_templates("desk")

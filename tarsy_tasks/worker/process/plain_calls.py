@@ -107,14 +107,14 @@ class PlainCallFactory:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._pool = consumer.pool
-        tasks = [consumer.app.tasks[name] for name in CALLS]
+        tasks, options = [consumer.app.tasks[name] for name in CALLS], {"app": consumer.app}
         self.reason = next(filter(None, (why_none_is_plain(task, consumer) for task in tasks)), "")
         """Why it builds none; empty if it builds some."""
         self._request_classes: dict[str, Any] = {
-            task.name: create_request_cls(
-                CallRequest, task, consumer.pool, consumer.hostname, consumer.event_dispatcher, app=consumer.app
+            each.name: create_request_cls(
+                *(CallRequest, each, consumer.pool, consumer.hostname, consumer.event_dispatcher), **options
             )
-            for task in tasks
+            for each in tasks
         }
 
     def build(self, message: FetchedMessage) -> "PlainCall | None":
@@ -122,9 +122,7 @@ class PlainCallFactory:
         if self.reason or len(message.text) > _LARGEST_BYTES or message.payload is None:
             return None
         name = message.headers.get("task")
-        if name not in CALLS or why_not_plain(message):
-            return None
-        if self._consumer.task_buckets.get(name):
+        if name not in CALLS or why_not_plain(message) or self._consumer.task_buckets.get(name):
             return None
         try:
             body = decode_body(message.payload)
