@@ -1,0 +1,184 @@
+"""How a running worker takes a changed configuration: when its files change, on SIGHUP, and on an operator's command.
+
+Owns the thread that looks at the files and loads them, what becomes of a configuration with a problem, and the order in
+which the parts of the worker get a new one. What a server's change means is in `server_changes`.
+"""
+
+import logging
+import signal
+import threading
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+from kombu import Queue
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.config import ServerConfig, find_config_path
+from tarsy_tasks.config.watch import FileWatch
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
+from tarsy_tasks.telemetry.health_records import TakenConfiguration
+from tarsy_tasks.worker.calls.interceptors import build_interceptors
+from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker, build_server_masker
+from tarsy_tasks.worker.process.generation import Generation, load_generation
+from tarsy_tasks.worker.process.policy_terms import build_fetch_limits, build_limit_report, weights_of
+from tarsy_tasks.worker.process.server_changes import ServerChanges
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+
+if TYPE_CHECKING:
+    from tarsy_tasks.worker.process.pool import TaskPool
+
+__all__ = ["ConfigurationReload", "ReloadStep"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_APPLY_S = 30.0
+_STOP_S = 5.0
+_SHOWN_CHARS = 1000
+
+
+class ReloadStep(bootsteps.StartStopStep):
+    """Takes changed configurations while Celery's consumer is connected; what changed meanwhile, afterwards."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._reload: ConfigurationReload | None = None
+
+    def start(self, parent: Any) -> None:
+        reload = self._reload = parent.pool.reload
+        if callable(signal.getsignal(signal.SIGHUP)) and threading.current_thread() is threading.main_thread():
+            # Celery's own handler starts the worker again. In a terminal it has none: there the signal ends the worker.
+            signal.signal(signal.SIGHUP, lambda *_: reload.ask())
+        reload.start(parent)
+
+    def stop(self, parent: Any) -> None:  # noqa: ARG002
+        if self._reload is not None:
+            self._reload.stop()
+
+    shutdown = stop
+
+
+class ConfigurationReload:
+    """The one of a worker process.
+
+    Args:
+        generation: What it has started with.
+        takes: Whether it takes messages of a queue, by `-Q` and `-X`.
+    """
+
+    def __init__(self, pool: "TaskPool", generation: Generation, servers: ServerChanges) -> None:
+        self._pool = pool
+        self._app = pool.app
+        self._generation = generation
+        self._servers = servers
+        self._consumer: Any = None
+        self._is_asked = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._watch = FileWatch(_find_files())
+
+    def start(self, consumer: Any) -> None:
+        """Begin to look, or go on after an outage of Redis."""
+        self._consumer = consumer
+        self._consume()
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="tarsy-configuration", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+
+    def ask(self) -> None:
+        """Take the configuration, even if no file has changed. Safe in a signal handler."""
+        self._is_asked = True
+
+    def follow_queues(self) -> None:
+        """The servers have changed: take messages accordingly. From any thread."""
+        if self._consumer is not None:
+            self._consumer.hub.call_soon(self._consume)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                has_changed = self._watch.has_changed()
+                if self._is_asked or has_changed:
+                    self._is_asked = False
+                    self._take()
+            except Exception:
+                logger.exception("a changed configuration could not be taken")
+
+    def _take(self) -> None:
+        self._watch.begin()
+        try:
+            generation = load_generation(self._generation)
+        except ConfigError as error:
+            self._refuse(error)
+            return
+        if not self._watch.is_current():
+            return  # it was saved again meanwhile, and is looked at again when that is over
+        before, self._generation = self._generation, generation
+        what = self._pool.loop.submit(self._apply(before, generation)).result(_APPLY_S)
+        self._pool.context.taken = TakenConfiguration(generation.version)
+        logger.info("configuration %s taken: %s", generation.version, what or "nothing is different for this worker")
+        self._report()
+
+    def _refuse(self, error: ConfigError) -> None:
+        logger.error("the changed configuration was not taken, and the one before it stays in use: %s", error)
+        text = self._pool.context.masker.mask(str(error))[:_SHOWN_CHARS]
+        self._pool.context.taken = TakenConfiguration(self._generation.version, text)
+        self._report()
+
+    def _report(self) -> None:
+        if (checks := self._pool.context.checks) is not None:
+            checks.report_configuration()
+
+    async def _apply(self, before: Generation, now: Generation) -> str:
+        """Have all parts of the worker go by it; on the session loop. Returns what changes, for the log."""
+        context, app, config = self._pool.context, self._app, now.config
+        app.mcp_config, app.policy, app.interceptors = config, now.policy, now.interceptors
+        # What is masked first: a server that comes may say a secret at once, and one that goes as long as it is there.
+        context.record_maskers.update({name: build_record_masker(server) for name, server in config.servers.items()})
+        everyone = [*before.config.enabled_servers.values(), *config.enabled_servers.values()]
+        app.log_masking.masker = build_common_masker(everyone)
+        self._pool.inheritance.replace_servers(config.servers.values())
+        what = self._servers.apply(self._pool.select_served(config.enabled_servers))
+        has_new_rules = _version_of(before) != _version_of(now) or before.interceptors is not now.interceptors
+        if has_new_rules:
+            context.policy = now.policy
+            self._pool.runner.interceptors = build_interceptors(context, now.interceptors)
+        self._pool.limit_reporter.replace(build_limit_report(now.policy, config.enabled_servers))
+        await self._pool.fetcher.replace_terms(weights_of(now.policy), self._pool.build_fetch_limits())
+        policy = f"policy {_version_of(now)}" if _version_of(before) != _version_of(now) else ""
+        return "; ".join(filter(None, (what, policy)))
+
+    def _consume(self) -> None:
+        """Take messages from the queues of all servers, and from those of servers that are gone, whose calls are
+        answered. In the thread of Celery's consumer."""
+        consumer, queues = self._consumer, self._app.amqp.queues
+        connections = self._pool.context.connections
+        wanted = [name for server in connections for name in (keys.queue(server), keys.check_queue(server))]
+        wanted += map(keys.queue, connections.removed)
+        for name in wanted:
+            if not consumer.task_consumer.consuming_from(name):
+                if name not in queues:
+                    queues.add(Queue(name, routing_key=name))
+                consumer.add_task_queue(name)
+        for name in map(keys.check_queue, connections.removed):
+            if consumer.task_consumer.consuming_from(name):
+                consumer.cancel_task_queue(name)
+
+
+def _find_files() -> list:
+    named = load_settings().policy
+    return [find_config_path(), *([named] if named is not None else [])]
+
+
+def _version_of(generation: Generation) -> str:
+    return generation.policy.version if generation.policy is not None else "none"
