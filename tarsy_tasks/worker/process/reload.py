@@ -7,28 +7,25 @@ which the parts of the worker get a new one. What a server's change means is in 
 import logging
 import signal
 import threading
-from concurrent.futures import TimeoutError as FutureTimeout
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from celery import bootsteps
 from kombu import Queue
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.config import ServerConfig, find_config_path
+from tarsy_tasks.config import find_config_path
 from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
-from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker, build_server_masker
+from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker
 from tarsy_tasks.worker.process.generation import Generation, load_generation
-from tarsy_tasks.worker.process.policy_terms import build_fetch_limits, build_limit_report, weights_of
-from tarsy_tasks.worker.process.server_changes import ServerChanges
+from tarsy_tasks.worker.process.policy_terms import build_limit_report, weights_of
+from tarsy_tasks.worker.process.pool import TaskPool
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-
-if TYPE_CHECKING:
-    from tarsy_tasks.worker.process.pool import TaskPool
 
 __all__ = ["ConfigurationReload", "ReloadStep"]
 
@@ -50,10 +47,12 @@ class ReloadStep(bootsteps.StartStopStep):
         self._reload: ConfigurationReload | None = None
 
     def start(self, parent: Any) -> None:
-        reload = self._reload = parent.pool.reload
+        if self._reload is None:
+            self._reload = ConfigurationReload(parent.pool, parent.app.generation, parent.controller.takes)
+        reload = parent.configuration_reload = self._reload
         if callable(signal.getsignal(signal.SIGHUP)) and threading.current_thread() is threading.main_thread():
             # Celery's own handler starts the worker again. In a terminal it has none: there the signal ends the worker.
-            signal.signal(signal.SIGHUP, lambda *_: reload.ask())
+            signal.signal(signal.SIGHUP, reload.ask)
         reload.start(parent)
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002
@@ -71,11 +70,12 @@ class ConfigurationReload:
         takes: Whether it takes messages of a queue, by `-Q` and `-X`.
     """
 
-    def __init__(self, pool: "TaskPool", generation: Generation, servers: ServerChanges) -> None:
+    def __init__(self, pool: TaskPool, generation: Generation, takes: Callable[[str], bool]) -> None:
         self._pool = pool
         self._app = pool.app
         self._generation = generation
-        self._servers = servers
+        self._takes = takes
+        pool.context.connections.inform(self)
         self._consumer: Any = None
         self._is_asked = False
         self._stopping = threading.Event()
@@ -95,14 +95,17 @@ class ConfigurationReload:
         if self._thread is not None:
             self._thread.join(_STOP_S)
 
-    def ask(self) -> None:
-        """Take the configuration, even if no file has changed. Safe in a signal handler."""
+    def ask(self, *_: Any) -> None:
+        """Take the configuration, even if no file has changed. It is also the handler of the signal."""
         self._is_asked = True
 
-    def follow_queues(self) -> None:
-        """The servers have changed: take messages accordingly. From any thread."""
-        if self._consumer is not None:
-            self._consumer.hub.call_soon(self._consume)
+    def add(self, connection: ServerConnection) -> None:  # noqa: ARG002
+        """As `KeptPerServer.add`: take messages accordingly."""
+        self._consumer.hub.call_soon(self._consume)
+
+    def remove(self, server: str) -> None:  # noqa: ARG002
+        """As `KeptPerServer.remove`."""
+        self._consumer.hub.call_soon(self._consume)
 
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_S):
@@ -148,7 +151,9 @@ class ConfigurationReload:
         everyone = [*before.config.enabled_servers.values(), *config.enabled_servers.values()]
         app.log_masking.masker = build_common_masker(everyone)
         self._pool.inheritance.replace_servers(config.servers.values())
-        what = self._servers.apply(self._pool.select_served(config.enabled_servers))
+        what = self._pool.server_changes.apply(
+            {name: server for name, server in config.enabled_servers.items() if self._serves(name)}
+        )
         has_new_rules = _version_of(before) != _version_of(now) or before.interceptors is not now.interceptors
         if has_new_rules:
             context.policy = now.policy
@@ -158,13 +163,17 @@ class ConfigurationReload:
         policy = f"policy {_version_of(now)}" if _version_of(before) != _version_of(now) else ""
         return "; ".join(filter(None, (what, policy)))
 
+    def _serves(self, server: str) -> bool:
+        """Whether this worker takes the calls or the checks of a server."""
+        return self._takes(keys.queue(server)) or self._takes(keys.check_queue(server))
+
     def _consume(self) -> None:
         """Take messages from the queues of all servers, and from those of servers that are gone, whose calls are
         answered. In the thread of Celery's consumer."""
         consumer, queues = self._consumer, self._app.amqp.queues
         connections = self._pool.context.connections
-        wanted = [name for server in connections for name in (keys.queue(server), keys.check_queue(server))]
-        wanted += map(keys.queue, connections.removed)
+        wanted = [keys.queue(server) for server in (*connections, *connections.removed)]
+        wanted = [*filter(self._takes, wanted), *map(keys.check_queue, connections)]
         for name in wanted:
             if not consumer.task_consumer.consuming_from(name):
                 if name not in queues:
@@ -175,7 +184,7 @@ class ConfigurationReload:
                 consumer.cancel_task_queue(name)
 
 
-def _find_files() -> list:
+def _find_files() -> list[Path]:
     named = load_settings().policy
     return [find_config_path(), *([named] if named is not None else [])]
 

@@ -44,7 +44,6 @@ class ServerChanges:
     Args:
         connect: Makes the connection to a server.
         grace_s: How long a server is served that was removed.
-        on_change: Called after each change of `connections`.
     """
 
     def __init__(
@@ -53,13 +52,11 @@ class ServerChanges:
         calls: RunningCalls,
         connect: Callable[[ServerConfig], ServerConnection],
         grace_s: float,
-        on_change: Callable[[], None],
     ) -> None:
         self._connections = connections
         self._calls = calls
         self._connect = connect
         self._grace_s = grace_s
-        self._on_change = on_change
         self._under_way: dict[str, tuple[ServerConfig | None, asyncio.Task[None]]] = {}
         """By server, what becomes of it: its new configuration, or None if it goes."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -102,7 +99,6 @@ class ServerChanges:
         if current is None:
             connection = self._connect(server)
             self._connections.put(connection)
-            self._on_change()
             self._begin(name, server, self._open(name, connection))
             return "added"
         if current.server == server:
@@ -135,7 +131,6 @@ class ServerChanges:
         del self._under_way[name]
         calls = self._calls.calls_of(name)
         self._connections.put(new)
-        self._on_change()
         self._close_later(old, calls)
         logger.info("MCP server %s is served with its changed configuration", name)
 
@@ -146,7 +141,6 @@ class ServerChanges:
         connection.is_removed = True
         del self._under_way[name]
         self._connections.drop(name)
-        self._on_change()
         self._close_later(connection, [])
         logger.info("MCP server %s is served no longer", name)
 
@@ -159,8 +153,9 @@ class ServerChanges:
         """Close a connection when these calls are over, which may use it until then."""
         try:
             async with asyncio.timeout(connection.server.timeouts.longest_call_s + _MARGIN_S):
-                while any(map(self._calls.still_runs, calls)):
-                    await asyncio.sleep(_LOOK_S)
+                for call in calls:
+                    while self._calls.still_runs(call):  # noqa: ASYNC110 - it ends in any thread
+                        await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             logger.warning("MCP server %s: calls that do not end lose their old session", connection.server.name)
         finally:

@@ -329,8 +329,7 @@ class HealthChecks:
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_disconnected_by_operator,
             max_concurrency=self._max_concurrency(connection.server.name),
-            **self._taken().fields,
-        )
+        ).model_copy(update=self._taken().fields)
         return record
 
     def _write(self, records: Mapping[str, HealthRecord]) -> None:

@@ -33,7 +33,9 @@ class Connections(dict[str, ServerConnection]):
 
     def __init__(self, connections: Iterable[ServerConnection] = ()) -> None:
         super().__init__({each.server.name: each for each in connections})
-        self.removed: set[str] = set()
+        self.removed: frozenset[str] = frozenset()
+        self._now = dict(super().items())
+        """The same, in a dictionary that does not change."""
         self._keepers: list[KeptPerServer] = []
 
     def inform(self, *keepers: KeptPerServer) -> None:
@@ -43,25 +45,27 @@ class Connections(dict[str, ServerConnection]):
     def put(self, connection: ServerConnection) -> None:
         """Serve a server by this connection."""
         self[connection.server.name] = connection
-        self.removed.discard(connection.server.name)
+        self.removed = self.removed - {connection.server.name}
+        self._now = dict(super().items())
         for keeper in self._keepers:
             keeper.add(connection)
 
     def drop(self, server: str) -> None:
         """Serve a server no longer."""
         del self[server]
-        self.removed.add(server)
+        self.removed = self.removed | {server}
+        self._now = dict(super().items())
         for keeper in self._keepers:
             keeper.remove(server)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.copy())
+        return iter(self._now)
 
     def keys(self) -> KeysView[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.copy().keys()
+        return self._now.keys()
 
     def values(self) -> ValuesView[ServerConnection]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.copy().values()
+        return self._now.values()
 
     def items(self) -> ItemsView[str, ServerConnection]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.copy().items()
+        return self._now.items()
