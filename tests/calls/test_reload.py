@@ -102,7 +102,7 @@ def test_a_changed_server_gets_a_new_session_beside_the_old(deployment: Deployme
     deployment.wait_for(lambda record: record.healthy, "books")
     processes = [each for worker in deployment.workers for each in worker.find_children(str(old.path))]
     with ToolExecutor(timeout_s=30) as tools:
-        running = [tools.submit(ToolCall(name="books.add", arguments={"key": f"r{n}", "wait_s": 4})) for n in range(8)]
+        running = [tools.submit(ToolCall(name="books.add", arguments={"key": f"r{n}", "wait_s": 8})) for n in range(8)]
         wait_until(lambda: len(old.lines("run")) == len(running), "the calls run")
         deployment.serve({**DESK, "books": witness(new, timeouts={"call_s": 50})})
         wait_until(lambda: new.starts == len(deployment.workers), "each worker has a new session")

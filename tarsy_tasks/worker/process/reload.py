@@ -85,7 +85,8 @@ class ConfigurationReload:
     def start(self, consumer: Any) -> None:
         """Begin to look, or go on after an outage of Redis."""
         self._consumer = consumer
-        self._consume()
+        # Once it consumes at all: it declares its queues when its loop begins.
+        consumer.hub.call_soon(self._consume)
         self._stopping.clear()
         self._thread = threading.Thread(target=self._run, name="tarsy-configuration", daemon=True)
         self._thread.start()
@@ -171,6 +172,8 @@ class ConfigurationReload:
         """Take messages from the queues of all servers, and from those of servers that are gone, whose calls are
         answered. In the thread of Celery's consumer."""
         consumer, queues = self._consumer, self._app.amqp.queues
+        if consumer.task_consumer is None:
+            return  # Redis is away: `start` comes again
         connections = self._pool.context.connections
         wanted = [keys.queue(server) for server in (*connections, *connections.removed)]
         wanted = [*filter(self._takes, wanted), *map(keys.check_queue, connections)]
