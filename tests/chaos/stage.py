@@ -165,9 +165,9 @@ class Stage:
     def running(self) -> Iterator["Stage"]:
         with ExitStack() as stack:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self.valkey = Valkey(
-                port=_redis_port(), data_dir=self.directory / "valkey", persist=True, config={"appendonly": "yes"}
-            )
+            # Processes are killed here, the kernel is not: nothing need wait for a disk that other work keeps busy.
+            kept = {"appendonly": "yes", "appendfsync": "no"}
+            self.valkey = Valkey(port=_redis_port(), data_dir=self.directory / "valkey", persist=True, config=kept)
             self.valkey.start()
             stack.callback(self._stop_valkey)
             self.url, agent_url = url_of(self.valkey.port), url_of(self.valkey.port, "agent")

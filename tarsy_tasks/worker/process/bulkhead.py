@@ -140,10 +140,22 @@ class Bulkhead:
             free = slots - running.total()
             limits = {queue: self._limits.get(queue, slots) - running[queue] for queue in queues}
             limits.update((queue, 0) for queue, held in self._bytes.items() if held >= MOST_BYTES and queue in limits)
+            if not limits.keys() <= self._limits.keys():
+                limits.update(self._measure_agents(limits, slots))
         if self._held_back:
             limits.update((queue, 0) for queue in self._held_back if queue in limits)
         self._is_awaited = free <= kept + 1 or min(limits.values(), default=1) <= 0
         return Room(free, kept, limits)
+
+    def _measure_agents(self, queues: Iterable[str], slots: int) -> dict[str, int]:
+        """The limits of single agents' queues, which an operator had this worker consume: those of their servers."""
+        found: dict[str, int] = {}
+        for queue in queues:
+            home = keys.shared_queue(queue)
+            if home != queue:
+                is_open = self._bytes[home] < MOST_BYTES and home not in self._held_back
+                found[queue] = self._limits.get(home, slots) - self._running[home] if is_open else 0
+        return found
 
     def select(self, queues: Sequence[str]) -> list[str]:
         """The queues from which another message may be taken now: those of checks first, the rest in their order."""

@@ -131,6 +131,11 @@ class QueueFetcher:
         self._connecting: asyncio.Task[None] | None = None
         self._outage = OutageLog(logger, "the connection on which messages are fetched cannot be opened again")
 
+    @property
+    def serves_agents(self) -> bool:
+        """Whether it takes messages, also those in the queues of bound agents."""
+        return self._sink is not None and self._serves_agents
+
     async def start(self, sink: MessageSink, within_s: float) -> None:
         """Begin to take messages.
 
