@@ -88,6 +88,8 @@ class TarsyApp(Celery):
         mcp_config: The servers, read from the file on first use.
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
         worker_context: In a worker whose pool has started, its `WorkerContext`.
+        generation: In a worker, what it has started with.
+        log_masking: In a worker, what masks its log.
         interceptors: In a worker, those of the user.
         policy: In a worker, what agents may do; None without a policy.
         is_agent: All executors of the process share it, and each of them reads the configuration when it is made.
@@ -95,6 +97,8 @@ class TarsyApp(Celery):
 
     worker_instance: str = ""
     worker_context: Any = None
+    generation: Any = None
+    log_masking: Any = None
     interceptors: Sequence[Interceptor] = ()
     policy: Policy | None = None
     is_agent: bool = False
