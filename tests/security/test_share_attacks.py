@@ -32,10 +32,7 @@ SERVERS: dict[str, Any] = {
         "error_budget": {"max_failure_rate": 0.1, "min_calls": 3},
     },
 }
-POLICY: dict[str, Any] = {
-    "agents": {"sre": {}, "dev": {}, "anonymous": {}, "*": {}},
-    "limits": [{"agents": ["sre"], "tools": ["desk.label"], "rate": "1/day", "each": ["agent"]}],
-}
+POLICY: dict[str, Any] = {"agents": {"sre": {}, "dev": {}, "anonymous": {}, "*": {}}}
 MARK = "\x06\x16"
 OWN = keys.agent_queue("desk", "sre")
 
