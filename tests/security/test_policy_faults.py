@@ -155,7 +155,7 @@ def test_a_worker_that_is_killed_gives_its_places_back(
         assert second.process.poll() is None
 
 
-def test_a_worker_that_is_killed_while_it_tries_a_server_is_followed(
+def test_another_worker_tries_a_server_if_the_first_is_killed(
     start: Any, agents: dict[str, TarsyApp], admin: Any, tmp_path: Path
 ) -> None:
     hold, budget = tmp_path / "hold", keys.error_budget_key("frail")

@@ -150,9 +150,7 @@ def test_a_priority_in_the_text_of_a_message_counts_for_nothing(worker: Worker, 
     assert (found[task_id].priority, found["forged"].priority) == ("normal", "batch")
 
 
-def test_a_user_whose_name_only_looks_like_that_of_an_entry_is_denied(
-    worker: Worker, valkey: Valkey, admin: Any
-) -> None:
+def test_a_user_whose_name_only_looks_right_is_denied(worker: Worker, valkey: Valkey, admin: Any) -> None:
     # An operator made it by hand: `tarsy-tasks acl` refuses such names beside each other.
     rules = build_users([AgentUser("SRE", ("desk",))])["SRE"]
     words = rules.replace("(", "\n(").replace(")", ")\n").split("\n")
