@@ -15,7 +15,7 @@ from tarsy_tasks.broker import keys, kombu_transport
 from tarsy_tasks.broker.principals import bound_agent_of
 from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.broker.signing import signing_settings
-from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS, server_of
+from tarsy_tasks.broker.task_names import CALLS, LIST_TOOLS, server_of
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.interceptors import Interceptor
@@ -88,6 +88,8 @@ class TarsyApp(Celery):
         mcp_config: The servers, read from the file on first use.
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
         worker_context: In a worker whose pool has started, its `WorkerContext`.
+        generation: In a worker, what it has started with.
+        log_masking: In a worker, what masks its log.
         interceptors: In a worker, those of the user.
         policy: In a worker, what agents may do; None without a policy.
         is_agent: All executors of the process share it, and each of them reads the configuration when it is made.
@@ -95,6 +97,8 @@ class TarsyApp(Celery):
 
     worker_instance: str = ""
     worker_context: Any = None
+    generation: Any = None
+    log_masking: Any = None
     interceptors: Sequence[Interceptor] = ()
     policy: Policy | None = None
     is_agent: bool = False
@@ -114,7 +118,7 @@ class TarsyApp(Celery):
         Raises:
             ToolNameError: The configuration of this machine has no such server, so nobody would take the call.
         """
-        if name in (CALL_TOOL, LIST_TOOLS) and "queue" not in options:
+        if name in (*CALLS, LIST_TOOLS) and "queue" not in options:
             server = server_of(args, kwargs)
             self._check_server(server)
             if server is not None and (agent := bound_agent(self)) is not None:

@@ -7,6 +7,7 @@ queue. A record older than `RECORD_TTL_S`, by the clock of Redis, does not count
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ __all__ = [
     "HealthRecord",
     "HealthStatus",
     "ServerHealth",
+    "TakenConfiguration",
     "fails_its_calls",
     "judge_health",
     "read_health",
@@ -31,6 +33,19 @@ _LONG_WAIT_S = 5.0
 _FEWEST_CALLS = 5
 _FAILING_SHARE = 0.9
 """Tools may refuse some calls, and models may make wrong ones; a server that fails nearly all calls is not healthy."""
+
+
+@dataclass(frozen=True)
+class TakenConfiguration:
+    """Which configuration a worker has: its version, and why it has not taken the one that was saved since."""
+
+    version: str
+    error: str | None = None
+
+    @property
+    def fields(self) -> dict[str, str | None]:
+        """Those of its health records."""
+        return {"configuration": self.version, "configuration_error": self.error}
 
 
 class HealthStatus(StrEnum):
@@ -71,6 +86,8 @@ class HealthRecord(BaseModel):
         sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
         is_held: An operator has disconnected the server.
         max_concurrency: How many of the server's calls this worker runs at once.
+        configuration: Version of the configuration that this worker has, policy included.
+        configuration_error: Why it has not taken the one that was saved since; None if it has.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -99,6 +116,8 @@ class HealthRecord(BaseModel):
     sessions_opened: int = 0
     is_held: bool = False
     max_concurrency: int | None = None
+    configuration: str | None = None
+    configuration_error: str | None = None
 
 
 class ServerHealth(BaseModel):
