@@ -68,6 +68,8 @@ class HealthRecord(BaseModel):
         target: The program or the address that the worker connects to, masked; without credentials.
         is_busy: It ran calls and did not list its tools meanwhile, like a server that does one thing at a time.
         is_restarting: Its process was lost and is being started again: it is not healthy, but there is no alert yet.
+        longer_attempt_s: The program of a server took too long to start, as one does that is downloaded first, and the
+            next attempt may take so many seconds; None otherwise.
         latency_s: Seconds that the check took in the worker; None when a recent answer to a call made it unnecessary.
         queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
             the clock of Redis; None for a worker's own checks.
@@ -98,6 +100,7 @@ class HealthRecord(BaseModel):
     target: str | None = None
     is_busy: bool = False
     is_restarting: bool = False
+    longer_attempt_s: float | None = None
     latency_s: float | None = None
     queue_wait_s: float | None = None
     tool_count: int | None = None

@@ -1,6 +1,7 @@
 """`tarsy-tasks up`, what it prints, and how other commands find what it runs."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -42,6 +43,14 @@ def strike() -> str:
     raise SystemExit("a tool was called that is not harmless")
 
 server.run("stdio")
+"""
+
+
+NPX = """#!/bin/sh
+# `npx -y PACKAGE`: what is not there yet is downloaded first, which takes too long.
+if [ "$2" = small ] && [ -e "$0.begun" ]; then exec {python} {clock}; fi
+[ "$2" = small ] && : > "$0.begun"
+exec sleep 600
 """
 
 
@@ -245,6 +254,28 @@ def test_a_followed_audit_is_a_table(stack: Stack) -> None:
     at = header.index("outcome")
     assert {row[at:].split()[0] for row in rows} == {"ok", "tool_error"}, rows
     assert len(rows) >= 3
+
+
+def test_a_program_that_is_downloaded_first_is_still_starting(tmp_path: Path) -> None:
+    (tmp_path / "clock.py").write_text(CLOCK)
+    (tmp_path / "npx").write_text(NPX.format(python=sys.executable, clock=tmp_path / "clock.py"))
+    (tmp_path / "npx").chmod(0o755)
+    servers = {
+        name: {"command": "npx", "args": ["-y", name], "timeouts": {"connect_s": 5 if name == "small" else 1}}
+        for name in ("small", "endless")
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = clean_environment(PATH=path, XDG_STATE_HOME=str(tmp_path), TARSY_RUN_DIR=str(tmp_path / "run"))
+    with ServiceProcess([TARSY_TASKS, "up", "--flower-port", "0"], tmp_path / "up.log", environment, tmp_path) as up:
+        up.wait_for_log("Ctrl-C stops everything")
+    lines = [line for line in up.log.splitlines() if line.startswith(("small ", "endless "))]
+    states = {name: [line.split()[1] for line in lines if line.startswith(name)] for name in servers}
+    assert {name: (*dict.fromkeys(found),) for name, found in states.items()} == {
+        "small": ("still", "works"),
+        "endless": ("still", "fails"),
+    }
+    assert any("still starting" in line and "The next attempt may take" in line for line in lines), lines
 
 
 def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:

@@ -315,6 +315,7 @@ class HealthChecks:
             error=connection.masker.mask(error) if error else None,
             error_code=code,
             target=watched.target,
+            longer_attempt_s=None if healthy else connection.errors.longer_attempt_s,
             latency_s=None if latency_s is None else round(latency_s, 6),
             tool_count=len(session.tools) if session else None,
             checked_at=round(now - (time.monotonic() - checked_at), 6),

@@ -30,6 +30,8 @@ class ConnectionErrors:
 
     Attributes:
         connect_s: How long the last attempt might take.
+        longer_attempt_s: How long the next one may take, if a program that has not started yet took too long, and gets
+            more time; None otherwise.
 
     Args:
         find_address: Gives the server's URL without credentials; empty for a server that is a process.
@@ -44,6 +46,7 @@ class ConnectionErrors:
         self._find_address = find_address
         self._values = build_value_masker()
         self.connect_s = server.timeouts.connect_s
+        self.longer_attempt_s: float | None = None
 
     def not_opened(self, failure: FailedAttempt, next_s: float) -> NoSessionError:
         """No session could be opened; the next attempt may take `next_s`."""
