@@ -15,7 +15,7 @@ from tarsy_tasks.broker import keys, kombu_transport
 from tarsy_tasks.broker.principals import bound_agent_of
 from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.broker.signing import signing_settings
-from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS, server_of
+from tarsy_tasks.broker.task_names import CALLS, LIST_TOOLS, server_of
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.config.following import FollowedConfig
 from tarsy_tasks.errors import ConfigError
@@ -128,7 +128,7 @@ class TarsyApp(Celery):
         Raises:
             ToolNameError: The configuration of this machine has no such server, so nobody would take the call.
         """
-        if name in (CALL_TOOL, LIST_TOOLS) and "queue" not in options:
+        if name in (*CALLS, LIST_TOOLS) and "queue" not in options:
             server = server_of(args, kwargs)
             self._check_server(server)
             if server is not None and (agent := bound_agent(self)) is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Selection", "find_servers"]
 
 _KNOWN_NAMES = 256
+_NAME_CHARS = 80
 
 
 class Selection:
@@ -65,6 +66,15 @@ class Selection:
         self.servers = found
         self._forget_names()
         return True
+
+    def require_server(self, server: str) -> None:
+        """Raises `ToolNameError`, with the servers that there are, for one that is not selected."""
+        if server not in self.servers and not (self.refresh() and server in self.servers):
+            known = ", ".join(self.servers) or "none"
+            raise ToolNameError(
+                ErrorCode.UNKNOWN_SERVER,
+                f"There is no MCP server `{server[:_NAME_CHARS]}` here. Nothing was sent. The servers: {known}.",
+            )
 
     def _resolve(self, name: str) -> tuple[str, str]:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import HTTPCookieProcessor, build_opener
+from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import psutil
 import pytest
@@ -136,6 +136,18 @@ def test_the_private_valkey_asks_for_a_password(stack: Stack) -> None:
         client.ping()
 
 
+def test_nothing_of_it_listens_for_other_machines(stack: Stack) -> None:
+    sockets = [socket for process in psutil.Process(stack.pid).children() for socket in process.net_connections("inet")]
+    addresses = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
+    assert {address.ip for address in addresses} == {"127.0.0.1"}
+    assert stack.port in {address.port for address in addresses}
+
+
+def test_the_dashboard_refuses_other_host_names(stack: Stack) -> None:
+    link = stack.log.split("dashboard: ")[1].split()[0]
+    assert _status(Request(link, headers={"Host": "evil.example.com"})) == 421
+
+
 def test_a_redis_that_is_named_goes_before_the_stack(stack: Stack) -> None:
     done = stack.type("tarsy-tasks audit", TARSY_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
     assert done.returncode == 3
@@ -253,7 +265,7 @@ def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
     assert {"worker", "beat"} <= {line.split()[0] for line in up.log.splitlines() if line}
 
 
-def _status(url: str) -> int | None:
+def _status(url: str | Request) -> int | None:
     try:
         with build_opener(HTTPCookieProcessor()).open(url, timeout=2) as response:
             return response.status

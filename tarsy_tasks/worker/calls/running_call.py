@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
+from tarsy_tasks.methods import METHODS
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import LONGEST_NAME
@@ -21,7 +22,7 @@ from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connection_errors import removed_error
 
-__all__ = ["RunningCall", "ignore_end", "parse_message", "require_connection"]
+__all__ = ["RunningCall", "ignore_end", "parse_message", "require_connection", "require_method"]
 
 
 def ignore_end(_: Exception) -> None:
@@ -83,6 +84,12 @@ def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(["call", *map(str, first["loc"])])
         raise _invalid_message(f"its argument `{place}` is wrong: {first['msg']}") from None
+
+
+def require_method(method: str) -> None:
+    """Raises `CallError` for a method that is not one of `METHODS`."""
+    if method not in METHODS:
+        raise _invalid_message(f"its argument `method` is none of {', '.join(sorted(METHODS))}")
 
 
 def require_connection(context: WorkerContext, server: str) -> ServerConnection:

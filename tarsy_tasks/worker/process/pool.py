@@ -37,8 +37,8 @@ from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
+from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
-from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker, build_server_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
@@ -119,7 +119,7 @@ class TaskPool(ThreadsTaskPool):
         if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
         interceptors = build_interceptors(context, self.app.interceptors)
-        self.runner = CallRunner(context, interceptors, ToolCallOperation(context))
+        self.runner = CallRunner(context, interceptors, build_operations(context))
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
