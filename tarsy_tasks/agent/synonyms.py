@@ -197,6 +197,168 @@ replace, overwrite, substitute
 filter, where, condition, matching
 sort, order
 group by, aggregate, statistics, summarize
+mouse, cursor, pointer, hover
+mobile, phone, iphone, android, tablet, smartphone, device, emulate
+menu, dropdown, select, option
+box, field, input, textbox
+tab, page, window
+screen, screencast, screenshot, display
+google, search, web, internet
+article, blog, post, page, web
+site, shop, store, website
+accessibility, accessible, a11y, seo
+street, address, city, town, country, location, place
+hotel, restaurant, cafe, bar, museum, shop, place, places
+airport, station, drive, driving, directions, travel
+phone number, opening hours, rating, reviews, details
+sea level, mountain, hill, elevation, height
+noon, midnight, morning, evening, am, pm, clock, time, hour
+tomorrow, yesterday, today, week, date
+timezone, city
+ping, notify, message, tell, inform
+everybody, everyone, team, channel
+remark, comment, note
+settled, resolved, resolve, done, closed, fixed
+block, depend, link, relate
+reopen, close, update, state
+merge, land
+review, feedback, request changes
+reviewer, approver, approve
+waiting, pending, open, queue
+uncommitted, unstaged, working tree, working directory
+stash, shelve
+differ, difference, diff, compare
+lately, recently, recent, last, latest
+happened, history, log, event, activity
+touch, change, changed, affect, modify
+touched, changed, modified
+red, failed, failing, failure, broken
+green, passed, passing, success, succeeded, status
+pass, status, result, results
+reason, cause, explain, why, failure
+once more, again, rerun, retry
+out of sync, sync, drift
+push out, deploy, sync, release, ship
+ship, release, deploy, publish
+rollout, deploy, deployment, release
+take down, delete, remove, stop, uninstall
+go away, delete, remove
+throw, delete, discard
+kill, delete
+empty, clear, truncate, purge, delete
+blank, empty
+busy, load, utilization, top, usage, consumption
+heavy, usage, top, consumption
+machine, node, host, instance
+replica, replicas, instance, scale
+small, scale, upgrade, resize
+faster, performance, index, optimize
+speed up, optimize, index, performance
+lookup, index, query
+sum, total, aggregate, count
+average, mean, aggregate, statistics
+per month, per day, aggregate, group
+sales, revenue, order
+try, test, sandbox, branch, experiment
+playground, sandbox, development
+sample, example, demo, test
+free, trial
+cloud, hosted, remote
+paragraph, text, block, content
+bullet, block, list item
+under, parent, child, nested
+doc, document, page
+minutes, meeting, notes
+value, key, field
+cache, redis, key
+scoreboard, leaderboard, ranking, score, sorted set
+top, highest, ranking, range, most
+member, element, item, value
+contain, include, exist, member
+exist, exists, present, available
+connected, client, clients, connection
+signed up, registered, user
+profile, email, user
+enable, activate, switch on, restore
+went wrong, error, failed, failure, logs, log
+trouble, problem, error, issue
+investigate, debug, troubleshoot, diagnose, analyze
+debug, logs, log
+analyze, analysis, insight, inspect
+think, reason, plan
+plan, schedule, roadmap
+inform, notify, send
+mind, memory, remember, observation
+boss, friend, colleague, wife, husband, person, entity
+called, named, name
+likes, prefers, wants, fact, observation
+about, information, details
+know, knowledge, information, memory
+learn, remember, memory
+recall, remember, memory, search
+question, ask, query, answer
+program, application, process
+terminal, session, process
+yes, confirm, accept, answer
+confirm, verify, acknowledge
+ack, acknowledge, confirm
+photo, photos, pictures, image
+music, audio, sound, song, media
+movie, video, media
+zip, archive, compress
+contents of, read
+overview, tree, list, summary
+tree, hierarchy, nested, recursive
+owner, author, permissions
+modified, changed, updated, metadata
+property, properties, attribute, attributes, field
+metadata, info, information, attributes, properties
+rule, rules, policy
+limit, quota, rate
+quota, usage, limit
+bill, cost, usage
+advice, advisor, recommendation, recommendations, suggestion, tip
+recommend, suggest, advise
+hint, tip, advice
+vulnerable, vulnerability, security, advisory
+safe, secure, security
+encrypt, secret, secure
+login, password, credentials, user
+grant, allow, permission, access
+let, allow, permit, access
+forbid, deny, block, protect
+private, internal, hidden, visibility
+public, visible, visibility, published
+certificate, tls, ssl
+domain, dns, url
+address, url, ip
+port, network
+queue, stream, list, messages
+enqueue, push, add
+dequeue, pop, remove
+broadcast, publish, send
+chat, message, channel, slack
+emoji, reaction, smiley, thumbs up
+thumbs up, reaction, like, approve
+react, reaction
+typo, mistake, edit, fix
+spelling, text
+sentence, text, content
+paste, insert, write
+attach, upload, add
+resume, cv, file
+put, set, add, insert, write, place
+keep, store, save
+take, get, pop, fetch
+hand, give
+bring, get, fetch
+look into, inspect, investigate, analyze
+watch, observe, follow, monitor
+follow, subscribe, watch
+unfollow, unsubscribe
+who, user, users, author, member, members
+where, location, find, search, locate
+when, time, date, history
 """.strip()
 
 SYNONYMS = tuple(tuple(map(str.strip, row.split(","))) for row in _ROWS.splitlines())

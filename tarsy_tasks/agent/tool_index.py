@@ -63,7 +63,7 @@ class ToolIndex:
             meant = [number for number, (name, _) in enumerate(self._servers) if any(len(word) >= _SHORTEST_PREFIX and name.startswith(word) for word in words)]
         found: list[ToolDefinition] = []
         search = _SEARCH.format(",".join(map(str, meant)))
-        with self._lock, closing(self._database.execute(search, (_any_of(words),))) as rows:
+        with self._lock, closing(self._database.execute(search, (_any_of(words) + "".join(f' OR server : "{self._servers[n][0]}"' for n in meant),))) as rows:
             for (number,) in rows:
                 if is_offered(self._tools[number]):
                     found.append(self._tools[number])
