@@ -7,9 +7,11 @@ Words are stemmed (Porter's algorithm, for English). Rows of synonyms are added 
 a word of the tool itself counts more than a word that means the same.
 """
 
+import json
 import re
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, cast
@@ -21,15 +23,25 @@ __all__ = ["ToolIndex"]
 
 _WEIGHTS = {"name": 2.0, "server": 2.0, "summary": 2.0, "synonyms": 1.0, "details": 0.2, "parameters": 0.1}
 """How much a word counts, by the part of the tool that it is in. BM25 adds little to what counts 2 or more."""
-_MATCHED_BY_SYNONYMS = ("name", "server", "summary")
+_HAS_SYNONYMS = "name server summary"
+_OWN_CHARS = 200
 _SUMMARY_WORDS = 30
 _DETAIL_WORDS = 60
-_PARAMETER_WORDS = 60
+_PARAMETER_WORDS = 20
 _PARAMETERS = 40
 _QUERY_CHARS = 4_000
 _QUERY_WORDS = 24
-_SHORTEST_PREFIX = 3
+_SHORTEST_BEGINNING = 3
+_NAMED = 1.5
+"""By what the tools of a server count more, if the query names it."""
+_SEARCH = f"""
+    SELECT rowid FROM tools WHERE tools MATCH :match
+    ORDER BY bm25(tools, {", ".join(map(str, _WEIGHTS.values()))})
+        * iif(server_id IN (SELECT value FROM json_each(:named)), {_NAMED}, 1), rowid
+"""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL_CASE = re.compile(r"\b[a-z]+(?:[A-Z][a-z]+)+\b")
+"""A name of code. Those that begin with a capital are mostly products: GitHub, MongoDB."""
 _WORD = re.compile(r"[^\W_]+")
 _URL = re.compile(r"https?://\S*|\b[\w-]+(?:\.[\w-]+)*\.(?:com|org|net|io|dev)\b\S*")
 _FORMS = (
@@ -49,6 +61,7 @@ class ToolIndex:
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         self._tools = tools
+        self._servers = _read_servers(tools)
         self._lock = threading.Lock()
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._fill()
@@ -58,12 +71,10 @@ class ToolIndex:
         words = _read_query(text)
         if not words:
             return []
-        meant = [number for number, (_, server) in enumerate(self._servers) if any(map(server.__contains__, words))]
-        if not meant:
-            meant = [number for number, (name, _) in enumerate(self._servers) if any(len(word) >= _SHORTEST_PREFIX and name.startswith(word) for word in words)]
+        named = self._find_servers(words)
+        parameters = {"match": _any_of([*words, *named]), "named": json.dumps(named)}
         found: list[ToolDefinition] = []
-        search = _SEARCH.format(",".join(map(str, meant)))
-        with self._lock, closing(self._database.execute(search, (_any_of(words) + "".join(f' OR server : "{self._servers[n][0]}"' for n in meant),))) as rows:
+        with self._lock, closing(self._database.execute(_SEARCH, parameters)) as rows:
             for (number,) in rows:
                 if is_offered(self._tools[number]):
                     found.append(self._tools[number])
@@ -71,48 +82,45 @@ class ToolIndex:
                         break
         return found
 
+    def _find_servers(self, words: list[str]) -> list[str]:
+        """The servers that a query names, by a word of their id or by its beginning."""
+        named = [server for server, own in self._servers.items() if not own.isdisjoint(words)]
+        beginnings = tuple(word for word in words if len(word) >= _SHORTEST_BEGINNING)
+        return named or [server for server in self._servers if server.lower().startswith(beginnings)]
+
     def _fill(self) -> None:
         try:
             self._database.execute(
-                f"CREATE VIRTUAL TABLE tools USING fts5({', '.join(_WEIGHTS)}, padding, number UNINDEXED,"
+                f"CREATE VIRTUAL TABLE tools USING fts5({', '.join(_WEIGHTS)}, server_id UNINDEXED,"
                 " tokenize = 'porter unicode61 remove_diacritics 2')"
             )
         except sqlite3.OperationalError as error:
             raise RuntimeError(f"tools cannot be searched: the SQLite of this Python has no FTS5 ({error})") from None
         rows = [_read(tool) for tool in self._tools]
         self._insert(rows)
-        columns = f"{{{' '.join(_MATCHED_BY_SYNONYMS)}}}"
+        synonyms: list[dict[str, None]] = [{} for _ in rows]
         for words in SYNONYMS:
-            match = (f"{columns} : ({_any_of(words)})",)
-            for (number,) in self._database.execute("SELECT rowid FROM tools WHERE tools MATCH ?", match):
-                rows[number]["synonyms"] += f" {' '.join(words)}"
+            match = f"{{{_HAS_SYNONYMS}}} : ({_any_of(words)})"
+            for (number,) in self._database.execute("SELECT rowid FROM tools WHERE tools MATCH ?", (match,)):
+                synonyms[number].update(dict.fromkeys(" ".join(words).split()))
+        for row, words in zip(rows, synonyms, strict=True):
+            row["synonyms"] = " ".join(words)
         self._database.execute("DELETE FROM tools")
         self._insert(rows)
         self._database.commit()
 
     def _insert(self, rows: list[dict[str, str]]) -> None:
-        names = list(dict.fromkeys(tool.server for tool in self._tools))
-        numbers = {n: i for i, n in enumerate(names)}
-        self._servers = [(n.lower(), set(_WORD.findall(_name(n).lower()))) for n in names]
-        places = ", ".join(f":{column}" for column in _WEIGHTS)
+        columns = [*_WEIGHTS, "server_id"]
         self._database.executemany(
-            f"INSERT INTO tools(rowid, {', '.join(_WEIGHTS)}, padding, number) VALUES (:row, {places}, :padding, :number)",
-            ({"row": row_id, "number": numbers[tool.server], "padding": "x " * max(0, PAD - sum(len(_WORD.findall(v)) for v in row.values())), **row} for row_id, (row, tool) in enumerate(zip(rows, self._tools))),
+            f"INSERT INTO tools(rowid, {', '.join(columns)}) VALUES (:number, {', '.join(f':{each}' for each in columns)})",
+            ({"number": number, **row} for number, row in enumerate(rows)),
         )
-
-
-def build_search():
-    return f"SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, {', '.join(map(str, _WEIGHTS.values()))}) * CASE WHEN number IN ({{}}) THEN {BOOST} ELSE 1 END, rowid"
-
-BOOST = 2
-PAD = 0
-_SEARCH = build_search()
 
 
 def _read_query(text: str) -> list[str]:
     """The words to look for, each once."""
     read, urls = _URL.subn(" ", text[:_QUERY_CHARS])
-    written = _WORD.findall(_split_camel(read).lower())
+    written = _WORD.findall(_CAMEL_CASE.sub(lambda found: _split_camel(found[0]), read).lower())
     spaced = f" {' '.join(written)} "
     added = [words for phrase, words in EXPANSIONS.items() if f" {phrase} " in spaced]
     added += ["url page"] * bool(urls)
@@ -126,6 +134,7 @@ def _read(tool: ToolDefinition) -> dict[str, str]:
     description = tool.description or tool.title or str(tool.annotations.get("title", ""))
     summary, details = _cut(description)
     return {
+        "server_id": tool.server,
         "name": _name(tool.tool),
         "server": f"{_name(tool.server)}",
         "summary": _first_words(f"{tool.title} {summary}", _SUMMARY_WORDS),
@@ -162,6 +171,20 @@ def _split_camel(text: str) -> str:
 
 def _first_words(text: str, count: int) -> str:
     return " ".join(_WORD.findall(text[: 20 * count])[:count])
+
+
+def _read_servers(tools: Sequence[ToolDefinition]) -> dict[str, frozenset[str]]:
+    """By server the words of its id that are its own: most tools that have them in their names are of this server.
+    A server named `memory` is not meant whenever somebody writes of memory."""
+    with_word: dict[str, Counter[str]] = {}
+    for tool in tools:
+        for word in set(_WORD.findall(_name(f"{tool.name} {tool.description[:_OWN_CHARS]}").lower())):
+            with_word.setdefault(word, Counter())[tool.server] += 1
+    own: dict[str, frozenset[str]] = {}
+    for server in dict.fromkeys(tool.server for tool in tools):
+        words = _WORD.findall(_name(server).lower())
+        own[server] = frozenset(word for word in words if with_word[word][server] * 2 >= with_word[word].total())
+    return own
 
 
 def _any_of(words: Iterable[str]) -> str:
