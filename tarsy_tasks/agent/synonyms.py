@@ -18,7 +18,6 @@ get, fetch, read, retrieve, show, view, display, see, inspect, describe, detail,
 get, return, pull, give, tell, load
 check, verify, validate, lint, test, audit, is valid, correct
 search, find, look up, lookup, locate, discover, seek, where, query
-query, select, ask
 list, enumerate, overview, browse, all, show
 run, execute, start, launch, trigger, invoke, kick off, perform, exec, call
 stop, cancel, abort, kill, terminate, end, shut down, halt, quit, close, interrupt, exit
@@ -148,7 +147,7 @@ pub, publish, broadcast
 subscribe, listen, follow
 vector, embedding, semantic, similarity, nearest
 iteration, sprint, cycle, milestone
-todo, to do, task, assigned
+todo, todos, to-do, task, tasks, assigned
 assigned, mine, my
 group, team, organization, org, organisation
 visibility, public, private
@@ -185,8 +184,6 @@ connection, connections, client, connected
 job, task, work
 backup, snapshot, copy
 binary, file, executable
-free, available, unused
-unused, underused, idle, stale, obsolete
 large, big, huge, long
 import, load, ingest, seed
 form, survey, application form
@@ -224,7 +221,6 @@ reopen, close, update, state
 merge, land
 review, feedback, request changes
 reviewer, approver, approve
-waiting, pending, open, queue
 uncommitted, unstaged, working tree, working directory
 stash, shelve
 differ, difference, diff, compare
@@ -268,7 +264,6 @@ paragraph, text, block, content
 bullet, block, list item
 under, parent, child, nested
 doc, document, page
-minutes, meeting, notes
 value, key, field
 cache, redis, key
 scoreboard, leaderboard, ranking, score, sorted set
@@ -306,7 +301,6 @@ photo, photos, pictures, image
 music, audio, sound, song, media
 movie, video, media
 zip, archive, compress
-contents of, read
 overview, tree, list, summary
 tree, hierarchy, nested, recursive
 owner, author, permissions
@@ -325,7 +319,7 @@ safe, secure, security
 encrypt, secret, secure
 login, password, credentials, user
 grant, allow, permission, access
-let, allow, permit, access
+let, allow, permit, access, allowed, permitted
 forbid, deny, block, protect
 private, internal, hidden, visibility
 public, visible, visibility, published
@@ -339,26 +333,116 @@ dequeue, pop, remove
 broadcast, publish, send
 chat, message, channel, slack
 emoji, reaction, smiley, thumbs up
-thumbs up, reaction, like, approve
 react, reaction
-typo, mistake, edit, fix
 spelling, text
 sentence, text, content
 paste, insert, write
 attach, upload, add
-resume, cv, file
 put, set, add, insert, write, place
 keep, store, save
 take, get, pop, fetch
-hand, give
 bring, get, fetch
 look into, inspect, investigate, analyze
 watch, observe, follow, monitor
 follow, subscribe, watch
 unfollow, unsubscribe
-who, user, users, author, member, members
-where, location, find, search, locate
-when, time, date, history
+png, jpg, image, media, picture
+docx, xlsx, pptx, pdf, word, parse
+pull out, extract, parse
+attachment, upload, file
+stage, add, staging
+uncommitted, staged, unstaged, status
+develop, development, branch
+value, content, get
+rows, records, entries, documents, query, data
+data, query, records, information
+table, database, data
+dataset, data, table, sample
+wrong, error, failed, failure, events, logs
+down, unavailable, failing, status, health
+up, running, status, health
+print, output, log, logs
+says, writes, logs, output
+copies, replicas, scale
+instances, replicas, scale
+computer, laptop, disk, file, local
+home, folder, directory
+note, notes, file, text, page
+report, document, research, summary
+chapter, section, block, heading
+heading, title, headline, name
+title, name, subject
+caption, title, label
+headline, title, news
+mail, email, message, send
+invite, add, member
+kick, remove, member
+colleagues, members, users, team, people
+login, user, account
+rights, permissions, access, role
+role, permission, access
+admin, owner, administrator
+job, queue, task, message
+worker, consumer, process
+lock, protect, protected
+undo, reset, discard
+go back, back, previous, undo
+redo, again, repeat
+reload, refresh, navigate
+forward, next
+scroll, page down
+swipe, drag
+pull, drag, move
+mute, silence, alert
+quiet, silence
+wake, resume, start
+sleep, pause, suspend
+turn off, pause, stop, disable
+slow, slowly, performance, explain, trace, profile
+lag, latency, slow, performance
+profile, profiling, performance, trace
+bottleneck, performance, trace
+heap, memory, leak
+hot, cpu, usage, top
+full, disk, storage, size
+cheap, cost, price
+plan, cost, subscription
+subscription, plan, organization
+workspace, organization, users, team
+customers, users, records
+signup, users, register
+phone, number, contact, details
+near, nearby, around, places, search
+far, distance
+fastest, directions, route
+map, maps, location, geocode
+lat, latitude, lng, longitude, coordinates
+postcode, zip code, address
+convert, conversion, translate, transform
+transform, convert, change
+format, convert, style
+interface, api, schema
+api key, key, publishable, token
+migrate, migration, schema
+alter, migration, schema, ddl
+foreign key, constraint, schema
+backup, export, dump
+restore, import, backup
+clone, copy, fork
+star, watch, like
+library, package, repository
+readme, file, contents
+docs, documentation, readme
+changelog, history, commits, release
+diff, changes, changed files
+patch, diff, changes
+conflict, conflicts, merge
+rebase, update, branch
+answer, reply, replies
+unread, recent, messages
+latest messages, history
+conversation, history, thread, messages
+dm, message, direct message
 """.strip()
 
 SYNONYMS = tuple(tuple(map(str.strip, row.split(","))) for row in _ROWS.splitlines())
@@ -392,8 +476,28 @@ EXPANSIONS = {
     "do i have": "list",
     "do we have": "list",
     "do we use": "list",
+    "ask": "query",
+    "google": "web search",
+    "news": "web search current",
+    "where": "find search location",
+    "who": "user author member",
+    "why": "logs events failure explain",
+    "by accident": "revert undo restore",
+    "doing": "status",
+    "does not work": "error failure logs",
+    "go back": "back previous revert",
+    "went wrong": "error failure logs",
+    "what happened": "events history log",
+    "what is in": "list read contents",
+    "s in": "list read contents",
+    "keep in mind": "remember store",
+    "look at": "view read show",
+    "last week": "history recent",
+    "right now": "current status",
+    "how much": "amount usage cost",
+    "how late": "current time",
     "get rid of": "delete",
-    "go to": "navigate",
+    "go to": "navigate switch checkout",
     "how big": "size",
     "how far": "distance",
     "how large": "size",
@@ -413,12 +517,10 @@ EXPANSIONS = {
     "take back": "revoke undo",
     "turn off": "disable stop",
     "turn on": "enable start",
+    "not work": "error failure logs",
     "what time": "current time",
     "when is": "time",
-    "where is": "find location",
     "who am i": "current user",
-    "who are": "users members",
-    "who is": "user",
     "who wrote": "author",
 }
 """What a query has besides: for words that are short for others, and for phrases of words that say nothing alone."""

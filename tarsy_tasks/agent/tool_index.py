@@ -32,7 +32,7 @@ _PARAMETERS = 40
 _QUERY_CHARS = 4_000
 _QUERY_WORDS = 24
 _SHORTEST_BEGINNING = 3
-_NAMED = 1.5
+_NAMED = 1.25
 """By what the tools of a server count more, if the query names it."""
 _SEARCH = f"""
     SELECT rowid FROM tools WHERE tools MATCH :match
@@ -44,11 +44,7 @@ _CAMEL_CASE = re.compile(r"\b[a-z]+(?:[A-Z][a-z]+)+\b")
 """A name of code. Those that begin with a capital are mostly products: GitHub, MongoDB."""
 _WORD = re.compile(r"[^\W_]+")
 _URL = re.compile(r"https?://\S*|\b[\w-]+(?:\.[\w-]+)*\.(?:com|org|net|io|dev)\b\S*")
-_FORMS = (
-    (re.compile(r"[\w-]\.[A-Za-z][A-Za-z0-9]{1,4}(?![\w./-])"), "file"),
-    (re.compile(r"(?<!\S)[#][A-Za-z]"), "channel"),
-)
-"""What a text is about when a part of it has such a form."""
+_FILE_NAME = re.compile(r"[\w-]\.[A-Za-z][A-Za-z0-9]{1,4}(?![\w./-])")
 _END_OF_SENTENCE = re.compile(r"[.!?:;]\s|\n")
 
 
@@ -124,7 +120,7 @@ def _read_query(text: str) -> list[str]:
     spaced = f" {' '.join(written)} "
     added = [words for phrase, words in EXPANSIONS.items() if f" {phrase} " in spaced]
     added += ["url page"] * bool(urls)
-    added += [words for form, words in _FORMS if form.search(read)]
+    added += ["file"] * bool(_FILE_NAME.search(read))
     words = dict.fromkeys([*written, *" ".join(added).split()])
     return ([word for word in words if word not in STOP_WORDS] or list(words))[:_QUERY_WORDS]
 
