@@ -19,7 +19,7 @@ from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
-from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
@@ -89,6 +89,11 @@ class AsyncToolExecutor(BaseExecutor):
     async def prompt_section(self, *, tools: bool = True) -> str:
         """As `ToolExecutor.prompt_section`."""
         return self._last_list().prompt_section(tools=tools)
+
+    async def search(self, text: str, limit: int = 8) -> list[ToolDefinition]:
+        """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
+        listed = self._lister.last or await self.list_tools()
+        return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""

@@ -26,7 +26,7 @@ _WEIGHTS = {"name": 2.0, "server": 2.0, "summary": 2.0, "synonyms": 1.0, "detail
 """How much a word counts, by the part of the tool that it is in."""
 _HAVE_SYNONYMS = ("name", "server", "summary")
 _SATURATION = 1.2
-_LENGTH_SHARE = 0.75
+_LENGTH_SHARE = 0.6
 _COVERAGE_POWER = 0.5
 _NAMED = 1.25
 """By what the tools of a server count more, if the query names it."""
@@ -67,11 +67,13 @@ class ToolIndex:
         """By stem, the numbers of the tools that have it, and what it counts for each of them."""
         self._fill([_read(tool) for tool in tools])
 
-    def search(self, text: str, limit: int, is_offered: Callable[[ToolDefinition], bool]) -> list[ToolDefinition]:
-        """The tools that fit a text best, best first. What the text looks like does not matter: it is only words."""
+    def search(
+        self, text: str, limit: int, permits: Callable[[ToolDefinition], bool] | None = None
+    ) -> list[ToolDefinition]:
+        """As `ToolList.search`."""
         found: list[ToolDefinition] = []
         for number in self._rank(_read_query(text)):
-            if is_offered(self._tools[number]):
+            if permits is None or permits(self._tools[number]):
                 found.append(self._tools[number])
                 if len(found) == limit:
                     break
@@ -89,10 +91,10 @@ class ToolIndex:
             for number, count in zip(numbers, counts, strict=True):
                 scores[number] = scores.get(number, 0) + count
                 coverage[number] = coverage.get(number, 0) + weight
-        ranked = [
-            (-score * coverage[number] ** _COVERAGE_POWER * (_NAMED if self._tools[number].server in named else 1), number)
-            for number, score in scores.items()
-        ]
+        ranked: list[tuple[float, int]] = []
+        for number, score in scores.items():
+            factor = _NAMED if self._tools[number].server in named else 1
+            ranked.append((-score * factor * coverage[number] ** _COVERAGE_POWER, number))
         return [number for _, number in sorted(ranked)]
 
     def _find_servers(self, words: list[str]) -> set[str]:
@@ -102,9 +104,8 @@ class ToolIndex:
         return named or {server for server in self._servers if server.lower().startswith(beginnings)}
 
     def _fill(self, tools: list[Parts]) -> None:
-        stem_of = self._stemmer.learn(
-            {word for parts in tools for words in parts.values() for word in words} | {word for row in SYNONYMS for phrase in row for word in phrase.split()}
-        )
+        words = {word for parts in tools for each in parts.values() for word in each}
+        stem_of = self._stemmer.learn(words | {word for row in SYNONYMS for phrase in row for word in phrase.split()})
         synonyms = _Synonyms(stem_of)
         lengths: list[int] = []
         found: dict[str, dict[int, float]] = {}
