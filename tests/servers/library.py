@@ -40,13 +40,16 @@ class Library(Server):
         self.answer(request, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
 
     def ask(self, request: Message) -> None:
+        if "--tools-only" in self.options:
+            super().ask(request)
+            return
         match request["method"]:
-            case "resources/list" if "--tools-only" not in self.options:
+            case "resources/list":
                 self.list_resources(request)
-            case "resources/templates/list" if "--tools-only" not in self.options:
+            case "resources/templates/list":
                 template = {"uriTemplate": "book://{shelf}/{title}", "name": "any"}
                 self.answer(request, {"resourceTemplates": [template]})
-            case "resources/read" if "--tools-only" not in self.options:
+            case "resources/read":
                 self.read(request)
             case "prompts/list":
                 self.list_prompts(request)

@@ -1,4 +1,4 @@
-"""The definitions that a server lists, collected page by page: built in slices, away from the event loop, and bounded."""
+"""The definitions that a server lists, collected page by page: built in slices off the event loop, and bounded."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
