@@ -20,6 +20,7 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import EventFeed
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_errors import removed_error
 
 __all__ = ["RunningCall", "ignore_end", "parse_message", "require_connection", "require_method"]
 
@@ -96,9 +97,12 @@ def require_connection(context: WorkerContext, server: str) -> ServerConnection:
 
     Raises:
         ToolNameError: This worker does not serve it.
+        CallError: It did, until the server was removed.
     """
     connection = context.connections.get(server)
     if connection is None:
+        if server in context.connections.removed:
+            raise removed_error(server)
         raise ToolNameError(
             ErrorCode.UNKNOWN_SERVER,
             f"This worker serves no MCP server `{server}`. The tool did not run. "

@@ -17,6 +17,7 @@ from kombu.utils.scheduling import round_robin_cycle
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["MOST_BYTES", "Bulkhead", "QueueOrderStrategy"]
 
@@ -60,8 +61,23 @@ class Bulkhead:
             servers: The ones that the worker serves.
         """
         self._slots = slots
-        half = max(1, slots // 2)
         for server in servers:
+            self._limit(server)
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        self.release(connection.server.name)
+        self._limit(connection.server)
+        if (wake := self._wake) is not None:
+            wake()  # it may run more than before
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`. Its queue may still be served: with answers that the server is gone."""
+        self.release(server)
+
+    def _limit(self, server: ServerConfig) -> None:
+        half = max(1, (self._slots or 0) // 2)
+        with self._lock:
             self._limits[keys.queue(server.name)] = server.max_concurrency or half
             # The checks of a server that hangs must not take all slots that are kept for checks.
             self._limits[keys.check_queue(server.name)] = 1

@@ -33,6 +33,7 @@ def register() -> None:
     """Register the commands, in a worker or in the command line."""
     one_server: dict[str, Any] = {"type": "control", "args": [("server", str)], "signature": "SERVER"}
     Panel.register(mcp_sessions, type="inspect")
+    Panel.register(mcp_reload, type="control")
     Panel.register(mcp_reconnect, **one_server)
     Panel.register(mcp_disconnect, **one_server)
     Panel.register(mcp_refresh, **one_server)
@@ -55,6 +56,12 @@ def active_queues(state: Any, **_: Any) -> list[dict[str, Any]]:
 def mcp_sessions(state: Any, **_: Any) -> Reply:
     """Sessions with the MCP servers: state, protocol, server version, tools, calls in flight, last error."""
     return {server: _describe(connection) for server, connection in _connections(state).items()}
+
+
+def mcp_reload(state: Any, **_: Any) -> Reply:
+    """Take the configuration and the policy as their files have them now."""
+    state.consumer.configuration_reload.ask()
+    return {"ok": {"configuration": state.consumer.pool.context.taken.version}}
 
 
 def mcp_reconnect(state: Any, server: str = "", **_: Any) -> Reply:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -203,6 +204,15 @@ class QueueFetcher:
             return
         self._is_scheduled = True
         self._loop.call_soon(self._look)
+
+    async def replace_terms(self, weights: Mapping[str, float], limiting: str) -> None:
+        """The policy or the servers have changed; arguments as of the constructor."""
+        fetch_alone = declare_fetch(limiting=limiting) if limiting else fetch
+        fetch_fairly = declare_fair_fetch(weights, limiting)
+        with suppress(RedisError, OSError):  # else Redis learns them when it is connected again
+            await fetch_alone.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
+            await fetch_fairly.run_async(self._exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
+        self._fetch, self._fetch_fairly = fetch_alone, fetch_fairly
 
     async def _connect(self) -> None:
         await self._exchange.open()
