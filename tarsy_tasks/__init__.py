@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.masking.masker import mask_text
     from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
+    from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
 
     app: TarsyApp
@@ -53,12 +54,17 @@ __all__ = [
     "CallLog",
     "CallProgress",
     "CallRestarted",
+    "Completion",
     "ConfigError",
     "DeadlineMoved",
     "ErrorCode",
     "Outcome",
     "OutcomeError",
     "PendingCall",
+    "PromptArgument",
+    "PromptDefinition",
+    "PromptMessage",
+    "PromptResult",
     "ResourceContents",
     "ResourceDefinition",
     "ResourceResult",
@@ -81,6 +87,7 @@ _NAMES = {
     "models": "Attachment ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
+    "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
     "agent.executor": "PendingCall ToolExecutor",
     "agent.tool_list": "ToolList",

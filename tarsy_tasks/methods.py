@@ -5,9 +5,12 @@ and metrics, too. All of them only read, so any of them may be sent again.
 """
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 __all__ = [
+    "COMPLETE",
+    "GET_PROMPT",
+    "LIST_PROMPTS",
     "LIST_RESOURCES",
     "LIST_RESOURCE_TEMPLATES",
     "METHODS",
@@ -22,10 +25,15 @@ TOOL_CALL = "tool_call"
 LIST_RESOURCES = "resources/list"
 LIST_RESOURCE_TEMPLATES = "resources/templates/list"
 READ_RESOURCE = "resources/read"
+LIST_PROMPTS = "prompts/list"
+GET_PROMPT = "prompts/get"
+COMPLETE = "completion/complete"
 
-Method = Literal["resources/list", "resources/templates/list", "resources/read"]
+Method = Literal[
+    "resources/list", "resources/templates/list", "resources/read", "prompts/list", "prompts/get", "completion/complete"
+]
 
-METHODS: frozenset[str] = frozenset({LIST_RESOURCES, LIST_RESOURCE_TEMPLATES, READ_RESOURCE})
+METHODS: frozenset[str] = frozenset(get_args(Method))
 
 _HARMLESS = "Asking again is harmless."
 _SENTENCES = {

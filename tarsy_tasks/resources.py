@@ -6,13 +6,11 @@ Owns their shapes: what a server lists, its templates, and what reading one give
 import base64
 from collections.abc import Mapping, Sequence
 from operator import not_
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import Attachment, FrozenModel, ToolResult
-from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = [
     "BLOB",
@@ -22,14 +20,12 @@ __all__ = [
     "ResourceResult",
     "ResourceTemplate",
     "Values",
-    "read_listed",
 ]
 
 TEXT, BLOB = "text", "blob"
 """The kinds of contents, in `ToolResult.content_types` of a read."""
 Values = Mapping[str, str | Sequence[str]]
 """What takes the places of a template's variables."""
-T = TypeVar("T", bound=FrozenModel)
 
 
 class _Listed(FrozenModel):
@@ -130,21 +126,3 @@ class ResourceResult(ToolResult):
 def _contents_of(part: Attachment, text: str | None) -> ResourceContents:
     size_bytes, data = part.size_bytes, part.data
     return ResourceContents(uri=part.uri or "", mime_type=part.mime_type, size_bytes=size_bytes, text=text, data=data)
-
-
-def read_listed(answer: ToolResult, key: str, kind: type[T]) -> tuple[T, ...]:
-    """What the answer to a list holds.
-
-    Raises:
-        OutcomeError: The server could not be asked, or the answer cannot be read.
-    """
-    answer.raise_for_outcome()
-    try:
-        listed: Any = answer.structured
-        return tuple(kind.model_validate(each) for each in listed[key])
-    except (ValidationError, TypeError, KeyError, LookupError):
-        text = f"The stored answer to `{answer.name}` cannot be read; the worker may have another version."
-        error = CallError(ErrorCode.INTERNAL_ERROR, text)
-        facts = {"name": answer.name, "server": answer.server, "tool": answer.tool, "task_id": answer.task_id}
-        ToolResult.from_error(error, call_id=answer.call_id, **facts).raise_for_outcome()
-        raise AssertionError from None

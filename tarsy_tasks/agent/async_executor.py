@@ -5,7 +5,7 @@ Its methods can be awaited in any event loop; `executor` has the same ones witho
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
@@ -16,14 +16,16 @@ from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
-from tarsy_tasks.agent.resources import Readable
+from tarsy_tasks.agent.resources import Readable, build_completion
+from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
-from tarsy_tasks.methods import LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
+from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
-from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values, read_listed
+from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
+from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 
@@ -113,6 +115,27 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
         listed = self._lister.last or await self.list_tools()
         return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
+
+    async def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
+        """As `ToolExecutor.list_prompts`."""
+        return read_listed(await self._answer(self._ask(server, LIST_PROMPTS)), "prompts", PromptDefinition)
+
+    async def get_prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
+        """As `ToolExecutor.get_prompt`. When the awaiting task is cancelled, so is the request."""
+        asked = {"name": name, "arguments": dict(arguments or {})}
+        return PromptResult.of(await self._answer(self._ask(server, GET_PROMPT, asked)))
+
+    async def complete(
+        self,
+        target: PromptDefinition | ResourceTemplate,
+        argument: str,
+        value: str = "",
+        *,
+        context: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """As `ToolExecutor.complete`."""
+        asked = build_completion(target, argument, value, context)
+        return read_structured(await self._answer(self._ask(target.server, COMPLETE, asked)), Completion)
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""

@@ -16,17 +16,27 @@ from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
-from tarsy_tasks.agent.resources import Readable, build_read
+from tarsy_tasks.agent.resources import Readable, build_completion, build_read
+from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.errors import ResultTimeout
-from tarsy_tasks.methods import LIST_RESOURCE_TEMPLATES, LIST_RESOURCES, READ_RESOURCE, Method
+from tarsy_tasks.methods import (
+    COMPLETE,
+    GET_PROMPT,
+    LIST_PROMPTS,
+    LIST_RESOURCE_TEMPLATES,
+    LIST_RESOURCES,
+    READ_RESOURCE,
+    Method,
+)
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
-from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values, read_listed
+from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
+from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -272,6 +282,38 @@ class ToolExecutor(BaseExecutor):
         """
         listed = self._lister.last or self.list_tools()
         return listed.search(text, limit=limit, permits=self._adviser.permits)
+
+    def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
+        """The prompts of a server, all pages; empty if it has none. Raises as `list_resources`."""
+        return read_listed(self._ask(server, LIST_PROMPTS).answered.result(), "prompts", PromptDefinition)
+
+    def get_prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> PromptResult:
+        """Get a prompt and wait for its messages. Raises as `submit` does, and nothing else."""
+        asked = {"name": name, "arguments": dict(arguments or {})}
+        return PromptResult.of(self._ask(server, GET_PROMPT, asked).answered.result())
+
+    def complete(
+        self,
+        target: PromptDefinition | ResourceTemplate,
+        argument: str,
+        value: str = "",
+        *,
+        context: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """Values that an argument of a prompt, or a variable of a template, can have.
+
+        Args:
+            target: As its server has listed it.
+            argument: Name of the argument or variable.
+            value: What is there of it.
+            context: Values of the others, as far as they are known.
+
+        Raises:
+            OutcomeError: The server could not be asked, or completes nothing; the error's `result` says why.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`.
+        """
+        asked = build_completion(target, argument, value, context)
+        return read_structured(self._ask(target.server, COMPLETE, asked).answered.result(), Completion)
 
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.

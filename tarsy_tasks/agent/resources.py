@@ -1,15 +1,16 @@
-"""Which resource an agent means.
+"""What an agent wants to read, or to have completed.
 
-Owns finding the server and the URI of what an agent wants to read. The request itself is `dispatcher`'s.
+Owns the arguments of these requests, and finding the server of a resource. The requests are `dispatcher`'s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tarsy_tasks.models import Attachment
+from tarsy_tasks.prompts import PromptDefinition
 from tarsy_tasks.resources import ResourceDefinition, ResourceTemplate, Values
 
-__all__ = ["Readable", "build_read"]
+__all__ = ["Readable", "build_completion", "build_read"]
 
 Readable = ResourceDefinition | ResourceTemplate | Attachment | str
 """What names a resource: what a server has listed, a link in a result, or a URI."""
@@ -46,3 +47,13 @@ def build_read(
         return owner, {"uri": uri}
     given = {name: value if isinstance(value, str) else list(value) for name, value in values.items()}
     return owner, {"uri": uri, "values": given}
+
+
+def build_completion(
+    target: PromptDefinition | ResourceTemplate, argument: str, value: str, context: Mapping[str, str] | None
+) -> dict[str, Any]:
+    """The arguments of a request for the values of an argument."""
+    is_prompt = isinstance(target, PromptDefinition)
+    named = {"prompt": target.name} if is_prompt else {"uri_template": target.uri_template}
+    known = {"context": dict(context)} if context else {}
+    return {**named, "argument": argument, "value": value, **known}

@@ -6,19 +6,31 @@ Owns reading what Celery stored, and the texts for calls that no worker answered
 
 import time
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker.task_failures import build_task_failure
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.errors import CallError, OutcomeError
 from tarsy_tasks.methods import say_nothing_of_tools
-from tarsy_tasks.models import ToolCall, ToolListing, ToolResult
+from tarsy_tasks.models import FrozenModel, ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["answer_with", "cancelled", "no_answer", "not_enqueued", "not_started", "read_listing", "read_result"]
+__all__ = [
+    "answer_with",
+    "cancelled",
+    "no_answer",
+    "not_enqueued",
+    "not_started",
+    "read_listed",
+    "read_listing",
+    "read_result",
+    "read_structured",
+]
+
+T = TypeVar("T", bound=FrozenModel)
 
 
 def no_answer(call: ToolCall, timeout_s: float) -> CallError:
@@ -102,6 +114,35 @@ def _build_failure(error: CallError, submitted: SubmittedCall, **facts: Any) -> 
         "priority": submitted.priority,
     }
     return ToolResult.from_error(error, **own, **facts)
+
+
+def read_listed(answer: ToolResult, key: str, kind: type[T]) -> tuple[T, ...]:
+    """What the answer to a list holds.
+
+    Raises:
+        OutcomeError: The server could not be asked, or the answer cannot be read.
+    """
+    answer.raise_for_outcome()
+    try:
+        return tuple(map(kind.model_validate, cast("dict[str, list[Any]]", answer.structured)[key]))
+    except (ValidationError, TypeError, KeyError):
+        raise _unreadable(answer) from None
+
+
+def read_structured(answer: ToolResult, kind: type[T]) -> T:
+    """The structured value of an answer. Raises as `read_listed`."""
+    answer.raise_for_outcome()
+    try:
+        return kind.model_validate(answer.structured)
+    except ValidationError:
+        raise _unreadable(answer) from None
+
+
+def _unreadable(answer: ToolResult) -> OutcomeError:
+    text = f"The stored answer to `{answer.name}` cannot be read; the worker may have another version."
+    code = ErrorCode.INTERNAL_ERROR
+    failed = answer.model_copy(update={"outcome": code.outcome, "error_code": code, "content": text})
+    return OutcomeError(text, failed)
 
 
 def _answered_at(meta: Meta) -> float | None:

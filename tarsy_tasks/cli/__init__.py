@@ -33,6 +33,7 @@ _MODULES = {
     "health": "health",
     "limits": "limits",
     "policy": "policy",
+    "prompts": "prompts",
     "read": "resources",
     "ready": "probes",
     "resources": "resources",

@@ -1,20 +1,18 @@
 """`tarsy-tasks resources`: what the servers offer to read; and `tarsy-tasks read`: reading it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
-import tarsy_tasks
 from tarsy_tasks.cli import UNAVAILABLE
+from tarsy_tasks.cli.asking import build_executor, read_pairs
 from tarsy_tasks.cli.call import exit_code, print_result
 from tarsy_tasks.cli.known_names import complete_server
 from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
 
 if TYPE_CHECKING:
-    from tarsy_tasks import ToolExecutor
     from tarsy_tasks.resources import ResourceDefinition, ResourceTemplate
 
 __all__ = ["read", "resources"]
@@ -42,7 +40,7 @@ def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool)
     templates: list[ResourceTemplate] = []
     failed: dict[str, str] = {}
     names = selected_servers(servers)
-    executor = _build_executor(timeout_s, names)
+    executor = build_executor(timeout_s, names)
     for server in names:
         with busy(f"asking the workers for the resources of {server}"):
             try:
@@ -81,9 +79,9 @@ def read(
     With --value, URI is a template, as `resources list` shows it. What is not text is shown as its type and size; use
     --output to keep it.
     """
-    executor = _build_executor(timeout_s)
+    executor = build_executor(timeout_s)
     try:
-        result = executor.read_resource(uri, server=server, values=_parse_values(values))
+        result = executor.read_resource(uri, server=server, values=read_pairs(values, "--value") if values else None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
@@ -98,24 +96,6 @@ def read(
             raise click.ClickException(str(error)) from None
         notes.print(Text(f"wrote {output}"))
     raise click.exceptions.Exit(exit_code(result))
-
-
-def _build_executor(timeout_s: float, servers: Sequence[str] | None = None) -> "ToolExecutor":
-    from tarsy_tasks import ToolExecutor
-
-    try:
-        return ToolExecutor(servers, timeout_s=timeout_s, app=tarsy_tasks.app)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _parse_values(words: tuple[str, ...]) -> dict[str, str] | None:
-    if not words:
-        return None
-    pairs = [word.partition("=") for word in words]
-    if any(not separator for _, separator, _ in pairs):
-        raise click.UsageError("--value needs NAME=VALUE")
-    return {name: value for name, _, value in pairs}
 
 
 def _describe(found: "ResourceDefinition | ResourceTemplate") -> str:

@@ -1,7 +1,7 @@
 """The demo's MCP server: a small shop desk, over stdio or, with `--http PORT`, over Streamable HTTP.
 
 Owns tools of each kind: fast, slow with progress, failing, with structured content, with an image; and resources: a
-text, an image, a template. Tests use it too.
+text, an image, a template; and a prompt. Tests use it too.
 """
 
 import argparse
@@ -12,7 +12,15 @@ from pathlib import Path
 
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
+from mcp_types import (
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    PromptReference,
+    ResourceTemplateReference,
+    ToolAnnotations,
+)
 from pydantic import BaseModel
 
 __all__ = ["build_server"]
@@ -21,6 +29,9 @@ _READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
 _DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
+
+
+_ITEMS = ["desk", "lamp", "lampshade"]
 
 
 class Quote(BaseModel):
@@ -36,7 +47,7 @@ def _price(item: str) -> float:
 
 
 def build_server() -> MCPServer:
-    """The server with its tools and resources."""
+    """The server with its tools, resources and prompts."""
     server = MCPServer("tarsy-tasks demo", version="1.0")
 
     @server.tool(annotations=_READ_ONLY)
@@ -68,6 +79,20 @@ def build_server() -> MCPServer:
     def label(item: str) -> list[str | Image]:
         """Print a label: a text and an image."""
         return [f"label of {item}", Image(data=_DOT, format="png")]
+
+    @server.prompt()
+    def offer(item: str, tone: str = "friendly") -> list[UserMessage | AssistantMessage]:
+        """Write an offer for an item."""
+        return [UserMessage(f"Write a {tone} offer for: {item}"), AssistantMessage("For how many?")]
+
+    @server.completion()
+    async def complete(
+        reference: PromptReference | ResourceTemplateReference,  # noqa: ARG001
+        argument: CompletionArgument,
+        context: CompletionContext | None,  # noqa: ARG001
+    ) -> Completion:
+        known = _ITEMS if argument.name == "item" else ["formal", "friendly"]
+        return Completion(values=[each for each in known if each.startswith(argument.value)])
 
     @server.resource("desk://opening-hours", description="When the desk is open.")
     def opening_hours() -> str:

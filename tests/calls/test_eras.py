@@ -125,6 +125,18 @@ def test_resources_are_listed_and_read(tools: ToolExecutor, variant: Variant) ->
 
 
 @each_variant
+def test_prompts_are_listed_and_completed(tools: ToolExecutor, variant: Variant) -> None:
+    [offer] = tools.list_prompts(variant.name)
+    assert [(each.name, each.required) for each in offer.arguments] == [("item", True), ("tone", False)]
+    [lamp, _] = tools.complete(offer, "item", "lam").values
+    assert [each.content for each in tools.get_prompt(variant.name, "offer", {"item": lamp}).messages] == [
+        "Write a friendly offer for: lamp",
+        "For how many?",
+    ]
+    assert tools.get_prompt(variant.name, "offers").error_code is ErrorCode.SERVER_ERROR
+
+
+@each_variant
 def test_the_worker_logs_the_protocol_version(worker: Worker, tools: ToolExecutor, variant: Variant) -> None:
     _call(tools, variant, "echo", text="connect")
     worker.wait_for_log(f"connected to MCP server {variant.name}: {variant.kind}, protocol {variant.protocol}")

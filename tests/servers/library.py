@@ -1,4 +1,4 @@
-"""An MCP server over stdio with more resources than fit on a page: `python library.py [KIND]`.
+"""An MCP server over stdio with prompts, and with more resources than fit on a page: `python library.py [KIND]`.
 
 Plain JSON-RPC of the handshake era, as `misbehaving_stdio`. Kinds: `--tools-only` has no resources; `--endless` lists
 the same page for ever; `--huge` answers each read with `HUGE_BYTES`; `--ledger FILE` writes down what is read, and in
@@ -32,19 +32,32 @@ class Library(Server):
     def initialize(self, request: Message) -> None:
         version = request["params"]["protocolVersion"]
         has_resources = "--tools-only" not in self.options
-        capabilities: Message = {"tools": {}, **({"resources": {}} if has_resources else {})}
+        capabilities: Message = {
+            "tools": {},
+            **({"resources": {}, "prompts": {}, "completions": {}} if has_resources else {}),
+        }
         info = {"name": "library", "version": "1"}
         self.answer(request, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
 
     def ask(self, request: Message) -> None:
+        if "--tools-only" in self.options:
+            super().ask(request)
+            return
         match request["method"]:
-            case "resources/list" if "--tools-only" not in self.options:
+            case "resources/list":
                 self.list_resources(request)
-            case "resources/templates/list" if "--tools-only" not in self.options:
+            case "resources/templates/list":
                 template = {"uriTemplate": "book://{shelf}/{title}", "name": "any"}
                 self.answer(request, {"resourceTemplates": [template]})
-            case "resources/read" if "--tools-only" not in self.options:
+            case "resources/read":
                 self.read(request)
+            case "prompts/list":
+                self.list_prompts(request)
+            case "prompts/get":
+                self.get_prompt(request)
+            case "completion/complete":
+                values = [f"{request['params']['argument']['value']}{number}" for number in range(150)]
+                self.answer(request, {"completion": {"values": values, "total": 150}})
             case _:
                 super().ask(request)
 
@@ -73,6 +86,27 @@ class Library(Server):
         else:
             error = {"code": -32002, "message": f"Resource not found: {uri}"}
             self.write({"id": request["id"], "error": error})
+
+    def list_prompts(self, request: Message) -> None:
+        argument = {"name": "topic", "description": f"password: {SECRET}", "required": True}
+        self.answer(request, {"prompts": [{"name": "summary", "title": "Summary", "arguments": [argument]}]})
+
+    def get_prompt(self, request: Message) -> None:
+        arguments = request["params"].get("arguments", {})
+        topic = arguments.get("topic", "")
+        words = "x" * 2_000_000 if topic == "everything" else f"About {topic}. password: {SECRET}"
+        link = {"type": "resource_link", "uri": "book://0-0", "name": "book"}
+        self.answer(
+            request,
+            {
+                "description": f"password: {SECRET}",
+                "messages": [
+                    {"role": "user", "content": {"type": "text", "text": words}},
+                    {"role": "user", "content": {"type": "image", "data": "AAAA", "mimeType": "image/png"}},
+                    {"role": "assistant", "content": link},
+                ],
+            },
+        )
 
     def give(self, request: Message, *contents: Message) -> None:
         self.answer(request, {"contents": [*contents]})

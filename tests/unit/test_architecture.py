@@ -29,7 +29,7 @@ FLOORS = (
     {"config"},
     {"settings"},
     {"interceptors", "call_events"},
-    {"resources"},
+    {"resources", "prompts"},
     {"models"},
     {"tool_names", "arguments"},
     {"errors"},

@@ -18,6 +18,7 @@ from mcp_types import (
     CallToolResult,
     ContentBlock,
     EmbeddedResource,
+    GetPromptResult,
     ImageContent,
     ReadResourceResult,
     ResourceLink,
@@ -26,6 +27,7 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
+from tarsy_tasks.errors import CallError
 from tarsy_tasks.models import Attachment, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.resources import BLOB, TEXT
@@ -33,7 +35,7 @@ from tarsy_tasks.worker.calls.failures import CallFacts
 from tarsy_tasks.worker.calls.split_secrets import are_one_document, mask_borders, mask_split
 from tarsy_tasks.worker.maskers import Masker
 
-__all__ = ["build_contents", "build_result", "mask_result"]
+__all__ = ["build_contents", "build_messages", "build_result", "mask_result"]
 
 TEXT_LIMIT = 1024 * 1024
 """Characters of text that a result keeps; what is cut off is named at its end."""
@@ -104,6 +106,29 @@ def build_contents(result: ReadResourceResult, masker: Masker, **facts: Unpack[C
         content_types=(TEXT,),
         **facts,
     )
+
+
+def build_messages(result: GetPromptResult, masker: Masker, **facts: Unpack[CallFacts]) -> ToolResult:
+    """The answer to a prompt.
+
+    Raises:
+        CallError: Its messages are longer than a structured value may be.
+    """
+    messages: list[dict[str, Any]] = []
+    for each in result.messages:
+        built = build_result(CallToolResult.model_construct(content=[each.content], is_error=False), masker, **facts)
+        attachments = [attachment.model_dump(mode="json") for attachment in built.attachments]
+        messages.append({"role": each.role, "content": built.content, "attachments": attachments})
+    description = masker.mask_start(result.description or "", _DESCRIPTION_CHARS)
+    structured = _bounded({"description": description, "messages": messages})
+    if structured is None:
+        raise CallError(
+            ErrorCode.RESULT_TOO_LARGE,
+            f"The prompt has more than {STRUCTURED_LIMIT} characters, so it was dropped. Ask for less.",
+        )
+    text = "\n".join(f"{each['role']}: {each['content']}" for each in messages)
+    kinds = tuple(dict.fromkeys(each.content.type for each in result.messages))
+    return ToolResult(content=text, structured=structured, content_types=kinds, **facts)
 
 
 def mask_result(found: ToolResult, masker: Masker, **facts: Unpack[CallFacts]) -> ToolResult:

@@ -1,4 +1,4 @@
-"""The operations that list something of a server, all pages of it: its resources and their templates.
+"""The operations that list something of a server, all pages of it: its resources and their templates, and its prompts.
 
 Owns sending them, and their result: the definitions as a structured value, and a line about each for a model. What is
 kept of a definition is in `worker.sessions`.
@@ -11,9 +11,10 @@ from typing import Any
 from mcp import Client
 
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.methods import LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
+from tarsy_tasks.methods import LIST_PROMPTS, LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
 from tarsy_tasks.models import FrozenModel, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.prompts import PromptDefinition
 from tarsy_tasks.resources import ResourceDefinition, ResourceTemplate
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
@@ -22,6 +23,7 @@ from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.paging import ListingError
+from tarsy_tasks.worker.sessions.prompt_listing import list_prompts
 from tarsy_tasks.worker.sessions.resource_listing import list_resource_templates, list_resources
 from tarsy_tasks.worker.sessions.session import Session
 
@@ -103,11 +105,17 @@ class ListOperation:
 def build_list_operations(context: WorkerContext) -> list[ListOperation]:
     """All that can be listed."""
     return [
+        ListOperation(context, LIST_PROMPTS, "prompts", list_prompts, _describe_prompt),
         ListOperation(context, LIST_RESOURCES, "resources", list_resources, _describe_resource),
         ListOperation(
             context, LIST_RESOURCE_TEMPLATES, "resource_templates", list_resource_templates, _describe_template
         ),
     ]
+
+
+def _describe_prompt(prompt: PromptDefinition) -> str:
+    names = ", ".join(each.name if each.required else f"[{each.name}]" for each in prompt.arguments)
+    return f"{prompt.name}({names}): {' '.join((prompt.description or prompt.title).split())}"
 
 
 def _describe_resource(resource: ResourceDefinition) -> str:
