@@ -270,3 +270,13 @@ def test_the_json_has_the_data_of_the_pages(open_flower: Flower, client: Any) ->
     one = json.loads(ask(f"{open_flower.url}/mcp/api/servers/desk")[1])
     assert [tool["tool"] for tool in one["tools"]] == ["create_pods", "get_pods", "list_pods"]
     assert one["workers"][0]["max_concurrency"] == 128
+
+
+def test_flowers_list_of_tasks_leads_to_the_calls_that_failed(closed_flower: Flower) -> None:
+    _, page, _ = ask(f"{closed_flower.url}/tasks", PASSWORD)
+    banner = page.partition('id="mcp-banner"')[2].partition("</div>")[0]
+    assert "A failed tool call is a successful task" in banner
+    link = banner.partition('href="')[2].partition('"')[0]
+    assert link == "/ops/flower/mcp/calls?outcome=not_ok"
+    address = closed_flower.url.removesuffix("/ops/flower")
+    assert ask(address + link, PASSWORD)[0] == 200

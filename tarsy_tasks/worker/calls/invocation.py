@@ -195,7 +195,7 @@ class Invocation:
         try:
             return await retrying(attempt)
         except _FailedCall as failure:
-            self._connection.record_call(failed=True)
+            self._connection.recent_calls.record(failed=True)
             if failure.recovery.executed is Executed.NO and self._lost_attempts:
                 raise lost_error(
                     *self._names, describe_error(failure.error, self._connection.masker), again=True
@@ -235,7 +235,7 @@ class Invocation:
         try:
             return await connection.session_for_call(self._seconds_left)
         except CallError:
-            connection.record_call(failed=True)
+            connection.recent_calls.record(failed=True)
             raise
 
     async def _send(self) -> Ending:
@@ -256,7 +256,7 @@ class Invocation:
         except Exception as error:
             raise self._failed(error, session, timeout_s, began) from error
         connection.availability.record_answer()
-        connection.record_call(failed=bool(found.is_error))
+        connection.recent_calls.record(failed=bool(found.is_error))
         call.built = await self._operation.build_result(call, found)
         return Answer(call.built)
 

@@ -308,7 +308,7 @@ class HealthChecks:
             watched.healthy, watched.since = healthy, now
             if not healthy:
                 watched.due = min(watched.due, time.monotonic() + _RECHECK_S)
-        recent, failed = connection.recent_calls
+        recent, failed = connection.recent_calls.count()
         record = watched.last = HealthRecord(
             server=connection.server.name,
             healthy=healthy,

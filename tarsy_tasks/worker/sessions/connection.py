@@ -11,7 +11,6 @@ and closed when its other calls are done.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from enum import StrEnum
@@ -26,6 +25,7 @@ from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.counted_calls import CountedCalls
 from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.opening import SessionContext, SessionOpener
+from tarsy_tasks.worker.sessions.recent_calls import RecentCalls
 from tarsy_tasks.worker.sessions.session import Session
 
 __all__ = ["ServerConnection", "State", "build_connections"]
@@ -33,8 +33,6 @@ __all__ = ["ServerConnection", "State", "build_connections"]
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 8.0
-_RECENT_CALLS = 20
-_RECENT_S = 300.0
 
 
 class State(StrEnum):
@@ -54,6 +52,7 @@ class ServerConnection:
         long_work: For work on large values of its calls.
         suspension: Whether it is suspended, because it costs the worker too much or fails too many calls.
         counted: Its calls for its error budget; None without one.
+        recent_calls: How its last calls ended.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         is_removed: The server is in the configuration no longer.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
@@ -83,7 +82,7 @@ class ServerConnection:
         self.errors = self._opener.errors
         self.availability = self._opener.availability
         self.record_failure = self._opener.record_failure
-        self._calls: deque[tuple[float, bool]] = deque(maxlen=_RECENT_CALLS)
+        self.recent_calls = RecentCalls()
         self._logged_error = ""
         self._start_limiter = context.start_limiter
         self._session: Session | None = None
@@ -127,13 +126,6 @@ class ServerConnection:
     def ignored_events(self) -> int:
         """How many progress notifications and log lines belonged to no running call, or did not count."""
         return self._opener.ignored_events
-
-    @property
-    def recent_calls(self) -> tuple[int, int]:
-        """Of the last 20 calls, the number of those in the last five minutes, and how many of these failed."""
-        since = time.monotonic() - _RECENT_S
-        calls = [failed for ended_at, failed in self._calls.copy() if ended_at >= since]
-        return len(calls), sum(calls)
 
     @property
     def state(self) -> State:
@@ -214,10 +206,6 @@ class ServerConnection:
     def pause_until(self, until: float) -> None:
         """The same of what another worker has read; monotonic time."""
         self.paused_until = max(self.paused_until, until)
-
-    def record_call(self, *, failed: bool) -> None:
-        """A call is over; it failed if its result is an error, or there is none."""
-        self._calls.append((time.monotonic(), failed))
 
     def _refuse_when_unreachable(self) -> None:
         if self.suspension.count:
