@@ -1,24 +1,140 @@
-"""`tarsy-tasks servers`: the configured MCP servers and their state."""
+"""`tarsy-tasks servers`: the configured MCP servers and their state, and changing them."""
 
+import json
+from collections.abc import Sequence
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import click
 
 import tarsy_tasks
 from tarsy_tasks.catalogue import ListedServer, ToolCatalogue
+from tarsy_tasks.cli import UNAVAILABLE
+from tarsy_tasks.cli.known_names import complete_server
 from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
 from tarsy_tasks.config import ServerConfig, find_config_path, load_config
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import statuses
+from tarsy_tasks.operators import Operator
 from tarsy_tasks.telemetry.health_records import ServerHealth
 
 __all__ = ["servers"]
 
+_digest_option = click.option(
+    "--digest", help="Of the file as you have seen it; the change is refused if somebody has changed it since."
+)
 
-@click.command()
+
+@click.group(invoke_without_command=True)
 @json_option
-def servers(*, as_json: bool) -> None:
-    """List the configured MCP servers: transport, protocol, health, tools and workers."""
+@click.pass_context
+def servers(ctx: click.Context, *, as_json: bool) -> None:
+    """List the configured MCP servers (transport, protocol, health, tools, workers), or change them."""
+    if ctx.invoked_subcommand is None:
+        _list(as_json=as_json)
+
+
+@servers.command()
+@click.argument("name")
+@click.argument("command", nargs=-1)
+@click.option("--url", help="Address of a server over HTTP; otherwise COMMAND starts it.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of its process.")
+@click.option("--entry", help="The whole entry as JSON, in place of all these.")
+@click.option("--replace", is_flag=True, help="Replace a server of that name.")
+@_digest_option
+@json_option
+def add(
+    name: str,
+    command: tuple[str, ...],
+    url: str | None,
+    env: tuple[str, ...],
+    entry: str | None,
+    digest: str | None,
+    *,
+    replace: bool,
+    as_json: bool,
+) -> None:
+    """Add the server NAME, which COMMAND starts or that is at --url: `servers add files -- npx -y some-server /data`.
+
+    Write references to secrets, such as `${TOKEN}`, and no secrets.
+    """
+    operator = Operator()
+    found = _build_entry(command, url, env, entry)
+    _report(operator, operator.add_server(name, found, replace=replace, digest=digest), "added", name, as_json=as_json)
+
+
+@servers.command()
+@click.argument("name", shell_complete=complete_server)
+@_digest_option
+@json_option
+def remove(name: str, digest: str | None, *, as_json: bool) -> None:
+    """Remove the server NAME. Workers serve it for their grace, and then answer its calls that it is gone."""
+    operator = Operator()
+    _report(operator, operator.remove_server(name, digest=digest), "removed", name, as_json=as_json)
+
+
+@servers.command()
+@click.argument("name", shell_complete=complete_server)
+@_digest_option
+@json_option
+def enable(name: str, digest: str | None, *, as_json: bool) -> None:
+    """Use the server NAME again."""
+    operator = Operator()
+    _report(operator, operator.enable_server(name, digest=digest), "enabled", name, as_json=as_json)
+
+
+@servers.command()
+@click.argument("name", shell_complete=complete_server)
+@_digest_option
+@json_option
+def disable(name: str, digest: str | None, *, as_json: bool) -> None:
+    """Keep the server NAME in the file, but do not use it."""
+    operator = Operator()
+    _report(operator, operator.disable_server(name, digest=digest), "disabled", name, as_json=as_json)
+
+
+@servers.command()
+@json_option
+def reload(*, as_json: bool) -> None:
+    """Have all workers take their configuration files now. Exit code 3 if none answers."""
+    asked = Operator(app=tarsy_tasks.app).reload()
+    if as_json:
+        print_json({"asked": asked})
+    else:
+        for worker, version in sorted(asked.items()):
+            click.echo(f"{worker} takes its configuration; it had {version}")
+    if not asked:
+        notes.print("no worker answered", style="red")
+        raise click.exceptions.Exit(UNAVAILABLE)
+
+
+def _build_entry(command: Sequence[str], url: str | None, env: Sequence[str], entry: str | None) -> dict[str, Any]:
+    if sum(map(bool, (command, url, entry))) != 1:
+        raise click.UsageError("name one of COMMAND, --url and --entry")
+    if entry:
+        try:
+            found: Any = json.loads(entry)
+        except ValueError as error:
+            raise click.UsageError(f"--entry is not JSON: {error}") from None
+        if not isinstance(found, dict) or env:
+            raise click.UsageError("--entry takes a JSON object, and no --env beside it")
+        return cast("dict[str, Any]", found)
+    if wrong := [each for each in env if not each.partition("=")[0] or "=" not in each]:
+        raise click.UsageError(f"--env {wrong[0].partition('=')[0]}: expected NAME=VALUE")
+    variables = {"env": dict(each.split("=", 1) for each in env)} if env else {}
+    if url:
+        return {"url": url, **variables}
+    return {"command": command[0], **({"args": [*command[1:]]} if command[1:] else {}), **variables}
+
+
+def _report(operator: Operator, digest: str, what: str, name: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"server": name, "change": what, "path": str(operator.path), "digest": digest})
+        return
+    click.echo(f"{operator.path}: {what} {name}; it is {digest} now. Workers that read this file take it within 5 s")
+
+
+def _list(*, as_json: bool) -> None:
     config = load_config(find_config_path())
     health: dict[str, ServerHealth] = {}
     listed: dict[str, ListedServer] = {}

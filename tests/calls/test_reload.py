@@ -13,6 +13,7 @@ import redis
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.broker import keys
 from tests.calls.deployment import DESK, TAKEN_S, Deployment
+from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import is_alive, wait_until
@@ -208,3 +209,24 @@ def test_where_kombu_fetches_the_queues_follow_too(
             wait_until(lambda: not deployment.records("own"), "it is removed")
             assert call(tools, "own.look", key="b").error_code is ErrorCode.SERVER_REMOVED
         deployment.workers[0].stop()
+
+
+def test_commands_change_the_servers_of_running_workers(deployment: Deployment, tmp_path: Path) -> None:
+    environment = {**deployment.workers[0].environment, "TARSY_MCP_CONFIG": str(deployment.path)}
+    ledger = Ledger(tmp_path / "cli")
+    entry = witness(ledger)
+    added = run_command(
+        *("servers", "add", "cli", "--json", "--", entry["command"], *entry["args"]), environment=environment
+    )
+    assert added.returncode == 0, added.stderr
+    deployment.wait_for(lambda record: record.healthy, "cli")
+    digest = json.loads(added.stdout)["digest"]
+    assert run_command("servers", "disable", "cli", "--digest", digest, environment=environment).returncode == 0
+    again = run_command("servers", "remove", "cli", "--digest", digest, environment=environment)
+    assert again.returncode == 2
+    assert "somebody has changed it since you read it" in again.stderr
+    assert run_command("servers", "remove", "cli", environment=environment).returncode == 0
+    wait_until(lambda: not deployment.records("cli"), "it is removed")
+    asked = run_command("servers", "reload", "--json", environment=environment)
+    assert len(json.loads(asked.stdout)["asked"]) == len(deployment.workers)
+    assert run_command("servers", "add", "x", environment=environment).returncode == 2
