@@ -1,13 +1,16 @@
 """Reads whose server or worker is killed in the middle: they are sent again, because reading is harmless."""
 
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tarsy_tasks import Outcome, ToolExecutor
+from tarsy_tasks import Outcome, ResourceResult, ToolExecutor
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 from tests.servers import library
@@ -29,19 +32,22 @@ def reads_of(ledger: Path) -> list[str]:
     return ledger.read_text().splitlines() if ledger.exists() else []
 
 
-def begin_read(ledger: Path) -> tuple[ToolExecutor, Any]:
-    tools = ToolExecutor(["library"], timeout_s=40)
-    read = tools._read(library.HELD, None, None)
-    wait_until(lambda: reads_of(ledger), "the server has the read")
-    return tools, read
+@contextmanager
+def reading(ledger: Path) -> Iterator["Future[ResourceResult]"]:
+    """A read that its server holds."""
+    with ThreadPoolExecutor(1) as thread:
+        read = thread.submit(ToolExecutor(["library"], timeout_s=40).read_resource, library.HELD)
+        wait_until(lambda: reads_of(ledger), "the server has the read")
+        yield read
 
 
 def test_a_read_survives_its_server(start_worker: StartWorker, ledger: Path) -> None:
     worker = start_worker({"library": serve(ledger)})
-    _, read = begin_read(ledger)
-    [server] = [each for each in psutil.Process(worker.pid).children(recursive=True) if str(ledger) in each.cmdline()]
-    server.kill()
-    result = read.answered.result(40)
+    with reading(ledger) as read:
+        children = psutil.Process(worker.pid).children(recursive=True)
+        [server] = [each for each in children if str(ledger) in each.cmdline()]
+        server.kill()
+        result = read.result(40)
     assert (result.outcome, result.content, result.attempts) == (Outcome.OK, library.HELD, 2)
     assert reads_of(ledger) == [library.HELD] * 2
 
@@ -49,10 +55,10 @@ def test_a_read_survives_its_server(start_worker: StartWorker, ledger: Path) -> 
 def test_a_read_survives_its_worker(start_worker: StartWorker, ledger: Path) -> None:
     servers = {"library": serve(ledger)}
     worker = start_worker(servers, settings=SHORT_LEASE)
-    _, read = begin_read(ledger)
-    kill(worker)
-    start_worker(servers, settings=SHORT_LEASE)
-    result = read.answered.result(40)
+    with reading(ledger) as read:
+        kill(worker)
+        start_worker(servers, settings=SHORT_LEASE)
+        result = read.result(40)
     assert (result.outcome, result.content) == (Outcome.OK, library.HELD)
 
 

@@ -8,7 +8,7 @@ unmasked schema: a masked value may be the only valid one.
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from mcp import Client
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
