@@ -8,7 +8,7 @@ import hashlib
 import json
 from functools import cached_property, partial
 from operator import eq, not_
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -103,6 +103,13 @@ class ToolDefinition(FrozenModel):
     meta: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
     execution: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
 
+    @property
+    def is_for_models(self) -> bool:
+        """Whether models may be offered it: a tool of an MCP App can be for the app only (`_meta.ui.visibility`)."""
+        ui = self.meta.get("ui")
+        visibility: Any = cast("dict[str, Any]", ui).get("visibility") if isinstance(ui, dict) else None
+        return not isinstance(visibility, list) or "model" in visibility
+
     def function_name(self, limit: int = 64) -> str:
         """A name for a model provider's function declaration; an executor accepts it as the name of a call.
 
@@ -144,6 +151,7 @@ class Attachment(FrozenModel):
         data: Base64 of the content; None for links and for content that is too large.
         text: The text of an embedded text resource.
         name: Of a link, as are `title`, for people, and `description`; None without one.
+        annotations: MCP hints in their wire spelling: `audience`, `priority`, `lastModified`. Claims of the server.
     """
 
     type: str
@@ -155,6 +163,7 @@ class Attachment(FrozenModel):
     name: str | None = Field(default=None, exclude_if=not_)
     title: str | None = Field(default=None, exclude_if=not_)
     description: str | None = Field(default=None, exclude_if=not_)
+    annotations: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
 
 
 class ToolResult(FrozenModel):

@@ -116,6 +116,7 @@ class AsyncToolExecutor(BaseExecutor):
         listed = self._lister.last or await self.list_tools()
         return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
 
+
     async def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
         """As `ToolExecutor.list_prompts`."""
         return read_listed(await self._answer(self._ask(server, LIST_PROMPTS)), "prompts", PromptDefinition)
@@ -136,6 +137,11 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.complete`."""
         asked = build_completion(target, argument, value, context)
         return read_structured(await self._answer(self._ask(target.server, COMPLETE, asked)), Completion)
+
+    async def search(self, text: str, limit: int = 8) -> list[ToolDefinition]:
+        """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
+        listed = self._lister.last or await self.list_tools()
+        return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""

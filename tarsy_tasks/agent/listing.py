@@ -57,7 +57,8 @@ class ToolLister:
                 continue
             if isinstance(listing, BaseException):
                 raise listing
-            tools += [tool for tool in listing.tools if self.selection.includes(server, tool.tool)]
+            offered = (tool for tool in listing.tools if tool.is_for_models)
+            tools += [tool for tool in offered if self.selection.includes(server, tool.tool)]
             if listing.instructions:
                 instructions[server] = listing.instructions
             selected = self.selection.tool_filter.get(server, frozenset())

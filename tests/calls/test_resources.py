@@ -245,6 +245,11 @@ def test_a_blob_that_is_too_large_is_left_out(tools: ToolExecutor) -> None:
         contents.read_bytes()
 
 
+def test_a_tool_for_an_app_only_is_not_listed(tools: ToolExecutor) -> None:
+    assert [each.name for each in tools.list_tools() if each.server == "library"] == ["library.echo"]
+    assert tools.execute("library.turn_page", {"text": "2"}).content == "2"
+
+
 def test_errors_say_nothing_of_tools(
     tools: ToolExecutor, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,11 +74,16 @@ def test_the_suite_is_content(version: str, scenario: str, redis_url: str, tmp_p
 
 
 def take_part(server: str, context: Mapping[str, Any]) -> None:
-    """Call what the scenario asks for, or else each tool of the server."""
+    """Call what the scenario asks for, or else each tool of the server; then read and get what else it has."""
     with ToolExecutor(timeout_s=20) as tools:
         schemas = {tool.tool: tool.input_schema for tool in tools.list_tools()}
         for name, arguments in find_calls(context, schemas):
             tools.execute(f"{server}.{name}", arguments)
+        for resource in tools.list_resources(server):
+            tools.read_resource(resource)
+        tools.list_resource_templates(server)
+        for prompt in tools.list_prompts(server):
+            tools.get_prompt(server, prompt.name, {each.name: "x" for each in prompt.arguments})
 
 
 def find_calls(context: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from misbehaving_stdio import SECRET, Message, Server
+from misbehaving_stdio import SECRET, Message, Server, tool
 
 PAGES, PER_PAGE = 3, 40
 HUGE_BYTES = 200 * 1024 * 1024
@@ -60,6 +60,10 @@ class Library(Server):
                 self.answer(request, {"completion": {"values": values, "total": 150}})
             case _:
                 super().ask(request)
+
+    def list_tools(self, request: Message) -> None:
+        for_app = {**tool("turn_page"), "_meta": {"ui": {"visibility": ["app"]}}}
+        self.answer(request, {"tools": [tool("echo"), for_app]})
 
     def list_resources(self, request: Message) -> None:
         page = int((request.get("params") or {}).get("cursor", 0))

@@ -262,3 +262,14 @@ def test_the_work_for_many_parts_is_linear() -> None:
         return sum(masker.lengths)
 
     assert work(400) <= 6 * work(100)
+
+
+def test_annotations_of_attachments_are_passed_on_masked() -> None:
+    hints = {"audience": ["user"], "priority": 0.3, "lastModified": "password: hunter2hunter2", "other": 1}
+    image = ImageContent.model_validate({"type": "image", "data": "", "mimeType": "image/png", "annotations": hints})
+    link = ResourceLink(type="resource_link", uri="file:///a", name="a")
+    first, second = build(image, link).attachments
+    assert (first.annotations["audience"], first.annotations["priority"]) == (["user"], 0.3)
+    assert first.annotations["lastModified"] == f"password: {MASK}"
+    assert "other" not in first.annotations
+    assert second.annotations == {}

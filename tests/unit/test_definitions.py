@@ -167,3 +167,27 @@ def test_of_a_tool_with_secrets_only_what_a_call_needs_is_kept() -> None:
     listed.add([tool(description="x" * 1_000_000, inputSchema=schema), tool("plain", description="y" * 1_000_000)])
     assert vars(listed.unmasked["act"]) == {"name": "act", "input_schema": schema}
     assert [*listed.unmasked] == ["act"]
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({}, True),
+        ({"ui": {}}, True),
+        ({"ui": "app"}, True),
+        ({"ui": {"visibility": "app"}}, True),
+        ({"ui": {"visibility": ["model", "app"]}}, True),
+        ({"ui": {"visibility": ["app"]}}, False),
+        ({"ui": {"visibility": []}}, False),
+        ({"ui": {"visibility": ["app"]}, "page": "x" * 20_000}, False),
+    ],
+)
+def test_tools_for_an_app_only_are_not_for_models(meta: dict[str, Any], expected: bool) -> None:
+    assert build_definition("desk", "act", tool(_meta=meta), MASKER).is_for_models is expected
+
+
+def test_tools_stay_for_an_app_only_among_many() -> None:
+    listed = ListedTools("desk", MASKER)
+    meta = {"ui": {"visibility": ["app"], "page": "x" * 15_000}}
+    listed.add([tool(f"t{number}", _meta=meta) for number in range(100)])
+    assert not any(each.is_for_models for each in listed.tools.values())

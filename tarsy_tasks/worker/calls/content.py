@@ -34,6 +34,7 @@ from tarsy_tasks.resources import BLOB, TEXT
 from tarsy_tasks.worker.calls.failures import CallFacts
 from tarsy_tasks.worker.calls.split_secrets import are_one_document, mask_borders, mask_split
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.definition_fields import mask_object
 
 __all__ = ["build_contents", "build_messages", "build_result", "mask_result"]
 
@@ -52,6 +53,7 @@ _DESCRIPTION_CHARS = 16 * 1024
 """Of the name, the title and the description of a link, each."""
 _TYPE_OF = attrgetter("type")
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+_HINTS = {"audience", "priority", "last_modified"}
 _WITHHELD = "[left out: this content contains a secret]"
 _NO_STRUCTURED = (
     f"\n[left out: a structured value of more than {STRUCTURED_LIMIT} characters, or {DEPTH_LIMIT} levels; "
@@ -71,7 +73,7 @@ def build_result(
     if content is None:
         content = _mask_and_cut("\n".join(parts), masker)
     attachments = [
-        _attachment(block, part)
+        _with_annotations(_attachment(block, part), block)
         for block, part in zip(blocks, parts, strict=True)
         if not isinstance(block, TextContent)
     ]
@@ -262,6 +264,13 @@ def _text_of(block: ContentBlock) -> str:
     return f"[{', '.join(words)}{described}]"
 
 
+def _with_annotations(attachment: Attachment, block: ContentBlock) -> Attachment:
+    if block.annotations is None:
+        return attachment
+    hints = block.annotations.model_dump(by_alias=True, exclude_none=True, include=_HINTS)
+    return attachment.model_copy(update={"annotations": hints})
+
+
 def _attachment(block: ContentBlock, text: str = "") -> Attachment:
     """What is kept of a part beside its text, which is given if it has one."""
     if isinstance(block, ImageContent | AudioContent):
@@ -308,6 +317,7 @@ def _masked(attachment: Attachment, masker: Masker) -> Attachment:
             "uri": attachment.uri and masker.mask(attachment.uri),
             "text": _WITHHELD if attachment.data and not data else _masked_text(attachment.text, masker),
             "data": data,
+            "annotations": mask_object(attachment.annotations, masker) if attachment.annotations else {},
             **{field: _described(getattr(attachment, field), masker) for field in ("name", "title", "description")},
         }
     )

@@ -8,7 +8,7 @@ unmasked schema: a masked value may be the only valid one.
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from mcp import Client
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
@@ -38,6 +38,7 @@ __all__ = [
     "build_definition",
     "build_listing",
     "choose_name",
+    "keep_visibility",
     "list_all_tools",
 ]
 
@@ -107,7 +108,7 @@ class ListedTools:
             definition = build_definition(self._server, name, tool, self._masker)
             self._decorations += count_chars((definition.icons, definition.meta))
             if self._decorations > _DECORATIONS_CHARS:
-                definition = definition.model_copy(update={"icons": (), "meta": {}})
+                definition = definition.model_copy(update={"icons": (), "meta": keep_visibility(definition.meta)})
             self.tools[name] = definition
             if name != tool.name or definition.input_schema != tool.input_schema:
                 self.unmasked[name] = UnmaskedTool(tool.name, tool.input_schema)
@@ -128,6 +129,15 @@ class ListedTools:
 
     def _show(self, text: str) -> str:
         return make_visible(self._masker.mask_start(text, SHOWN_CHARS))
+
+
+def keep_visibility(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be kept of a `_meta` that is left out: who may see the tool (MCP Apps)."""
+    ui: Any = meta.get("ui")
+    visibility: Any = cast("dict[str, Any]", ui).get("visibility") if isinstance(ui, dict) else None
+    if not isinstance(visibility, list):
+        return {}
+    return {"ui": {"visibility": [name for name in ("model", "app") if name in visibility]}}
 
 
 def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
@@ -154,7 +164,7 @@ def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> Tool
         title=masker.mask_start(tool.title or "", SHOWN_CHARS),
         output_schema=mask_object(tool.output_schema or {}, masker),
         icons=tuple(mask_object(icon, masker) for icon in icons) if is_short(icons) else (),
-        meta=mask_object(meta, masker) if is_short(meta) else {},
+        meta=mask_object(meta if is_short(meta) else keep_visibility(meta), masker),
         execution=dump_part(tool.execution),
     )
 
