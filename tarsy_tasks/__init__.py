@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.masking.masker import mask_text
     from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
+    from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
 
     app: TarsyApp
 
@@ -58,6 +59,10 @@ __all__ = [
     "Outcome",
     "OutcomeError",
     "PendingCall",
+    "ResourceContents",
+    "ResourceDefinition",
+    "ResourceResult",
+    "ResourceTemplate",
     "ResultTimeout",
     "TarsyTasksError",
     "ToolCall",
@@ -76,6 +81,7 @@ _NAMES = {
     "models": "Attachment ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
+    "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
     "agent.executor": "PendingCall ToolExecutor",
     "agent.tool_list": "ToolList",
     "entry_point": "app",

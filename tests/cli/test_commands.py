@@ -129,7 +129,7 @@ def test_an_empty_output_says_so(worker: Worker) -> None:
 def test_config_check_and_schema(worker: Worker, tmp_path: Path) -> None:
     done = run_command("config", "check", environment=worker.environment)
     assert done.returncode == 0
-    assert "2 servers, 1 enabled" in done.stdout
+    assert "3 servers, 2 enabled" in done.stdout
     schema = json.loads(run_command("config", "schema", environment=worker.environment).stdout)
     assert "mcpServers" in schema["properties"]
     broken = tmp_path / "broken.json"
