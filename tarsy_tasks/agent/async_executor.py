@@ -93,11 +93,6 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.prompt_section`."""
         return self._last_list().prompt_section(tools=tools)
 
-    async def search(self, text: str, limit: int = 8) -> list[ToolDefinition]:
-        """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
-        listed = self._lister.last or await self.list_tools()
-        return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
-
     async def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
         """As `ToolExecutor.list_resources`."""
         answer = await self._answer(self._ask(server, LIST_RESOURCES))
@@ -113,6 +108,11 @@ class AsyncToolExecutor(BaseExecutor):
     ) -> ResourceResult:
         """As `ToolExecutor.read_resource`. When the awaiting task is cancelled, so is the read."""
         return ResourceResult.of(await self._answer(self._read(resource, server, values)))
+
+    async def search(self, text: str, limit: int = 8) -> list[ToolDefinition]:
+        """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
+        listed = self._lister.last or await self.list_tools()
+        return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""
