@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 from tarsy_tasks.agent import results
+from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.async_executor import AsyncToolExecutor
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents
@@ -17,7 +18,7 @@ from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.arguments import read_arguments
-from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError
+from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, ToolNameError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.testing.canned import CODES, UNANSWERED, Answer, RecordedCall, as_text, pick
@@ -51,7 +52,9 @@ class _Stub(BaseExecutor):
         self.calls: list[RecordedCall] = []
         # Not those of the base class: they read a configuration and reach Redis.
         self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls)
-        self._lister = _StubLister(ToolList(defined.values(), failed_servers or {}, instructions or {}))
+        listed = ToolList(defined.values(), failed_servers or {}, instructions or {})
+        self._lister = _StubLister(listed)
+        self._adviser = _StubAdviser(listed)
 
 
 class StubToolExecutor(_Stub, ToolExecutor):
@@ -95,6 +98,25 @@ class _StubLister(ToolLister):
     async def list_tools(self) -> ToolList:
         self.last = self._listed
         return self._listed
+
+
+class _StubAdviser(Adviser):
+    """Permits the tools that there are."""
+
+    def __init__(self, listed: ToolList) -> None:
+        self._catalogue: dict[str, set[str]] = {}
+        for tool in listed:
+            self._catalogue.setdefault(tool.server, set()).add(tool.tool)
+
+    def advise(self, name: str, listed: ToolList | None) -> Permission:  # noqa: ARG002
+        try:
+            server, _ = resolve_tool_name(name, self._catalogue)
+        except ToolNameError as error:
+            return Permission(False, str(error), "tools")
+        return Permission(True, f"`{server}` lists it to this agent.", "tools")
+
+    def permits(self, tool: ToolDefinition) -> bool:  # noqa: ARG002
+        return True
 
 
 class _StubDispatcher(CallDispatcher):

@@ -205,3 +205,15 @@ def test_the_plugin_of_pytest_imports_nothing_heavy():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_stub_finds_and_permits_the_tools_that_it_has():
+    async def find():
+        async with AsyncStubToolExecutor({}, tools=[PODS]) as tools:
+            return await tools.search("which pods are there")
+
+    with StubToolExecutor({"k8s.pods_delete": ""}, tools=[PODS]) as tools:
+        assert [tool.name for tool in tools.search("list pods")] == ["k8s.pods_list", "k8s.pods_delete"]
+        permissions = [tools.can_execute(name) for name in ("k8s__pods_list", "k8s.nodes_list")]
+    assert list(map(bool, permissions)) == [True, False]
+    assert asyncio.run(find()) == [PODS]
