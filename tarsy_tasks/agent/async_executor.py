@@ -111,12 +111,6 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.read_resource`. When the awaiting task is cancelled, so is the read."""
         return ResourceResult.of(await self._answer(self._read(resource, server, values)))
 
-    async def search(self, text: str, limit: int = 8) -> list[ToolDefinition]:
-        """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
-        listed = self._lister.last or await self.list_tools()
-        return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
-
-
     async def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
         """As `ToolExecutor.list_prompts`."""
         return read_listed(await self._answer(self._ask(server, LIST_PROMPTS)), "prompts", PromptDefinition)
