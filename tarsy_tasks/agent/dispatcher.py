@@ -66,7 +66,8 @@ class CallDispatcher:
     priority: Priority = NORMAL
 
     def __post_init__(self) -> None:
-        self._info = CallInfo(agent_id=self.agent_id, run_id=self.run_id).model_dump(exclude_none=True)
+        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True)
+        self._info = info.model_dump(exclude_none=True)
         self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
 
     def start(

@@ -116,6 +116,7 @@ class Delivery:
         kept: It must not be acknowledged: its answer could not be stored.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
         record: What the worker knows of it; None for what is not a call.
+        large: What is to be kept with its answer; None if that is small.
         forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
     """
 
@@ -132,6 +133,7 @@ class Delivery:
     wait_s: float = 0.0
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
+    large: LargeWrite | None = None
     begun_before: tuple[Begun, ...] = ()
     signer: str = ""
     counted_in: frozenset[str] = frozenset()
