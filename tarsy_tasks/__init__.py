@@ -36,9 +36,16 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
     from tarsy_tasks.celery_app import TarsyApp
-    from tarsy_tasks.errors import BrokerUnavailable, ConfigError, OutcomeError, ResultTimeout, TarsyTasksError
+    from tarsy_tasks.errors import (
+        BrokerUnavailable,
+        ConfigError,
+        OutcomeError,
+        ResultNotFound,
+        ResultTimeout,
+        TarsyTasksError,
+    )
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
+    from tarsy_tasks.models import Attachment, LargeResult, ResultPart, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
 
     app: TarsyApp
@@ -55,9 +62,12 @@ __all__ = [
     "ConfigError",
     "DeadlineMoved",
     "ErrorCode",
+    "LargeResult",
     "Outcome",
     "OutcomeError",
     "PendingCall",
+    "ResultNotFound",
+    "ResultPart",
     "ResultTimeout",
     "TarsyTasksError",
     "ToolCall",
@@ -73,8 +83,8 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment ToolCall ToolDefinition ToolResult",
-    "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
+    "models": "Attachment LargeResult ResultPart ToolCall ToolDefinition ToolResult",
+    "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "agent.executor": "PendingCall ToolExecutor",
     "agent.tool_list": "ToolList",

@@ -17,7 +17,17 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.tool_names import function_name
 
-__all__ = ["Attachment", "CallInfo", "FrozenModel", "LargeResult", "ResultPart", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
+__all__ = [
+    "Attachment",
+    "CallInfo",
+    "FrozenModel",
+    "LargeResult",
+    "ResultPart",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolListing",
+    "ToolResult",
+]
 
 PROTOCOL_VERSION = 1
 """Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""

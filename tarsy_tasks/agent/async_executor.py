@@ -15,11 +15,12 @@ from tarsy_tasks.agent.background import run_in_background, wait_for
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
+from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
-from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.models import ResultPart, ToolCall, ToolResult
 from tarsy_tasks.priorities import Priority
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
@@ -127,6 +128,21 @@ class AsyncToolExecutor(BaseExecutor):
         submitted = self._dispatcher.start(build_calls(calls))
         await self._wait_for(submitted, *(call.answered for call in submitted))
         return self._dispatcher.read_answers(submitted)
+
+    async def read_result(
+        self,
+        handle: str,
+        offset: int = 0,
+        limit: int = PAGE_CHARS,
+        *,
+        contains: str | None = None,
+        part: Part = "content",
+    ) -> ResultPart:
+        """As `ToolExecutor.read_result`."""
+        check_request(handle, offset, limit, contains, part)
+        whole = await _run(self._dispatcher.reader.fetch(handle))
+        asked: dict[str, Any] = {"offset": offset, "limit": limit, "contains": contains, "part": part}
+        return await asyncio.to_thread(read_part, whole, handle, **asked)
 
     async def _wait_for(self, calls: "list[SubmittedCall]", *futures: "Future[Any]") -> None:
         try:

@@ -254,7 +254,7 @@ def _agent(agent: AgentUser) -> list[str]:
         _select(("subscribe",), channels=[keys.events_channel("*", own or "")]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
         # To read its own large results. What agents without a user of their own have, all of them can read.
-        _select_reading(("get",), [keys.large_result_key(own or ":*", "*")]),
+        _select_reading(("getrange",), [keys.large_result_key(own or ":*", "*")]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),

@@ -6,6 +6,7 @@ that the rest was not kept. What is read from Redis is bounded, and may be anyth
 """
 
 import json
+import logging
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +17,28 @@ from tarsy_tasks.broker.script import NOW, Key, script
 from tarsy_tasks.broker.steps import ANSWER_CHECK, ANSWER_RECORD, ANSWER_STORE, step
 from tarsy_tasks.models import ToolResult
 
-__all__ = ["KEPT_CHARS", "READ_RESULT", "DamagedResult", "LargeWrite", "answer_large", "keep", "pack", "unpack"]
+__all__ = [
+    "KEPT_CHARS",
+    "MOST_CHARS",
+    "READ_RESULT",
+    "DamagedResult",
+    "LargeWrite",
+    "answer_large",
+    "keep",
+    "pack",
+    "unpack",
+]
+
+logger = logging.getLogger(__name__)
 
 READ_RESULT = "tarsy.read_result"
 """The tool by which a model reads on."""
 KEPT_CHARS = 4 * 1024 * 1024
 """Characters of a text that are kept; to mask that many takes about as long as the answer to a call may cost."""
+MOST_CHARS = 4 * KEPT_CHARS
+"""No text is longer: masks make it longer than it was."""
 _LEVEL = 1
-"""Of zlib: higher ones take three times as long and more, for a fifth of the size of logs and JSON."""
+"""Of zlib. 3 takes half as long again and saves a tenth; 6 takes three times as long and saves a fifth."""
 _HEADER_BYTES = 200
 _BYTES_A_CHAR = 4
 
@@ -50,6 +65,11 @@ class LargeWrite:
     quota_bytes: int
     result: ToolResult
     refused: ToolResult
+
+    def give_up(self, error: Exception) -> ToolResult:
+        """The answer if Redis does not keep it, for the reason given."""
+        logger.warning("Redis does not keep the large result of %s: %s", self.handle, error)
+        return self.refused
 
     def slots(self) -> dict[str, Any]:
         """What `keep` and `answer_large` take of it."""
@@ -145,7 +165,7 @@ def unpack(whole: bytes) -> tuple[str, str]:
         lengths = [found[name] for name in ("content", "structured")] if found["v"] == 1 else [-1]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise DamagedResult("it does not begin as a large result does") from None
-    if not all(type(each) is int and 0 <= each <= KEPT_CHARS for each in lengths):
+    if not all(type(each) is int and 0 <= each <= MOST_CHARS for each in lengths):
         raise DamagedResult("its lengths are not possible")
     data = whole[len(header) + 1 :]
     total = sum(lengths)

@@ -41,6 +41,7 @@ class RunningCall(Call):
         end: Ends it now, with the error that says why; see `CallExecution.end`.
         is_closed: Nothing may be sent any more: the call has ended.
         notes: What is not as it should be with its answer, unmasked; see `ToolResult.notes`.
+        is_large: Its result may be large; only known where that is cut.
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
     """
@@ -54,8 +55,14 @@ class RunningCall(Call):
     end: Callable[[Exception], None] = ignore_end
     is_closed: bool = False
     notes: tuple[str, ...] = ()
+    is_large: bool = False
     built: ToolResult | None = None
     feed: EventFeed | None = None
+
+    @property
+    def is_cut_if_large(self) -> bool:
+        """Whether its sender can read the rest of a result that is cut; for others it is whole, as far as may be."""
+        return self.info.reads_results and self.delivery is not None
 
 
 def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
