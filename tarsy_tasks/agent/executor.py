@@ -154,12 +154,12 @@ class BaseExecutor:
             return agent_app()
 
         self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, priority)
-        self._lister = ToolLister(find_app, selection, timeout_s, self._own_tools)
+        self._lister = ToolLister(find_app, selection, timeout_s, self.own_tools)
         self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
 
-    def _own_tools(self) -> list[ToolDefinition]:
-        """The package's own tools that are listed now."""
+    def own_tools(self) -> list[ToolDefinition]:
+        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
         offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
         return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
 

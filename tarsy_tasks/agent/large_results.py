@@ -7,7 +7,7 @@ whole is kept is `broker.large_results`; it may be anything, and as large as a s
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -25,7 +25,7 @@ from tarsy_tasks.outcomes import ErrorCode
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["PAGE_CHARS", "READ_RESULT_TOOL", "Part", "ResultReader", "check_request", "read_part"]
+__all__ = ["PAGE_CHARS", "READ_RESULT_TOOL", "Part", "ResultReader", "check_request", "read_kept", "read_part"]
 
 Part = Literal["content", "structured"]
 
@@ -93,11 +93,11 @@ class ResultReader:
             raise _not_found(handle)
         connection, deadline = connection_of(self.find_app()), time.monotonic() + self.timeout_s
         await connection.replies.connect(deadline, _NOT_READ)
-        key = keys.large_result_key(keys.result_owner(connection.agent, self.agent_id), handle)
+        command = _read_command(keys.result_owner(connection.agent, self.agent_id), handle)
         redis = connection.replies.redis
         try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + self.timeout_s):
-                [whole] = await retry_until(deadline, lambda: redis.execute(("GETRANGE", key, 0, _MOST_BYTES)))
+            async with asyncio.timeout(self.timeout_s):
+                [whole] = await retry_until(deadline, lambda: redis.execute(command))
         except TimeoutError:
             raise BrokerUnavailable(f"Redis did not answer within {self.timeout_s:g} s. {_NOT_READ}") from None
         except connection_errors() as error:
@@ -140,6 +140,22 @@ class ResultReader:
         handle = asked.pop("handle")
         whole = await self.fetch(handle)
         return await asyncio.to_thread(read_part, whole, handle, **asked)
+
+
+def read_kept(handle: str, owners: Iterable[str], execute: Callable[..., bytes]) -> bytes:
+    """What is kept under a handle for the first of these owners who has it; empty if none has.
+
+    Args:
+        owners: Each a `keys.result_owner`.
+        execute: Runs a command of Redis.
+    """
+    if not _HANDLE.fullmatch(handle):
+        return b""
+    return next(filter(None, (execute(*_read_command(owner, handle)) for owner in owners)), b"")
+
+
+def _read_command(owner: str, handle: str) -> tuple[str | int, ...]:
+    return ("GETRANGE", keys.large_result_key(owner, handle), 0, _MOST_BYTES)
 
 
 def read_part(

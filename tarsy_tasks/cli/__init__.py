@@ -34,6 +34,7 @@ _MODULES = {
     "limits": "limits",
     "policy": "policy",
     "ready": "probes",
+    "results": "results",
     "servers": "servers",
     "tools": "tools",
     "up": "up",
