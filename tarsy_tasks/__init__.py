@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.masking.masker import mask_text
     from tarsy_tasks.models import Attachment, LargeResult, ResultPart, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
+    from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
 
     app: TarsyApp
 
@@ -66,6 +67,10 @@ __all__ = [
     "Outcome",
     "OutcomeError",
     "PendingCall",
+    "ResourceContents",
+    "ResourceDefinition",
+    "ResourceResult",
+    "ResourceTemplate",
     "ResultNotFound",
     "ResultPart",
     "ResultTimeout",
@@ -86,6 +91,7 @@ _NAMES = {
     "models": "Attachment LargeResult ResultPart ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
+    "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
     "agent.executor": "PendingCall ToolExecutor",
     "agent.tool_list": "ToolList",
     "entry_point": "app",

@@ -15,8 +15,9 @@ from tarsy_tasks.broker import keys, kombu_transport
 from tarsy_tasks.broker.principals import bound_agent_of
 from tarsy_tasks.broker.redis_url import RedisUrl, ask_for_certificate
 from tarsy_tasks.broker.signing import signing_settings
-from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS, server_of
+from tarsy_tasks.broker.task_names import CALLS, LIST_TOOLS, server_of
 from tarsy_tasks.config import Config, find_config_path, load_config
+from tarsy_tasks.config.following import FollowedConfig
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.policy import Policy
@@ -85,9 +86,11 @@ class TarsyApp(Celery):
     """A Celery application that knows the MCP servers.
 
     Attributes:
-        mcp_config: The servers, read from the file on first use.
+        mcp_config: The servers: those of the file, as it is now; or in a worker, those that it has taken.
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
         worker_context: In a worker whose pool has started, its `WorkerContext`.
+        generation: In a worker, what it has started with.
+        log_masking: In a worker, what masks its log.
         interceptors: In a worker, those of the user.
         policy: In a worker, what agents may do; None without a policy.
         is_agent: All executors of the process share it, and each of them reads the configuration when it is made.
@@ -95,18 +98,29 @@ class TarsyApp(Celery):
 
     worker_instance: str = ""
     worker_context: Any = None
+    generation: Any = None
+    log_masking: Any = None
     interceptors: Sequence[Interceptor] = ()
     policy: Policy | None = None
     is_agent: bool = False
+    _fixed: Config | None = None
 
     @cached_property
     def Worker(self) -> Any:  # noqa: N802 - Celery's name
         stock: Any = super()
         return stock.subclass_with_self("tarsy_tasks.worker.process.shutdown:SoftlyStoppingWorker", name="Worker")
 
-    @cached_property
+    @property
     def mcp_config(self) -> Config:
-        return load_config(find_config_path())
+        return self._followed.look() if self._fixed is None else self._fixed
+
+    @mcp_config.setter
+    def mcp_config(self, config: Config) -> None:
+        self._fixed = config
+
+    @cached_property
+    def _followed(self) -> FollowedConfig:
+        return FollowedConfig()
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         """As Celery's. A call that names no queue goes to the one of its server, or of its bound agent there.
@@ -114,7 +128,7 @@ class TarsyApp(Celery):
         Raises:
             ToolNameError: The configuration of this machine has no such server, so nobody would take the call.
         """
-        if name in (CALL_TOOL, LIST_TOOLS) and "queue" not in options:
+        if name in (*CALLS, LIST_TOOLS) and "queue" not in options:
             server = server_of(args, kwargs)
             self._check_server(server)
             if server is not None and (agent := bound_agent(self)) is not None:
@@ -123,12 +137,11 @@ class TarsyApp(Celery):
 
     def _check_server(self, server: str | None) -> None:
         try:
-            if server is None or server in self.mcp_config.enabled_servers:
-                return
-            servers = load_config(find_config_path()).enabled_servers  # it may have been added
+            servers = self.mcp_config.enabled_servers
         except ConfigError:
             return  # the servers are not known here
-        resolve_server(f"{server}.tool", servers)
+        if server is not None and server not in servers:
+            resolve_server(f"{server}.tool", servers)
 
 
 def mcp_config_of(app: Celery) -> Config:

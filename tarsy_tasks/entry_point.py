@@ -66,7 +66,8 @@ def _select_queues(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker.reporting import log_masking
 
         maskers.add_broker_secrets(instance.app.conf)
-        log_masking.mask_log(maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values()))
+        masker = maskers.build_common_masker(instance.app.mcp_config.enabled_servers.values())
+        instance.app.log_masking = log_masking.mask_log(masker)
         startup.select_queues(instance)
 
 

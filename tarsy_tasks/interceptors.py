@@ -88,9 +88,10 @@ class Call:
 
     Attributes:
         id: The task id.
-        operation: What the call asks of the MCP server: `tool_call`.
+        operation: What the call asks of the MCP server: `tool_call`, or the method of another request, such as
+            `resources/read` (docs/resources.md).
         server: Id of the MCP server.
-        tool: Name of the tool; from the stage `call` on as the server lists it.
+        tool: Name of the tool; from the stage `call` on as the server lists it. Of another request its method.
         info: Who asks, as the message claims it: `call_id`, `agent_id`, `run_id`, `timeout_s`, `deadline`.
         principal: Who asks, verified: the bound agent whose queue the message came from, else the subject of the
             certificate that signed it, else `anonymous` (docs/limits.md).
@@ -100,7 +101,7 @@ class Call:
         raw_arguments: As the message has them: an object, or the text that a model wrote.
         arguments: From the stage `call` on, what is sent. An interceptor may replace or change it; what is sent is what
             the audit shows.
-        definition: From the stage `call` on, the tool's definition.
+        definition: From the stage `call` on, the tool's definition; None for other requests.
         deadline: When the call has to have ended, in seconds of `time.monotonic()`.
         attempts: How often it was sent so far.
         may_have_run: An earlier attempt or delivery was sent, and nobody can say whether the tool ran.

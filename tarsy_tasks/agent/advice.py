@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.errors import ToolNameError
+from tarsy_tasks.methods import METHODS
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -63,7 +64,7 @@ class Adviser:
             denial = self._policy.deny_name(self._agent, server, tool)
             if denial is not None:
                 return Permission(False, f"The policy does not permit it ({denial.rule}): {denial.why}.", "policy")
-        if listed is not None and server not in listed.failed_servers:
+        if listed is not None and server not in listed.failed_servers and tool not in METHODS:
             names = {each for found in listed if found.server == server for each in (found.tool, found.function_name())}
             if tool not in names and name not in names:
                 return Permission(False, f"`{server}` lists no such tool to this agent.", "tools")

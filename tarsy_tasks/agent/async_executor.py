@@ -17,11 +17,14 @@ from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
+from tarsy_tasks.agent.resources import Readable
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
+from tarsy_tasks.methods import LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
 from tarsy_tasks.models import ResultPart, ToolCall, ToolResult
 from tarsy_tasks.priorities import Priority
+from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values, read_listed
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 
@@ -91,6 +94,22 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.prompt_section`."""
         return self._last_list().prompt_section(tools=tools)
 
+    async def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
+        """As `ToolExecutor.list_resources`."""
+        answer = await self._answer(self._ask(server, LIST_RESOURCES))
+        return read_listed(answer, "resources", ResourceDefinition)
+
+    async def list_resource_templates(self, server: str) -> tuple[ResourceTemplate, ...]:
+        """As `ToolExecutor.list_resource_templates`."""
+        answer = await self._answer(self._ask(server, LIST_RESOURCE_TEMPLATES))
+        return read_listed(answer, "resource_templates", ResourceTemplate)
+
+    async def read_resource(
+        self, resource: Readable, *, server: str | None = None, values: Values | None = None
+    ) -> ResourceResult:
+        """As `ToolExecutor.read_resource`. When the awaiting task is cancelled, so is the read."""
+        return ResourceResult.of(await self._answer(self._read(resource, server, values)))
+
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""
         return self._adviser.advise(name, self._lister.last)
@@ -120,8 +139,7 @@ class AsyncToolExecutor(BaseExecutor):
     ) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
         [submitted] = self._dispatcher.start([build_call(call, arguments, priority)])
-        await self._wait_for([submitted], submitted.answered)
-        return submitted.answered.result()
+        return await self._answer(submitted)
 
     async def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
         """As `ToolExecutor.execute_many`. When the awaiting task is cancelled, so are the calls."""
@@ -143,6 +161,10 @@ class AsyncToolExecutor(BaseExecutor):
         whole = await _run(self._dispatcher.reader.fetch(handle))
         asked: dict[str, Any] = {"offset": offset, "limit": limit, "contains": contains, "part": part}
         return await asyncio.to_thread(read_part, whole, handle, **asked)
+
+    async def _answer(self, submitted: SubmittedCall) -> ToolResult:
+        await self._wait_for([submitted], submitted.answered)
+        return submitted.answered.result()
 
     async def _wait_for(self, calls: "list[SubmittedCall]", *futures: "Future[Any]") -> None:
         try:

@@ -70,6 +70,7 @@ class AgentAudit:
             "run_id": run_id,
             "priority": call.priority,
             "server": call.server,
+            "operation": call.operation,
             "tool": call.tool,
             "arguments": shorten(canonical),
             "arguments_digest": build_digest(canonical),

@@ -30,8 +30,10 @@ from tarsy_tasks.agent.waiting import retry_until
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw
 from tarsy_tasks.broker.async_exchange import NotSentError
 from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.broker.task_names import CALL_TOOL, REQUEST
 from tarsy_tasks.call_events import EventBatch
 from tarsy_tasks.errors import BrokerUnavailable, CallError
+from tarsy_tasks.methods import Method
 from tarsy_tasks.models import CallInfo, ToolCall, ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CallDispatcher"]
 
-_TASK = "tarsy.call_tool"
 _REPLY_MARGIN = 0.1
 _REPLY_MARGIN_LIMIT_S = 1.0
 _WITHDRAW_S = 1.0
@@ -95,6 +96,14 @@ class CallDispatcher:
         call_in_background(partial(self._send_all, submitted))
         return submitted
 
+    def request(self, server: str, method: Method, arguments: dict[str, Any]) -> SubmittedCall:
+        """Begin to ask a server for something else than a tool; from any thread."""
+        call = ToolCall(name=f"{server}.{method}", arguments=arguments)
+        deadline = time.monotonic() + self.timeout_s
+        submitted = SubmittedCall(call, encode_arguments(call), deadline, self.priority, server, method, REQUEST)
+        call_in_background(partial(self._send_all, [submitted]))
+        return submitted
+
     def abandon(self, calls: Iterable[SubmittedCall]) -> None:
         """Cancel calls for which nobody waits any more; from any thread."""
         for call in calls:
@@ -122,11 +131,14 @@ class CallDispatcher:
     def _send_all(self, calls: Iterable[SubmittedCall]) -> None:
         for call in calls:
             try:
-                call.server, call.tool = self.selection.resolve(call.call.name)
-                if self.selection.is_own(call.server):
-                    call.sending = start_in_background(self.reader.answer(call), call.context)
+                if call.task == CALL_TOOL:
+                    call.server, call.tool = self.selection.resolve(call.call.name)
+                    if self.selection.is_own(call.server):
+                        call.sending = start_in_background(self.reader.answer(call), call.context)
+                        continue
                 else:
-                    self._send_soon(call)
+                    self.selection.require_server(call.server)
+                self._send_soon(call)
             except CallError as error:
                 self._reject(call, error)
             except Exception as error:
@@ -140,7 +152,7 @@ class CallDispatcher:
         if is_ready and call.call.idempotency_key is None and connection.replies.is_connected:
             self._address(connection, call, connection.replies.new_id())
             self._start_timer(call)
-            message = (call.id, _TASK, call.message, call.deadline, call.priority)
+            message = (call.id, call.task, call.message, call.deadline, call.priority)
             if connection.publish_soon(app, _Confirmation(self, call), *message):
                 return
             call.stop_timer()
@@ -161,7 +173,7 @@ class CallDispatcher:
                     with suppress(*connection_errors()):  # the listener polls
                         await connection.replies.poll(call.id)
                 else:
-                    message = (call.id, _TASK, call.message, call.deadline, _NOT_ENQUEUED)
+                    message = (call.id, call.task, call.message, call.deadline, _NOT_ENQUEUED)
                     await connection.publish(self._app, *message, priority=call.priority, may_have_run=may_have_run)
         except CallError as error:
             self._reject(call, error)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from functools import cache
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.background import run_in_background
@@ -17,14 +17,17 @@ from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.large_results import PAGE_CHARS, READ_RESULT_TOOL, Part, check_request, read_part
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
+from tarsy_tasks.agent.resources import Readable, build_read
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.errors import ResultTimeout
+from tarsy_tasks.methods import LIST_RESOURCE_TEMPLATES, LIST_RESOURCES, READ_RESOURCE, Method
 from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
+from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values, read_listed
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -163,6 +166,13 @@ class BaseExecutor:
         offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
         return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
 
+    def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
+        return self._dispatcher.request(server, method, arguments or {})
+
+    def _read(self, resource: Readable, server: str | None, values: Values | None) -> SubmittedCall:
+        found, arguments = build_read(resource, server, values, self._dispatcher.selection.servers)
+        return self._ask(found, READ_RESOURCE, arguments)
+
     def _last_list(self) -> ToolList:
         if self._lister.last is None:
             raise RuntimeError("no tools were listed yet: call list_tools() first")
@@ -223,6 +233,36 @@ class ToolExecutor(BaseExecutor):
     def prompt_section(self, *, tools: bool = True) -> str:
         """`ToolList.prompt_section` of the last list. Raises `RuntimeError` before the first `list_tools`."""
         return self._last_list().prompt_section(tools=tools)
+
+    def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
+        """The resources of a server, all pages; empty if it has none.
+
+        Raises:
+            OutcomeError: They could not be listed; the error's `result` says why.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`.
+        """
+        answer = self._ask(server, LIST_RESOURCES).answered.result()
+        return read_listed(answer, "resources", ResourceDefinition)
+
+    def list_resource_templates(self, server: str) -> tuple[ResourceTemplate, ...]:
+        """The templates of a server's resources. Raises as `list_resources`."""
+        answer = self._ask(server, LIST_RESOURCE_TEMPLATES).answered.result()
+        return read_listed(answer, "resource_templates", ResourceTemplate)
+
+    def read_resource(
+        self, resource: Readable, *, server: str | None = None, values: Values | None = None
+    ) -> ResourceResult:
+        """Read a resource and wait for its contents. Raises as `submit` does, and nothing else.
+
+        Args:
+            resource: What a server has listed, an attachment that is a link, or a URI.
+            server: Whose resource it is; needed with a link or a URI, unless this executor has one server only.
+            values: With a template, or the text of one: what takes the places of its variables.
+
+        Raises:
+            ValueError: It is not known whose resource it is, or a template has no values.
+        """
+        return ResourceResult.of(self._read(resource, server, values).answered.result())
 
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.

@@ -45,6 +45,7 @@ class ToolLister:
         """Ask workers for the tools of each server. A server that did not answer is one of `failed_servers`. Raises
         `BrokerUnavailable` if this user can ask for no server."""
         deadline = time.monotonic() + self.timeout_s
+        self.selection.refresh()
         servers = self.selection.servers
         listings = await asyncio.gather(*(self._ask(server, deadline) for server in servers), return_exceptions=True)
         if listings and isinstance(listings[0], BrokerUnavailable) and all(map(_is_unsent, listings)):

@@ -14,6 +14,7 @@ from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.methods import say_nothing_of_tools
 from tarsy_tasks.models import ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
@@ -66,7 +67,7 @@ def cancelled(call: ToolCall, *, goes_on: bool) -> CallError:
 
 def answer_with(error: CallError, submitted: SubmittedCall, duration_s: float = 0.0) -> ToolResult:
     """The answer that this process gives to a call."""
-    return ToolResult.from_error(error, duration_s=duration_s, answered_at=time.time(), **_facts_of(submitted))
+    return _build_failure(error, submitted, duration_s=duration_s, answered_at=time.time())
 
 
 def read_result(meta: Meta, submitted: SubmittedCall) -> ToolResult:
@@ -86,12 +87,13 @@ def read_result(meta: Meta, submitted: SubmittedCall) -> ToolResult:
             )
     else:
         error = build_task_failure(meta.get("task_id"), meta["status"], stored, f"`{call.name}`")
-    return ToolResult.from_error(error, answered_at=answered_at, **_facts_of(submitted))
+    return _build_failure(error, submitted, answered_at=answered_at)
 
 
-def _facts_of(submitted: SubmittedCall) -> dict[str, Any]:
+def _build_failure(error: CallError, submitted: SubmittedCall, **facts: Any) -> ToolResult:
     call = submitted.call
-    return {
+    error.text = say_nothing_of_tools(submitted.operation, error.text)
+    own = {
         "call_id": call.id,
         "name": call.name,
         "server": submitted.server,
@@ -99,6 +101,7 @@ def _facts_of(submitted: SubmittedCall) -> dict[str, Any]:
         "task_id": submitted.id,
         "priority": submitted.priority,
     }
+    return ToolResult.from_error(error, **own, **facts)
 
 
 def _answered_at(meta: Meta) -> float | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Selection", "find_servers"]
 
 _KNOWN_NAMES = 256
+_NAME_CHARS = 80
 _OWN = READ_RESULT.partition(".")[0]
 """A configured server of this name comes first; then models cannot read on."""
 _OWN_TOOL = re.compile(READ_RESULT.replace(".", r"(?:\.|:|__)") + "|mcp_" + READ_RESULT.replace(".", "_"))
@@ -28,7 +29,7 @@ class Selection:
     """The servers and tools of one executor. Arguments and errors are those of `ToolExecutor`.
 
     Attributes:
-        servers: Ids of the selected servers, in the order given.
+        servers: Ids of the selected servers, in the order given; or of all, as of the last `refresh`.
         tool_filter: For some servers, the tools; an empty set means all.
         resolve: Gives the server and the tool that a name means, as far as they can be known without the server's list.
             Raises `ToolNameError`.
@@ -41,13 +42,16 @@ class Selection:
         app: "Celery | None",
     ) -> None:
         wanted = None if servers is None else build_name_list(servers, "servers")
-        configured = find_servers(app, is_needed=wanted is None)
+        self._look = _follow_servers(app) if wanted is None else None
+        configured = find_servers(app) if self._look is None else list(self._look())
         self.servers = list(dict.fromkeys(wanted if wanted is not None else configured or ()))
         if configured is not None and (unknown := [server for server in self.servers if server not in configured]):
             known = ", ".join(configured) or "none"
             raise ValueError(f"servers not configured or not enabled: {', '.join(unknown)}. Configured: {known}.")
         # A model calls the same few tools again and again.
-        self.resolve: Callable[[str], tuple[str, str]] = lru_cache(_KNOWN_NAMES)(self._resolve)
+        known = lru_cache(_KNOWN_NAMES)(self._resolve)
+        self.resolve: Callable[[str], tuple[str, str]] = known
+        self._forget_names = known.cache_clear
         self.tool_filter = {
             server: frozenset(map(listed_name, build_name_list(tools, f"tool_filter[{server!r}]")))
             for server, tools in (tool_filter or {}).items()
@@ -64,7 +68,32 @@ class Selection:
         """Whether a server is none, but the package itself."""
         return server == _OWN and server not in self.servers
 
+    def refresh(self) -> bool:
+        """Where all servers are selected, go by the configuration as it is now. Returns whether they have changed."""
+        if self._look is None or (found := list(self._look())) == self.servers:
+            return False
+        self.servers = found
+        self._forget_names()
+        return True
+
+    def require_server(self, server: str) -> None:
+        """Raises `ToolNameError`, with the servers that there are, for one that is not selected."""
+        if server not in self.servers and not (self.refresh() and server in self.servers):
+            known = ", ".join(self.servers) or "none"
+            raise ToolNameError(
+                ErrorCode.UNKNOWN_SERVER,
+                f"There is no MCP server `{server[:_NAME_CHARS]}` here. Nothing was sent. The servers: {known}.",
+            )
+
     def _resolve(self, name: str) -> tuple[str, str]:
+        try:
+            return self._find(name)
+        except ToolNameError:
+            if not self.refresh():  # it may be of a server that was added
+                raise
+        return self._find(name)
+
+    def _find(self, name: str) -> tuple[str, str]:
         if _OWN not in self.servers and _OWN_TOOL.fullmatch(name):
             return _OWN, READ_RESULT.partition(".")[2]
         server, tool = resolve_server(name, self.servers)
@@ -81,14 +110,31 @@ class Selection:
             ) from None
 
 
-def find_servers(app: "Celery | None", *, is_needed: bool = False) -> list[str] | None:
+def _follow_servers(app: "Celery | None") -> Callable[[], Collection[str]]:
+    """Gives the ids of all servers, whenever it is called: those of the application or of the configuration file.
+
+    Raises:
+        ConfigError: The configuration is missing or wrong.
+    """
+    if app is not None:
+        from tarsy_tasks.celery_app import TarsyApp
+
+        if isinstance(app, TarsyApp) and not app.is_agent:
+            return lambda: app.mcp_config.enabled_servers
+    from tarsy_tasks.config.following import FollowedConfig
+
+    followed = FollowedConfig()
+    return lambda: followed.look().enabled_servers
+
+
+def find_servers(app: "Celery | None") -> list[str] | None:
     """Ids of the servers that are configured and enabled, for the application or else in the configuration file.
 
     Returns:
-        None where this machine has no configuration, and none `is_needed`.
+        None where this machine has no configuration.
 
     Raises:
-        ConfigError: The configuration is wrong, or needed and missing.
+        ConfigError: The configuration is wrong.
     """
     from tarsy_tasks.config import find_config_path, load_config
 
@@ -102,7 +148,5 @@ def find_servers(app: "Celery | None", *, is_needed: bool = False) -> list[str] 
         try:
             find_config_path()
         except ConfigError:
-            if is_needed:
-                raise
             return None
         raise

@@ -11,6 +11,8 @@ from typing import Any
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
+from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.methods import TOOL_CALL
 from tarsy_tasks.models import ToolCall, ToolResult
 from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
 
@@ -31,7 +33,8 @@ class SubmittedCall:
         deadline: Monotonic time after which nobody waits. Progress may move it.
         priority: Its own, or that of its executor.
         server: Id of the server; empty if it is not known.
-        tool: Name of the tool, as far as it is known here.
+        tool: Name of the tool, as far as it is known here; of another request its method.
+        task: Celery's name of the task.
         id: The task id; empty for a call that was not sent.
         message: The arguments of the task; empty for a call that was not sent.
         claim: Of the call's idempotency key, if it has one.
@@ -54,6 +57,7 @@ class SubmittedCall:
     priority: Priority = NORMAL
     server: str = ""
     tool: str = ""
+    task: str = CALL_TOOL
     id: str = ""
     message: tuple[Any, ...] = ()
     claim: Claim | None = None
@@ -101,6 +105,11 @@ class SubmittedCall:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    @property
+    def operation(self) -> str:
+        """What it asks of the MCP server; as in the audit."""
+        return TOOL_CALL if self.task == CALL_TOOL else self.tool
 
     @property
     def is_shared(self) -> bool:

@@ -19,7 +19,7 @@ from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.broker.script import NOW, Key, Script, constants, script
 from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
-from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX
+from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX, REQUEST
 
 __all__ = ["FetchedMessage", "Fetcher", "declare_fetch", "fetch", "read_fetched"]
 
@@ -58,7 +58,9 @@ _LEASE = r"""
             return type(text) == 'string' and #text <= longest_name and text or ''
         end
         local task, id = text_in('headers', 'task'), text_in('headers', 'id')
-        if id ~= '' and string.sub(task, 1, #prefix) == prefix then return id, task == call end
+        if id ~= '' and string.sub(task, 1, #prefix) == prefix then
+            return id, task == call or task == request
+        end
         local tag = text_in('properties', 'delivery_tag')
         return tag ~= '' and tag or redis.sha1hex(message)
     end
@@ -188,6 +190,7 @@ def declare_fetch(
         longest_name=LONGEST_NAME,
         prefix=PREFIX,
         call=CALL_TOOL,
+        request=REQUEST,
         marker_prefix=keys.call_marker(""),
         waiting_prefix=keys.waiting_key(""),
         withdrawn_prefix=keys.withdrawn_key(""),

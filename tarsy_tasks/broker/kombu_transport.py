@@ -33,7 +33,7 @@ from tarsy_tasks.broker.priority_lists import list_of, lists_of, priority_of_num
 from tarsy_tasks.broker.refusal_log import RefusalLog
 from tarsy_tasks.broker.shares import forget_agents
 from tarsy_tasks.broker.task_headers import LONGEST_NAME, is_usable_name
-from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.broker.task_names import CALLS
 
 __all__ = [
     "ALIAS",
@@ -104,7 +104,7 @@ class QoS(kombu_redis.QoS):
         delivery = self.channel.fetched
         if delivery is None:
             tag = call_id_of(message.headers) or str(delivery_tag).encode(errors="replace").decode()[:LONGEST_NAME]
-            is_isolated = message.headers.get("task") != CALL_TOOL  # of a call, the worker's `guard` decides when
+            is_isolated = message.headers.get("task") not in CALLS  # of a call, the worker's `guard` decides when
             queue, popped = self.channel.connection.delivers_from, self.channel.popped
             name = popped if keys.without_priority(popped) == queue else queue
             try:

@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tarsy_tasks.broker.received_json import LARGEST_BYTES, read_json
 from tarsy_tasks.broker.signing import SIGNED, read_signed
+from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.methods import TOOL_CALL
 
 __all__ = [
     "CallMessage",
@@ -76,10 +78,11 @@ _Body = TypeAdapter(tuple[list[Any], dict[str, Any], Any])
 
 @dataclass(frozen=True)
 class CallMessage:
-    """The arguments of the task `tarsy.call_tool`, positional or named."""
+    """The arguments of a task that is a call, positional or named; `task` is its name."""
 
     args: Any
     kwargs: Any
+    task: str = CALL_TOOL
 
     @property
     def server(self) -> str:
@@ -88,6 +91,11 @@ class CallMessage:
     @property
     def tool(self) -> str:
         return self._name(1, "tool")
+
+    @property
+    def operation(self) -> str:
+        """What the call asks for: a tool, or else the method that stands in its place."""
+        return TOOL_CALL if self.task == CALL_TOOL else self.tool
 
     @property
     def arguments(self) -> Any:
@@ -221,7 +229,9 @@ def read_entry(text: bytes) -> InFlightEntry:
         raise DamagedMessage(str(error)) from None
     try:
         args, kwargs, embed = _Body.validate_json(body) if verified is None else _Body.validate_python(verified)
-        return InFlightEntry(text, queue.decode(), message, CallMessage(args, kwargs), embed)
+        return InFlightEntry(
+            text, queue.decode(), message, CallMessage(args, kwargs, str(message.headers.get("task"))), embed
+        )
     except ValueError as error:
         # Its text may quote arguments.
         raise DamagedMessage(f"it is not a message of a Celery task ({type(error).__name__})") from None

@@ -7,17 +7,20 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 
-__all__ = ["CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "PREFIX", "route_task", "server_of"]
+__all__ = ["CALLS", "CALL_TOOL", "CHECK_SERVER", "LIST_TOOLS", "PREFIX", "REQUEST", "route_task", "server_of"]
 
 PREFIX = "tarsy."
 CALL_TOOL = "tarsy.call_tool"
 LIST_TOOLS = "tarsy.list_tools"
+REQUEST = "tarsy.request"
 CHECK_SERVER = "tarsy.check_server"
+CALLS = (CALL_TOOL, REQUEST)
+"""Those whose messages are calls: of a tool, or another request to an MCP server."""
 
 
 def route_task(name: str, args: Any = (), kwargs: Any = None, *_: Any, **__: Any) -> dict[str, Any] | None:
     """Celery router: our tasks go to the queue of the server that they name first."""
-    if name not in (CALL_TOOL, LIST_TOOLS, CHECK_SERVER):
+    if name not in (*CALLS, LIST_TOOLS, CHECK_SERVER):
         return None
     server = server_of(args, kwargs)
     if server is None:

@@ -16,7 +16,7 @@ from tarsy_tasks.telemetry.printable import make_visible
 if TYPE_CHECKING:
     from tarsy_tasks import ToolResult
 
-__all__ = ["call", "parse_words"]
+__all__ = ["call", "exit_code", "parse_words", "print_result"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -52,8 +52,8 @@ def call(name: str, arguments: tuple[str, ...], timeout_s: float, priority: Prio
     if as_json:
         print_json({**result.model_dump(mode="json"), "is_error": result.is_error})
     else:
-        _print_result(result)
-    raise click.exceptions.Exit(_exit_code(result))
+        print_result(result)
+    raise click.exceptions.Exit(exit_code(result))
 
 
 def parse_words(words: tuple[str, ...]) -> dict[str, Any] | str | None:
@@ -74,7 +74,7 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _print_result(result: "ToolResult") -> None:
+def print_result(result: "ToolResult") -> None:
     click.echo(make_visible(result.content, keep="\n\t") if console.is_terminal else result.content)
     if result.is_error:
         notes.print(f"{result.outcome} {result.error_code}", style="red")
@@ -82,7 +82,7 @@ def _print_result(result: "ToolResult") -> None:
         notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments", style="dim")
 
 
-def _exit_code(result: "ToolResult") -> int:
+def exit_code(result: "ToolResult") -> int:
     from tarsy_tasks import Outcome
 
     codes = {

@@ -87,6 +87,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     yield FAILED, check_settings_file(Path.cwd())
     yield FAILED, check_task_signals(Path.cwd())
     servers = list(config.enabled_servers.values()) if config is not None else []
+    names = [server.name for server in servers]
     yield FAILED, check_machine(servers)
     yield FAILED, check_sandbox(servers)
     yield FAILED, check_url(url)
@@ -101,7 +102,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
                 yield FAILED, list(check_broker(redis, is_temporary=is_temporary))
                 yield FAILED, list(check_deployment(redis, servers))
                 if policy is not None:
-                    yield FAILED, list(check_users(policy, redis, decide_binding(settings.canvas, [url])))
+                    yield FAILED, list(check_users(policy, redis, decide_binding(settings.canvas, [url]), names))
             except RedisError as error:
                 remedy = "check that Redis still runs, and its log"
                 yield UNAVAILABLE, [Finding.error("redis", f"it stopped answering: {error}", remedy)]

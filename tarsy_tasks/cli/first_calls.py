@@ -26,6 +26,7 @@ class FirstCall:
 
     Attributes:
         works: Whether it listed its tools, and answered the call if there was one.
+        is_starting: It has not started yet, but may soon: a first attempt still runs, or the next one gets more time.
         text: For operators, one line.
         tools: Its tools.
         answered: The tool that answered the call, if there was one.
@@ -36,18 +37,19 @@ class FirstCall:
     text: str
     tools: tuple[ToolDefinition, ...] = ()
     answered: str = ""
+    is_starting: bool = False
 
 
 async def check_server(server: str) -> AsyncIterator[FirstCall]:
     """Ask a server until it works: each answer that says something new, the one that it works last."""
-    last = ""
+    last = None
     while True:
         try:
             found = await _ask(server)
         except TarsyTasksError as error:
             found = FirstCall(server, works=False, text=_one_line(str(error)))
         # Numbers differ each time: processes, ports, names of logs.
-        if (shape := re.sub(r"\d+", "", found.text)) != last:
+        if (shape := (found.is_starting, re.sub(r"\d+", "", found.text))) != last:
             last = shape
             yield found
         if found.works:
@@ -59,9 +61,7 @@ async def _ask(server: str) -> FirstCall:
     async with AsyncToolExecutor([server], timeout_s=_ANSWER_S, agent_id="up") as executor:
         tools = await executor.list_tools()
         if tools.failed_servers:
-            # The text in the list is for models.
-            text = await asyncio.to_thread(_reason, server) or tools.failed_servers[server]
-            return FirstCall(server, works=False, text=_one_line(text))
+            return await asyncio.to_thread(_describe_failure, server, tools.failed_servers[server])
         listed = counted(len(tools), "tool")
         harmless = find_harmless(tools)
         if harmless is None:
@@ -75,9 +75,13 @@ async def _ask(server: str) -> FirstCall:
     return FirstCall(server, works, f"{listed}; {harmless.name}: {_one_line(result.content)}", tuple(tools))
 
 
-def _reason(server: str) -> str:
-    """Why a server fails, for operators; empty as long as no worker has reported it."""
-    return statuses([server])[server].reason
+def _describe_failure(server: str, text: str) -> FirstCall:
+    """Why a server fails, as workers report it for operators; `text`, which is for models, if they report nothing."""
+    health = statuses([server])[server]
+    if not health.workers:
+        return FirstCall(server, works=False, text="its program or address has not answered yet", is_starting=True)
+    is_starting = any(record.longer_attempt_s is not None for record in health.workers.values())
+    return FirstCall(server, works=False, text=_one_line(health.reason or text), is_starting=is_starting)
 
 
 def find_harmless(tools: Iterable[ToolDefinition]) -> ToolDefinition | None:

@@ -28,8 +28,7 @@ def results() -> None:
 def read(handle: str, agent: str, offset: int, limit: int, contains: str | None, part: Part, *, as_json: bool) -> None:
     """Read a part of a large result.
 
-    HANDLE is in the first line of the result that was cut, and on the page of the call on the dashboard. It is the id of
-    the task.
+    HANDLE is in the first line of the result that was cut; it is the id of the task.
     """
     if contains == "":
         raise click.UsageError("--contains needs a text that is not empty")

@@ -22,12 +22,20 @@ def servers(*, as_json: bool) -> None:
     config = load_config(find_config_path())
     health: dict[str, ServerHealth] = {}
     listed: dict[str, ListedServer] = {}
+    problems: dict[str, None] = {}
     try:
         with busy("reading Redis"):
             health = statuses(config.enabled_servers, app=tarsy_tasks.app)
             listed = ToolCatalogue(config.enabled_servers, app=tarsy_tasks.app).servers()
     except BrokerUnavailable as error:
         notes.print(str(error), style="yellow")
+    for server in health.values():
+        for record in server.workers.values():
+            if record.configuration_error:
+                text = f"{record.worker} has not taken the changed configuration: {record.configuration_error}"
+                problems[text] = None
+    for text in problems:
+        notes.print(text, style="red", markup=False)
     found = [_describe(server, health.get(name), listed.get(name)) for name, server in config.servers.items()]
     if as_json:
         print_json(found)

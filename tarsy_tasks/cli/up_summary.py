@@ -47,7 +47,7 @@ class Summary:
     @property
     def waiting(self) -> list[str]:
         """The servers that have neither worked nor failed."""
-        return [server for server in self.servers if server not in self._found]
+        return [server for server in self.servers if server not in self._found or self._found[server].is_starting]
 
     @property
     def is_due(self) -> bool:
@@ -56,13 +56,17 @@ class Summary:
         return not self._is_complete and not self.waiting and (port is None or listens(port))
 
     def show(self, found: "FirstCall") -> None:
-        """Print the line of a server; another one when a server that failed works."""
+        """Print the line of a server; another one when a slow start ends, or a server that failed works."""
         self._found[found.server] = found
         if found.works:
             remember_names(self.servers, {found.server: [tool.tool for tool in found.tools]})
         width = max(map(len, self.servers))
-        state = Text("works", "green") if found.works else Text("fails", "red")
-        text = found.text if found.works else f"{found.text} It is tried again"
+        if found.works:
+            state, text = Text("works", "green"), found.text
+        elif found.is_starting:
+            state, text = Text("still starting", "yellow"), found.text
+        else:
+            state, text = Text("fails", "red"), f"{found.text} It is tried again"
         console.print(Text.assemble(f"{found.server:<{width}}  ", state, f"  {make_visible(text)}"))
 
     def show_next_steps(self) -> None:

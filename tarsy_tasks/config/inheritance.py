@@ -31,9 +31,13 @@ class Inheritance:
     """
 
     def __init__(self, servers: Iterable["ServerConfig"] = (), broker_urls: Iterable[str] = ()) -> None:
-        self._names = {server.name: _with_files(variables_of(server)) for server in servers}
+        self.replace_servers(servers)
         self._urls = tuple(filter(None, broker_urls))
         self._passwords = {password for url in self._urls for password in _passwords_of(url)}
+
+    def replace_servers(self, servers: Iterable["ServerConfig"]) -> None:
+        """The configuration has changed; processes that run keep what they inherited."""
+        self._names = {server.name: _with_files(variables_of(server)) for server in servers}
 
     def environment_for(self, server: "ServerConfig", environ: Mapping[str, str]) -> dict[str, str]:
         """The variables of `environ` that the server's process inherits; its own `env` is not included."""

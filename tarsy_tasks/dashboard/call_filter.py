@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tarsy_tasks.outcomes import Outcome
+from tarsy_tasks.priorities import NORMAL, PRIORITIES
 from tarsy_tasks.telemetry.audit import LATEST_S, AuditFilter
 from tarsy_tasks.telemetry.metrics import FAILURES
 
 __all__ = ["GROUPS", "SPANS_S", "TEXTS", "CallQuery", "read_call_query"]
 
-TEXTS = ("server", "tool", "worker", "agent_id", "principal", "run_id", "call_id", "error_code")
+TEXTS = ("server", "tool", "worker", "agent_id", "principal", "priority", "run_id", "call_id", "error_code")
 """The words whose values are texts."""
 GROUPS: Mapping[str, frozenset[Outcome]] = {
     "failed": FAILURES,
@@ -61,6 +62,8 @@ def read_call_query(read: Callable[[str], Iterable[str]], now: float) -> CallQue
         if value := next((each for each in read(name) if each), ""):
             words.append((name, value))
             fields[name] = value
+    if fields.get("priority", NORMAL) not in PRIORITIES:
+        raise ValueError(f"priority is not valid; use one of {', '.join(PRIORITIES)}")
     outcomes: set[Outcome] = set()
     for value in filter(None, read("outcome")):
         words.append(("outcome", value))

@@ -21,6 +21,7 @@ from tarsy_tasks.dashboard.reader import DashboardReader, FleetState
 from tarsy_tasks.dashboard.remedies import cut_advice, find_remedy
 from tarsy_tasks.dashboard.snapshot import ServerSnapshot, Snapshot
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.priorities import PRIORITIES
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tarsy_tasks.telemetry.health_records import HealthStatus
 
@@ -81,6 +82,7 @@ class Page(BaseHandler):
             plots=plots,
             statuses=HealthStatus,
             outcomes=Outcome,
+            priorities=PRIORITIES,
             outcome_of=_outcome_of,
             **values,
         )

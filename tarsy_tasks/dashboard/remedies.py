@@ -24,10 +24,12 @@ _REMEDIES: Mapping[str, str] = {
     ErrorCode.NO_WORKER: "Start a worker that serves this server: celery -A tarsy_tasks worker",
     ErrorCode.SERVER_UNAVAILABLE: "Check that the program starts, or that the address can be reached from the worker; "
     "its last lines are below. Then press Reconnect.",
-    ErrorCode.SERVER_REFUSED: "Check the server's URL, its credentials and its certificate in the configuration, then "
-    "restart the workers.",
+    ErrorCode.SERVER_REFUSED: "Check the server's URL, its credentials and its certificate in the configuration; "
+    "workers take a changed file by themselves.",
     ErrorCode.SERVER_MISCONFIGURED: "Set what is missing in the worker's environment or configuration: tarsy-tasks "
     "config check",
+    ErrorCode.SERVER_REMOVED: "The server was removed from the configuration, or disabled. Agents that still call it "
+    "need the new list of tools.",
     ErrorCode.AUDIT_UNAVAILABLE: "The audit is required and cannot be written. Check Redis and the audit file; the "
     "worker's log has the cause.",
     ErrorCode.INTERCEPTOR_FAILED: "Fix the interceptor; the worker's log has its traceback.",

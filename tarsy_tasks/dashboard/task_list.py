@@ -12,13 +12,13 @@ from typing import Any
 from flower.events import Events
 from flower.views.tasks import TasksDataTable
 
-from tarsy_tasks.broker.task_names import CALL_TOOL, CHECK_SERVER, LIST_TOOLS
+from tarsy_tasks.broker.task_names import CALL_TOOL, CALLS, CHECK_SERVER, LIST_TOOLS
 
 __all__ = ["COLUMNS", "CallEvents", "CallsTable", "format_task", "widen_search", "without_arguments"]
 
 COLUMNS = "name,result,state,received,runtime,worker,uuid"
 """Flower's `tasks_columns`, with the outcome next to the name."""
-_OURS = frozenset({CALL_TOOL, LIST_TOOLS, CHECK_SERVER})
+_OURS = frozenset({*CALLS, LIST_TOOLS, CHECK_SERVER})
 _RESULT = re.compile(r"<.*: (?P<outcome>[a-z_]+(?: [A-Z_]+)?), \d+ characters, ", re.DOTALL)
 """The `repr` of a `ToolResult`, as events hold it."""
 _TERM = re.compile(r'(?:\\["\\]|"(?:\\["\\]|[^"\\]|\\(?!["\\]))*"|[^\s()"\\]|\\(?!["\\]))+')
@@ -28,10 +28,10 @@ _NAME = re.compile(r'^("?)name:', re.IGNORECASE)
 
 def format_task(task: Any) -> Any:
     """A task as Flower shows it. Workers put the name of the tool in place of the arguments."""
-    found = _RESULT.match(task.result or "") if task.name in (CALL_TOOL, None) else None
-    if task.name == CALL_TOOL or found:  # a task that began before Flower has no name
+    found = _RESULT.match(task.result or "") if task.name in (*CALLS, None) else None
+    if task.name in CALLS or found:  # a task that began before Flower has no name
         task.is_mcp_call = True
-        task.name = task.args or CALL_TOOL
+        task.name = task.args or task.name or CALL_TOOL
         task.result = found["outcome"] if found else task.result
         task.args = task.kwargs = "not shown"
     elif task.name == LIST_TOOLS:

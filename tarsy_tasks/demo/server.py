@@ -1,6 +1,7 @@
 """The demo's MCP server: a small shop desk, over stdio or, with `--http PORT`, over Streamable HTTP.
 
-Owns tools of each kind: fast, slow with progress, failing, with structured content, with an image. Tests use it too.
+Owns tools of each kind: fast, slow with progress, failing, with structured content, with an image; and resources: a
+text, an image, a template. Tests use it too.
 """
 
 import argparse
@@ -30,8 +31,12 @@ class Quote(BaseModel):
     total: float
 
 
+def _price(item: str) -> float:
+    return 3.5 + len(item) / 4
+
+
 def build_server() -> MCPServer:
-    """The server with its tools."""
+    """The server with its tools and resources."""
     server = MCPServer("tarsy-tasks demo", version="1.0")
 
     @server.tool(annotations=_READ_ONLY)
@@ -42,7 +47,7 @@ def build_server() -> MCPServer:
     @server.tool(annotations=_READ_ONLY)
     def quote(item: str, count: int = 1) -> Quote:
         """What a number of items costs."""
-        return Quote(item=item, count=count, total=round(count * (3.5 + len(item) / 4), 2))
+        return Quote(item=item, count=count, total=round(count * _price(item), 2))
 
     @server.tool(annotations=_READ_ONLY)
     async def wait(seconds: float, context: Context, steps: int = 4) -> str:
@@ -63,6 +68,18 @@ def build_server() -> MCPServer:
     def label(item: str) -> list[str | Image]:
         """Print a label: a text and an image."""
         return [f"label of {item}", Image(data=_DOT, format="png")]
+
+    @server.resource("desk://opening-hours", description="When the desk is open.")
+    def opening_hours() -> str:
+        return "Monday to Friday, 9 am to 5 pm"
+
+    @server.resource("desk://stamp", mime_type="image/png", description="The stamp of the desk.")
+    def stamp() -> bytes:
+        return _DOT
+
+    @server.resource("desk://items/{item}", mime_type="application/json", description="An item and its price.")
+    def item(item: str) -> str:
+        return Quote(item=item, count=1, total=_price(item)).model_dump_json()
 
     return server
 

@@ -6,7 +6,9 @@ Owns its shape and the four severities. It checks nothing itself.
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Finding", "Severity"]
+__all__ = ["Finding", "Severity", "name_some"]
+
+_SHOWN = 10
 
 
 class Severity(StrEnum):
@@ -48,3 +50,9 @@ class Finding:
     @classmethod
     def error(cls, check: str, text: str, remedy: str) -> "Finding":
         return cls(check, Severity.ERROR, text, remedy)
+
+
+def name_some(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

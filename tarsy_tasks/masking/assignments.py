@@ -7,6 +7,7 @@ decides which names count, `values` whether a value is a secret, `value_spans` w
 import re
 from collections.abc import Callable, Iterator
 
+from tarsy_tasks.masking.blocks import continued_lines, indent_of, read_paragraph
 from tarsy_tasks.masking.edits import MASK, Edit
 from tarsy_tasks.masking.following_values import (
     ARGUMENT,
@@ -24,7 +25,7 @@ from tarsy_tasks.masking.rules.headers import find_in_header, is_header
 from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.search import Places
 from tarsy_tasks.masking.value_lists import is_enumeration, read_list
-from tarsy_tasks.masking.value_spans import Value, indent_of, is_quoted_at, read_value
+from tarsy_tasks.masking.value_spans import Value, is_quoted_at, read_value
 from tarsy_tasks.masking.values import (
     is_code,
     is_label,
@@ -80,6 +81,7 @@ _BELOW = re.compile(
     r"[ \t]*\r?\n(?P<indent>[ \t]*)(?P<dash>-[ \t]+)?(?P<quote>[\"']?)"
     r"(?P<word>[^\s\"'=:\[\]{}()<>#;,|\-][^\s\"'=:\[\]{}()<>#;,|]*)(?P=quote)[ \t]*(?:\r?\n|\Z)"
 )
+_QUOTED_BELOW = re.compile(r"[ \t]*\r?\n(?P<indent>[ \t]+)(?=[\"'])")
 _TYPED = re.compile(r"[ \t]+::")
 """In LDIF there is no space before it."""
 _SETTER = re.compile(r"(?i)(?:\bdefine|setdefault|setenv|putenv|setproperty|addheader|\.put)\([ \t]*[\"']$")
@@ -87,6 +89,9 @@ _CHANGED = re.compile(r"[\"'][ \t]*[-=]>[ \t]*(?=[\"'])")
 _LABELLED = re.compile(r"[ \t]+(?i:value)[ \t]*[:=]")
 """`Client Secret Value: x`."""
 _OWNER = re.compile(r"(?<![A-Za-z])([A-Za-z]++) $")
+_OTHER_LINE = re.compile(r"[-*#\[{(<>|&}\])\"'`/@]|[\w.\-\"' ]{1,64}(?::(?:\s|$)|=(?!=|$)|[({]|=>)")
+"""A comment, an item, another field, code; but base64 may end with `=`."""
+_CONTINUED = re.compile(r"\\\r?\n")
 _PROCESS = re.compile(r"\]?\[\d{3,}\]:")
 """`passwd[1811]: `, in a system log."""
 _IN_IDENTIFIER = re.compile(r"[\w\-]:$")
@@ -149,9 +154,29 @@ def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit
         return
     value = _READERS[tail.lastgroup](named)
     while value is not None:
+        if tail.lastgroup == "assigned" and not value.is_quoted:
+            value = Value(value.start, value.end - (_CONTINUED.match(text, value.end - 1) is not None))
+            yield from _find_continued(named, value)
         yield Edit(value.start, value.end)
         changed = _CHANGED.match(text, value.end)
         value = read_value(text, changed.end()) if changed else None
+
+
+def _find_continued(named: NameMatch, value: Value) -> Iterator[Edit]:
+    """What the lines below go on with: words as random as a secret is, or the rest of a passphrase."""
+    has_words = " " in named.text[value.start : value.end]
+    line_start = named.line_start if not named.tail[0].endswith(_COMPARING) else None
+    for start, end in continued_lines(named.text, value.end, line_start):
+        content = named.text[start:end]
+        if _OTHER_LINE.match(content) or is_placeholder(content) or is_code(content) or is_prose(content):
+            return
+        if not (has_words or MASK in content or any(map(_is_random, content[:_BLOCK_LIMIT].split()))):
+            return
+        yield Edit(start, end)
+
+
+def _is_random(word: str) -> bool:
+    return looks_random(word) or is_made_up(word)
 
 
 def _is_part(text: str, start: int, name: str, tail: re.Match[str]) -> bool:
@@ -186,6 +211,10 @@ def _read_assigned(named: NameMatch) -> Value | None:
         value = read_value(text, fallback.end())
     elif heading := _DATA_HEADING.match(text, position):  # as `kubectl describe configmap` shows it
         value = read_value(text, heading.end())
+        whole = Value(*read_paragraph(text, heading.end()), is_quoted=True, is_block=True)
+        is_longer = value is not None and value.end < whole.end and named.strength is Strength.STRONG
+        if is_longer and _secret_part(named, whole) is not None:
+            return whole
     elif is_compared and not named.opened and not is_quoted_at(text, position):
         return None  # with a variable
     else:
@@ -198,7 +227,11 @@ def _read_assigned(named: NameMatch) -> Value | None:
 
 
 def _read_below(named: NameMatch, line_start: int) -> Value | None:
-    """The line below a name, if it is one word and not a plain one; in YAML only if it is indented, or an item."""
+    """The line below a name, if it is in quotes, or one word and not a plain one; in YAML only if it is indented, or an
+    item."""
+    quoted = _QUOTED_BELOW.match(named.text, named.tail.end())
+    if quoted and len(quoted["indent"]) > indent_of(named.text, line_start):
+        return read_value(named.text, quoted.end(), line_start=line_start)
     below = _BELOW.match(named.text, named.tail.end())
     if below is None or below["word"].isalpha():
         return None

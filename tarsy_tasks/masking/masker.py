@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tarsy_tasks.masking.announced_lines import ANNOUNCEMENTS, find_announced_lines
 from tarsy_tasks.masking.assignments import ASSIGNED, find_assigned
+from tarsy_tasks.masking.blocks import may_hold_blocks
 from tarsy_tasks.masking.commands import ARRAYS, COMMANDS, find_in_commands
 from tarsy_tasks.masking.custom import CustomPatterns
 from tarsy_tasks.masking.edits import MASK, Edit
@@ -281,17 +282,20 @@ class Masker:
             )
         )
         draft.apply(find_assigned(draft.text, draft.suspicious))
-        if "Secret" in draft.text:
+        if "Secret" in draft.text or may_hold_blocks(draft.text):
             self._mask_behind_prefixes(draft, mask_string)
 
     def _mask_behind_prefixes(self, draft: _Draft, mask_string: Callable[[str], str]) -> None:
-        """The Secrets in a diff, in quoted lines and so on."""
+        """The Secrets and blocks of YAML in a diff, in quoted lines and so on."""
         view = blank_prefixes(draft.text)
         if view != draft.text:
             projection = project(view)
             stretches = find_json(view, projection, self._hits(projection), mask_string)
             draft.apply(edit for stretch in stretches for edit in stretch.edits)
             draft.apply(find_in_yaml(view, projection))
+            if may_hold_blocks(view):
+                view = blank_prefixes(draft.text)
+                draft.apply(find_assigned(view, project(view)))
 
     def _hits(self, projection: bytes) -> list[int]:
         """The offsets at which there may be something to mask. For patterns of the configuration, strings with escapes

@@ -6,10 +6,11 @@ Owns the syntax of such lists. Each value is judged on its own, because there ma
 import re
 from collections.abc import Iterator
 
+from tarsy_tasks.masking.blocks import indent_of
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.name_match import NameMatch
 from tarsy_tasks.masking.names import rate_name
-from tarsy_tasks.masking.value_spans import Value, indent_of
+from tarsy_tasks.masking.value_spans import Value
 from tarsy_tasks.masking.values import is_code, is_item, looks_random
 
 __all__ = ["is_enumeration", "read_list"]

@@ -6,15 +6,15 @@ Owns the syntaxes. It does not decide whether the value is a secret.
 import re
 from typing import NamedTuple
 
+from tarsy_tasks.masking.blocks import read_block, read_here_document, read_lines_up_to
 from tarsy_tasks.masking.edits import MASK
 
-__all__ = ["Value", "indent_of", "is_quoted_at", "read_value"]
+__all__ = ["Value", "is_quoted_at", "read_value"]
 
 _QUOTED_LIMIT = 64 * 1024
 _TEXT_LIMIT = 4 * 1024
 _UNCLOSED_LIMIT = 1024
 _LOOK_AHEAD = 128
-_LONGEST_LINE = 1024
 _ANSI = r"(?:\x1b\[[0-9;]*m)"
 _LEAD = re.compile(
     rf"(?:[ \t]|{_ANSI}|%20|</?(?:b|strong|em|i|code|span|kbd|tt)>)*(?:!!\w+[ \t]+)?"
@@ -26,8 +26,6 @@ _TYPE = re.compile(
     r"[ \t]*[A-Za-z_][\w.]*(?:\[[\w., \[\]]*\])?(?:[ \t]*\|[ \t]*[\w.\[\]]+)*[ \t]*=(?![=>])[ \t]*(?=[A-Za-z]?[\"'`])"
 )
 _BRACED = re.compile(r"\{(?![A-Za-z_.]+(?:!\w)?\})([^\s{}\"':,]+)\}")
-_BLOCK = re.compile(r"[ \t]*[|>][+\-]?\d?[+\-]?[ \t]*(?:#[^\n]*)?\r?\n")
-_INDENT = re.compile(r"[ \t]*")
 _RUN = re.compile(r"[^\s\x00\x1b]+")
 _TAG = r"<(?=/?[A-Za-z][\w:\-]*+(?:\s[^<>\n]{0,200})?/?>)"
 _FIELD_AHEAD = r"[\"'\w.\-]{1,64}[ \t]*[:=]"
@@ -65,9 +63,8 @@ def read_value(text: str, position: int, *, line_start: int | None = None, opene
             may be a block below, or contain spaces.
         opened: The quote that was opened right before the name, as in `"PASSWORD=x"`.
     """
-    if block := _BLOCK.match(text, position):
-        line = text.rfind("\n", max(0, position - _LONGEST_LINE), position) + 1 if line_start is None else line_start
-        return _read_block(text, block.end(), indent_of(text, line))
+    if block := read_block(text, position, line_start) or read_here_document(text, position):
+        return Value(*block, is_quoted=True, is_block=True) if block[1] > block[0] else None
     typed = _TYPE.match(text, position, position + 100)
     lead = _LEAD.match(text, typed.end() if typed else position)
     start = lead.end() if lead else position
@@ -76,7 +73,7 @@ def read_value(text: str, position: int, *, line_start: int | None = None, opene
         if closed >= 0 and text.find("\n", start, closed) < 0:
             return Value(start, closed, is_quoted=True) if closed > start else None
     if quote := _QUOTE.match(text, start):
-        return _read_quoted(text, quote)
+        return _read_quoted(text, quote, may_have_lines=line_start is not None)
     if braced := _BRACED.match(text, start, start + 300):
         return Value(*braced.span(1))
     run = _RUN.match(text, start, start + _TEXT_LIMIT)
@@ -113,14 +110,7 @@ def _end_of_long_run(text: str, start: int, run_end: int) -> int:
     return run.end() if run else run_end
 
 
-def indent_of(text: str, line_start: int) -> int:
-    """The number of blanks at the beginning of a line."""
-    blanks = _INDENT.match(text, line_start)
-    assert blanks is not None
-    return blanks.end() - line_start
-
-
-def _read_quoted(text: str, quote: re.Match[str]) -> Value:
+def _read_quoted(text: str, quote: re.Match[str], *, may_have_lines: bool) -> Value:
     """Up to the same quote, with the same escaping."""
     start = quote.end()
     limit = start + (_TEXT_LIMIT if len(quote[2] or "") == 3 else _QUOTED_LIMIT)
@@ -140,6 +130,8 @@ def _read_quoted(text: str, quote: re.Match[str]) -> Value:
         elif escapes <= backslashes or (not backslashes and escapes % 2 == 0):
             return Value(start, before if backslashes else position, is_quoted=True)
         position = text.find(mark, position + 1, limit if line_end < 0 else line_end)
+    if may_have_lines and not backslashes and (end := read_lines_up_to(mark, text, start)) is not None:
+        return Value(start, end, is_quoted=True)
     return Value(start, _end_of_unclosed(text, start), is_quoted=True)
 
 
@@ -152,27 +144,7 @@ def _end_of_unclosed(text: str, start: int) -> int:
     return _without_trailing(text, start, line_end if line_end >= 0 else len(text))
 
 
-def _read_block(text: str, position: int, indent: int) -> Value | None:
-    """The lines that are indented deeper than that of the name."""
-    start = end = position
-    while position < len(text):
-        line_end = _line_end(text, position)
-        if not text[position:line_end].isspace() and line_end > position:
-            if indent_of(text, position) <= indent:
-                break
-            end = line_end
-        position = line_end + 1
-    while start < end and text[start] in " \t\r\n":
-        start += 1
-    return Value(start, end, is_quoted=True, is_block=True) if end > start else None
-
-
 def _without_trailing(text: str, start: int, end: int) -> int:
     while end > start and text[end - 1] in " \t\r,;":
         end -= 1
     return end
-
-
-def _line_end(text: str, position: int) -> int:
-    end = text.find("\n", position)
-    return len(text) if end < 0 else end

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.agent_audit import FURTHEST_AHEAD_S
+from tarsy_tasks.methods import TOOL_CALL
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL
 
@@ -92,6 +93,7 @@ class AuditEntry(BaseModel):
         task_id: Celery's id of the task, empty for a call that was rejected before it was sent.
         principal: Who called, as far as a worker could verify that; None for an anonymous call. Agents do not say it.
         priority: By which the call waited; of an agent's entry, by which it was to wait.
+        operation: `tool_call`, or the method of another request, which then stands in place of the tool, too.
         tool: Name of the tool as it was requested, or as the server lists it; without the server's id.
         arguments: Masked and cut: JSON with sorted keys, or the text that could not be read as JSON.
         arguments_digest: SHA-256, in hexadecimal, of the arguments as `build_canonical` writes them, before masking:
@@ -123,6 +125,7 @@ class AuditEntry(BaseModel):
     principal: str | None = None
     priority: str = NORMAL
     server: str = ""
+    operation: str = TOOL_CALL
     tool: str = ""
     arguments: str = ""
     arguments_digest: str = ""
@@ -150,7 +153,7 @@ class AuditEntry(BaseModel):
 
     def encode(self) -> str:
         """The text that Redis stores. Stream and id are known from where it is stored."""
-        unset = {"priority"} if self.priority == NORMAL else set[str]()
+        unset = {name for name in ("priority", "operation") if getattr(self, name) == _DEFAULTS[name]}
         return self.model_dump_json(exclude={"id", "source", "damage", *unset}, exclude_none=True)
 
 
@@ -167,6 +170,7 @@ class AuditFilter(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     server: str | None = None
+    operation: str | None = None
     tool: str | None = None
     outcomes: frozenset[Outcome] = frozenset()
     error_code: str | None = None
@@ -208,7 +212,11 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
-_IDS = ("server", "agent_id", "run_id", "principal", "priority", "call_id", "task_id", "error_code", "worker")
+_DEFAULTS = {"priority": NORMAL, "operation": TOOL_CALL}
+_IDS = (
+    *("server", "operation", "agent_id", "run_id", "principal", "priority"),
+    *("call_id", "task_id", "error_code", "worker"),
+)
 
 
 def read_audit(

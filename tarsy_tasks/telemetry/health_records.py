@@ -7,6 +7,7 @@ queue. A record older than `RECORD_TTL_S`, by the clock of Redis, does not count
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ __all__ = [
     "HealthRecord",
     "HealthStatus",
     "ServerHealth",
+    "TakenConfiguration",
     "fails_its_calls",
     "judge_health",
     "read_health",
@@ -31,6 +33,19 @@ _LONG_WAIT_S = 5.0
 _FEWEST_CALLS = 5
 _FAILING_SHARE = 0.9
 """Tools may refuse some calls, and models may make wrong ones; a server that fails nearly all calls is not healthy."""
+
+
+@dataclass(frozen=True)
+class TakenConfiguration:
+    """Which configuration a worker has: its version, and why it has not taken the one that was saved since."""
+
+    version: str
+    error: str | None = None
+
+    @property
+    def fields(self) -> dict[str, str | None]:
+        """Those of its health records."""
+        return {"configuration": self.version, "configuration_error": self.error}
 
 
 class HealthStatus(StrEnum):
@@ -53,6 +68,8 @@ class HealthRecord(BaseModel):
         target: The program or the address that the worker connects to, masked; without credentials.
         is_busy: It ran calls and did not list its tools meanwhile, like a server that does one thing at a time.
         is_restarting: Its process was lost and is being started again: it is not healthy, but there is no alert yet.
+        longer_attempt_s: The program of a server took too long to start, as one does that is downloaded first, and the
+            next attempt may take so many seconds; None otherwise.
         latency_s: Seconds that the check took in the worker; None when a recent answer to a call made it unnecessary.
         queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
             the clock of Redis; None for a worker's own checks.
@@ -69,6 +86,8 @@ class HealthRecord(BaseModel):
         sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
         is_held: An operator has disconnected the server.
         max_concurrency: How many of the server's calls this worker runs at once.
+        configuration: Version of the configuration that this worker has, policy included.
+        configuration_error: Why it has not taken the one that was saved since; None if it has.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -81,6 +100,7 @@ class HealthRecord(BaseModel):
     target: str | None = None
     is_busy: bool = False
     is_restarting: bool = False
+    longer_attempt_s: float | None = None
     latency_s: float | None = None
     queue_wait_s: float | None = None
     tool_count: int | None = None
@@ -96,6 +116,8 @@ class HealthRecord(BaseModel):
     sessions_opened: int = 0
     is_held: bool = False
     max_concurrency: int | None = None
+    configuration: str | None = None
+    configuration_error: str | None = None
 
 
 class ServerHealth(BaseModel):

@@ -6,12 +6,13 @@ reading those of all workers. A report lists the oldest calls only; how many the
 
 from collections.abc import Iterable
 from functools import partial
-from operator import is_, not_
+from operator import eq, is_, not_
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.priorities import NORMAL
 from tarsy_tasks.telemetry.metrics import IN_FLIGHT_TTL_S
 
 __all__ = ["REPORTED_CALLS", "RunningCallReport", "dump_running", "read_running"]
@@ -29,6 +30,8 @@ class RunningCallReport(BaseModel):
         tool: As it was requested, or as the server lists it; masked and cut, as all texts here.
         begun_at: When a worker began to work on it, in seconds since the epoch by the clock of Redis.
         attempts: How often it was sent to the MCP server.
+        principal: Who sent it, as far as that is verified; empty for an anonymous call.
+        priority: By which it waited.
         worker: Node name.
         progress: As its server last said; None if it did not, or nobody listens to the events of the call.
         total: Of which, if that is known.
@@ -45,6 +48,8 @@ class RunningCallReport(BaseModel):
     attempts: int = 0
     agent_id: str = ""
     run_id: str = ""
+    principal: str = Field(default="", exclude_if=not_)
+    priority: str = Field(default=NORMAL, exclude_if=partial(eq, NORMAL))
     worker: str
     progress: float | None = Field(default=None, allow_inf_nan=False, exclude_if=_is_none)
     total: float | None = Field(default=None, allow_inf_nan=False, exclude_if=_is_none)

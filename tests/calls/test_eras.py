@@ -114,6 +114,17 @@ def _call(tools: ToolExecutor, variant: Variant, tool: str, **arguments: Any) ->
 
 
 @each_variant
+def test_resources_are_listed_and_read(tools: ToolExecutor, variant: Variant) -> None:
+    assert {each.uri for each in tools.list_resources(variant.name)} == {"desk://opening-hours", "desk://stamp"}
+    [template] = tools.list_resource_templates(variant.name)
+    assert '"lamp"' in tools.read_resource(template, values={"item": "lamp"}).content
+    [stamp] = tools.read_resource("desk://stamp", server=variant.name).contents
+    assert stamp.read_bytes().startswith(b"\x89PNG")
+    unknown = tools.read_resource("desk://cellar", server=variant.name)
+    assert (unknown.error_code, unknown.contents) == (ErrorCode.SERVER_ERROR, ())
+
+
+@each_variant
 def test_the_worker_logs_the_protocol_version(worker: Worker, tools: ToolExecutor, variant: Variant) -> None:
     _call(tools, variant, "echo", text="connect")
     worker.wait_for_log(f"connected to MCP server {variant.name}: {variant.kind}, protocol {variant.protocol}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -187,6 +188,18 @@ def test_a_worker_waits_for_redis_and_serves_once_it_is_there(tmp_path: Path) ->
         worker.wait_until_ready()
         with environment_of(worker):
             assert ToolExecutor(timeout_s=20).execute(CALL).content == "hello"
+        worker.stop()
+
+
+def test_a_worker_misses_little_of_a_redis_that_was_away_shortly(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        worker = _started(stack, tmp_path, free_port())
+
+        def waits() -> list[str]:
+            return re.findall(r"Trying again (now|in [0-9.]+)", worker.log)
+
+        wait_until(lambda: len(waits()) > 1, "it has tried again", 60)
+        assert waits()[:2] == ["now", "now"], "less than a second"  # Celery's are 2 and 4 s
         worker.stop()
 
 

@@ -191,13 +191,33 @@ def test_temporary_files_of_a_killed_worker_are_removed() -> None:
 
 @pytest.mark.parametrize("kind", ["own:1", "own:8", "shared:1"])
 def test_memory_ends_at_its_limit(worker: Worker, kind: str) -> None:
+    """The kernel refuses what one process takes for itself; what several take, and what is shared, is counted."""
     found = attempt("bomb.allocate", kind)
     if found.outcome is Outcome.OK:
         assert "MemoryError" in found.content
+        assert kind != "shared:1"
     else:
         assert found.error_code is ErrorCode.SESSION_LOST, found.content
         assert "sandbox: ended, because its processes use more than `memory_mb` (256)" in found.content
+        assert kind != "own:1"
     assert attempt("bomb.read", "/etc/passwd").outcome is Outcome.OK, "the next process of the server"
+
+
+def test_the_kernel_limits_its_processes(worker: Worker) -> None:
+    """Not those of root, which are only counted: so this is read, not tried."""
+    limits = attempt("strict.read", "/proc/self/limits").content.splitlines()
+    (line,) = (line for line in limits if line.startswith("Max processes"))
+    others = 4096 if isinstance(worker, PoorerWorker) else 1
+    assert all(int(limit) <= LIMITS["processes"] + others for limit in line.split()[2:4]), line
+
+
+def test_processes_end_at_their_limit(worker: Worker) -> None:
+    found = attempt("bomb.crowd", 40)
+    if found.outcome is Outcome.OK:
+        assert "Resource temporarily unavailable" in found.content, "the kernel counts those of other users than root"
+    else:
+        assert found.error_code is ErrorCode.SESSION_LOST, found.content
+        assert "sandbox: ended, because its processes are more than `processes` (24)" in found.content
 
 
 def test_a_fork_bomb_stays_small(worker: Worker) -> None:

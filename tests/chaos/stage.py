@@ -29,7 +29,7 @@ from tests.processes import ServiceProcess, Worker, free_port, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
-__all__ = ["LONG", "SHORT", "Cast", "Form", "Stage", "can_fake_clocks"]
+__all__ = ["LONG", "SHORT", "Cast", "Form", "Stage", "can_fake_clocks", "wrong_clock"]
 
 _ALIVE_S = 20.0
 _STOP_S = 40.0
@@ -43,6 +43,18 @@ _FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 def can_fake_clocks() -> bool:
     """Whether workers of this machine can be given wrong clocks."""
     return _FAKETIME.exists()
+
+
+def wrong_clock(offset: str) -> dict[str, str]:
+    """The environment of a process whose clock is wrong by so much, as libfaketime spells it."""
+    assert can_fake_clocks(), f"{_FAKETIME} is missing: apt-get install faketime"
+    # Only what tells the time of day is wrong on a machine with a wrong clock.
+    return {
+        "LD_PRELOAD": str(_FAKETIME),
+        "FAKETIME": offset,
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_WRONG_CLOCK), os.environ.get("PYTHONPATH")))),
+    }
 
 
 @dataclass(frozen=True)
@@ -345,15 +357,7 @@ class Stage:
     def _clock(self, number: int) -> dict[str, str]:
         if not self.cast.clocks:
             return {}
-        assert can_fake_clocks(), f"{_FAKETIME} is missing: apt-get install faketime"
-        offset = self.cast.clocks[number % len(self.cast.clocks)]
-        # Only what tells the time of day is wrong on a machine with a wrong clock.
-        return {
-            "LD_PRELOAD": str(_FAKETIME),
-            "FAKETIME": offset,
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(_WRONG_CLOCK), os.environ.get("PYTHONPATH")))),
-        }
+        return wrong_clock(self.cast.clocks[number % len(self.cast.clocks)])
 
     def _stop_processes(self) -> None:
         for network in filter(None, (self.worker_network, self.agent_network)):

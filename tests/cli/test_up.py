@@ -1,6 +1,7 @@
 """`tarsy-tasks up`, what it prints, and how other commands find what it runs."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import HTTPCookieProcessor, build_opener
+from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import psutil
 import pytest
@@ -42,6 +43,14 @@ def strike() -> str:
     raise SystemExit("a tool was called that is not harmless")
 
 server.run("stdio")
+"""
+
+
+NPX = """#!/bin/sh
+# `npx -y PACKAGE`: what is not there yet is downloaded first, which takes too long.
+if [ "$2" = small ] && [ -e "$0.begun" ]; then exec {python} {clock}; fi
+[ "$2" = small ] && : > "$0.begun"
+exec sleep 600
 """
 
 
@@ -134,6 +143,18 @@ def test_the_private_valkey_asks_for_a_password(stack: Stack) -> None:
     url = stack.log.split("a private Valkey, ")[1].splitlines()[0]
     with pytest.raises(redis.AuthenticationError), redis.Redis.from_url(url) as client:
         client.ping()
+
+
+def test_nothing_of_it_listens_for_other_machines(stack: Stack) -> None:
+    sockets = [socket for process in psutil.Process(stack.pid).children() for socket in process.net_connections("inet")]
+    addresses = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
+    assert {address.ip for address in addresses} == {"127.0.0.1"}
+    assert stack.port in {address.port for address in addresses}
+
+
+def test_the_dashboard_refuses_other_host_names(stack: Stack) -> None:
+    link = stack.log.split("dashboard: ")[1].split()[0]
+    assert _status(Request(link, headers={"Host": "evil.example.com"})) == 421
 
 
 def test_a_redis_that_is_named_goes_before_the_stack(stack: Stack) -> None:
@@ -235,6 +256,28 @@ def test_a_followed_audit_is_a_table(stack: Stack) -> None:
     assert len(rows) >= 3
 
 
+def test_a_program_that_is_downloaded_first_is_still_starting(tmp_path: Path) -> None:
+    (tmp_path / "clock.py").write_text(CLOCK)
+    (tmp_path / "npx").write_text(NPX.format(python=sys.executable, clock=tmp_path / "clock.py"))
+    (tmp_path / "npx").chmod(0o755)
+    servers = {
+        name: {"command": "npx", "args": ["-y", name], "timeouts": {"connect_s": 5 if name == "small" else 1}}
+        for name in ("small", "endless")
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = clean_environment(PATH=path, XDG_STATE_HOME=str(tmp_path), TARSY_RUN_DIR=str(tmp_path / "run"))
+    with ServiceProcess([TARSY_TASKS, "up", "--flower-port", "0"], tmp_path / "up.log", environment, tmp_path) as up:
+        up.wait_for_log("Ctrl-C stops everything")
+    lines = [line for line in up.log.splitlines() if line.startswith(("small ", "endless "))]
+    states = {name: [line.split()[1] for line in lines if line.startswith(name)] for name in servers}
+    assert {name: (*dict.fromkeys(found),) for name, found in states.items()} == {
+        "small": ("still", "works"),
+        "endless": ("still", "fails"),
+    }
+    assert any("still starting" in line and "The next attempt may take" in line for line in lines), lines
+
+
 def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": DEMO_SERVER}}))
     environment = clean_environment(XDG_STATE_HOME=str(tmp_path / "state"), TARSY_RUN_DIR=str(tmp_path / "run"))
@@ -253,7 +296,7 @@ def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
     assert {"worker", "beat"} <= {line.split()[0] for line in up.log.splitlines() if line}
 
 
-def _status(url: str) -> int | None:
+def _status(url: str | Request) -> int | None:
     try:
         with build_opener(HTTPCookieProcessor()).open(url, timeout=2) as response:
             return response.status

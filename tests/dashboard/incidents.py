@@ -62,7 +62,10 @@ def write_redelivered(redis: Any, task_id: str, entry: AuditEntry, worker: str =
         Step(name=StepName.SENT, at=now - 1.5),
         Step(name=StepName.ANSWERED, at=now),
     )
-    update = {"at": now, "task_id": task_id, "steps": steps, "worker": WORKERS[1], "attempts": 1}
+    update = {
+        "at": now, "task_id": task_id, "steps": steps, "worker": WORKERS[1], "attempts": 1,
+        "principal": "ops", "priority": "interactive",
+    }  # fmt: skip
     redis.xadd(keys.AUDIT, {keys.AUDIT_FIELD: entry.model_copy(update=update).encode()})
     redis.expire(keys.AUDIT, _TTL_S)
 
@@ -73,7 +76,7 @@ def write_running(redis: Any, calls: Sequence[tuple[str, str, str]], worker: str
     reports = [
         RunningCallReport(
             task_id=task_id, server=server, tool=tool, begun_at=now - 12, attempts=1, agent_id="sre", run_id="r7",
-            worker=worker, progress=3, total=4, message="three of four",
+            principal="ops", priority="batch", worker=worker, progress=3, total=4, message="three of four",
         )
         for task_id, server, tool in calls
     ]  # fmt: skip

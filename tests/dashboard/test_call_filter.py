@@ -26,6 +26,7 @@ def read(address: str) -> CallQuery:
         ("", {}),
         ("server=&outcome=&since=&last=", {}),
         ("worker=w%40a&agent_id=sre&error_code=X", {"worker": "w@a", "agent_id": "sre", "error_code": "X"}),
+        ("principal=sre&priority=batch", {"principal": "sre", "priority": "batch"}),
         ("outcome=ok&outcome=timeout", {"outcomes": {Outcome.OK, Outcome.TIMEOUT}}),
         ("outcome=failed", {"outcomes": {Outcome.UNAVAILABLE, Outcome.UNKNOWN, Outcome.TIMEOUT}}),
         ("outcome=not_ok", {"outcomes": set(Outcome) - {Outcome.OK}}),
@@ -43,6 +44,7 @@ def test_the_words_of_an_address_are_a_filter(address: str, fields: dict[str, An
     ("address", "named"),
     [
         ("outcome=fine", "outcome is not valid; use one of ok"),
+        ("priority=urgent", "priority is not valid; use one of interactive, normal, batch"),
         ("last=1y", "last is not valid; use one of 15m"),
         ("since=yesterday", "since is not valid; use a time in UTC"),
         ("until=9999999999999", "until is not valid"),

@@ -101,6 +101,20 @@ def test_a_server_shows_codes_cause_command_and_remedy(flower: Flower, open_page
     assert set(page.locator(".mcp-calls .mcp-code").all_inner_texts()) == {"CALL_TIMEOUT"}
 
 
+def test_who_sent_a_call_and_its_priority_are_shown(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    sender = page.locator(f"#running-{RUNNING} [data-label='Agent, run']")
+    assert sender.inner_text().split() == ["sre", "r7", "by", "ops", "batch"]
+    page.goto(f"{flower.url}/mcp/calls/{RUNNING}")
+    assert "Sent by ops, with the priority batch." in page.locator(".alert-info").inner_text()
+    page.goto(f"{flower.url}/mcp/calls/{REDELIVERED}")
+    page.get_by_role("link", name="interactive").click()
+    page.wait_for_url("**priority=interactive**")
+    assert page.get_by_label("Priority").input_value() == "interactive"
+    assert page.locator(".mcp-calls tbody tr").count() == 1
+    assert page.locator(".mcp-calls [data-label='Agent, run']").inner_text().endswith("by ops interactive")
+
+
 def test_the_id_of_a_call_leads_nowhere_else(redis_url: str, flower: Flower, open_page: OpenPage) -> None:
     with redis.Redis.from_url(redis_url) as client:
         write_running(client, [("../../servers/k8s/refresh", "desk", "wait")])

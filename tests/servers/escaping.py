@@ -108,6 +108,15 @@ def fork(target: str) -> str:
         select.select((), (), (), 0.05)
 
 
+def crowd(target: str) -> str:
+    """So many processes, which do nothing, for longer than it takes to count them."""
+    for _ in range(int(target)):
+        if not os.fork():
+            signal.pause()
+    select.select((), (), (), 5)
+    return f"has {target}"
+
+
 def allocate(target: str) -> str:
     """10 GB, in the given number of processes, with memory that is shared or not."""
     kind, processes = target.split(":")
@@ -177,7 +186,7 @@ def environment(target: str) -> str:
 
 WAYS = (
     *(read, write, empty, remove, connect, connect_unix, connect_unix_directly, ring, memory, trace, share, kill, fork),
-    *(allocate, spin, open_files, detach, processes, namespace, environment, dig),
+    *(crowd, allocate, spin, open_files, detach, processes, namespace, environment, dig),
 )
 
 

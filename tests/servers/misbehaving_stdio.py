@@ -45,8 +45,13 @@ class Server:
                     self.act(request)
                 case "tools/call":
                     self.echo(request)
-                case method:
-                    self.write({"id": request["id"], "error": {"code": -32601, "message": f"no method {method}"}})
+                case _:
+                    self.ask(request)
+
+    def ask(self, request: Message) -> None:
+        """A request about something else than tools."""
+        error = {"code": -32601, "message": f"no method {request['method']}"}
+        self.write({"id": request["id"], "error": error})
 
     def initialize(self, request: Message) -> None:
         version = request["params"]["protocolVersion"]

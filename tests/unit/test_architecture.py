@@ -29,10 +29,11 @@ FLOORS = (
     {"config"},
     {"settings"},
     {"interceptors", "call_events"},
+    {"resources"},
     {"models"},
     {"tool_names", "arguments"},
     {"errors"},
-    {"outcomes", "priorities"},
+    {"outcomes", "priorities", "methods"},
     {"masking", "own_files", "secret_files", "event_loop"},
 )
 """From top to bottom. What shares a floor does not import each other."""

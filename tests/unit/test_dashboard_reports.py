@@ -67,11 +67,11 @@ def test_lines_wait_for_redis_and_the_latest_are_kept(client: Any, lines: Server
 
 def test_the_oldest_calls_of_each_server_are_reported() -> None:
     metrics = CallMetrics()
-    audit = Audit("w0@here", {"desk": build_masker()}, load_settings(), metrics.clock, metrics)
+    audit = Audit("w0@here", {"desk": build_masker()}, load_settings(), metrics.clock, metrics, is_bound=True)
     deliveries: list[Delivery] = []
     for number in range(REPORTED_CALLS + 2):
         message = CallMessage(("desk", "wait", {"password": "hunter2"}, {"agent_id": "sre", "run_id": 7}), {})
-        delivery = Delivery(f"task {number}", "mcp.desk", runs=number > 0)
+        delivery = Delivery(f"task {number}", "mcp.desk:a:ops", runs=number > 0, priority="batch")
         record = delivery.record = audit.open_record(delivery.tag, message, delivery)
         record.picked_up_at = time.monotonic() - number
         deliveries.append(delivery)
@@ -84,5 +84,6 @@ def test_the_oldest_calls_of_each_server_are_reported() -> None:
             release_lease(delivery)
     assert [call.task_id for call in report] == [f"task {number}" for number in range(REPORTED_CALLS + 1, 1, -1)]
     oldest = report[0]
+    assert (oldest.principal, oldest.priority) == ("ops", "batch")
     assert (oldest.server, oldest.tool, oldest.agent_id, oldest.run_id) == ("desk", "wait", "sre", "")
     assert "hunter2" not in oldest.model_dump_json()

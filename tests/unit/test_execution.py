@@ -33,7 +33,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
     call = SimpleNamespace(
         tool="look",
         server="desk",
-        record=SimpleNamespace(is_listed=True, has_begun=True),
+        record=SimpleNamespace(operation="tool_call", is_listed=True, has_begun=True),
         may_have_run=False,
         delivery=SimpleNamespace(tag="a"),
         owner="w 1",

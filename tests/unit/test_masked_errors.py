@@ -7,7 +7,6 @@ from mcp_types import INTERNAL_ERROR
 
 from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import build_masker
-from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error
 from tarsy_tasks.worker.sessions.recovery import classify_error
 from tarsy_tasks.worker.transport.transport_errors import http_status
@@ -58,8 +57,7 @@ def test_the_start_of_a_masked_text_holds_no_half_of_a_secret(length: int) -> No
     ],
 )
 def test_of_an_error_text_only_the_words_of_a_server_are_masked(error: Exception) -> None:
-    tool = ToolDefinition(name="k8s.get_token", server="k8s", tool="get_token")
-    made = call_error(error, classify_error(error), tool, 3.0, " Its last output: 'x'.", masker)
+    made = call_error(error, classify_error(error), "k8s", "get_token", 3.0, " Its last output: 'x'.", masker)
     assert "hunter2x" not in made.text
     assert "password: __MASKED__" in made.text
     # A masker that knows more words than this one leaves it: it is masked already.

@@ -37,6 +37,8 @@ password␣for␣x:⏎ $␣pass␣a/b⏎ ["mysql", {"type":"random_password", AU
 пароль: value:␣x⏎␣␣name:␣PASSWORD⏎ ⏎|------------------------------sql␣password:␣
 tokens:⏎-␣__MASKED__ password==${
 type="password"␣a="b"␣ secret␣a␣b␣c␣ password=a␣or␣ --password⏎-␣ curl␣-u␣\\⏎
+password:␣a1b2c3d4⏎␣a1b2c3d4⏎ password:␣a1␣b2⏎␣ password:␣!!str␣|⏎␣ password:⏎␣"a␣ password:␣"a␣b⏎␣ password=a1b2c3d4\\⏎
+password=<<E⏎ password=<<E⏎␣a⏎ PASSWORD=$(cat␣<<E⏎a1⏎ +password:␣|⏎+␣a1b2c3d4⏎ password:⏎----⏎a1⏎
 """
 """With signs for blanks and line breaks."""
 REPEATED = _UNITS.split()
@@ -67,6 +69,14 @@ htpasswd␣- nb
 curl␣-u␣ =
 <th>password</th><td> ␣
 <password ␣a="\"
+password:␣a1b2c3d4⏎ ␣a1b2c3d4⏎
+password:␣correct␣horse⏎ ␣staple⏎
+password:␣"a⏎ ␣a⏎
+password:⏎␣"a⏎ ␣a⏎
+password=<<E⏎ ␣⏎E1
+password=a\⏎ a\⏎
+password:␣|⏎ ␣token:␣|⏎
+password:⏎----⏎ a1⏎
 """
 """Where a text begins, and what goes on and on behind."""
 _VALUES = r"""

@@ -222,6 +222,8 @@ def test_variables_of_a_file_are_added_to_the_environment(tmp_path: Path) -> Non
         (None, r"\.env does not exist"),
         (f"LEVEL=debug\n{SECRET} 'without end\n", r"\.env: line 2 is not valid; expected `NAME=value`"),
         (f"A='{SECRET}\\0'\n".replace("\\0", "\0"), "contains a NUL character"),
+        (f"LEVEL=debug\nA={SECRET}{' ' * 60_000}.\n", r"\.env: line 2 has more than 255 blanks in a row"),
+        (f"{' ' * 60_000}A={SECRET}\n", r"\.env: line 1 has more than 255 blanks in a row"),
     ],
 )
 def test_a_wrong_file_of_variables_is_named(tmp_path: Path, content: str | None, text: str) -> None:

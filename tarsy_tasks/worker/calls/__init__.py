@@ -6,7 +6,7 @@ intake          a message becomes a call, or the answer that refuses it
 running_call    what is known of one call while it runs: data
 execution       the body of one call on the loop: stages in order, and that it ends once
 chain           how a call passes interceptors; `interceptors` lists them, `admission` and `guard` are the package's
-operation       what can be asked of a server: an interface; `tool_call` is the one there is
+operation       what can be asked of a server; `operations` lists what there is: `tool_call`, `resource_read`, `lists`
 invocation      one call is sent, and after a failure sent again: attempts, timeouts, the replay rule
 content         MCP result → result; `split_secrets` masks what is cut into pieces, `failures` builds errors
 approvals, quarantine   what `admission` and `guard` decide by

@@ -19,6 +19,7 @@ from mcp_types import (
     ContentBlock,
     EmbeddedResource,
     ImageContent,
+    ReadResourceResult,
     ResourceLink,
     TextContent,
     TextResourceContents,
@@ -27,11 +28,12 @@ from pydantic import JsonValue
 
 from tarsy_tasks.models import Attachment, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.resources import BLOB, TEXT
 from tarsy_tasks.worker.calls.failures import CallFacts
 from tarsy_tasks.worker.calls.split_secrets import are_one_document, mask_borders, mask_split
 from tarsy_tasks.worker.maskers import Masker
 
-__all__ = ["build_result", "mask_result"]
+__all__ = ["build_contents", "build_result", "mask_result"]
 
 TEXT_LIMIT = 1024 * 1024
 """Characters of text that a result keeps; what is cut off is named at its end."""
@@ -90,6 +92,21 @@ def build_result(
         error_code=ErrorCode.TOOL_ERROR if failed else None,
         content_types=tuple(dict.fromkeys(map(_TYPE_OF, blocks))),
         notes=_mask_notes(notes, masker),
+        **facts,
+    )
+
+
+def build_contents(result: ReadResourceResult, masker: Masker, **facts: Unpack[CallFacts]) -> ToolResult:
+    """The answer to a resource that was read. The text of its only part is not repeated in the attachments."""
+    blocks = [EmbeddedResource(type="resource", resource=each) for each in result.contents]
+    kinds = [BLOB if isinstance(each, BlobResourceContents) else TEXT for each in result.contents]
+    if kinds != [TEXT]:
+        built = build_result(CallToolResult.model_construct(content=[*blocks], is_error=False), masker, **facts)
+        return built.model_copy(update={"content_types": tuple(dict.fromkeys(kinds))})
+    return ToolResult(
+        content=_mask_and_cut(_text_of(blocks[0]), masker, TEXT_LIMIT),
+        attachments=(_masked(_attachment(blocks[0]), masker, TEXT_LIMIT),),
+        content_types=(TEXT,),
         **facts,
     )
 

@@ -3,7 +3,6 @@
 Owns the list, and nothing of what is in it: the pool builds one context when it starts and hands it on.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
@@ -12,6 +11,7 @@ from tarsy_tasks.broker.binding import Binding
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.policy import Policy
 from tarsy_tasks.settings import Settings
+from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.maskers import Masker, build_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
@@ -20,7 +20,7 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.health_checks import HealthChecks
 from tarsy_tasks.worker.reporting.lifecycle import Reporting
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
-from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 
@@ -37,6 +37,8 @@ class WorkerContext:
         binding: Whether agents are bound.
         loop: The event loop of all sessions and calls.
         connections: Connections to the MCP servers, by server id.
+        record_maskers: The maskers for stored records, of all servers that are or were configured, by server id.
+        taken: Which configuration this worker has.
         clock: That of Redis.
         in_flight: The in-flight table, for the loop.
         results: The Redis of the result backend, for the loop.
@@ -56,7 +58,9 @@ class WorkerContext:
     settings: Settings
     binding: Binding
     loop: SessionLoop
-    connections: Mapping[str, ServerConnection]
+    connections: Connections
+    record_maskers: dict[str, Masker]
+    taken: TakenConfiguration
     clock: RedisClock
     metrics: CallMetrics
     audit: Audit

@@ -6,7 +6,7 @@ once. It stores nothing: the ending goes to its caller.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -46,17 +46,17 @@ class CallRunner:
 
     Args:
         interceptors: What every call passes.
-        operation: What the calls ask for.
+        operations: What calls can ask for.
     """
 
-    def __init__(self, context: WorkerContext, interceptors: Interceptors, operation: Operation) -> None:
+    def __init__(self, context: WorkerContext, interceptors: Interceptors, operations: Iterable[Operation]) -> None:
         self.context = context
         self.interceptors = interceptors
-        self.operation = operation
+        self._operations = {each.name: each for each in operations}
 
     def build(self, call: RunningCall, report_ending: ReportEnding) -> "CallExecution":
         """One call, not started yet."""
-        return CallExecution(self.context, self.interceptors, self.operation, call, report_ending)
+        return CallExecution(self.context, self.interceptors, self._operations[call.operation], call, report_ending)
 
 
 class CallExecution:

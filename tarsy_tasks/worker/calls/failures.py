@@ -5,6 +5,7 @@ from typing import TypedDict
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS
+from tarsy_tasks.methods import say_nothing_of_tools
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.maskers import Masker
@@ -55,7 +56,7 @@ def build_failure(
 ) -> ToolResult:
     """The result of a call that `error` ended."""
     facts = facts_of(context, info, record, repairs)
-    text, after_s = masker.mask(error.text), error.retry_after_s
+    text, after_s = say_nothing_of_tools(record.operation, masker.mask(error.text)), error.retry_after_s
     return ToolResult(content=text, outcome=error.outcome, error_code=error.code, retry_after_s=after_s, **facts)
 
 

@@ -6,12 +6,13 @@ from tarsy_tasks.broker.deliveries import CallState, Delivery
 from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Answer
+from tarsy_tasks.methods import TOOL_CALL
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import EventFeed
 from tarsy_tasks.worker.calls.failures import build_failure
 from tarsy_tasks.worker.calls.guard import never_deny_run
-from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection
+from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection, require_method
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
 __all__ = ["find_principal", "open_call"]
@@ -32,15 +33,19 @@ def open_call(
     server, tool, raw, *_ = arguments
     try:
         info = parse_message(arguments)
+        if record.operation != TOOL_CALL:
+            require_method(record.operation)
         connection = require_connection(context, server)
     except CallError as error:
         failure = never_deny_run(error, record, may_have_run=may_have_run)
         return Answer(build_failure(context, failure, info, record, context.masker))
     record.is_served = True
-    record.is_listed = tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)
+    record.is_listed = (
+        record.operation != TOOL_CALL or tool in (connection.tools or ()) or context.metrics.has_counted(server, tool)
+    )
     call = RunningCall(
         id=task_id,
-        operation="tool_call",
+        operation=record.operation,
         server=server,
         tool=tool,
         info=info,

@@ -91,8 +91,7 @@ class _MovingEnd:
 
 def _end(call: RunningCall, timeout_s: float) -> None:
     if call.attempts and call.may_have_run:
-        assert call.definition is not None
-        call.end(timeout_error(call.definition, timeout_s))
+        call.end(timeout_error(call.server, call.tool, timeout_s))
     else:
         call.end(unsent_error(call))
 
@@ -131,8 +130,7 @@ class Invocation:
         self._operation = operation
         self._steps = steps
         self._connection = call.connection
-        assert call.definition is not None
-        self._tool = call.definition
+        self._names = call.server, call.tool
         limit_s = self._connection.server.timeouts.call_timeout_s(call.tool)
         self._deadline = min(call.deadline, time.monotonic() + limit_s)
         self._timeout_s = self._seconds_left
@@ -200,17 +198,17 @@ class Invocation:
             self._connection.record_call(failed=True)
             if failure.recovery.executed is Executed.NO and self._lost_attempts:
                 raise lost_error(
-                    self._tool, describe_error(failure.error, self._connection.masker), again=True
+                    *self._names, describe_error(failure.error, self._connection.masker), again=True
                 ) from failure.error
             ending = self._connection.errors.describe_end(failure.end_reason)
             raise call_error(
-                failure.error, failure.recovery, self._tool, failure.timeout_s, ending, self._connection.masker
+                failure.error, failure.recovery, *self._names, failure.timeout_s, ending, self._connection.masker
             ) from failure.error
         except CallError as failure:
             if self._lost_attempts:
                 # Not its own text: that says that the tool did not run, which is true of the last attempt only.
                 why = f"it is no longer available.{self._connection.errors.describe_end('')}"
-                raise lost_error(self._tool, why, again=True) from failure
+                raise lost_error(*self._names, why, again=True) from failure
             raise
 
     def _is_worth_another_try(self, error: BaseException) -> bool:

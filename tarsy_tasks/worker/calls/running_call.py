@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
+from tarsy_tasks.methods import METHODS, TOOL_CALL
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import LONGEST_NAME
@@ -19,8 +20,9 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import EventFeed
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_errors import removed_error
 
-__all__ = ["RunningCall", "ignore_end", "parse_message", "require_connection"]
+__all__ = ["RunningCall", "ignore_end", "parse_message", "require_connection", "require_method"]
 
 
 def ignore_end(_: Exception) -> None:
@@ -62,7 +64,7 @@ class RunningCall(Call):
     @property
     def is_cut_if_large(self) -> bool:
         """Whether its sender can read the rest of a result that is cut; for others it is whole, as far as may be."""
-        return self.info.reads_results and self.delivery is not None
+        return self.info.reads_results and self.operation == TOOL_CALL and self.delivery is not None
 
 
 def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
@@ -91,14 +93,23 @@ def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
         raise _invalid_message(f"its argument `{place}` is wrong: {first['msg']}") from None
 
 
+def require_method(method: str) -> None:
+    """Raises `CallError` for a method that is not one of `METHODS`."""
+    if method not in METHODS:
+        raise _invalid_message(f"its argument `method` is none of {', '.join(sorted(METHODS))}")
+
+
 def require_connection(context: WorkerContext, server: str) -> ServerConnection:
     """The connection to a server.
 
     Raises:
         ToolNameError: This worker does not serve it.
+        CallError: It did, until the server was removed.
     """
     connection = context.connections.get(server)
     if connection is None:
+        if server in context.connections.removed:
+            raise removed_error(server)
         raise ToolNameError(
             ErrorCode.UNKNOWN_SERVER,
             f"This worker serves no MCP server `{server}`. The tool did not run. "

@@ -46,6 +46,11 @@ class TaskExecution:
         self._ended_by: Exception | None = None
         self.done: Future[None] | None = None
 
+    @property
+    def queue(self) -> str:
+        """Where its message came from; empty for a task that no message brought."""
+        return self._delivery.queue if self._delivery is not None else ""
+
     def require_delivery(self, delivery: Delivery | None) -> None:
         """Check that the body of a task runs for the message of this execution, and for the first time.
 

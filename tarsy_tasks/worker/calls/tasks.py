@@ -1,4 +1,4 @@
-"""The three Celery tasks: where a call's ending becomes that of a task.
+"""The four Celery tasks: where a call's ending becomes that of a task.
 
 Each task answers with data, even when the call fails: FAILURE in Celery means that the worker itself failed, not the
 tool. Arguments and results are documented in docs/protocol.md; any Celery producer may send them.
@@ -26,7 +26,7 @@ from tarsy_tasks.worker.calls.task_execution import TaskExecution, current_execu
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["call_tool", "check_server", "list_tools"]
+__all__ = ["call_tool", "check_server", "list_tools", "request"]
 
 _SIGNALS = (Ignore, Reject, TimeLimitExceeded)
 """Exceptions that control Celery, and contain no text from elsewhere."""
@@ -68,13 +68,32 @@ def call_tool(
         more: None. A message that has more is refused.
         unknown: The same.
     """
+    return _answer(self, (server, tool, arguments, call, *more, *unknown))
+
+
+@shared_task(name=task_names.REQUEST, base=ServerTask, bind=True)
+def request(
+    self: Any, server: Any = "", method: Any = "", arguments: Any = None, call: Any = None, *more: Any, **unknown: Any
+) -> ToolResult:
+    """Ask one MCP server for something else than a tool.
+
+    Args:
+        method: MCP's name of the request, one of `tarsy_tasks.methods.METHODS`.
+        arguments: What it needs: a JSON object, or its text.
+
+    The others are those of `call_tool`.
+    """
+    return _answer(self, (server, method, arguments, call, *more, *unknown))
+
+
+def _answer(task: Any, arguments: tuple[Any, ...]) -> ToolResult:
+    """The body of a task that is a call."""
     execution = current_execution()
-    delivery: Delivery | None = getattr(self.request, "delivery", None)
-    record = _record_of(execution, self.request, (server, tool, arguments, call))
+    delivery: Delivery | None = getattr(task.request, "delivery", None)
+    record = _record_of(execution, task, arguments)
     record.picked_up_at = record.picked_up_at or time.monotonic()
-    arguments_of_task = (server, tool, arguments, call, *more, *unknown)
     try:
-        ending = _run_call(execution, str(self.request.id), delivery, record, arguments_of_task)
+        ending = _run_call(execution, str(task.request.id), delivery, record, arguments)
     except _SIGNALS:
         raise
     except Exception as error:
@@ -88,13 +107,13 @@ def call_tool(
     return ending.result
 
 
-def _record_of(execution: TaskExecution, request: Any, arguments: tuple[Any, ...]) -> CallRecord:
+def _record_of(execution: TaskExecution, task: Any, arguments: tuple[Any, ...]) -> CallRecord:
     """The record of the call that a task is run for; a task that no message brought gets its own."""
-    delivery: Delivery | None = getattr(request, "delivery", None)
+    delivery: Delivery | None = getattr(task.request, "delivery", None)
     found = delivery.record if delivery is not None else None
     if isinstance(found, CallRecord):
         return found
-    return execution.context.audit.open_record(str(request.id), CallMessage(arguments, {}))
+    return execution.context.audit.open_record(str(task.request.id), CallMessage(arguments[:4], {}, task.name))
 
 
 def _run_call(

@@ -17,6 +17,7 @@ from kombu.utils.scheduling import round_robin_cycle
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["MOST_BYTES", "Bulkhead", "QueueOrderStrategy"]
 
@@ -60,8 +61,23 @@ class Bulkhead:
             servers: The ones that the worker serves.
         """
         self._slots = slots
-        half = max(1, slots // 2)
         for server in servers:
+            self._limit(server)
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        self.release(connection.server.name)
+        self._limit(connection.server)
+        if (wake := self._wake) is not None:
+            wake()  # it may run more than before
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`. Its queue may still be served: with answers that the server is gone."""
+        self.release(server)
+
+    def _limit(self, server: ServerConfig) -> None:
+        half = max(1, (self._slots or 0) // 2)
+        with self._lock:
             self._limits[keys.queue(server.name)] = server.max_concurrency or half
             # The checks of a server that hangs must not take all slots that are kept for checks.
             self._limits[keys.check_queue(server.name)] = 1
@@ -124,10 +140,22 @@ class Bulkhead:
             free = slots - running.total()
             limits = {queue: self._limits.get(queue, slots) - running[queue] for queue in queues}
             limits.update((queue, 0) for queue, held in self._bytes.items() if held >= MOST_BYTES and queue in limits)
+            if not limits.keys() <= self._limits.keys():
+                limits.update(self._measure_agents(limits, slots))
         if self._held_back:
             limits.update((queue, 0) for queue in self._held_back if queue in limits)
         self._is_awaited = free <= kept + 1 or min(limits.values(), default=1) <= 0
         return Room(free, kept, limits)
+
+    def _measure_agents(self, queues: Iterable[str], slots: int) -> dict[str, int]:
+        """The limits of single agents' queues, which an operator had this worker consume: those of their servers."""
+        found: dict[str, int] = {}
+        for queue in queues:
+            home = keys.shared_queue(queue)
+            if home != queue:
+                is_open = self._bytes[home] < MOST_BYTES and home not in self._held_back
+                found[queue] = self._limits.get(home, slots) - self._running[home] if is_open else 0
+        return found
 
     def select(self, queues: Sequence[str]) -> list[str]:
         """The queues from which another message may be taken now: those of checks first, the rest in their order."""

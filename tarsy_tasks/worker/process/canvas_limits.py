@@ -16,7 +16,7 @@ from celery.exceptions import InvalidTaskError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.task_headers import is_usable_name
-from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS
+from tarsy_tasks.broker.task_names import CALL_TOOL, LIST_TOOLS, REQUEST
 
 __all__ = ["CanvasRefused", "forget_own_tasks_of_celery", "keep_headers", "rebuild_body"]
 
@@ -24,6 +24,7 @@ _DEEPEST = 50
 """How deep signatures may be nested: Celery copies each with several calls of its own per level."""
 _FOLLOWING = {"callbacks": True, "errbacks": True, "chain": True, "chord": False}
 """What follows a message, by Celery's name; whether it is a list."""
+_FOLLOWING_TASKS = (CALL_TOOL, REQUEST, LIST_TOOLS)
 _LINKS = ("link", "link_error", "chain", "chord")
 _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("task_id", "root_id", "parent_id", "group_id", "reply_to", "argsrepr", "kwargsrepr"), str),
@@ -129,8 +130,8 @@ class _Rebuilder:
 
     def _call(self, parts: Mapping[str, Any], options: dict[str, Any], place: str) -> dict[str, Any]:
         args, kwargs = parts.get("args") or (), _mapping(parts.get("kwargs") or {}, place)
-        if not isinstance(args, list | tuple) or parts.get("task") not in (CALL_TOOL, LIST_TOOLS):
-            raise CanvasRefused(f"{place}: only {CALL_TOOL} and {LIST_TOOLS} may follow")
+        if not isinstance(args, list | tuple) or parts.get("task") not in _FOLLOWING_TASKS:
+            raise CanvasRefused(f"{place}: only {', '.join(_FOLLOWING_TASKS)} may follow")
         if parts.get("immutable") is not True:
             raise CanvasRefused(f"{place}: not immutable, so its first argument would be another task's result")
         arguments = cast("list[Any]", args)

@@ -7,6 +7,7 @@ message of a bound agent confined to it.
 """
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -35,6 +36,8 @@ __all__ = ["Consumer"]
 
 logger = logging.getLogger(__name__)
 _refusals = RefusalLog(logger)
+_RETRY_S = (0.4, 0.4, 5.0)
+"""Between two attempts to connect: at first, how much longer each time, and at most."""
 
 
 class Consumer(consumer.Consumer):
@@ -49,6 +52,15 @@ class Consumer(consumer.Consumer):
     def on_ready(self) -> None:
         self.app.worker_context.taking_since = time.monotonic()
         super().on_ready()
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """As Celery's, which waits 2, 4, 6 and more seconds between two attempts: long after a short restart of Redis,
+        and for up to half a minute after a long one."""
+        connect, (first_s, step_s, most_s) = conn.ensure_connection, _RETRY_S
+        first_s = random.uniform(first_s / 2, first_s)  # noqa: S311 - no secret
+        conn.ensure_connection = partial(connect, interval_start=first_s, interval_step=step_s, interval_max=most_s)
+        stock: Any = super()
+        return stock.ensure_connected(conn)
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         stock: Any = super()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
+from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.errors import NoSessionError
 
@@ -32,15 +33,35 @@ def register() -> None:
     """Register the commands, in a worker or in the command line."""
     one_server: dict[str, Any] = {"type": "control", "args": [("server", str)], "signature": "SERVER"}
     Panel.register(mcp_sessions, type="inspect")
+    Panel.register(mcp_reload, type="control")
     Panel.register(mcp_reconnect, **one_server)
     Panel.register(mcp_disconnect, **one_server)
     Panel.register(mcp_refresh, **one_server)
+    Panel.register(active_queues, type="inspect")
     Panel.register(mcp_approve, type="control", args=[("server", str), ("listing", str)], signature="SERVER LISTING")
+
+
+def active_queues(state: Any, **_: Any) -> list[dict[str, Any]]:
+    """List the task queues a worker is currently consuming from."""
+    # As Celery's. Of a server, the queues of all agents come with its own: of these there may be any number.
+    consumer = state.consumer.task_consumer
+    queues: list[dict[str, Any]] = [dict(queue.as_dict(recurse=True)) for queue in consumer.queues] if consumer else []
+    for queue in queues:
+        server = keys.server_of_queue(queue["name"])
+        if server is not None and queue["name"] == keys.queue(server):
+            queue["agents"] = keys.agent_queue(server, "*") if state.consumer.pool.fetcher.serves_agents else None
+    return queues
 
 
 def mcp_sessions(state: Any, **_: Any) -> Reply:
     """Sessions with the MCP servers: state, protocol, server version, tools, calls in flight, last error."""
     return {server: _describe(connection) for server, connection in _connections(state).items()}
+
+
+def mcp_reload(state: Any, **_: Any) -> Reply:
+    """Take the configuration and the policy as their files have them now."""
+    state.consumer.configuration_reload.ask()
+    return {"ok": {"configuration": state.consumer.pool.context.taken.version}}
 
 
 def mcp_reconnect(state: Any, server: str = "", **_: Any) -> Reply:

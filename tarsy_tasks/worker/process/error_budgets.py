@@ -31,22 +31,25 @@ class ErrorBudgets:
     """
 
     def __init__(self, connections: Mapping[str, ServerConnection], loop: SessionLoop, instance: str) -> None:
-        self._connections = {name: each for name, each in connections.items() if each.counted is not None}
+        self._connections = connections
         self._loop = loop
         self._instance = instance
         self._trials: dict[str, Future[bool]] = {}
 
     def tend(self, exchange: RedisExchange) -> None:
         """Called every second, in a thread. Raises `RedisError`: then what was counted since the last time is lost."""
-        if not self._connections:
+        connections = {name: each for name, each in self._connections.items() if each.counted is not None}
+        for server in self._trials.keys() - connections.keys():
+            del self._trials[server]
+        if not connections:
             return
-        reports = [self._report(server, connection) for server, connection in self._connections.items()]
+        reports = [self._report(server, connection) for server, connection in connections.items()]
         for server, state in tend_budgets(exchange, self._instance, reports).items():
-            self._apply(server, state)
+            self._apply(server, connections[server], state)
         for report in reports:
             # Only now: Redis knows of it.
             if report.event == "lifted":
-                self._connections[report.server].suspension.is_lifted = False
+                connections[report.server].suspension.is_lifted = False
             elif report.event:
                 del self._trials[report.server]
 
@@ -74,8 +77,7 @@ class ErrorBudgets:
         has_answered = not trial.cancelled() and trial.exception() is None and trial.result()
         return "answered" if has_answered else "silent"
 
-    def _apply(self, server: str, state: BudgetState) -> None:
-        connection = self._connections[server]
+    def _apply(self, server: str, connection: ServerConnection, state: BudgetState) -> None:
         if not state.reason:
             self._loop.call_soon(connection.end_shared_suspension)
             return

@@ -9,12 +9,14 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fetch import FetchedMessage
 from tarsy_tasks.broker.kombu_transport import Channel
 from tarsy_tasks.broker.leases import hold_lease, release_lease
@@ -46,7 +48,7 @@ class FetchStep(bootsteps.StartStopStep):
         pool, channel = parent.pool, parent.task_consumer.channel
         pool.bulkhead.watch(lambda: parent.hub.call_soon(_nothing))
         if reason := _why_kombu_fetches(parent):
-            logger.warning("%s, because %s", _KOMBU_FETCHES, reason)
+            _report_kombu(parent, f"because {reason}")
             return
         factory = PlainCallFactory(parent)
         self._say_why_none_is_plain(factory.reason)
@@ -58,8 +60,8 @@ class FetchStep(bootsteps.StartStopStep):
             channel.fetcher = None
             if classify_error(error) is ErrorKind.PASSING:
                 raise RedisConnectionError(f"messages cannot be fetched yet: {error}") from error
-            text = "%s, because Redis refuses the package's own way: %s (%s)"
-            logger.warning(text, _KOMBU_FETCHES, error, "`tarsy-tasks acl` prints the rules of `worker`")
+            remedy = "`tarsy-tasks acl` prints the rules of `worker`"
+            _report_kombu(parent, f"because Redis refuses the package's own way: {error} ({remedy})")
             return
         self._handover = handover
 
@@ -76,6 +78,12 @@ class FetchStep(bootsteps.StartStopStep):
                 parent.pool.loop.submit(handover.stop()).result(2 * _GIVE_BACK_S)
 
     shutdown = stop
+
+
+def _report_kombu(consumer: Any, why: str) -> None:
+    # With users of Redis there are agents whose calls then wait for other workers, or in vain.
+    severity = logging.ERROR if consumer.app.worker_context.binding.is_bound else logging.WARNING
+    logger.log(severity, "%s, %s", _KOMBU_FETCHES, why)
 
 
 def _why_kombu_fetches(consumer: Any) -> str:
@@ -96,17 +104,33 @@ class _Handover:
         self._channel: Channel = consumer.task_consumer.channel
         self._fetcher = fetcher
         self._factory = factory
+        self._consumed: dict[str, list[str]] = {}
         self._line: deque[FetchedMessage] = deque()
         self._is_called = False
         self._giving_back: set[asyncio.Task[None]] = set()
 
     # In the thread of Celery's consumer.
 
+    # An operator may have the queue of one agent consumed. With that of its server it is served anyway, in turn with
+    # the others, which taking from it twice would upset.
+
     def consume(self, queue: str, lists: list[str]) -> None:
-        self._pool.loop.call_soon(lambda: self._fetcher.consume(queue, lists))
+        self._consumed[queue] = lists
+        if queue != (home := keys.shared_queue(queue)) and home in self._consumed:
+            return
+        for each in self._find_agents(queue):
+            self._pool.loop.call_soon(partial(self._fetcher.cancel, each))
+        self._pool.loop.call_soon(partial(self._fetcher.consume, queue, lists))
 
     def cancel(self, queue: str) -> None:
-        self._pool.loop.call_soon(lambda: self._fetcher.cancel(queue))
+        self._consumed.pop(queue, None)
+        self._pool.loop.call_soon(partial(self._fetcher.cancel, queue))
+        for each in self._find_agents(queue):
+            self._pool.loop.call_soon(partial(self._fetcher.consume, each, self._consumed[each]))
+
+    def _find_agents(self, queue: str) -> list[str]:
+        """The consumed queues of single agents of a server."""
+        return [name for name in self._consumed if name != queue and keys.shared_queue(name) == queue]
 
     def wake(self) -> None:
         self._fetcher.wake()

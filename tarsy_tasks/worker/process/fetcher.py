@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -130,6 +131,11 @@ class QueueFetcher:
         self._connecting: asyncio.Task[None] | None = None
         self._outage = OutageLog(logger, "the connection on which messages are fetched cannot be opened again")
 
+    @property
+    def serves_agents(self) -> bool:
+        """Whether it takes messages, also those in the queues of bound agents."""
+        return self._sink is not None and self._serves_agents
+
     async def start(self, sink: MessageSink, within_s: float) -> None:
         """Begin to take messages.
 
@@ -198,6 +204,15 @@ class QueueFetcher:
             return
         self._is_scheduled = True
         self._loop.call_soon(self._look)
+
+    async def replace_terms(self, weights: Mapping[str, float], limiting: str) -> None:
+        """The policy or the servers have changed; arguments as of the constructor."""
+        fetch_alone = declare_fetch(limiting=limiting) if limiting else fetch
+        fetch_fairly = declare_fair_fetch(weights, limiting)
+        with suppress(RedisError, OSError):  # else Redis learns them when it is connected again
+            await fetch_alone.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
+            await fetch_fairly.run_async(self._exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
+        self._fetch, self._fetch_fairly = fetch_alone, fetch_fairly
 
     async def _connect(self) -> None:
         await self._exchange.open()

@@ -31,9 +31,11 @@ class HealthStep(bootsteps.StartStopStep):
             parent.app.backend.client,
             context.alerts,
             parent.pool.limit_of,
+            lambda: context.taken,
             worker=parent.hostname,
         )
         context.checks.start()
+        context.connections.inform(context.checks)
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002
         if self._context is not None and self._context.checks is not None:

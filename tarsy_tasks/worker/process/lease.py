@@ -28,6 +28,7 @@ from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.reporting.audit_writer import Audit
+from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["LeaseKeeper"]
 
@@ -65,7 +66,7 @@ class LeaseKeeper:
         self.instance = instance
         self._app = app
         self._audit = audit
-        self._servers = servers
+        self._servers = tuple(servers)
         self._queues = [name(server) for server in servers for name in (keys.queue, keys.check_queue)]
         self._lease_s = lease_s
         self._tend_suspended = tend_suspended
@@ -80,6 +81,8 @@ class LeaseKeeper:
         self._suspending = _refusals("suspensions and pauses of servers cannot be shared with other workers")
         self._releasing = _refusals("delayed messages cannot be moved into their queues")
         self._is_departing = False
+        self._left: tuple[str, ...] = ()
+        """Servers that it serves no longer, which others do not know yet."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tarsy-leases", daemon=True)
 
@@ -89,6 +92,20 @@ class LeaseKeeper:
     def depart(self) -> None:
         """The worker takes no more calls; the leases of those that it has are still renewed."""
         self._is_departing = True
+        self._renew_at = 0.0
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`: announce it with the next renewal, which is due at once."""
+        server = connection.server.name
+        if server not in self._servers:
+            self._servers = (*self._servers, server)
+            self._queues = [*dict.fromkeys([*self._queues, keys.queue(server), keys.check_queue(server)])]
+            self._renew_at = 0.0
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`. Its queues are swept as before: it may have left calls there."""
+        self._servers = tuple(each for each in self._servers if each != server)
+        self._left = (*self._left, server)
         self._renew_at = 0.0
 
     def stop(self) -> None:
@@ -142,8 +159,9 @@ class LeaseKeeper:
         if mine := leased.copy():
             deliveries.renew(mine.values())
         fleet.announce(deliveries.exchange, self.instance, () if self._is_departing else self._servers)
-        if self._is_departing:
-            fleet.depart(deliveries.exchange, self.instance, self._servers)
+        left, self._left = self._left, ()
+        departed = self._servers if self._is_departing else [each for each in left if each not in self._servers]
+        fleet.depart(deliveries.exchange, self.instance, departed)
         self._renew_at = time.monotonic() + self._lease_s / _RENEWALS_A_LEASE
 
     def _sweep(self, deliveries: Deliveries) -> bool:

@@ -20,6 +20,10 @@ class LimitReporter:
         self._report = report
         self._write_at = 0.0
 
+    def replace(self, report: str) -> None:
+        """The limits have changed. May be called from any thread."""
+        self._report, self._write_at = report, 0.0
+
     def tend(self, exchange: RedisExchange) -> None:
         """Called every second, in a thread. Raises `RedisError`."""
         if self._report and time.monotonic() >= self._write_at:

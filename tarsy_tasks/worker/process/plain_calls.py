@@ -27,7 +27,7 @@ from tarsy_tasks.broker.fetch import FetchedMessage
 from tarsy_tasks.broker.leases import release_lease
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, decode_body, read_plain_arguments
 from tarsy_tasks.broker.result_backend import ResultBackend
-from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.broker.task_names import CALLS
 from tarsy_tasks.interceptors import Answer, Ending
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
@@ -107,20 +107,22 @@ class PlainCallFactory:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._pool = consumer.pool
-        task = consumer.app.tasks[CALL_TOOL]
-        self.reason = why_none_is_plain(task, consumer)
+        tasks, options = [consumer.app.tasks[name] for name in CALLS], {"app": consumer.app}
+        self.reason = next(filter(None, (why_none_is_plain(task, consumer) for task in tasks)), "")
         """Why it builds none; empty if it builds some."""
-        self._request_class: Any = create_request_cls(
-            CallRequest, task, consumer.pool, consumer.hostname, consumer.event_dispatcher, app=consumer.app
-        )
+        self._request_classes: dict[str, Any] = {
+            each.name: create_request_cls(
+                *(CallRequest, each, consumer.pool, consumer.hostname, consumer.event_dispatcher), **options
+            )
+            for each in tasks
+        }
 
     def build(self, message: FetchedMessage) -> "PlainCall | None":
         """The call that a message asks for, or None if it is not plain. Called on the loop."""
         if self.reason or len(message.text) > _LARGEST_BYTES or message.payload is None:
             return None
-        if message.headers.get("task") != CALL_TOOL or why_not_plain(message):
-            return None
-        if self._consumer.task_buckets.get(CALL_TOOL):
+        name = message.headers.get("task")
+        if name not in CALLS or why_not_plain(message) or self._consumer.task_buckets.get(name):
             return None
         try:
             body = decode_body(message.payload)
@@ -138,7 +140,8 @@ class PlainCallFactory:
         channel = consumer.task_consumer.channel
         message = channel.Message(fetched.payload, channel=channel)
         channel.qos.hold(message, fetched.delivery)
-        return self._request_class(
+        name = fetched.headers["task"]
+        return self._request_classes[name](
             message,
             on_ack=promise(consumer.call_soon_ack, (message.ack_log_error,)),
             on_reject=promise(consumer.call_soon_ack, (message.reject_log_error,)),
@@ -149,7 +152,7 @@ class PlainCallFactory:
             app=app,
             hostname=consumer.hostname,
             eventer=consumer.event_dispatcher,
-            task=app.tasks[CALL_TOOL],
+            task=app.tasks[name],
             connection_errors=consumer.connection_errors,
         )
 
@@ -186,19 +189,19 @@ class PlainCall:
         self._delivery = message.delivery
         self._storing: asyncio.Task[None] | None = None
         self.id: str = message.headers["id"]
-        self.name = CALL_TOOL
+        self.name: str = message.headers["task"]
         self.pid = 0
         self.time_start: float | None = None
         self._done: Future[None] | None = None
         delivery = self._delivery
-        record = context.audit.open_record(self.id, CallMessage(arguments, {}), delivery)
+        record = context.audit.open_record(self.id, CallMessage(arguments, {}, self.name), delivery)
         self._record: CallRecord = record
         delivery.record = record
         delivery.runs = True
         state.task_reserved(self)
         if eventer is not None and eventer.enabled and (not eventer.groups or "task" in eventer.groups):
             shown = show_call(context.audit, arguments)
-            self._send_event("task-received", name=CALL_TOOL, args=shown, kwargs="{}", root_id=self.id, retries=0)
+            self._send_event("task-received", name=self.name, args=shown, kwargs="{}", root_id=self.id, retries=0)
 
     @property
     def delivery(self) -> Delivery:
@@ -210,7 +213,7 @@ class PlainCall:
 
     @property
     def task(self) -> Any:
-        return self._pool.app.tasks[CALL_TOOL]
+        return self._pool.app.tasks[self.name]
 
     @property
     def acknowledged(self) -> bool:
@@ -224,10 +227,10 @@ class PlainCall:
         found: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
         return {
             "id": self.id,
-            "name": CALL_TOOL,
+            "name": self.name,
             "args": show_call(self._context.audit, self._arguments),
             "kwargs": "{}",
-            "type": CALL_TOOL,
+            "type": self.name,
             "hostname": self._context.instance.partition("#")[0],
             "time_start": self.time_start,
             "acknowledged": self.acknowledged,
@@ -303,7 +306,7 @@ class PlainCall:
         runtime = time.monotonic() - self._record.picked_up_at
         shown = repr(result)
         if _traced.isEnabledFor(logging.INFO):
-            said = {"id": self.id, "name": CALL_TOOL, "return_value": shown, "runtime": runtime}
+            said = {"id": self.id, "name": self.name, "return_value": shown, "runtime": runtime}
             # Not by `info`, which looks for its caller: that costs more than the rest.
             _traced.handle(_traced.makeRecord(_traced.name, logging.INFO, __file__, 0, LOG_SUCCESS, (said,), None))
         self._send_event("task-succeeded", result=shown, runtime=runtime)

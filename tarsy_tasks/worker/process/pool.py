@@ -20,6 +20,7 @@ from celery.concurrency.base import apply_target
 from celery.concurrency.thread import TaskPool as ThreadsTaskPool
 from celery.exceptions import Ignore, SoftTimeLimitExceeded, TimeLimitExceeded
 
+from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.binding import decide_binding
@@ -28,19 +29,18 @@ from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.leases import release_lease
-from tarsy_tasks.broker.limits import limit_fetch
 from tarsy_tasks.celery_app import broker_urls
+from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
-from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.telemetry.limits import build_report
+from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
+from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
-from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 from tarsy_tasks.worker.long_work import cancel_long_work
-from tarsy_tasks.worker.maskers import build_record_masker
+from tarsy_tasks.worker.maskers import build_record_masker, build_server_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_thread, look_for_cancelled
 from tarsy_tasks.worker.process.error_budgets import ErrorBudgets
@@ -48,6 +48,8 @@ from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.limit_reporter import LimitReporter
 from tarsy_tasks.worker.process.plain_calls import PlainCall
+from tarsy_tasks.worker.process.policy_terms import build_fetch_limits, build_limit_report, weights_of
+from tarsy_tasks.worker.process.server_changes import ServerChanges
 from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
@@ -56,7 +58,8 @@ from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
-from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
@@ -116,16 +119,13 @@ class TaskPool(ThreadsTaskPool):
         if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
         interceptors = build_interceptors(context, self.app.interceptors)
-        self.runner = CallRunner(context, interceptors, ToolCallOperation(context))
-        weights: dict[str, float] = self.app.policy.weights if self.app.policy is not None else {}
-        limiting = self._build_limiting(servers)
+        self.runner = CallRunner(context, interceptors, build_operations(context))
+        weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
         pauses = SharedPauses(context.connections, context.in_flight.exchange)
-        policy = context.policy
-        known = self.app.mcp_config.enabled_servers
-        report = build_report(policy.limits, policy.version, known) if policy is not None and policy.limits else ""
-        reporter = LimitReporter(report)
+        report = build_limit_report(context.policy, self.app.mcp_config.enabled_servers)
+        reporter = self.limit_reporter = LimitReporter(report)
         budgets = ErrorBudgets(context.connections, self._loop, context.instance)
 
         def tend(exchange: RedisExchange) -> None:
@@ -134,6 +134,9 @@ class TaskPool(ThreadsTaskPool):
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
+        context.connections.inform(self._bulkhead, suspended, pauses, self._leases)
+        grace_s = context.settings.shutdown_grace_s
+        self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
         # From here on a result waits for an unavailable Redis, until the worker stops.
         self.app.backend.stopping = threading.Event()
@@ -150,28 +153,31 @@ class TaskPool(ThreadsTaskPool):
         self._leases.start()
         self._shutdown.start()
 
-    def _build_limiting(self, servers: Sequence[str]) -> str:
-        """What the fetch has to know of limits; empty if there are none that it could keep to."""
+    def build_fetch_limits(self) -> str:
+        """What the fetch has to know of the limits of the policy, for the servers that are served now."""
         context = self._context
-        if context.policy is None or context.policy.limits is None:
-            return ""
-        counted = [limit.place for limit in context.policy.limits.all if limit.rule.bytes_per_day]
-        if counted and self.app.conf.broker_url != self.app.conf.result_backend:
-            text = "the bytes of results are not counted, because they are not in the broker's Redis database: %s"
-            logger.warning(text, ", ".join(counted))
-        # In the queue that all share, only a signature says who sent a message.
-        anonymous = ANONYMOUS if self.app.conf.accept_content == ["json"] else None
-        terms = context.policy.limits.build_fetch_terms(servers, anonymous)
-        if not context.binding.is_bound:
-            terms = {server: [each for each in found if each["shared"]] for server, found in terms.items()}
-        return limit_fetch(terms, context.lease_s, ANONYMOUS) if any(terms.values()) else ""
+        servers, is_bound = list(context.connections), context.binding.is_bound
+        return build_fetch_limits(context.policy, self.app.conf, servers, context.lease_s, is_bound=is_bound)
+
+    def calls_of(self, server: str) -> list[int]:
+        """The calls of a server that run now, and what is in no queue of a server, which may be such a call."""
+        running = self._executions.copy().items()
+        return [pid for pid, each in running if keys.server_of_queue(each.queue) in (server, None)]
+
+    def still_runs(self, call: int) -> bool:
+        """Whether one of these calls still runs."""
+        return call in self._executions
+
+    def _connect(self, server: ServerConfig) -> ServerConnection:
+        return ServerConnection(server, build_server_masker(server), self._sessions)
 
     def _build_context(self, servers: Sequence[str]) -> WorkerContext:
         app, settings, metrics = self.app, load_settings(), CallMetrics()
         binding = decide_binding(settings.canvas, broker_urls(app))
         configured = app.mcp_config.servers
-        sessions = SessionContext(Inheritance(configured.values(), broker_urls(app)))
-        connections = build_connections((configured[name] for name in servers), sessions)
+        self.inheritance = Inheritance(configured.values(), broker_urls(app))
+        sessions = self._sessions = SessionContext(self.inheritance)
+        connections = Connections(map(self._connect, (configured[name] for name in servers)))
         # Of all servers: any worker may find a call that its own worker left behind.
         maskers = {name: build_record_masker(server) for name, server in configured.items()}
         worker = app.worker_instance.partition("#")[0]
@@ -187,6 +193,8 @@ class TaskPool(ThreadsTaskPool):
             binding=binding,
             loop=self._loop,
             connections=connections,
+            record_maskers=maskers,
+            taken=TakenConfiguration(app.generation.version),
             clock=metrics.clock,
             metrics=metrics,
             audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics], is_bound=binding.is_bound),
@@ -251,6 +259,7 @@ class TaskPool(ThreadsTaskPool):
             await connection.close()
 
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
+        closing.append(self._loop.submit(self.server_changes.close()))
         wait_for(closing, _CLOSE_S)
         for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):
             self._loop.call_soon(each.close)

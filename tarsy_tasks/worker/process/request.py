@@ -14,7 +14,7 @@ from kombu.exceptions import KombuError
 from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
-from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.broker.task_names import CALLS
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process.canvas_limits import keep_headers, rebuild_body
 from tarsy_tasks.worker.reporting.audit_writer import Audit
@@ -64,8 +64,8 @@ class CallRequest(Request):
         if delivery is not None:
             delivery.signer = getattr(message, "signer", "")
         # What the transport knows of this delivery, for the call and the result backend.
-        if delivery is not None and self._type == CALL_TOOL and delivery.record is None:
-            found = CallMessage(arguments, self._request_dict["kwargs"])
+        if delivery is not None and self._type in CALLS and delivery.record is None:
+            found = CallMessage(arguments, self._request_dict["kwargs"], self._type)
             delivery.record = audit.open_record(self.id, found, delivery)
         self._request_dict["delivery"] = delivery
 

@@ -34,8 +34,16 @@ class SharedPauses:
         self._unshared: dict[str, float] = {}
         """Until when, in monotonic time, by server: what Redis has not taken yet."""
         self._sharing: set[asyncio.Task[None]] = set()
-        for server, connection in connections.items():
-            connection.on_pause = partial(self._share, server)
+        for connection in connections.values():
+            self.add(connection)
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        connection.on_pause = partial(self._share, connection.server.name)
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`."""
+        self._unshared.pop(server, None)
 
     def _share(self, server: str, seconds: float) -> None:
         until = self._unshared[server] = time.monotonic() + seconds

@@ -9,10 +9,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery.apps.worker import Worker
+from celery.utils.text import str_to_list
 from celery.worker import state
 
 __all__ = ["ShutdownWatch", "SoftlyStoppingWorker"]
@@ -27,7 +28,24 @@ _EXIT_CODE = 1
 
 class SoftlyStoppingWorker(Worker):
     """Celery's, which takes no more messages during a soft shutdown. Stock sleeps in the thread that would take them;
-    here the session loop does that."""
+    here the session loop does that.
+
+    Attributes:
+        only_queues: Those of `-Q`; None for all.
+        excluded_queues: Those of `-X`.
+    """
+
+    only_queues: list[str] | None = None
+    excluded_queues: Sequence[str] = ()
+
+    def setup_queues(self, include: Any, exclude: Any = None) -> None:
+        self.only_queues, self.excluded_queues = str_to_list(include) or None, str_to_list(exclude) or ()
+        stock: Any = super()
+        stock.setup_queues(include, exclude)
+
+    def takes(self, queue: str) -> bool:
+        """Whether it may take messages of a queue, also of one that it does not know yet."""
+        return (self.only_queues is None or queue in self.only_queues) and queue not in self.excluded_queues
 
     def wait_for_soft_shutdown(self) -> None:
         worker: Any = self

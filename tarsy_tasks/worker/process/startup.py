@@ -16,15 +16,15 @@ from tarsy_tasks.broker.binding import decide_binding
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import check_secrets, describe_unused
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.policy import load_policy
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
-from tarsy_tasks.worker.calls.chain import load_interceptors
 from tarsy_tasks.worker.process import canvas_limits
 from tarsy_tasks.worker.process.cancellation import CancellationStep
 from tarsy_tasks.worker.process.fetch_step import FetchStep
+from tarsy_tasks.worker.process.generation import load_generation
 from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
+from tarsy_tasks.worker.process.reload import ReloadStep
 from tarsy_tasks.worker.process.request_sets import make_safe_to_share
 from tarsy_tasks.worker.process.task_events import DISPATCHER
 
@@ -40,16 +40,18 @@ def configure(worker: Any) -> None:
     remove_leftovers(worker.hostname)
     worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
     try:
-        servers = worker.app.mcp_config.enabled_servers
-        worker.app.interceptors = load_interceptors(worker.app.mcp_config.interceptors)
-        worker.app.policy = load_policy()
+        generation = worker.app.generation = load_generation()
     except ConfigError as error:
         _refuse(str(error))
+    worker.app.mcp_config, worker.app.policy = generation.config, generation.policy
+    worker.app.interceptors = generation.interceptors
+    servers = generation.config.enabled_servers
     make_safe_to_share()
     worker.app.events.dispatcher_cls = DISPATCHER
     worker.app.steps["worker"].add(HealthStep)
     worker.app.steps["consumer"].add(CancellationStep)
     worker.app.steps["consumer"].add(FetchStep)
+    worker.app.steps["consumer"].add(ReloadStep)
     names = [name for server in servers for name in (keys.queue(server), keys.check_queue(server))]
     worker.app.conf.task_queues = [Queue(name, routing_key=name) for name in names]
 

@@ -32,7 +32,17 @@ class SuspendedQueues:
         self._instance = instance
         self._announced: set[str] = set()
         for server, connection in connections.items():
-            connection.on_suspend = partial(bulkhead.hold_back, server)
+            self._hold_back_suspended(server, connection)
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        self._hold_back_suspended(connection.server.name, connection)
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`: the next `tend` finds it."""
+
+    def _hold_back_suspended(self, server: str, connection: ServerConnection) -> None:
+        connection.on_suspend = partial(self._bulkhead.hold_back, server)
 
     def tend(self, exchange: RedisExchange) -> None:
         """Called every second, in a thread. Raises `RedisError`."""
@@ -52,5 +62,10 @@ class SuspendedQueues:
                 # Also what has never been shared: a suspension may end before Redis could be reached.
                 self._bulkhead.release(server)
                 if server in self._announced:
-                    fleet.resume(exchange, self._instance, server)
-                    self._announced.discard(server)
+                    self._resume(exchange, server)
+        for server in self._announced - self._connections.keys():
+            self._resume(exchange, server)
+
+    def _resume(self, exchange: RedisExchange, server: str) -> None:
+        fleet.resume(exchange, self._instance, server)
+        self._announced.discard(server)

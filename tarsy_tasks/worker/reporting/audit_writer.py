@@ -19,9 +19,10 @@ from tarsy_tasks.broker.deliveries import AuditWrite, Delivery
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_entry
 from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.broker.priority_lists import priority_of_list
-from tarsy_tasks.broker.task_names import CALL_TOOL
+from tarsy_tasks.broker.task_names import CALLS
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS
+from tarsy_tasks.methods import TOOL_CALL
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL
@@ -130,7 +131,7 @@ class Audit:
         except DamagedMessage:
             pass  # it may have been a call
         else:
-            if found.task != CALL_TOOL:
+            if found.task not in CALLS:
                 return None
             message = found.call
         delivery = Delivery(tag, keys.without_priority(name), priority=priority_of_list(name))
@@ -219,6 +220,7 @@ class Audit:
             "principal": None if record.principal == ANONYMOUS else mask_name(record.principal),
             "priority": None if record.priority == NORMAL else record.priority,
             "server": mask_name(server),
+            "operation": None if record.operation == TOOL_CALL else mask_name(record.operation),
             "tool": mask_name(record.tool),
             "arguments": build_shown(canonical, mask),
             "arguments_digest": build_digest(canonical),

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
@@ -65,7 +66,7 @@ class CallMetrics:
         self._pending_errors: set[Label] = set()
         self._failures: dict[str, LastError] = {}
         self._pending_failures: set[str] = set()
-        self._counted: dict[tuple[str, str], int] = {}
+        self._counted: WeakKeyDictionary[ServerConnection, dict[str, int]] = WeakKeyDictionary()
         self.clock = RedisClock()
 
     def add(self, server: str, tool: str, numbers: Mapping[str, int]) -> None:
@@ -239,9 +240,11 @@ class CallMetrics:
             numbers["pauses"] = connection.pause_count
             numbers |= {"connection_attempts": attempts, "connections": opened}
             numbers |= {"ignored_events": connection.ignored_events}
+            # Of the connection: another one of the same server begins at zero.
+            counted = self._counted.setdefault(connection, {})
             for name, number in numbers.items():
-                if more := number - self._counted.get((server, name), 0):
-                    self._counted[server, name] = number
+                if more := number - counted.get(name, 0):
+                    counted[name] = number
                     self.add(server, NO_TOOL, {name: more})
 
     def _remember(self, minute: int, numbers: Mapping[Label, Numbers]) -> None:

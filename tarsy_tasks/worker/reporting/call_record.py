@@ -61,7 +61,8 @@ class CallRecord:
         picked_up_at: When the worker began to work on it, monotonic time; None before.
         principal: Who sent it, as far as that is verified.
         priority: By which it waited.
-        tool: Name of the tool, in the end as the server lists it.
+        tool: Name of the tool, in the end as the server lists it; or the method that stands in its place.
+        operation: As `Call.operation`.
         is_served: This worker serves the server.
         is_listed: The server lists that tool.
         arguments: As they came, in the end as they are sent to the MCP server.
@@ -91,6 +92,7 @@ class CallRecord:
         self.principal = ANONYMOUS
         self.priority: Priority = NORMAL
         self.tool = message.tool
+        self.operation = message.operation
         self.is_served = False
         self.is_listed = False
         self.arguments: Any = message.arguments

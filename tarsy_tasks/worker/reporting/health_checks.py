@@ -23,7 +23,12 @@ from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S, RECORD_TTL_S, HealthRecord
+from tarsy_tasks.telemetry.health_records import (
+    CHECK_INTERVAL_S,
+    RECORD_TTL_S,
+    HealthRecord,
+    TakenConfiguration,
+)
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
@@ -62,12 +67,14 @@ class _Watched:
         target: The server's program or address, for people.
         is_requested: Beat's check came, and is not answered yet.
         queue_wait_s: How long beat's check waited in its queue.
+        last: Its last record.
         healthy: The last verdict; it holds since `since`, by the clock of Redis.
     """
 
     connection: ServerConnection
     due: float
     target: str
+    last: HealthRecord | None = None
     is_checking: bool = False
     is_requested: bool = False
     queue_wait_s: float | None = None
@@ -95,6 +102,7 @@ class HealthChecks:
         redis: A redis-py client of the result backend.
         alerts: Gets the alerts that the checks cause.
         max_concurrency: How many calls of a server this worker runs at once; None if there is no limit.
+        taken: Which configuration this worker has.
     """
 
     def __init__(
@@ -104,6 +112,7 @@ class HealthChecks:
         redis: Any,
         alerts: AlertFeed,
         max_concurrency: Callable[[str], int | None],
+        taken: Callable[[], TakenConfiguration],
         *,
         worker: str,
     ) -> None:
@@ -111,6 +120,7 @@ class HealthChecks:
         self._redis = redis
         self._writer = HealthWriter(connections, redis, alerts, worker)
         self._max_concurrency = max_concurrency
+        self._taken = taken
         self._worker = worker
         self._clock = RedisClock()
         self._events: SimpleQueue[_Event] = SimpleQueue()
@@ -124,7 +134,7 @@ class HealthChecks:
 
     def start(self) -> None:
         for watched in self._watched.values():
-            watched.connection.on_change = partial(self._events.put, partial(self._on_change, watched))
+            self._follow(watched)
         self._thread.start()
 
     def stop(self) -> None:
@@ -135,6 +145,37 @@ class HealthChecks:
     def request(self, server: str, queue_wait_s: float | None) -> None:
         """Check a server now, for beat; returns at once. `queue_wait_s` is None if it is not known."""
         self._events.put(partial(self._on_request, server, queue_wait_s))
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`; the server is checked at once."""
+        watched = _Watched(connection, due=time.monotonic(), target=_describe_target(connection.server))
+        self._follow(watched)
+        self._events.put(partial(self._on_add, watched))
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`; its record is deleted."""
+        self._events.put(partial(self._on_remove, server))
+
+    def report_configuration(self) -> None:
+        """`taken` gives something else from now on: write it to the records at once. From any thread."""
+        self._events.put(self._on_configuration)
+
+    def _follow(self, watched: _Watched) -> None:
+        watched.connection.on_change = partial(self._events.put, partial(self._on_change, watched))
+
+    def _on_add(self, watched: _Watched, records: dict[str, HealthRecord]) -> None:
+        self._watched[watched.connection.server.name] = watched
+        self._on_change(watched, records)
+
+    def _on_remove(self, server: str, records: dict[str, HealthRecord]) -> None:
+        if self._watched.pop(server, None) is not None:
+            records.pop(server, None)
+            self._attempt(partial(self._writer.forget, server))
+
+    def _on_configuration(self, records: dict[str, HealthRecord]) -> None:
+        for server, watched in self._watched.items():
+            if (last := records.get(server) or watched.last) is not None:
+                records[server] = last.model_copy(update=self._taken().fields)
 
     def _run(self) -> None:
         while True:
@@ -190,11 +231,17 @@ class HealthChecks:
         return records
 
     def _on_request(self, server: str, queue_wait_s: float | None, _: dict[str, HealthRecord]) -> None:
-        watched = self._watched[server]
-        watched.is_requested, watched.queue_wait_s = True, queue_wait_s
-        self._begin_check(watched)
+        watched = self._watched.get(server)
+        if watched is not None:  # it may have been removed meanwhile
+            watched.is_requested, watched.queue_wait_s = True, queue_wait_s
+            self._begin_check(watched)
+
+    def _is_watched(self, watched: _Watched) -> bool:
+        return self._watched.get(watched.connection.server.name) is watched
 
     def _on_change(self, watched: _Watched, records: dict[str, HealthRecord]) -> None:
+        if not self._is_watched(watched):
+            return  # its last words: another connection has taken its place, or none
         connection = watched.connection
         if connection.session is not None:
             records[connection.server.name] = self._record_answer(watched)
@@ -229,6 +276,8 @@ class HealthChecks:
 
         def on_end(records: dict[str, HealthRecord]) -> None:
             watched.is_checking = False
+            if not self._is_watched(watched):
+                return
             now = time.monotonic()
             watched.due = now + CHECK_INTERVAL_S + _MARGIN_S
             if is_busy and now - connection.availability.answered_at < _BUSY_S:
@@ -260,12 +309,13 @@ class HealthChecks:
             if not healthy:
                 watched.due = min(watched.due, time.monotonic() + _RECHECK_S)
         recent, failed = connection.recent_calls
-        return HealthRecord(
+        record = watched.last = HealthRecord(
             server=connection.server.name,
             healthy=healthy,
             error=connection.masker.mask(error) if error else None,
             error_code=code,
             target=watched.target,
+            longer_attempt_s=None if healthy else connection.errors.longer_attempt_s,
             latency_s=None if latency_s is None else round(latency_s, 6),
             tool_count=len(session.tools) if session else None,
             checked_at=round(now - (time.monotonic() - checked_at), 6),
@@ -280,7 +330,8 @@ class HealthChecks:
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_disconnected_by_operator,
             max_concurrency=self._max_concurrency(connection.server.name),
-        )
+        ).model_copy(update=self._taken().fields)
+        return record
 
     def _write(self, records: Mapping[str, HealthRecord]) -> None:
         if not records:

@@ -21,6 +21,7 @@ from tarsy_tasks.telemetry.history import build_count, health_numbers
 from tarsy_tasks.worker.reporting.alerts import AlertFeed, build_observation
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.session import Session
 
 __all__ = ["HealthWriter"]
 
@@ -65,7 +66,7 @@ class HealthWriter:
         catalogues = [
             (server, key)
             for server in records
-            if self._connections[server].session is not None
+            if self._session_of(server) is not None
             for key in (keys.tools_key(server), keys.approved_tools_key(server))
         ]
         commands += [("EXPIRE", key, CATALOGUE_TTL_S) for _, key in catalogues]
@@ -91,8 +92,13 @@ class HealthWriter:
             delete_wrong_types(self._redis, {keys.worker_health_key(self._worker): "hash", keys.HEALTH_WORKERS: "zset"})
             return self._exchange.execute(*commands)
 
+    def _session_of(self, server: str) -> Session | None:
+        """None also for a server that has been removed meanwhile."""
+        connection = self._connections.get(server)
+        return connection.session if connection is not None else None
+
     def _write_tools(self, server: str) -> None:
-        session = self._connections[server].session
+        session = self._session_of(server)
         if session is None or session.tools is self._listed.get(server):
             return
         tools = session.tools
@@ -105,6 +111,11 @@ class HealthWriter:
             logger.exception("the tools of MCP server %s were not written to Redis", server)
         else:
             self._listed[server] = tools
+
+    def forget(self, server: str) -> None:
+        """Delete this worker's record of a server that it serves no longer. Raises as `write`."""
+        self._listed.pop(server, None)
+        self._exchange.execute(("HDEL", keys.worker_health_key(self._worker), server))
 
     def withdraw(self) -> None:
         """Delete the records: this worker serves no more. Raises as `write`."""

@@ -14,6 +14,7 @@ import queue
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
@@ -135,22 +136,35 @@ class Reporting:
             self._outage.succeeded()
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """A server at the last poll, and the connection that served it."""
+
+    connection: ServerConnection
+    opened: int
+    is_connected: bool
+    error: BaseException | None
+
+
 class _SessionWatch:
     """Compares each connection with its state at the last poll."""
 
     def __init__(self, connections: Mapping[str, ServerConnection]) -> None:
         self._connections = connections
-        self._opened = dict.fromkeys(connections, 0)
-        self._connected = dict.fromkeys(connections, False)
-        self._errors: dict[str, BaseException | None] = dict.fromkeys(connections)
+        self._seen: dict[str, _Seen] = {}
 
     def changes(self) -> Iterator[Event]:
         """What has changed since the last call."""
-        for server, connection in self._connections.items():
+        connections = dict(self._connections.items())
+        for server in self._seen.keys() - connections.keys():
+            if self._seen.pop(server).is_connected:
+                yield "worker-mcp-disconnected", {"server": server}
+        for server, connection in connections.items():
             opened, error = connection.sessions_opened, connection.error
             is_connected = connection.state is State.CONNECTED
-            has_new_session = opened != self._opened[server]
-            if self._connected[server] and (has_new_session or not is_connected):
+            before = self._seen.get(server) or _Seen(connection, 0, is_connected=False, error=None)
+            has_new_session = opened != (before.opened if before.connection is connection else 0)
+            if before.is_connected and (has_new_session or not is_connected):
                 yield "worker-mcp-disconnected", {"server": server}
             if has_new_session:
                 yield (
@@ -159,7 +173,7 @@ class _SessionWatch:
                 )
                 if not is_connected:
                     yield "worker-mcp-disconnected", {"server": server}
-            if error is not None and error is not self._errors[server]:
+            if error is not None and error is not before.error:
                 text = connection.masker.mask(error.operator_text)
                 yield "worker-mcp-error", {"server": server, "code": str(error.code), "error": text}
-            self._opened[server], self._connected[server], self._errors[server] = opened, is_connected, error
+            self._seen[server] = _Seen(connection, opened, is_connected=is_connected, error=error)

@@ -11,7 +11,7 @@ from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.worker.maskers import Masker
 
-__all__ = ["mask_log"]
+__all__ = ["LogMasking", "mask_log"]
 
 _QUIET = ("httpx2", "mcp")
 """They log every request at INFO, with URLs and session ids, which may be credentials."""
@@ -19,22 +19,32 @@ _FORMATTER = logging.Formatter()
 _BREAKS = "\n\t"
 
 
-def mask_log(masker: Masker) -> None:
+def mask_log(masker: Masker) -> "LogMasking":
     """Mask what passes the handlers of all loggers; Celery's task logger has its own. Call it once, when logging is set
     up.
+
+    Returns:
+        The filter, whose masker can be replaced.
     """
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
-    masking = _MaskingFilter(masker)
+    masking = LogMasking(masker)
     for logger in (logging.getLogger(), *logging.getLogger().manager.loggerDict.values()):
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
             handler.addFilter(masking)
+    return masking
 
 
-class _MaskingFilter(logging.Filter):
+class LogMasking(logging.Filter):
+    """Masks the records of a log.
+
+    Attributes:
+        masker: What it masks with; another one may be set at any time.
+    """
+
     def __init__(self, masker: Masker) -> None:
         super().__init__()
-        self._masker = masker
+        self.masker = masker
 
     def filter(self, record: logging.LogRecord) -> bool:
         # Celery logs one line per call, of names, numbers and our own short form of the result.
@@ -56,7 +66,7 @@ class _MaskingFilter(logging.Filter):
 
     def _shown(self, text: str, keep: str = _BREAKS) -> MaskedText:
         # The mark lasts, for each handler has this filter.
-        return MaskedText(make_visible(self._masker.mask(text), keep=keep))
+        return MaskedText(make_visible(self.masker.mask(text), keep=keep))
 
 
 def _message_of(record: logging.LogRecord) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.leases import leased
+from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.telemetry.metrics import IN_FLIGHT_TTL_S
 from tarsy_tasks.telemetry.running_calls import REPORTED_CALLS, RunningCallReport, dump_running
 from tarsy_tasks.worker.reporting.audit_writer import Audit
@@ -49,6 +50,8 @@ def _build(audit: Audit, record: CallRecord, at: float, worker: str) -> RunningC
         attempts=record.attempts,
         agent_id=mask(record.info.get("agent_id")),
         run_id=mask(record.info.get("run_id")),
+        principal="" if record.principal == ANONYMOUS else mask(record.principal),
+        priority=record.priority,
         worker=worker,
         **_progress_of(audit, record),
     )

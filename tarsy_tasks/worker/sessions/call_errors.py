@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.masking.masked_text import MaskedText
-from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.recovery import CONNECTION_CLOSED, REQUEST_TIMEOUT, Action, Executed, Recovery, data_of
@@ -24,14 +23,16 @@ _LOOK_FIRST = "Check its effects before you call it again."
 
 
 def call_error(
-    error: Exception, recovery: Recovery, tool: ToolDefinition, timeout_s: float, session_end: str, masker: Masker
+    error: Exception, recovery: Recovery, server: str, tool: str, timeout_s: float, session_end: str, masker: Masker
 ) -> CallError:
     """The answer to a call that failed; `session_end` comes from `ConnectionErrors.describe_end`."""
-    name, server = tool.name, tool.server
+    name = f"{server}.{tool}"
     what = describe_error(error, masker)
     code, message = (error.code, error.message) if isinstance(error, MCPError) else (None, "")
     if recovery.executed is Executed.MAYBE:
-        return timeout_error(tool, timeout_s) if code == REQUEST_TIMEOUT else lost_error(tool, f"{what}.{session_end}")
+        if code == REQUEST_TIMEOUT:
+            return timeout_error(server, tool, timeout_s)
+        return lost_error(server, tool, f"{what}.{session_end}")
     if recovery.executed is Executed.NO:
         refused = recovery.action is Action.NO_RETRY
         return _error(
@@ -58,21 +59,21 @@ def call_error(
     )
 
 
-def lost_error(tool: ToolDefinition, what: str, *, again: bool = False) -> CallError:
+def lost_error(server: str, tool: str, what: str, *, again: bool = False) -> CallError:
     """The answer to a call that was sent and lost; with `again`, `what` is why it could not be sent again."""
     failed = ", and the call could not be sent again" if again else ""
     return _error(
         ErrorCode.SESSION_LOST,
-        f"The connection to MCP server `{tool.server}` was lost before `{tool.name}` answered{failed}: "
+        f"The connection to MCP server `{server}` was lost before `{server}.{tool}` answered{failed}: "
         f"{what.rstrip('.')}. The tool may have run. {_LOOK_FIRST}",
     )
 
 
-def timeout_error(tool: ToolDefinition, timeout_s: float) -> CallError:
+def timeout_error(server: str, tool: str, timeout_s: float) -> CallError:
     """The answer to a call that was sent and not answered in time."""
     return _error(
         ErrorCode.CALL_TIMEOUT,
-        f"`{tool.name}` gave no answer within {timeout_s:.3g} s. It may have run. {_LOOK_FIRST}",
+        f"`{server}.{tool}` gave no answer within {timeout_s:.3g} s. It may have run. {_LOOK_FIRST}",
     )
 
 

@@ -55,6 +55,7 @@ class ServerConnection:
         suspension: Whether it is suspended, because it costs the worker too much or fails too many calls.
         counted: Its calls for its error budget; None without one.
         is_disconnected_by_operator: No session is opened until `reconnect`.
+        is_removed: The server is in the configuration no longer.
         sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
         paused_until: The server asked to be left alone until then, as any worker has read; monotonic time.
         pause_count: How often the server asked this worker for that.
@@ -71,6 +72,7 @@ class ServerConnection:
         self.long_work = LongWork(self.suspension)
         self.counted = CountedCalls() if server.error_budget is not None else None
         self.is_disconnected_by_operator = False
+        self.is_removed = False
         self.sessions_opened = 0
         self.paused_until = float("-inf")
         self.pause_count = 0
@@ -225,7 +227,7 @@ class ServerConnection:
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise self.errors.worker_stopping()
+            raise self.errors.removed() if self.is_removed else self.errors.worker_stopping()
         if self.is_disconnected_by_operator:
             raise self.errors.disconnected_by_operator()
         self._opener.refuse_when_suspended()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mcp import MCPError
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.errors import ConfigError, NoSessionError
+from tarsy_tasks.errors import CallError, ConfigError, NoSessionError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker, build_value_masker
@@ -19,7 +19,7 @@ from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, data_of
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
-__all__ = ["ConnectionErrors"]
+__all__ = ["ConnectionErrors", "removed_error"]
 
 _UNAUTHORIZED = 401
 _TRY_LATER = "The tool did not run. Try again later, or continue without it."
@@ -30,6 +30,8 @@ class ConnectionErrors:
 
     Attributes:
         connect_s: How long the last attempt might take.
+        longer_attempt_s: How long the next one may take, if a program that has not started yet took too long, and gets
+            more time; None otherwise.
 
     Args:
         find_address: Gives the server's URL without credentials; empty for a server that is a process.
@@ -44,6 +46,7 @@ class ConnectionErrors:
         self._find_address = find_address
         self._values = build_value_masker()
         self.connect_s = server.timeouts.connect_s
+        self.longer_attempt_s: float | None = None
 
     def not_opened(self, failure: FailedAttempt, next_s: float) -> NoSessionError:
         """No session could be opened; the next attempt may take `next_s`."""
@@ -116,6 +119,11 @@ class ConnectionErrors:
         advice = f" `celery -A tarsy_tasks control mcp_reconnect {self._server.name}` ends that at once."
         return self._error(ErrorCode.SERVER_UNAVAILABLE, found, _TRY_LATER, advice)
 
+    def removed(self) -> NoSessionError:
+        """The server is in the configuration no longer."""
+        error = removed_error(self._server.name)
+        return NoSessionError(error.code, MaskedText(error.text), MaskedText(error.text))
+
     def worker_stopping(self) -> NoSessionError:
         remedy = "The tool did not run; call it again."
         return self._error(ErrorCode.SERVER_UNAVAILABLE, "The worker is stopping.", remedy)
@@ -136,3 +144,12 @@ class ConnectionErrors:
         lines = self._output.last_lines()
         text = f" It ended because {reason}." if reason else ""
         return text + (f" Its last output: {lines!r}." if lines else "")
+
+
+def removed_error(server: str) -> CallError:
+    """The answer to a call of a server that is in the configuration no longer."""
+    return CallError(
+        ErrorCode.SERVER_REMOVED,
+        f"MCP server `{server}` was removed from this deployment, or disabled. The tool did not run. Calling it again "
+        "will not help: continue without it.",
+    )

@@ -6,13 +6,12 @@ names included, so agents, operators and approvals all see the same definition. 
 unmasked schema: a masked value may be the only valid one.
 """
 
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from mcp import Client
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
-from pydantic import BaseModel
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.models import ToolDefinition, ToolListing
@@ -20,6 +19,16 @@ from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.tool_names import listed_name
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.definition_fields import (
+    DESCRIPTION_CHARS,
+    SHOWN_CHARS,
+    count_chars,
+    cut_text,
+    dump_part,
+    is_short,
+    mask_object,
+)
+from tarsy_tasks.worker.sessions.paging import ListingError, read_pages
 from tarsy_tasks.worker.transport.tool_check import find_left_out
 
 __all__ = [
@@ -32,21 +41,13 @@ __all__ = [
     "list_all_tools",
 ]
 
-_MAX_PAGES = 200
-_MAX_TOOLS = 10_000
 _MAX_CHARS = 4 * 1024 * 1024
 """Of all definitions together, with all that is kept of them."""
-_DECORATION_CHARS, _DECORATIONS_CHARS = 16 * 1024, 1024 * 1024
-"""Of the icons or the `_meta` of one tool, and of all together; longer ones are left out, the tools are not."""
-_DESCRIPTION_CHARS = 16 * 1024
+_DECORATIONS_CHARS = 1024 * 1024
+"""Of the icons and the `_meta` of all tools together; further ones are left out, the tools are not."""
 _INSTRUCTIONS_CHARS = 8_000
 _SLICE_TOOLS = 25
 _MAX_LEFT_OUT = 50
-_SHOWN_CHARS = 200
-
-
-class ListingError(Exception):
-    """The server has no usable tools/list; the text continues a sentence that begins with "it"."""
 
 
 async def list_all_tools(client: Client, server: str, masker: Masker, long_work: LongWork) -> "ListedTools":
@@ -58,11 +59,19 @@ async def list_all_tools(client: Client, server: str, masker: Masker, long_work:
     """
     listed = ListedTools(server, masker)
     if client.server_capabilities.tools is not None:
-        async for page in _pages(client):
+
+        async def fetch(cursor: str | None) -> ListToolsResult:
+            return await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+
+        async for page in read_pages("tools/list", fetch, _count_tools):
             await long_work.run(listed.note_left_out, find_left_out(page), allowed_s=ASKED_S)
             for start in range(0, len(page.tools), _SLICE_TOOLS):
                 await long_work.run(listed.add, page.tools[start : start + _SLICE_TOOLS], allowed_s=ASKED_S)
     return listed
+
+
+def _count_tools(page: ListToolsResult) -> int:
+    return len(page.tools)
 
 
 @dataclass(frozen=True)
@@ -96,19 +105,19 @@ class ListedTools:
         for tool in tools:
             name = choose_name(tool, self._masker, self.tools)
             definition = build_definition(self._server, name, tool, self._masker)
-            self._decorations += _count_chars((definition.icons, definition.meta))
+            self._decorations += count_chars((definition.icons, definition.meta))
             if self._decorations > _DECORATIONS_CHARS:
                 definition = definition.model_copy(update={"icons": (), "meta": {}})
             self.tools[name] = definition
             if name != tool.name or definition.input_schema != tool.input_schema:
                 self.unmasked[name] = UnmaskedTool(tool.name, tool.input_schema)
-                self._chars += _count_chars((tool.name, tool.input_schema))
+                self._chars += count_chars((tool.name, tool.input_schema))
             if tool.output_schema is not None:
                 is_same = definition.output_schema == tool.output_schema
                 self.output_schemas[tool.name] = definition.output_schema if is_same else tool.output_schema
-                self._chars += 0 if is_same else _count_chars(tool.output_schema)
+                self._chars += 0 if is_same else count_chars(tool.output_schema)
             shown = (name, definition.title, definition.description, definition.annotations)
-            self._chars += _count_chars((*shown, definition.input_schema, definition.output_schema))
+            self._chars += count_chars((*shown, definition.input_schema, definition.output_schema))
             if self._chars > _MAX_CHARS:
                 raise ListingError(f"lists tools with definitions of more than {_MAX_CHARS} characters")
 
@@ -118,20 +127,7 @@ class ListedTools:
                 self.left_out[self._show(name)] = self._show(why)
 
     def _show(self, text: str) -> str:
-        return make_visible(self._masker.mask_start(text, _SHOWN_CHARS))
-
-
-def _count_chars(value: Any) -> int:
-    """About as many as in its JSON."""
-    chars = 0
-    left: list[Any] = [value]
-    for each in left:  # which grows meanwhile
-        chars += len(each) + 2 if isinstance(each, str) else 4
-        if isinstance(each, dict):
-            left += [*each, *cast("dict[str, Any]", each).values()]
-        elif isinstance(each, list | tuple):
-            left += cast("list[Any]", each)
-    return chars
+        return make_visible(self._masker.mask_start(text, SHOWN_CHARS))
 
 
 def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
@@ -147,56 +143,20 @@ def choose_name(tool: Tool, masker: Masker, taken: Container[str]) -> str:
 def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> ToolDefinition:
     """The definition that agents, operators and Redis see."""
     description = tool.description or tool.title or ""
-    icons, meta = [*map(_dump, tool.icons or ())], dict(tool.meta or {})
+    icons, meta = [*map(dump_part, tool.icons or ())], dict(tool.meta or {})
     return ToolDefinition(
         name=f"{server}.{name}",
         server=server,
         tool=name,
-        description=_cut(masker.mask_start(description, _DESCRIPTION_CHARS + 1), _DESCRIPTION_CHARS),
-        input_schema=_mask_object(tool.input_schema, masker),
-        annotations=_mask_object(_dump(tool.annotations), masker),
-        title=masker.mask_start(tool.title or "", _SHOWN_CHARS),
-        output_schema=_mask_object(tool.output_schema or {}, masker),
-        icons=tuple(_mask_object(icon, masker) for icon in icons) if _is_short(icons) else (),
-        meta=_mask_object(meta, masker) if _is_short(meta) else {},
-        execution=_dump(tool.execution),
+        description=cut_text(masker.mask_start(description, DESCRIPTION_CHARS + 1), DESCRIPTION_CHARS),
+        input_schema=mask_object(tool.input_schema, masker),
+        annotations=mask_object(dump_part(tool.annotations), masker),
+        title=masker.mask_start(tool.title or "", SHOWN_CHARS),
+        output_schema=mask_object(tool.output_schema or {}, masker),
+        icons=tuple(mask_object(icon, masker) for icon in icons) if is_short(icons) else (),
+        meta=mask_object(meta, masker) if is_short(meta) else {},
+        execution=dump_part(tool.execution),
     )
-
-
-def _dump(part: BaseModel | None) -> dict[str, Any]:
-    """A part of a tool in its wire spelling."""
-    return {} if part is None else part.model_dump(by_alias=True, exclude_none=True)
-
-
-def _is_short(decoration: Any) -> bool:
-    """Whether the icons or the `_meta` of a tool may be kept."""
-    return _count_chars(decoration) <= _DECORATION_CHARS
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def _mask_object(value: dict[str, Any], masker: Masker) -> dict[str, Any]:
-    masked = masker.mask_json(value)
-    return masked if isinstance(masked, dict) else {}  # too deep to be searched
-
-
-async def _pages(client: Client) -> AsyncIterator[ListToolsResult]:
-    cursor: str | None = None
-    seen: set[str] = set()
-    count = 0
-    for _ in range(_MAX_PAGES):
-        page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
-        yield page
-        count += len(page.tools)
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-        if cursor in seen or count > _MAX_TOOLS:
-            break
-        seen.add(cursor)
-    raise ListingError(f"has an endless tools/list (stopped after {len(seen)} pages and {count} tools)")
 
 
 def build_listing(
@@ -208,5 +168,5 @@ def build_listing(
 ) -> ToolListing:
     """What agents and the catalogue get from a server: its tools, and the configured instructions or else its own."""
     instructions = server.instructions or masker.mask_start(instructions, _INSTRUCTIONS_CHARS + 1)
-    cut = _cut(instructions, _INSTRUCTIONS_CHARS)
+    cut = cut_text(instructions, _INSTRUCTIONS_CHARS)
     return ToolListing(server=server.name, tools=tuple(tools.values()), left_out=dict(left_out), instructions=cut)

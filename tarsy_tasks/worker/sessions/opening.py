@@ -191,14 +191,18 @@ class SessionOpener:
             self._mode = "legacy"
         self.error = None
         self.opened += 1
+        self.errors.longer_attempt_s = None
         self._connect_s = self._server.timeouts.connect_s
         self.availability.record_answer()
         return session
 
     def _note_duration(self, error: Exception) -> None:
         """A process that was too slow may have been downloading itself, and would be killed in vain each time."""
+        tried_s = self._connect_s
         if isinstance(error, TimeoutError) and self._server.transport == "stdio":
-            self._connect_s = min(2 * self._connect_s, _MOST_PATIENCE * self._server.timeouts.connect_s)
+            self._connect_s = min(2 * tried_s, _MOST_PATIENCE * self._server.timeouts.connect_s)
+        is_longer = self._connect_s > tried_s and not self.opened
+        self.errors.longer_attempt_s = self._connect_s if is_longer else None
 
     def _new_session(self, mode: Mode) -> Session:
         on_tools, on_left_out = self._on_tools, self._note_left_out

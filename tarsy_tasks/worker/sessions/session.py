@@ -8,10 +8,10 @@ opened or replaced is decided in `connection`.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.metadata import version
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
@@ -26,7 +26,7 @@ from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
-from tarsy_tasks.worker.sessions.recovery import Executed, classify_error
+from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.call_listeners import CallListener
 from tarsy_tasks.worker.transport.transports import ServerTransport
@@ -35,6 +35,7 @@ __all__ = ["Mode", "Session"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Mode = Literal["auto", "legacy"]
 """The handshake of the SDK's client: `auto` probes for the 2026 era first, `legacy` does not."""
 
@@ -216,18 +217,32 @@ class Session:
         log lines that can be attributed to the call.
         """
         assert self._client is not None
+        unmasked = self._unmasked_tools.get(tool)
+        name = tool if unmasked is None else unmasked.name
+        if listener is None:
+            sending = self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
+        else:
+            sending = self._call_with(listener, name, arguments, timeout_s)
+        return await self._counted(sending, timeout_s)
+
+    async def request(self, send: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
+        """Send something else than a call; `send` may need several requests. Raises what the SDK raises."""
+        assert self._client is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._counted(send(self._client), timeout_s)
+        except TimeoutError:
+            raise MCPError(REQUEST_TIMEOUT, f"it took longer than {timeout_s:.3g} s") from None
+
+    async def _counted(self, sending: Awaitable[T], timeout_s: float) -> T:
+        """Await an answer while what is sent counts as running."""
         sent_at = time.monotonic()
         if not self.in_flight:
             self._silent_since, self.longest_call_s = sent_at, 0.0
         self.longest_call_s = max(self.longest_call_s, timeout_s)
         self.in_flight += 1
-        unmasked = self._unmasked_tools.get(tool)
         try:
-            name = tool if unmasked is None else unmasked.name
-            if listener is None:
-                result = await self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
-            else:
-                result = await self._call_with(listener, name, arguments, timeout_s)
+            result = await sending
         except MCPError as error:
             if classify_error(error).executed is Executed.YES:
                 self._silent_since = time.monotonic()

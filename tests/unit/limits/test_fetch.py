@@ -1,5 +1,6 @@
 """Limits in Redis: what is left in its queue because it is over one."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, read_fetched
 from tarsy_tasks.broker.limits import limit_fetch
+from tarsy_tasks.broker.priority_lists import list_of, lists_of
 from tarsy_tasks.broker.shares import declare_fair_fetch
 from tarsy_tasks.policy import Limits
+from tarsy_tasks.priorities import PRIORITIES
 from tests.unit.limits.calls import LEASE_S, Calls, Table, limits_of, text_of
 
 SET, SHARED = keys.agents_key("desk"), keys.queue("desk")
@@ -63,6 +66,22 @@ def test_as_many_are_taken_as_may_run(table: Table, client: Any) -> None:
     mine = next(each for each in found if "dev" not in each.delivery.queue)
     table.answer(mine.delivery, keys.result_key(mine.delivery.tag), "{}", 60)
     assert len(fetch(table, script, SET, SHARED)[0]) == 1
+
+
+@pytest.mark.parametrize("fairly", [True, False])
+def test_a_limit_counts_the_calls_of_all_priorities(table: Table, client: Any, fairly: bool) -> None:
+    limits = limits_of({"tools": ["desk.*"], "rate": "10/h", "burst": 10, "when_over": "wait"})
+    own = keys.agent_queue("desk", "sre") if fairly else SHARED
+    terms = limits.build_fetch_terms(["desk"], "anonymous")
+    script = fair(limits) if fairly else declare_fetch(limiting=limit_fetch(terms, LEASE_S, "anonymous"))
+    for priority in PRIORITIES:
+        for n in range(20):
+            table.publish(list_of(own, priority), f"{priority}{n}", text_of(f"{priority}{n}"))
+    found, left_out = fetch(table, script, *([SET] if fairly else []), *lists_of(SHARED))
+    assert Counter(each.delivery.priority for each in found) == {"interactive": 7, "normal": 2, "batch": 1}
+    assert left_out
+    assert sum(map(client.llen, lists_of(own))) == 50
+    assert fetch(table, script, *([SET] if fairly else []), *lists_of(SHARED))[0] == []
 
 
 def test_messages_that_are_no_calls_use_up_nothing(table: Table) -> None:

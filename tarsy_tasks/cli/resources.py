@@ -1,0 +1,122 @@
+"""`tarsy-tasks resources`: what the servers offer to read; and `tarsy-tasks read`: reading it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+import tarsy_tasks
+from tarsy_tasks.cli import UNAVAILABLE
+from tarsy_tasks.cli.call import exit_code, print_result
+from tarsy_tasks.cli.known_names import complete_server
+from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
+
+if TYPE_CHECKING:
+    from tarsy_tasks import ToolExecutor
+    from tarsy_tasks.resources import ResourceDefinition, ResourceTemplate
+
+__all__ = ["read", "resources"]
+
+
+@click.group()
+def resources() -> None:
+    """List the resources of the MCP servers."""
+
+
+@resources.command("list")
+@click.argument("servers", nargs=-1, shell_complete=complete_server)
+@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
+@json_option
+def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool) -> None:
+    """List the resources and resource templates of SERVERS, or of all servers.
+
+    The workers are asked. Exit code 3 when one of them does not answer for a server.
+    """
+    # Not above: the completion of a shell imports this module, too.
+    from tarsy_tasks import OutcomeError
+    from tarsy_tasks.cli.health import selected_servers
+
+    found: list[ResourceDefinition] = []
+    templates: list[ResourceTemplate] = []
+    failed: dict[str, str] = {}
+    names = selected_servers(servers)
+    executor = _build_executor(timeout_s, names)
+    for server in names:
+        with busy(f"asking the workers for the resources of {server}"):
+            try:
+                found += executor.list_resources(server)
+                templates += executor.list_resource_templates(server)
+            except OutcomeError as error:
+                failed[server] = error.result.content
+    if as_json:
+        listed = {"resources": found, "resource_templates": templates}
+        dumped: dict[str, Any] = {
+            key: [each.model_dump(mode="json") for each in definitions] for key, definitions in listed.items()
+        }
+        print_json({**dumped, "failed_servers": failed})
+    else:
+        rows = [(each.server, each.uri, each.mime_type or "", _describe(each)) for each in found]
+        rows += [(each.server, each.uri_template, each.mime_type or "", _describe(each)) for each in templates]
+        print_table(("server", "URI", "type", "description"), rows, nothing="no resources")
+        for server, why in failed.items():
+            notes.print(Text(f"{server}: {why}"), style="red")
+    if failed:
+        raise click.exceptions.Exit(UNAVAILABLE)
+
+
+@click.command()
+@click.argument("uri")
+@click.option("--server", shell_complete=complete_server, help="Whose resource it is; needed if there are several.")
+@click.option("--value", "values", multiple=True, metavar="NAME=VALUE", help="For a variable of a URI template.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the contents to this file.")
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer.")
+@json_option
+def read(
+    uri: str, server: str | None, values: tuple[str, ...], output: Path | None, timeout_s: float, *, as_json: bool
+) -> None:
+    """Read the resource at URI.
+
+    With --value, URI is a template, as `resources list` shows it. What is not text is shown as its type and size; use
+    --output to keep it.
+    """
+    executor = _build_executor(timeout_s)
+    try:
+        result = executor.read_resource(uri, server=server, values=_parse_values(values))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        contents = [each.model_dump(mode="json") for each in result.contents]
+        print_json({**result.model_dump(mode="json"), "contents": contents, "is_error": result.is_error})
+    elif output is None or result.is_error:
+        print_result(result)
+    if output is not None and not result.is_error:
+        try:
+            output.write_bytes(b"".join(each.read_bytes() for each in result.contents))
+        except (ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+        notes.print(Text(f"wrote {output}"))
+    raise click.exceptions.Exit(exit_code(result))
+
+
+def _build_executor(timeout_s: float, servers: Sequence[str] | None = None) -> "ToolExecutor":
+    from tarsy_tasks import ToolExecutor
+
+    try:
+        return ToolExecutor(servers, timeout_s=timeout_s, app=tarsy_tasks.app)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _parse_values(words: tuple[str, ...]) -> dict[str, str] | None:
+    if not words:
+        return None
+    pairs = [word.partition("=") for word in words]
+    if any(not separator for _, separator, _ in pairs):
+        raise click.UsageError("--value needs NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _describe(found: "ResourceDefinition | ResourceTemplate") -> str:
+    return found.description or found.title or found.name

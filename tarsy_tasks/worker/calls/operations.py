@@ -1,0 +1,14 @@
+"""What calls can ask for: one operation for each of `tarsy_tasks.methods`, and the tool call."""
+
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.lists import build_list_operations
+from tarsy_tasks.worker.calls.operation import Operation
+from tarsy_tasks.worker.calls.resource_read import ReadResourceOperation
+from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
+
+__all__ = ["build_operations"]
+
+
+def build_operations(context: WorkerContext) -> list[Operation]:
+    """All of them."""
+    return [ToolCallOperation(context), ReadResourceOperation(context), *build_list_operations(context)]

@@ -1,0 +1,196 @@
+"""How a running worker takes a changed configuration: when its files change, on SIGHUP, and on an operator's command.
+
+Owns the thread that looks at the files and loads them, what becomes of a configuration with a problem, and the order in
+which the parts of the worker get a new one. What a server's change means is in `server_changes`.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import bootsteps
+from kombu import Queue
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.config import find_config_path
+from tarsy_tasks.config.watch import FileWatch
+from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.settings import load_settings
+from tarsy_tasks.telemetry.health_records import TakenConfiguration
+from tarsy_tasks.worker.calls.interceptors import build_interceptors
+from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker
+from tarsy_tasks.worker.process.generation import Generation, load_generation
+from tarsy_tasks.worker.process.policy_terms import build_limit_report, weights_of
+from tarsy_tasks.worker.process.pool import TaskPool
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+
+__all__ = ["ConfigurationReload", "ReloadStep"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_APPLY_S = 30.0
+_STOP_S = 5.0
+_SHOWN_CHARS = 1000
+
+
+class ReloadStep(bootsteps.StartStopStep):
+    """Takes changed configurations while Celery's consumer is connected; what changed meanwhile, afterwards."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._reload: ConfigurationReload | None = None
+
+    def start(self, parent: Any) -> None:
+        if self._reload is None:
+            self._reload = ConfigurationReload(parent.pool, parent.app.generation, parent.controller.takes)
+        reload = parent.configuration_reload = self._reload
+        if callable(signal.getsignal(signal.SIGHUP)) and threading.current_thread() is threading.main_thread():
+            # Celery's own handler starts the worker again. In a terminal it has none: there the signal ends the worker.
+            signal.signal(signal.SIGHUP, reload.ask)
+        reload.start(parent)
+
+    def stop(self, parent: Any) -> None:  # noqa: ARG002
+        if self._reload is not None:
+            self._reload.stop()
+
+    shutdown = stop
+
+
+class ConfigurationReload:
+    """The one of a worker process.
+
+    Args:
+        generation: What it has started with.
+        takes: Whether it takes messages of a queue, by `-Q` and `-X`.
+    """
+
+    def __init__(self, pool: TaskPool, generation: Generation, takes: Callable[[str], bool]) -> None:
+        self._pool = pool
+        self._app = pool.app
+        self._generation = generation
+        self._takes = takes
+        pool.context.connections.inform(self)
+        self._consumer: Any = None
+        self._is_asked = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._watch = FileWatch(_find_files())
+
+    def start(self, consumer: Any) -> None:
+        """Begin to look, or go on after an outage of Redis."""
+        self._consumer = consumer
+        # Once it consumes at all: it declares its queues when its loop begins.
+        consumer.hub.call_soon(self._consume)
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="tarsy-configuration", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+
+    def ask(self, *_: Any) -> None:
+        """Take the configuration, even if no file has changed. It is also the handler of the signal."""
+        self._is_asked = True
+
+    def add(self, connection: ServerConnection) -> None:  # noqa: ARG002
+        """As `KeptPerServer.add`: take messages accordingly."""
+        self._consumer.hub.call_soon(self._consume)
+
+    def remove(self, server: str) -> None:  # noqa: ARG002
+        """As `KeptPerServer.remove`."""
+        self._consumer.hub.call_soon(self._consume)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                has_changed = self._watch.has_changed()
+                if self._is_asked or has_changed:
+                    self._is_asked = False
+                    self._take()
+            except Exception:
+                logger.exception("a changed configuration could not be taken")
+
+    def _take(self) -> None:
+        self._watch.begin()
+        try:
+            generation = load_generation(self._generation)
+        except ConfigError as error:
+            self._refuse(error)
+            return
+        if not self._watch.is_current():
+            return  # it was saved again meanwhile, and is looked at again when that is over
+        before, self._generation = self._generation, generation
+        what = self._pool.loop.submit(self._apply(before, generation)).result(_APPLY_S)
+        self._pool.context.taken = TakenConfiguration(generation.version)
+        logger.info("configuration %s taken: %s", generation.version, what or "nothing is different for this worker")
+        self._report()
+
+    def _refuse(self, error: ConfigError) -> None:
+        logger.error("the changed configuration was not taken, and the one before it stays in use: %s", error)
+        text = self._pool.context.masker.mask(str(error))[:_SHOWN_CHARS]
+        self._pool.context.taken = TakenConfiguration(self._generation.version, text)
+        self._report()
+
+    def _report(self) -> None:
+        if (checks := self._pool.context.checks) is not None:
+            checks.report_configuration()
+
+    async def _apply(self, before: Generation, now: Generation) -> str:
+        """Have all parts of the worker go by it; on the session loop. Returns what changes, for the log."""
+        context, app, config = self._pool.context, self._app, now.config
+        app.mcp_config, app.policy, app.interceptors = config, now.policy, now.interceptors
+        # What is masked first: a server that comes may say a secret at once, and one that goes as long as it is there.
+        context.record_maskers.update({name: build_record_masker(server) for name, server in config.servers.items()})
+        everyone = [*before.config.enabled_servers.values(), *config.enabled_servers.values()]
+        app.log_masking.masker = build_common_masker(everyone)
+        self._pool.inheritance.replace_servers(config.servers.values())
+        what = self._pool.server_changes.apply(
+            {name: server for name, server in config.enabled_servers.items() if self._serves(name)}
+        )
+        has_new_rules = _version_of(before) != _version_of(now) or before.interceptors is not now.interceptors
+        if has_new_rules:
+            context.policy = now.policy
+            self._pool.runner.interceptors = build_interceptors(context, now.interceptors)
+        self._pool.limit_reporter.replace(build_limit_report(now.policy, config.enabled_servers))
+        await self._pool.fetcher.replace_terms(weights_of(now.policy), self._pool.build_fetch_limits())
+        policy = f"policy {_version_of(now)}" if _version_of(before) != _version_of(now) else ""
+        return "; ".join(filter(None, (what, policy)))
+
+    def _serves(self, server: str) -> bool:
+        """Whether this worker takes the calls or the checks of a server."""
+        return self._takes(keys.queue(server)) or self._takes(keys.check_queue(server))
+
+    def _consume(self) -> None:
+        """Take messages from the queues of all servers, and from those of servers that are gone, whose calls are
+        answered. In the thread of Celery's consumer."""
+        consumer, queues = self._consumer, self._app.amqp.queues
+        if consumer.task_consumer is None:
+            return  # Redis is away: `start` comes again
+        connections = self._pool.context.connections
+        wanted = [keys.queue(server) for server in (*connections, *connections.removed)]
+        wanted = [*filter(self._takes, wanted), *map(keys.check_queue, connections)]
+        for name in wanted:
+            if not consumer.task_consumer.consuming_from(name):
+                if name not in queues:
+                    queues.add(Queue(name, routing_key=name))
+                consumer.add_task_queue(name)
+        for name in map(keys.check_queue, connections.removed):
+            if consumer.task_consumer.consuming_from(name):
+                consumer.cancel_task_queue(name)
+
+
+def _find_files() -> list[Path]:
+    named = load_settings().policy
+    return [find_config_path(), *([named] if named is not None else [])]
+
+
+def _version_of(generation: Generation) -> str:
+    return generation.policy.version if generation.policy is not None else "none"

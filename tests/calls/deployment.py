@@ -1,0 +1,60 @@
+"""Workers on one configuration file, which changes while they run."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tarsy_tasks.telemetry.health_records import HealthRecord, read_health
+from tests.conftest import StartWorker
+from tests.processes import DEMO_SERVER, wait_until
+
+GRACE_S = 2
+TAKEN_S = 5.0
+"""How long a worker may take to go by a changed file."""
+DESK = {"desk": DEMO_SERVER}
+
+
+class Deployment:
+    """Workers on one configuration file."""
+
+    def __init__(
+        self, start_worker: StartWorker, directory: Path, client: Any, of_workers: Sequence[str] = ("", "")
+    ) -> None:
+        self.path = directory / "mcp.json"
+        self.directory = directory
+        self.client = client
+        self.saved: dict[str, Any] = {}
+        self.more: dict[str, Any] = {}
+        self.save(DESK)
+        environment = {"TARSY_MCP_CONFIG": str(self.path), "TARSY_SHUTDOWN_GRACE_S": str(GRACE_S)}
+        self.workers = [
+            start_worker(DESK, environment=environment, wait=False, settings=settings) for settings in of_workers
+        ]
+        for worker in self.workers:
+            worker.wait_until_ready()
+
+    def save(self, servers: dict[str, Any], **more: Any) -> None:
+        """As an editor does: whole, or not at all."""
+        self.saved, self.more = servers, more
+        written = self.path.with_suffix(".new")
+        written.write_text(json.dumps({"mcpServers": servers, **more}))
+        written.replace(self.path)
+
+    def records(self, server: str) -> list[HealthRecord]:
+        return [*read_health(self.client, [server])[server].workers.values()]
+
+    def wait_for(self, found: Callable[[HealthRecord], bool], server: str = "desk") -> None:
+        """Until both workers report it."""
+
+        def holds() -> bool:
+            records = self.records(server)
+            return len(records) == len(self.workers) and all(map(found, records))
+
+        wait_until(holds, f"both workers report it of {server}: {self.records(server)}", TAKEN_S)
+
+    def serve(self, servers: dict[str, Any], **more: Any) -> None:
+        """Save a configuration, and wait until both workers have it."""
+        before = {record.configuration for record in self.records("desk")}
+        self.save(servers, **more)
+        self.wait_for(lambda record: record.configuration not in before)
