@@ -21,11 +21,13 @@ from tarsy_tasks import (
     ToolResult,
     tool_signature,
 )
+from tarsy_tasks.adapters.anthropic import anthropic_tools
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.large_results import unpack
+from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.plants import know
-from tests.processes import Worker, free_port, listening, wait_until
+from tests.processes import Worker, environment_of, free_port, listening, wait_until
 from tests.servers import lengthy
 from tests.warm_start import warm_command
 
@@ -262,3 +264,71 @@ def test_a_full_redis_does_not_take_the_answer_away(
     assert "Redis did not take it" in result.content
     assert not client.exists(key_of(pending.id))
     worker.wait_for_log("Redis does not keep the large result")
+
+
+@pytest.mark.parametrize("name", ["tarsy.read_result", "tarsy__read_result", "mcp_tarsy_read_result"])
+def test_a_model_reads_on_without_a_worker(tools: ToolExecutor, name: str) -> None:
+    handle = handle_of(tools.execute("stdio.report", {"lines": LINES}))
+    answer = tools.execute(name, f"handle: {handle}, offset: 0, limit: 7")
+    assert (answer.outcome, answer.server, answer.tool) == (Outcome.OK, "tarsy", "read_result")
+    assert answer.content.endswith("go on with offset 7]\n0000000")
+    found = tools.submit(name, {"handle": handle, "contains": "needle"}).result()
+    assert found.content.startswith("[1 lines from character 0 on")
+    [wrong] = tools.execute_many([(name, {"handle": handle, "limit": 10**9})])
+    assert wrong.error_code is ErrorCode.INVALID_ARGUMENTS
+    assert tools.can_execute(name)
+
+
+def test_the_tool_is_listed_once_a_result_was_cut(worker: Worker) -> None:
+    def listed(tools: ToolExecutor) -> bool:
+        return "tarsy.read_result" in {tool.name for tool in tools.list_tools()}
+
+    usual = ToolExecutor(["stdio"], timeout_s=30)
+    assert not listed(usual)
+    usual.execute("stdio.report", {"lines": LINES})
+    assert listed(usual)
+    assert "tarsy.read_result" in usual.prompt_section()
+    assert listed(ToolExecutor(["stdio"], timeout_s=30, offer_read_result=True))
+    never = ToolExecutor(["stdio"], timeout_s=30, offer_read_result=False)
+    never.execute("stdio.report", {"lines": LINES})
+    assert not listed(never)
+
+
+def test_a_toolbox_offers_the_tool_from_then_on(worker: Worker) -> None:
+    box = anthropic_tools(ToolExecutor(["stdio"], timeout_s=30))
+    asked: dict[str, Any] = {"type": "tool_use", "id": "1", "name": "stdio__report", "input": {"lines": LINES}}
+    count = len(box)
+    for _ in range(2):
+        box.run([asked])
+        assert [tool["name"] for tool in box[count:]] == ["tarsy__read_result"]
+
+
+def test_the_command_reads_a_part(tools: ToolExecutor, worker: Worker) -> None:
+    handle = handle_of(tools.execute("stdio.report", {"lines": LINES}))
+    words = ("results", "read", handle, "--agent", "reader")
+    done = run_command(*words, "--contains", "needle", environment=worker.environment)
+    assert done.returncode == 0, done.stderr
+    assert "needle password: " in done.stdout
+    done = run_command(*words, "--offset", "3", "--limit", "4", "--json", environment=worker.environment)
+    assert json.loads(done.stdout) | {"text": "0000"} == json.loads(done.stdout)
+    done = run_command("results", "read", handle, environment=worker.environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--agent" in done.stderr
+
+
+def test_after_a_killed_worker_the_whole_can_be_read(
+    tools: ToolExecutor, start_worker: StartWorker, worker: Worker, tmp_path: Path
+) -> None:
+    began, go_on = tmp_path / "began", tmp_path / "go on"
+    mortal = {"mortal": warm_command(lengthy.__file__)}
+    first = start_worker(mortal, settings=SHORT_LEASE)
+    with environment_of(first):
+        agent = ToolExecutor(["mortal"], timeout_s=50, agent_id="reader")
+    pending = agent.submit("mortal.report", {"lines": LINES, "began": str(began), "wait_for": str(go_on)})
+    wait_until(began.exists, "the tool runs")
+    first.process.kill()
+    start_worker(mortal, settings=SHORT_LEASE)
+    go_on.touch()
+    result = pending.result()
+    assert result.outcome is Outcome.OK
+    assert read_all(agent, handle_of(result)).count("\n") == LINES - 1
